@@ -1,0 +1,25 @@
+"""Exactly-once checkpoints for PySpark pipelines.
+
+The names below are the public interface; they are loaded when first used, because executors import this package for
+its small pure modules and have neither gRPC nor a store.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coordinator.pipeline.pipeline import Pipeline
+    from coordinator.protocol.settings import CheckpointSettings
+
+__all__ = ["CheckpointSettings", "Pipeline"]
+
+_HOMES = {
+    "CheckpointSettings": "coordinator.protocol.settings",
+    "Pipeline": "coordinator.pipeline.pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

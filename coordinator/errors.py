@@ -1,0 +1,93 @@
+"""The error tree. One root, so that a program can catch everything of ours with one name.
+
+    OncewardError
+    ├── ConfigurationError      usage: an argument or a setting is wrong; nothing was started         exit code 2
+    ├── PreflightError          the clusters or the Spark session are unsafe; nothing was started     exit code 3
+    ├── HaltedError             a person must decide; no data was guessed about                       exit code 4
+    ├── FencedError             a newer generation owns the job; this process must change nothing     exit code 5
+    ├── CoordinatorLostError    the coordinator cannot be reached or its store failed                 exit code 6
+    ├── RefusedError            the coordinator refused a call, state unchanged
+    ├── StoreError              the store failed; whether the last write happened is unknown
+    └── CheckpointFailedError   one checkpoint cannot be completed; it is declined and its records belong to the next one
+
+Every message says what happened, what it means for the data, and what to do next.
+"""
+
+from enum import IntEnum
+
+__all__ = [
+    "CheckpointFailedError",
+    "ConfigurationError",
+    "CoordinatorLostError",
+    "ExitCode",
+    "FencedError",
+    "HaltedError",
+    "OncewardError",
+    "PreflightError",
+    "RefusedError",
+    "StoreError",
+]
+
+
+class ExitCode(IntEnum):
+    """What a job's process tells its supervisor (DESIGN 7)."""
+
+    FINISHED = 0
+    BUG = 1
+    USAGE = 2
+    PREFLIGHT = 3
+    HALTED = 4
+    FENCED = 5
+    COORDINATOR_LOST = 6
+
+
+class OncewardError(Exception):
+    """Root of all errors of this distribution."""
+
+    exit_code: ExitCode = ExitCode.BUG
+
+
+class ConfigurationError(OncewardError):
+    """An argument, a setting or a file is wrong. Nothing was started, no data was touched."""
+
+    exit_code = ExitCode.USAGE
+
+
+class PreflightError(OncewardError):
+    """The clusters or the Spark session do not allow exactly-once. Nothing was started; all findings are in the message."""
+
+    exit_code = ExitCode.PREFLIGHT
+
+
+class HaltedError(OncewardError):
+    """The job cannot go on without a person; nothing was guessed and nothing was dropped."""
+
+    exit_code = ExitCode.HALTED
+
+
+class FencedError(OncewardError):
+    """A newer generation owns the job. This process must not touch its transactions any more."""
+
+    exit_code = ExitCode.FENCED
+
+
+class CoordinatorLostError(OncewardError):
+    """The coordinator did not answer for too long, or had to leave because its store failed."""
+
+    exit_code = ExitCode.COORDINATOR_LOST
+
+
+class RefusedError(OncewardError):
+    """The coordinator refused a call. Its state is unchanged."""
+
+    exit_code = ExitCode.USAGE
+
+
+class StoreError(OncewardError):
+    """The store failed. Whether the last write happened is unknown: leave, reopen, read again."""
+
+    exit_code = ExitCode.COORDINATOR_LOST
+
+
+class CheckpointFailedError(OncewardError):
+    """One checkpoint cannot be completed. It is declined, its transactions are aborted, its records belong to the next one."""

@@ -1,0 +1,99 @@
+"""Kill points: named places between every two durable or remote actions, where a test can end the process.
+
+A kill point is a call, ``kill_point(KillPoint.X)``. It costs one comparison unless the environment arms it:
+
+``ONCEWARD_KILL_POINT``
+    ``name`` or ``name:N`` (the N-th time this process passes it), several separated by commas.
+``ONCEWARD_KILL_ONCE``
+    a directory shared by all processes: each armed entry fires in one process only, ever. The file that it leaves
+    there, named after the entry, proves that the point was reached. Without it every process that passes dies.
+
+The process dies by SIGKILL: no handler, no flush, no ``finally``, as when a machine is lost.
+"""
+
+import os
+import signal
+from collections import Counter
+from enum import StrEnum
+from pathlib import Path
+
+__all__ = ["KILL_ONCE_VARIABLE", "KILL_POINT_VARIABLE", "KillPoint", "kill_point"]
+
+KILL_POINT_VARIABLE = "ONCEWARD_KILL_POINT"
+KILL_ONCE_VARIABLE = "ONCEWARD_KILL_ONCE"
+
+
+class KillPoint(StrEnum):
+    """The registry: every kill point there is, in the order in which a run passes them."""
+
+    DRIVER_BEFORE_OPEN = "driver.before_open"
+    DRIVER_AFTER_OPEN = "driver.after_open"
+    DRIVER_AFTER_CLAIM = "driver.after_claim"
+    DRIVER_AFTER_RECOVERY_ABORT = "driver.after_recovery_abort"
+    DRIVER_AFTER_RECOVERY_COMMIT = "driver.after_recovery_commit"
+    DRIVER_AFTER_TRIGGER = "driver.after_trigger"
+    DRIVER_AFTER_PLAN = "driver.after_plan"
+    DRIVER_AFTER_VOTES = "driver.after_votes"
+    DRIVER_AFTER_PRE_COMMIT = "driver.after_pre_commit"
+    DRIVER_BETWEEN_ACKNOWLEDGEMENTS = "driver.between_acknowledgements"
+    DRIVER_AFTER_ACKNOWLEDGE = "driver.after_acknowledge"
+    DRIVER_AFTER_DECISION = "driver.after_decision"
+    DRIVER_BETWEEN_END_TXN = "driver.between_end_txn"
+    DRIVER_AFTER_END_TXN = "driver.after_end_txn"
+    DRIVER_AFTER_SETTLE = "driver.after_settle"
+    DRIVER_AFTER_CLAIM_RENEWAL = "driver.after_claim_renewal"
+    DRIVER_AFTER_ABORT = "driver.after_abort"
+    DRIVER_BEFORE_CLOSE = "driver.before_close"
+
+    TASK_BEFORE_BEGIN = "task.before_begin"
+    TASK_AFTER_BEGIN = "task.after_begin"
+    TASK_MID_WRITE = "task.mid_write"
+    TASK_BEFORE_RECEIPT = "task.before_receipt"
+    TASK_AFTER_RECEIPT = "task.after_receipt"
+    TASK_AFTER_FLUSH = "task.after_flush"
+
+    COORDINATOR_BEFORE_GRANT = "coordinator.before_grant"
+    COORDINATOR_AFTER_GRANT = "coordinator.after_grant"
+    COORDINATOR_BEFORE_TRIGGER = "coordinator.before_trigger"
+    COORDINATOR_AFTER_TRIGGER = "coordinator.after_trigger"
+    COORDINATOR_BEFORE_DECISION = "coordinator.before_decision"
+    COORDINATOR_AFTER_DECISION = "coordinator.after_decision"
+    COORDINATOR_BEFORE_ABORT = "coordinator.before_abort"
+    COORDINATOR_AFTER_ABORT = "coordinator.after_abort"
+    COORDINATOR_BEFORE_SETTLED = "coordinator.before_settled"
+    COORDINATOR_AFTER_SETTLED = "coordinator.after_settled"
+    COORDINATOR_BEFORE_CLOSE = "coordinator.before_close"
+    COORDINATOR_AFTER_CLOSE = "coordinator.after_close"
+
+
+def _armed_entries(text: str) -> dict[KillPoint, int]:
+    armed: dict[KillPoint, int] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, count = entry.partition(":")
+        armed[KillPoint(name)] = int(count or 1)
+    return armed
+
+
+_armed = _armed_entries(os.environ.get(KILL_POINT_VARIABLE, ""))
+_passed: Counter[KillPoint] = Counter()
+
+
+def kill_point(point: KillPoint) -> None:
+    """End this process here by SIGKILL if the environment armed ``point``; otherwise do nothing."""
+    if not _armed or point not in _armed:
+        return
+    _passed[point] += 1
+    if _passed[point] == _armed[point] and _first_ever(point):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _first_ever(point: KillPoint) -> bool:
+    directory = os.environ.get(KILL_ONCE_VARIABLE)
+    if not directory:
+        return True
+    marker = Path(directory) / f"{point.value}:{_armed[point]}"
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Decides: the pure protocol core. No clock, no I/O, no threads, no chance."""

@@ -1,0 +1,1 @@
+"""Kafka source: planning on the driver, reading on executors."""
