@@ -1,0 +1,31 @@
+"""``python -m coordinator.dev.kafka``: what ``onceward dev kafka`` does, plus ``--fetch-only`` for the set-up."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from coordinator.dev.kafka.command import fetch_progress, run_dev_kafka
+from coordinator.dev.kafka.errors import LocalKafkaError
+from coordinator.dev.kafka.jars import broker_jars
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m coordinator.dev.kafka", description="A real Kafka on loopback.")
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
+    parser.add_argument("--transaction-version", type=int, choices=(0, 1, 2), default=2)
+    parser.add_argument("--directory", type=Path, help="keep the data here; by default it is removed at the end")
+    parser.add_argument("--port", type=int, help="of the first broker; by default a free one")
+    parser.add_argument("--fetch-only", action="store_true", help="fetch the broker's jars if need be, and end")
+    options = parser.parse_args()
+    try:
+        if options.fetch_only:
+            broker_jars(fetch_progress())
+            return 0
+        return run_dev_kafka(options.brokers, options.transaction_version, options.directory, options.port)
+    except LocalKafkaError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""A local Kafka in the foreground, for people."""
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from coordinator.dev.kafka.cluster import LocalKafka
+from coordinator.dev.kafka.jars import Progress
+
+__all__ = ["fetch_progress", "run_dev_kafka"]
+
+_LOOK_EVERY_S = 0.5
+
+
+def fetch_progress(out: TextIO | None = None) -> Progress:
+    """Shows the fetch of the broker's jars: one live line on a terminal, else a line for every tenth jar."""
+    target = out or sys.stderr
+
+    def show(jars: int, of: int, size: int) -> None:
+        line = f"fetching the broker's jars: {jars} of {of}, {size / 1e6:.1f} MB"
+        if target.isatty():
+            print(f"\r{line}", end="\n" if jars == of else "", file=target, flush=True)
+        elif jars % 10 == 0 or jars == of:
+            print(line, file=target, flush=True)
+
+    return show
+
+
+def run_dev_kafka(
+    brokers: int = 1,
+    transaction_version: int = 2,
+    directory: Path | None = None,
+    port: int | None = None,
+    transaction_timeout_scan_ms: int = 10_000,
+) -> int:
+    """Run a local Kafka until SIGINT or SIGTERM, then stop it cleanly; returns the exit code.
+
+    Options as in `LocalKafka`. Prints the bootstrap servers, and nothing else on standard output, so that a script can
+    read them. Returns 1, with the broker's words, if a broker ends by itself. Raises `LocalKafkaError`. Only the main
+    thread can call it, because it takes over the two signals until it returns.
+    """
+    stop = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    kafka = LocalKafka(
+        brokers,
+        transaction_version,
+        directory,
+        port=port,
+        transaction_timeout_scan_ms=transaction_timeout_scan_ms,
+        progress=fetch_progress(),
+    )
+    try:
+        print(f"starting {brokers} broker{'s' if brokers > 1 else ''} ...", file=sys.stderr, flush=True)
+        with kafka:
+            print(kafka.bootstrap_servers, flush=True)
+            place = f"data in {kafka.directory}" if directory else "data is removed at the end"
+            print(f"transaction.version {transaction_version}, {place}; stop with Ctrl-C", file=sys.stderr, flush=True)
+            while not stop.wait(_LOOK_EVERY_S):
+                if len(kafka.pids) < brokers:
+                    ended = min(set(range(1, brokers + 1)) - kafka.pids.keys())
+                    print(f"broker {ended} ended by itself. It said:\n{kafka.logs(ended)}", file=sys.stderr)
+                    return 1
+            print("stopping ...", file=sys.stderr, flush=True)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0

@@ -1,0 +1,92 @@
+"""Keeps one broker process, and lets it live no longer than the process that asked for it.
+
+Runs as a program of its own (``python -I -S keeper.py ...``; standard library only, so that it starts in 20 ms and
+needs no environment). It is the leader of its own session: terminal signals do not reach the broker, and killing the
+process group kills keeper and broker together.
+
+The owner holds the other end of the keeper's standard input. When the owner ends, however it ends, that pipe closes;
+should a fork of the owner keep the pipe open, the keeper still sees that its parent is another one. On Linux the kernel
+also kills the broker if the keeper itself is killed. No cooperation of the owner is needed for any of the three.
+
+    arguments    output file, directory to remove when the owner is gone ("" = none), then the command
+    stdout       one line, the broker's process id; then closed
+    SIGTERM      passed on to the broker, whose end is the keeper's end
+    exit code    the broker's (128 + n after signal n), or 0 after the owner's end
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+POLL_S = 0.25
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent(parent: int) -> Callable[[], None] | None:
+    """A hook for the child, between fork and exec; Linux only, elsewhere the keeper's own watch has to do.
+
+    The signal belongs to the parent's *thread*; the keeper has only one, which lives as long as the process.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None)
+
+    def hook() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent ended before the request was in place
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return hook
+
+
+def _owner_is_gone(owner: int) -> bool:
+    """Wait up to `POLL_S` for the owner's end."""
+    readable, _, _ = select.select([0], [], [], POLL_S)
+    return os.getppid() != owner or (bool(readable) and os.read(0, 1) == b"")
+
+
+def _remove(node: Path) -> None:
+    """Remove a node's directory; the last node to leave takes along what is around it."""
+    shutil.rmtree(node, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        if [entry.name for entry in node.parent.iterdir()] == ["owner.lock"]:
+            shutil.rmtree(node.parent)
+
+
+def main(arguments: list[str]) -> int:
+    """Start the command, report its process id, wait for its end or the owner's."""
+    owner = os.getppid()
+    output, remove, *command = arguments
+    with Path(output).open("ab") as log:
+        broker = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent(os.getpid())
+        )
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        broker.send_signal(number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    with contextlib.suppress(BrokenPipeError):
+        os.write(1, f"{broker.pid}\n".encode())
+    os.close(1)
+    while broker.poll() is None:
+        if _owner_is_gone(owner):
+            broker.kill()
+            broker.wait()
+            if remove:
+                _remove(Path(remove))
+            return 0
+    code = broker.returncode
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

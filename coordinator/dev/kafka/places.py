@@ -1,0 +1,120 @@
+"""Where a local Kafka lives: its directory, locked as long as any of its processes, and its ports."""
+
+import contextlib
+import fcntl
+import os
+import random
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from coordinator.dev.kafka.errors import LocalKafkaError
+from coordinator.dev.kafka.settings import NodePorts
+
+__all__ = ["Place", "free_ports"]
+
+_PREFIX = "onceward-kafka-"
+_LOCK = "owner.lock"
+# Below every system's range for outgoing connections: a client that keeps trying to reach a killed broker could
+# otherwise be given the broker's own port as its source port, connect to itself and keep the broker from coming back.
+_PORTS = range(18_000, 32_000)
+
+
+class Place:
+    """A directory with a lock. The keepers inherit the lock, so it is free exactly when the last of them is gone."""
+
+    def __init__(self, directory: Path | None) -> None:
+        """Lock `directory`, or make a temporary one when it is None.
+
+        Raises `LocalKafkaError` when another local Kafka still uses it after 10 s (one that was killed needs 1 s).
+        """
+        self.temporary = directory is None
+        if directory is None:
+            _sweep()
+            self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        else:
+            self.directory = directory.expanduser().absolute()
+            self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = self._locked()
+
+    def _locked(self) -> IO[bytes]:
+        # Written under another name first: a sweep by another process must not find it while it is not locked yet.
+        path = self.directory / _LOCK
+        name = self.directory / f"{_LOCK}.{os.getpid()}" if self.temporary else path
+        lock = name.open("ab")
+        limit = time.monotonic() + 10
+        while not _try_lock(lock):
+            if time.monotonic() > limit:
+                lock.close()
+                raise LocalKafkaError(
+                    f"{self.directory} is in use by another local Kafka; nothing was changed. "
+                    "Stop that one or name another directory."
+                )
+            time.sleep(0.1)
+        name.rename(path)
+        return lock
+
+    @property
+    def lock_descriptor(self) -> int:
+        """For the keepers to inherit."""
+        return self._lock.fileno()
+
+    def release(self) -> None:
+        """Remove the directory if it was temporary, and unlock. May be called twice."""
+        if self.temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        self._lock.close()
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sweep() -> None:
+    """Remove temporary directories whose owner and keepers were all killed before they could."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), (directory / _LOCK).open("rb") as lock:
+            if _try_lock(lock):
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def free_ports(nodes: int, first: int | None) -> Sequence[NodePorts]:
+    """Three free loopback ports per node; node k's client port is ``first + k`` if a first one is wanted.
+
+    Raises `LocalKafkaError` when a wanted port is taken.
+    """
+    wanted = [first + node for node in range(nodes)] if first is not None else []
+    for port in wanted:
+        if not _is_free(port):
+            raise LocalKafkaError(
+                f"Port {port} on 127.0.0.1 is in use; nothing was started. Name another one, or none for a free one."
+            )
+    chosen = list(wanted)
+    for port in random.sample(_PORTS, len(_PORTS)):
+        if len(chosen) == 3 * nodes:
+            break
+        if port not in chosen and _is_free(port):
+            chosen.append(port)
+    client, internal, controller = (chosen[start : start + nodes] for start in (0, nodes, 2 * nodes))
+    return [
+        NodePorts(client=one, internal=two, controller=three)
+        for one, two, three in zip(client, internal, controller, strict=True)
+    ]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: a closing connection is no obstacle
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
