@@ -16,6 +16,7 @@ Generation = NewType("Generation", int)
 """One run of a job; a higher one fences all lower ones; 0 is before the first run."""
 
 NO_CHECKPOINT = CheckpointId(0)
+NO_GENERATION = Generation(0)
 
 MAX_ID = 2**53 - 1
 """Ids stay exact in JSON readers that know only doubles."""
