@@ -1,0 +1,22 @@
+"""Fixtures of all tests: names that no two tests share."""
+
+import itertools
+import re
+import secrets
+
+import pytest
+
+_RUN = secrets.token_hex(2)
+_COUNT = itertools.count(1)
+
+
+def unique_name(request: pytest.FixtureRequest) -> str:
+    """A name of at most 40 characters, of the pattern of job names, that says which test it belongs to."""
+    test = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_")).strip("-")[:28].rstrip("-")
+    return f"{test or 'test'}-{_RUN}{next(_COUNT)}"
+
+
+@pytest.fixture
+def job(request: pytest.FixtureRequest) -> str:
+    """A job name that nothing else uses, on any broker or in any store."""
+    return unique_name(request)

@@ -1,0 +1,23 @@
+"""Fixtures on a real broker. One broker serves the whole session; each test has its own topics and job name."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.dev.kafka import LocalKafka
+from coordinator.dev.kafka.command import fetch_progress
+from tests.conftest import unique_name
+from tests.integration.tools import Topics
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[LocalKafka]:
+    """One broker for the whole session, at transaction.version 2; looks for timed out transactions every 200 ms."""
+    with LocalKafka(transaction_timeout_scan_ms=200, progress=fetch_progress()) as local:
+        yield local
+
+
+@pytest.fixture
+def topics(kafka: LocalKafka, request: pytest.FixtureRequest) -> Topics:
+    """Topics of this test on the session's broker."""
+    return Topics(kafka.bootstrap_servers, unique_name(request))

@@ -1,0 +1,120 @@
+"""What tests do to topics and see in them, through clients that share nothing with the code under test."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+_LIMIT_S = 30.0
+
+
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
+    """Wait for a condition; `what` is said when it does not come true within the limit."""
+    limit = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < limit, f"waited {limit_s:.0f} s in vain: {what}"
+        time.sleep(0.02)
+
+
+class Topics:
+    """Makes topics and looks at them as any client would. `prefix` makes the names unique."""
+
+    def __init__(self, servers: str, prefix: str) -> None:
+        self.servers = servers
+        self.prefix = prefix
+        self.admin = AdminClient({"bootstrap.servers": servers})
+
+    def create(
+        self, name: str = "topic", partitions: int = 1, replicas: int = -1, config: Mapping[str, str] | None = None
+    ) -> str:
+        """Make a topic and return its full name, once every partition has a leader. `replicas` -1: the cluster's."""
+        topic = f"{self.prefix}.{name}"
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
+        wait_for(self.admin.create_topics([new])[topic])
+
+        def led() -> bool:
+            found = self.admin.list_topics(timeout=_LIMIT_S).topics.get(topic)
+            return found is not None and sum(p.leader >= 0 for p in found.partitions.values()) == partitions
+
+        wait_until(led, f"{topic} has leaders")
+        return topic
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic and wait until the cluster has forgotten it."""
+        wait_for(self.admin.delete_topics([topic])[topic])
+        wait_until(lambda: topic not in self.admin.list_topics(timeout=_LIMIT_S).topics, f"{topic} is deleted")
+
+    def fill(
+        self, topic: str, values: Sequence[bytes | None], *, partition: int = -1, key: bytes | None = None
+    ) -> None:
+        """Produce values in order and wait until all are delivered.
+
+        A None is a tombstone; partition -1 leaves the choice to the partitioner.
+        """
+        errors: list[object] = []
+        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5, "enable.idempotence": True})
+        for value in values:
+            while True:
+                try:
+                    producer.produce(
+                        topic,
+                        value,
+                        key,
+                        on_delivery=lambda error, _: errors.append(error) if error else None,
+                        partition=partition,
+                    )
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+        assert producer.flush(_LIMIT_S) == 0, f"{topic} was not filled in time"
+        assert not errors, errors[:3]
+
+    def read(self, topic: str, *, committed: bool = True) -> list[tuple[int, int, bytes | None, bytes | None]]:
+        """All records as (partition, offset, key, value), partition by partition in log order.
+
+        `committed`: what a ``read_committed`` reader sees now, without waiting for open transactions.
+        """
+        isolation = "read_committed" if committed else "read_uncommitted"
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": f"{self.prefix}.reader",
+                "isolation.level": isolation,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        records: list[tuple[int, int, bytes | None, bytes | None]] = []
+        try:
+            partitions = sorted(consumer.list_topics(topic, _LIMIT_S).topics[topic].partitions)
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+            at_end: set[int] = set()
+            limit = time.monotonic() + _LIMIT_S
+            while len(at_end) < len(partitions):
+                assert time.monotonic() < limit, f"{topic} was not read to its end in time"
+                for message in consumer.consume(1000, 0.05):
+                    error, partition = message.error(), message.partition()
+                    assert partition is not None
+                    if error is None:
+                        offset = message.offset()
+                        assert offset is not None
+                        records.append((partition, offset, message.key(), message.value()))
+                    elif error.name() == "_PARTITION_EOF":
+                        at_end.add(partition)
+                    else:
+                        raise AssertionError(error)
+        finally:
+            consumer.close()
+        return sorted(records, key=lambda record: record[:2])
+
+    def values(self, topic: str, *, committed: bool = True) -> list[bytes | None]:
+        """The values of `read`, in the same order."""
+        return [value for _, _, _, value in self.read(topic, committed=committed)]
+
+
+def wait_for(future: "Future[object]") -> object:
+    """The result of an admin call, with a limit."""
+    return future.result(_LIMIT_S)
