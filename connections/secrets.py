@@ -1,0 +1,96 @@
+"""Secrets by reference: ``env:NAME`` and ``file:/absolute/path``, read where they are used and never shown.
+
+Runs on executors too: standard library only.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import NoReturn
+
+from coordinator.errors import ConfigurationError
+
+__all__ = ["Secret", "is_reference", "reference_problem", "resolve"]
+
+_ENVIRONMENT = "env:"
+_FILE = "file:"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MAX_SECRET_BYTES = 64 * 1024
+
+
+class Secret(str):
+    """A resolved secret: text to a Kafka client, stars to a log line, and nothing at all to pickle.
+
+    ``repr`` is what containers, dataclasses and debuggers show, and what clients print of their configuration.
+    ``str()`` gives the value, because that is how the clients read it.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a resolved secret is not pickled: send the reference (env:NAME or file:PATH) and resolve it there"
+        )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        self.__reduce__()
+
+
+def is_reference(text: str) -> bool:
+    return text.startswith((_ENVIRONMENT, _FILE))
+
+
+def reference_problem(text: str) -> str | None:
+    """Say what is wrong with the form of a reference, without looking at what it refers to; None if it is fine."""
+    if text.startswith(_ENVIRONMENT):
+        if _VARIABLE.fullmatch(text.removeprefix(_ENVIRONMENT)):
+            return None
+        return "env: must be followed by the name of an environment variable"
+    if text.startswith(_FILE):
+        if Path(text.removeprefix(_FILE)).is_absolute():
+            return None
+        return "file: must be followed by an absolute path, because executors have another working directory"
+    return "is not a reference"
+
+
+def resolve(text: str, *, key: str) -> Secret:
+    """The value behind the reference ``text``, which was given for the setting ``key``.
+
+    One trailing line break of a file is dropped. Raises ConfigurationError naming the variable or the file, never
+    the value.
+    """
+    if text.startswith(_ENVIRONMENT):
+        variable = text.removeprefix(_ENVIRONMENT)
+        value = os.environ.get(variable, "")
+        if not value:
+            raise ConfigurationError(
+                f"{key} refers to the environment variable {variable}, unset or empty in process {os.getpid()}. "
+                f"Nothing was read or written with it. Set {variable} for the driver, for every executor and for the "
+                "coordinator, wherever this cluster is used."
+            )
+        return Secret(value)
+    path = Path(text.removeprefix(_FILE))
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_SECRET_BYTES + 1)
+        value = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _unusable_file(key, path, "it is not UTF-8 text") from None
+    except OSError as error:
+        raise _unusable_file(key, path, error.strerror or "it cannot be read") from None
+    if len(raw) > _MAX_SECRET_BYTES:
+        raise _unusable_file(key, path, f"it is larger than {_MAX_SECRET_BYTES} bytes")
+    value = value.removesuffix("\n").removesuffix("\r")
+    if not value:
+        raise _unusable_file(key, path, "it is empty")
+    return Secret(value)
+
+
+def _unusable_file(key: str, path: Path, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{key} refers to the file {path}, but {why}. Nothing was read or written with it. Put the value there, "
+        "readable for the driver, for every executor and for the coordinator, wherever this cluster is used."
+    )
