@@ -24,7 +24,7 @@ class Topics:
     def __init__(self, servers: str, prefix: str) -> None:
         self.servers = servers
         self.prefix = prefix
-        self.admin = AdminClient({"bootstrap.servers": servers})
+        self.admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
 
     def create(
         self, name: str = "topic", partitions: int = 1, replicas: int = -1, config: Mapping[str, str] | None = None
@@ -54,7 +54,10 @@ class Topics:
         A None is a tombstone; partition -1 leaves the choice to the partitioner.
         """
         errors: list[object] = []
-        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5, "enable.idempotence": True})
+        producer = Producer(
+            {"bootstrap.servers": self.servers, "log_level": 0, "linger.ms": 5, "enable.idempotence": True}
+        )
+        producer.list_topics(timeout=_LIMIT_S)  # else the first record waits half a second for a connection
         for value in values:
             while True:
                 try:
@@ -80,9 +83,11 @@ class Topics:
         consumer = Consumer(
             {
                 "bootstrap.servers": self.servers,
+                "log_level": 0,
                 "group.id": f"{self.prefix}.reader",
                 "isolation.level": isolation,
                 "enable.auto.commit": False,
+                "fetch.wait.max.ms": 10,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
             }

@@ -57,7 +57,7 @@ def _remove(node: Path) -> None:
     """Remove a node's directory; the last node to leave takes along what is around it."""
     shutil.rmtree(node, ignore_errors=True)
     with contextlib.suppress(OSError):
-        if [entry.name for entry in node.parent.iterdir()] == ["owner.lock"]:
+        if not any(entry.is_dir() for entry in node.parent.iterdir()):
             shutil.rmtree(node.parent)
 
 

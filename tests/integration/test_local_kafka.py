@@ -1,0 +1,209 @@
+"""The local Kafka is a real one, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from kafka import KafkaAdminClient
+
+from coordinator.dev.kafka import LocalKafka, LocalKafkaError
+from tests.integration.tools import Topics, wait_until
+
+
+def transaction(servers: str, transactional_id: str) -> Producer:
+    """A producer in an open transaction."""
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0, "transactional.id": transactional_id})
+    producer.list_topics(timeout=30)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    return producer
+
+
+def finalized_transaction_version(servers: str) -> int:
+    admin = KafkaAdminClient(bootstrap_servers=servers.split(","))
+    try:
+        finalized = admin.describe_features().get("transaction.version", {}).get("finalized")
+        return int(finalized[1]) if finalized else 0
+    finally:
+        admin.close()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and waits to be reaped does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_read_committed_reader_sees_a_committed_transaction_and_no_aborted_one(topics: Topics, job: str) -> None:
+    topic = topics.create(partitions=2)
+    producer = transaction(topics.servers, job)
+    producer.produce(topic, b"committed", partition=0)
+    producer.commit_transaction(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"aborted", partition=1)
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+    assert topics.values(topic) == [b"committed"]
+    assert topics.values(topic, committed=False) == [b"committed", b"aborted"]
+
+
+def test_topics_are_not_made_by_using_them(topics: Topics) -> None:
+    topics.admin.list_topics("onceward-no-such-topic", timeout=30)
+    assert "onceward-no-such-topic" not in topics.admin.list_topics(timeout=30).topics
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_transaction_version_is_the_one_asked_for(version: int) -> None:
+    with LocalKafka(transaction_version=version) as local:
+        assert finalized_transaction_version(local.bootstrap_servers) == version
+        topics = Topics(local.bootstrap_servers, "version")
+        topic = topics.create()
+        producer = transaction(local.bootstrap_servers, "version")
+        producer.produce(topic, b"one")
+        producer.commit_transaction(30)
+        assert topics.values(topic) == [b"one"]
+
+
+def test_data_and_open_transactions_survive_a_kill_of_the_broker() -> None:
+    with LocalKafka() as local:
+        topics = Topics(local.bootstrap_servers, "kill")
+        topic = topics.create()
+        topics.fill(topic, [b"1", b"2"])
+        producer = transaction(local.bootstrap_servers, "kill")
+        producer.produce(topic, b"3")
+        assert producer.flush(30) == 0
+        broker, servers = local.pids[1], local.bootstrap_servers
+        local.kill()
+        assert local.pids == {}
+        assert not alive(broker)
+        local.restart()
+        assert local.bootstrap_servers == servers
+        assert topics.values(topic) == [b"1", b"2"]
+        producer.commit_transaction(30)
+        assert topics.values(topic) == [b"1", b"2", b"3"]
+
+
+def test_a_named_directory_keeps_its_data_from_run_to_run_and_has_one_user_at_a_time(tmp_path: Path) -> None:
+    with LocalKafka(directory=tmp_path) as first:
+        topics = Topics(first.bootstrap_servers, "kept")
+        topic = topics.create()
+        topics.fill(topic, [b"kept"])
+        cluster = first.cluster_id
+        with pytest.raises(LocalKafkaError, match="in use by another"):
+            LocalKafka(directory=tmp_path).start()
+    with LocalKafka(directory=tmp_path) as second:
+        assert second.cluster_id == cluster
+        assert Topics(second.bootstrap_servers, "kept").values(topic) == [b"kept"]
+    with pytest.raises(LocalKafkaError, match="transaction_version"):
+        LocalKafka(directory=tmp_path, transaction_version=1).start()
+
+
+def test_three_brokers_replicate_everything_three_times_and_work_on_when_one_is_killed() -> None:
+    with LocalKafka(brokers=3) as local:
+        topics = Topics(local.bootstrap_servers, "three")
+        topic = topics.create(partitions=3)
+        producer = transaction(local.bootstrap_servers, "three")
+        producer.produce(topic, b"before", partition=0)
+        producer.commit_transaction(30)
+        metadata = topics.admin.list_topics(timeout=30)
+        assert len(metadata.brokers) == 3
+        for name in (topic, "__transaction_state"):
+            assert {len(partition.replicas) for partition in metadata.topics[name].partitions.values()} == {3}
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        described = topics.admin.describe_configs([resource])[resource].result(30)
+        assert described["min.insync.replicas"].value == "2"
+        local.kill(1)
+        producer.begin_transaction()
+        producer.produce(topic, b"while one is down", partition=0)
+        producer.commit_transaction(60)
+        local.restart(1)
+        assert sorted(local.pids) == [1, 2, 3]
+        assert topics.values(topic) == [b"before", b"while one is down"]
+
+
+OWNER = """
+import signal, sys, tempfile
+from coordinator.dev.kafka import LocalKafka
+kafka = LocalKafka(brokers=int(sys.argv[1]))
+kafka.start()
+print(*kafka.pids.values(), kafka.directory, flush=True)
+signal.pause()
+"""
+
+
+def owner(brokers: int, temporary: Path) -> tuple["subprocess.Popen[str]", list[int], Path]:
+    """A process that owns a local Kafka, its brokers' process ids and its directory."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(brokers)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    assert process.stdout is not None
+    *pids, directory = process.stdout.readline().split()
+    process.stdout.close()
+    assert directory.startswith(str(temporary))
+    return process, [int(pid) for pid in pids], Path(directory)
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_no_broker_and_no_file_outlives_an_owner_that_is_killed(brokers: int, tmp_path: Path) -> None:
+    process, pids, directory = owner(brokers, tmp_path)
+    assert len(pids) == brokers
+    assert all(map(alive, pids))
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(map(alive, pids)), "the brokers end with their owner", 10)
+    wait_until(lambda: not directory.exists(), "the temporary directory is removed", 10)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's part; needs Linux")
+def test_a_broker_ends_with_its_keeper_and_the_next_start_removes_what_both_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, (broker,), directory = owner(1, tmp_path)
+    keeper = int(Path(f"/proc/{broker}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(keeper, signal.SIGKILL)
+    wait_until(lambda: not alive(broker), "the broker ends with its keeper", 10)
+    process.kill()
+    process.wait()
+    assert directory.exists()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with LocalKafka() as local:
+        assert not directory.exists()
+        AdminClient({"bootstrap.servers": local.bootstrap_servers}).list_topics(timeout=30)
+
+
+def test_a_broker_that_cannot_start_is_told_in_its_own_words_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(LocalKafkaError, match=r"num\.io\.threads"):
+        LocalKafka(properties={"num.io.threads": "many"}).start()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_prints_bootstrap_servers_and_stops_cleanly_on_a_signal(number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "coordinator.dev.kafka"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    servers = process.stdout.readline().strip()
+    assert AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=30).brokers
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in said
