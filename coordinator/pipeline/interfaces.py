@@ -113,7 +113,7 @@ class Source(ABC):
         """Positions after ``plan`` was read: last processed + 1."""
         return plan.positions
 
-    def mirror(self, positions: Document) -> None:
+    def mirror(self, positions: Document) -> None:  # noqa: B027 - optional
         """Show settled positions to lag tools. Best effort; never read back for recovery."""
 
     @abstractmethod
@@ -134,7 +134,7 @@ class Committer(ABC):
     ) -> Sequence[Settlement]:
         """Commit each and prove the outcome, asking again for as long as it takes or until ``give_up()``.
 
-        Idempotent. One settlement per committable that is known; none for those whose answer is still out when it gave up.
+        Idempotent. One settlement per committable that is known; none for those still unanswered when it gave up.
         """
 
     @abstractmethod

@@ -1,0 +1,35 @@
+"""A run's protocol transitions: one log line each, and one JSON line each in a file for programs that watch a job.
+
+The file is named by ``ONCEWARD_EVENTS``; each line is appended by one ``write``, so several processes may share it.
+"""
+
+import json
+import logging
+import os
+import time
+from typing import Any
+
+EVENTS_VARIABLE = "ONCEWARD_EVENTS"
+
+_log = logging.getLogger("onceward.pipeline")
+
+
+class Journal:
+    """Writes ``{"event": ..., "at": seconds since the epoch, "job": ..., ...}``."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._path = os.environ.get(EVENTS_VARIABLE)
+        self.generation = 0
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """Record one transition. Facts are ids, counts and reasons; never records or secrets."""
+        line = {"event": event, "job": self._job, "generation": self.generation, **facts}
+        _log.info("%s", " ".join(f"{key}={value}" for key, value in line.items()))
+        if self._path:
+            text = json.dumps({**line, "at": time.time()}) + "\n"
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(descriptor, text.encode())
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,132 @@
+"""Where the instruction stream, signals and the settling thread meet the driver's main thread."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator.errors import HaltedError, OncewardError
+from coordinator.protocol.answers import Abort, Complete, Fail, Halt, Instruction, Stop, Trigger
+from coordinator.protocol.values import CheckpointId
+
+__all__ = ["GenerationFailedError", "Mailbox", "Work"]
+
+
+class GenerationFailedError(OncewardError):
+    """This generation cannot go on; the next one can."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What the main thread should do next; at most one of the fields is set, none = leave."""
+
+    trigger: Trigger | None = None
+    abort: Abort | None = None
+
+
+class Mailbox:
+    """Level-triggered: keeps the newest of what is wanted, so repeated and reordered deliveries do no harm."""
+
+    def __init__(self, *, on_complete: Callable[[CheckpointId], None], on_interrupt: Callable[[], None]) -> None:
+        """``on_complete`` hands a completed checkpoint to the settling thread, ``on_interrupt`` cancels the Spark job."""
+        self._changed = threading.Condition()
+        self._on_complete = on_complete
+        self._on_interrupt = on_interrupt
+        self._trigger: Trigger | None = None
+        self._abort: Abort | None = None
+        self._handled_abort = CheckpointId(0)
+        self._running: CheckpointId | None = None
+        self._stop = False
+        self._error: OncewardError | None = None
+
+    def deliver(self, instruction: Instruction) -> None:
+        """Called by the watch thread."""
+        match instruction:
+            case Complete(checkpoint=checkpoint):
+                self._on_complete(checkpoint)
+            case Trigger():
+                with self._changed:
+                    self._trigger = instruction
+                    self._changed.notify_all()
+            case Abort(checkpoint=checkpoint):
+                with self._changed:
+                    interrupt = self._running == checkpoint
+                    if checkpoint > self._handled_abort:
+                        self._abort = instruction
+                    if self._trigger is not None and self._trigger.checkpoint <= checkpoint:
+                        self._trigger = None
+                    self._changed.notify_all()
+                if interrupt:
+                    self._on_interrupt()
+            case Stop():
+                self.stop()
+            case Fail(reason=reason):
+                self.fail(GenerationFailedError(reason))
+            case Halt(reason=reason):
+                self.fail(HaltedError(reason))
+
+    def stop(self) -> None:
+        """Leave after the running checkpoint is settled. Safe in a signal handler's thread."""
+        with self._changed:
+            self._stop = True
+            self._changed.notify_all()
+
+    def fail(self, error: OncewardError) -> None:
+        """Leave now. The first error wins."""
+        with self._changed:
+            if self._error is None:
+                self._error = error
+            running = self._running is not None
+            self._changed.notify_all()
+        if running:
+            self._on_interrupt()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop
+
+    def raise_error(self) -> None:
+        """Raise what another thread found."""
+        if self._error is not None:
+            raise self._error
+
+    def aborted(self, checkpoint: CheckpointId) -> bool:
+        """True when the decision against ``checkpoint`` is known."""
+        with self._changed:
+            return self._abort is not None and self._abort.checkpoint >= checkpoint
+
+    def next(self, timeout: float) -> Work | None:
+        """The next thing to do, or None after ``timeout`` seconds. Raises what another thread found."""
+        with self._changed:
+            self._changed.wait_for(self._has_work, timeout)
+            self.raise_error()
+            if self._abort is not None and self._abort.checkpoint > self._handled_abort:
+                self._handled_abort = self._abort.checkpoint
+                return Work(abort=self._abort)
+            if self._trigger is not None:
+                work = Work(trigger=self._trigger)
+                self._trigger = None
+                return work
+            return None
+
+    def wait(self, done: Callable[[], bool], timeout: float) -> bool:
+        """Wait until ``done()``; woken by every change. Raises what another thread found."""
+        with self._changed:
+            result = self._changed.wait_for(lambda: self._error is not None or done(), timeout)
+            self.raise_error()
+            return result
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def running(self, checkpoint: CheckpointId | None) -> None:
+        """Say which checkpoint's Spark job may be interrupted."""
+        with self._changed:
+            self._running = checkpoint
+
+    def _has_work(self) -> bool:
+        return (
+            self._error is not None
+            or self._trigger is not None
+            or (self._abort is not None and self._abort.checkpoint > self._handled_abort)
+        )

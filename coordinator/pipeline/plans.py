@@ -1,0 +1,119 @@
+"""What Spark's plan of the user's transform tells: what is refused, which columns are read, whether rows move.
+
+Spark's plans are read through py4j by node name and text. What is not recognised is taken as the careful case.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from coordinator.errors import ConfigurationError
+from coordinator.pipeline.executor import READER_NAME
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PER_CHECKPOINT = {
+    "Aggregate": "an aggregation",
+    "Deduplicate": "distinct or dropDuplicates",
+    "DeduplicateWithinWatermark": "distinct or dropDuplicates",
+    "Distinct": "distinct or dropDuplicates",
+    "FlatMapCoGroupsInPandas": "a grouped function",
+    "FlatMapCoGroupsInArrow": "a grouped function",
+    "FlatMapGroupsInArrow": "a grouped function",
+    "FlatMapGroupsInPandas": "a grouped function",
+    "GlobalLimit": "limit",
+    "LocalLimit": "limit",
+    "Offset": "offset",
+    "Sort": "a sort",
+    "Tail": "tail",
+    "Window": "a window function",
+    "WindowInPandas": "a window function",
+    "ArrowWindowPython": "a window function",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFacts:
+    """What the pipeline needs to know of a plan."""
+
+    columns: tuple[str, ...]
+    """Columns of the source that the plan uses."""
+    exchanges: bool
+    """Rows move between partitions. Such a plan must be built anew for each checkpoint: Spark would reuse the shuffle
+    files of the first run and return the old checkpoint's rows (FACTS 4)."""
+
+
+def examine(df: "DataFrame", source_columns: tuple[str, ...], *, per_checkpoint_operations: bool) -> PlanFacts:
+    """Check the plan of ``df``. Raises ConfigurationError for what would make its output wrong."""
+    execution = df._jdf.queryExecution()
+    if not per_checkpoint_operations:
+        _refuse_per_checkpoint_operations(execution.analyzed())
+    physical = execution.executedPlan().toString()
+    _require_reader(physical)
+    return PlanFacts(columns=_columns_used(execution.optimizedPlan(), source_columns), exchanges="Exchange" in physical)
+
+
+def _refuse_per_checkpoint_operations(analyzed: Any) -> None:
+    found = sorted({_PER_CHECKPOINT[name] for name in map(_name, _walk(analyzed)) if name in _PER_CHECKPOINT})
+    if found:
+        raise ConfigurationError(
+            f"The transform uses {', '.join(found)}: its result would depend on where checkpoints happen to be cut. "
+            "If you want that (for example totals per checkpoint), say Pipeline(per_checkpoint_operations=True)."
+        )
+
+
+def _require_reader(physical: str) -> None:
+    """The reader must be in the plan, outside every cached relation: a cache keeps the first checkpoint's rows."""
+    cached_at: int | None = None
+    reads = False
+    for line in physical.splitlines():
+        depth = len(line) - len(line.lstrip(" :+-"))
+        if cached_at is not None and depth <= cached_at:
+            cached_at = None
+        if cached_at is None and "InMemoryRelation" in line:
+            cached_at = depth
+        if READER_NAME in line:
+            if cached_at is not None:
+                raise ConfigurationError(
+                    "The transform caches records of its argument (cache or persist): every later checkpoint would get "
+                    "the first one's records again. Remove the cache; caching other tables is fine."
+                )
+            reads = True
+    if not reads:
+        raise ConfigurationError(
+            "The transform's result does not read the DataFrame that it was given (or reads a checkpointed copy): "
+            "records would be skipped silently. Build the result lazily from the argument."
+        )
+
+
+def _columns_used(optimized: Any, source_columns: tuple[str, ...]) -> tuple[str, ...]:
+    readers: dict[int, str] = {}
+    used: set[int] = {_identity(attribute) for attribute in _sequence(optimized.output())}
+    for node in _walk(optimized):
+        if READER_NAME in node.toString().split("\n", 1)[0]:
+            readers |= {_identity(attribute): attribute.name() for attribute in _sequence(node.output())}
+        else:
+            used |= {_identity(attribute) for attribute in _sequence(node.references().toSeq())}
+    names = {name for identity, name in readers.items() if identity in used}
+    if not readers:
+        return source_columns
+    return tuple(column for column in source_columns if column in names)
+
+
+def _identity(attribute: Any) -> int:
+    return int(attribute.exprId().id())
+
+
+def _name(node: Any) -> str:
+    return str(node.nodeName())
+
+
+def _walk(node: Any) -> Iterator[Any]:
+    yield node
+    for child in (*_sequence(node.children()), *_sequence(node.subqueries())):
+        yield from _walk(child)
+
+
+def _sequence(scala: Any) -> list[Any]:
+    return [scala.apply(i) for i in range(scala.size())]

@@ -1,0 +1,46 @@
+"""When a failed job comes back: exponential delay with jitter, as Flink does by default."""
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+
+from coordinator.errors import ConfigurationError
+from coordinator.protocol.settings import Duration, as_duration
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart:
+    """Exponential delay (Flink: ``restart-strategy.exponential-delay``)."""
+
+    initial: Duration = "1s"
+    maximum: Duration = "1min"
+    multiplier: float = 2.0
+    jitter: float = 0.1
+    """Part of the delay by which it varies to both sides."""
+    attempts: int | None = None
+    """Restarts in a row before the job gives up; None = for ever."""
+    reset_after: Duration = "1h"
+    """A generation that lived so long, or completed a checkpoint, begins again at ``initial``."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name in ("initial", "maximum", "reset_after"):
+            try:
+                object.__setattr__(self, name, as_duration(getattr(self, name)))
+            except ValueError as error:
+                problems.append(f"{name}: {error}")
+        if self.multiplier < 1 or not 0 <= self.jitter < 1 or (self.attempts is not None and self.attempts < 0):
+            problems.append("multiplier must be at least 1, jitter in [0, 1), attempts not negative")
+        if problems:
+            raise ConfigurationError("The restart strategy cannot be used:\n  " + "\n  ".join(problems))
+
+    def delay(self, failures: int, chance: random.Random) -> float | None:
+        """Seconds to wait after the ``failures``-th failure in a row (from 1); None = give up."""
+        if self.attempts is not None and failures > self.attempts:
+            return None
+        initial, maximum = (as_duration(d) / timedelta(seconds=1) for d in (self.initial, self.maximum))
+        delay = min(maximum, initial * self.multiplier ** min(failures - 1, 60))
+        return float(delay * (1 + chance.uniform(-self.jitter, self.jitter)))
+
+
+NO_RESTART = Restart(attempts=0)

@@ -1,0 +1,126 @@
+"""Carries decisions out: commits completed checkpoints beside the running job, proves it, reports it."""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from coordinator.client.session import Session
+from coordinator.errors import OncewardError
+from coordinator.killpoints import KillPoint, kill_point
+from coordinator.pipeline.interfaces import Committer, Sink, Source
+from coordinator.pipeline.journal import Journal
+from coordinator.protocol.values import CheckpointId, Claim, Committable, Document, Outcome, Settlement
+
+_log = logging.getLogger("onceward.pipeline")
+
+
+class Settler:
+    """One thread, one checkpoint at a time: visibility stays in order."""
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        source: Source,
+        sink: Sink,
+        committer: Committer,
+        journal: Journal,
+        on_settled: Callable[[CheckpointId], None],
+        on_error: Callable[[OncewardError], None],
+    ) -> None:
+        self._session = session
+        self._source = source
+        self._sink = sink
+        self._committer = committer
+        self._journal = journal
+        self._on_settled = on_settled
+        self._on_error = on_error
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="onceward-settle")
+        self._lock = threading.Lock()
+        self._work: dict[CheckpointId, tuple[tuple[Committable, ...], Document | None]] = {}
+        self._submitted: set[CheckpointId] = set()
+        self._settlements: dict[CheckpointId, tuple[Settlement, ...]] = {}
+        self._closing = threading.Event()
+        self.settled = CheckpointId(0)
+        """The newest checkpoint that is settled, or had nothing to settle."""
+
+    def expect(
+        self, checkpoint: CheckpointId, committables: tuple[Committable, ...], positions: Document | None
+    ) -> None:
+        """Remember what to commit if ``checkpoint`` is completed."""
+        with self._lock:
+            self._work[checkpoint] = (committables, positions)
+            for old in [known for known in self._work if known < checkpoint - 100]:
+                del self._work[old]
+
+    def forget(self, checkpoint: CheckpointId) -> None:
+        """The decision went against ``checkpoint``."""
+        with self._lock:
+            self._work.pop(checkpoint, None)
+
+    def unsettled(self) -> tuple[Committable, ...]:
+        """Committables that only a decision may end: of checkpoints completed, or acknowledged and not yet decided."""
+        with self._lock:
+            return tuple(
+                committable
+                for checkpoint, (committables, _) in self._work.items()
+                if checkpoint > self.settled
+                for committable in committables
+            )
+
+    def complete(self, checkpoint: CheckpointId) -> None:
+        """Settle ``checkpoint``; repeated instructions settle it once and report the outcome again."""
+        with self._lock:
+            again = checkpoint in self._submitted and checkpoint not in self._settlements
+            if again or checkpoint not in self._work:
+                return
+            self._submitted.add(checkpoint)
+        self._pool.submit(self._settle_safely, checkpoint)
+
+    def close(self, *, wait: bool) -> None:
+        self._closing.set()
+        self._pool.shutdown(wait=wait, cancel_futures=True)
+
+    def _settle_safely(self, checkpoint: CheckpointId) -> None:
+        try:
+            self.settle(checkpoint)
+        except OncewardError as error:
+            self._on_error(error)
+        except Exception as error:  # noqa: BLE001 - handed to the main thread, which ends the generation with it
+            _log.exception("settling checkpoint %s failed", checkpoint)
+            failure = OncewardError(
+                f"Settling checkpoint {checkpoint} failed with {error!r}. It stays completed; its commits are repeated "
+                "by the next generation."
+            )
+            self._on_error(failure)
+
+    def settle(self, checkpoint: CheckpointId) -> None:
+        """Commit, prove, report; then show the positions to lag tools and renew the claim."""
+        committables, positions = self._work[checkpoint]
+        if checkpoint not in self._settlements:
+            kill_point(KillPoint.DRIVER_AFTER_DECISION)
+            settlements = tuple(self._committer.commit(committables, give_up=self._closing.is_set))
+            if len(settlements) < len(committables):
+                return  # leaving: nothing is known of the others, the next generation asks again
+            kill_point(KillPoint.DRIVER_AFTER_END_TXN)
+            self._settlements = {checkpoint: settlements}
+        settlements = self._settlements[checkpoint]
+        self._session.settle(checkpoint, self._sink.participant.name, settlements)
+        if any(settlement.outcome is not Outcome.COMMITTED for settlement in settlements):
+            return  # the coordinator halts the job
+        kill_point(KillPoint.DRIVER_AFTER_SETTLE)
+        newly = checkpoint > self.settled
+        with self._lock:
+            self.settled = CheckpointId(max(checkpoint, self.settled))
+        if not newly:
+            return
+        self._sink.settled(checkpoint, committables)
+        self._on_settled(checkpoint)
+        self._journal.tell("settled", checkpoint=checkpoint, transactions=len(committables))
+        self._sink.write_claim(
+            Claim(store_id=self._session.grant.store_id, generation=self._session.generation, settled=checkpoint)
+        )
+        kill_point(KillPoint.DRIVER_AFTER_CLAIM_RENEWAL)
+        if positions is not None:
+            self._source.mirror(positions)

@@ -1,0 +1,189 @@
+"""The Spark session: made or checked, never changed; our code is shipped to executors and proved to be what runs."""
+
+import hashlib
+import os
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coordinator.errors import PreflightError
+from coordinator.pipeline.interfaces import Finding, Severity
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SHIPPED_PACKAGES = ("connections", "coordinator", "sinks", "sources")
+_PROBED_MODULES = (
+    "coordinator.pipeline.executor",
+    "coordinator.pipeline.tasks",
+    "coordinator.killpoints",
+)
+
+_DEFAULTS = {
+    # Unix sockets between JVM and Python halve the cost of a small Python task (measured: FACTS 4).
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.locality.wait": "0",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.log.level": "WARN",
+}
+
+
+def make_session(job: str) -> "SparkSession":
+    """A session with our defaults. What spark-submit or spark-defaults.conf say is left as it is."""
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    given = SparkConf()
+    builder = SparkSession.builder
+    if not given.contains("spark.master"):
+        # local mode has no task retry unless the second number says so
+        builder = builder.master("local[*,4]")
+    if not given.contains("spark.app.name"):
+        builder = builder.appName(f"onceward {job}")
+    for key, value in _DEFAULTS.items():
+        if not given.contains(key):
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def check_session(spark: Any, *, embedded: bool) -> list[Finding]:
+    """What makes a session unusable for exactly-once."""
+    if not hasattr(spark, "_jsparkSession"):
+        return [
+            Finding(
+                severity=Severity.ERROR,
+                subject="Spark session",
+                message="it is a Spark Connect session; checkpoints need the driver's SparkContext",
+                fix="run the program with a classic session (spark-submit, or SparkSession.builder.master(...))",
+            )
+        ]
+    conf = spark.sparkContext.getConf()
+    findings = []
+    if conf.get("spark.speculation", "false").lower() == "true":
+        findings.append(
+            Finding(
+                severity=Severity.ERROR,
+                subject="spark.speculation",
+                message="it is true: a second copy of a task would write the same records in another transaction",
+                fix="set spark.speculation=false",
+            )
+        )
+    if embedded and conf.get("spark.submit.deployMode", "client") == "cluster":
+        findings.append(
+            Finding(
+                severity=Severity.ERROR,
+                subject="spark.submit.deployMode",
+                message="it is cluster: the embedded coordinator's directory would be lost with the driver's machine",
+                fix="start `onceward serve` where its store is kept and say Pipeline(coordinator=...), or use client mode",
+            )
+        )
+    if conf.get("spark.python.worker.reuse", "true").lower() == "false":
+        findings.append(
+            Finding(
+                severity=Severity.WARNING,
+                subject="spark.python.worker.reuse",
+                message="it is false: every task starts a Python process and new connections",
+                fix="leave it at true",
+            )
+        )
+    return findings
+
+
+def ship(spark: "SparkSession", directory: Path) -> None:
+    """Send our modules to all executors, then run one task that proves which code and which libraries they have."""
+    archive = directory / f"onceward-{_digest_of_sources()[:12]}.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for name, source in _sources():
+            file.writestr(name, source)
+    spark.sparkContext.addPyFile(str(archive))
+    expected = {name: _digest(name) for name in _PROBED_MODULES}
+    parallelism = max(1, spark.sparkContext.defaultParallelism)
+    numbers = spark.sparkContext.parallelize(range(parallelism), parallelism)
+    probes = numbers.mapPartitions(_probe_task(_PROBED_MODULES)).collect()
+    problems = sorted({problem for probe in probes for problem in _problems(probe, expected)})
+    if problems:
+        raise PreflightError(
+            "Executors cannot run this job; nothing was started:\n  "
+            + "\n  ".join(problems)
+            + "\n  fix: install onceward[spark] for the executors' Python (PYSPARK_PYTHON), and rename folders of your "
+            + f"own that are called {', '.join(SHIPPED_PACKAGES)}"
+        )
+
+
+def shipping_directory() -> "tempfile.TemporaryDirectory[str]":
+    """Where the archive lives as long as the session does."""
+    return tempfile.TemporaryDirectory(prefix="onceward-ship-")
+
+
+def _probe_task(modules: tuple[str, ...]) -> Any:
+    # Defined inside a function so that it is pickled by value: it must run where our modules may be missing.
+    def probe(_: Iterator[int]) -> Iterator[dict[str, str]]:
+        import hashlib
+        import platform
+        from importlib import import_module
+
+        found = {"python": ".".join(platform.python_version_tuple()[:2])}
+        for name in ("confluent_kafka", "pyarrow"):
+            try:
+                found[name] = str(import_module(name).__version__)
+            except Exception as error:  # noqa: BLE001 - whatever keeps a module from loading is the answer
+                found[name] = f"missing: {error!r}"
+        for name in modules:
+            try:
+                module: Any = import_module(name)
+                content = module.__loader__.get_data(module.__file__)
+                found[name] = hashlib.sha256(content).hexdigest()
+                found[f"file of {name}"] = str(module.__file__)
+            except Exception as error:  # noqa: BLE001 - whatever keeps a module from loading is the answer
+                found[name] = f"missing: {error!r}"
+        yield found
+
+    return probe
+
+
+def _problems(probe: dict[str, str], expected: dict[str, str]) -> Iterator[str]:
+    for library in ("confluent_kafka", "pyarrow"):
+        if probe[library].startswith("missing"):
+            yield f"{library} is {probe[library]}"
+    for name, digest in expected.items():
+        if probe[name].startswith("missing"):
+            yield f"{name} is {probe[name]}"
+        elif probe[name] != digest:
+            yield f"{name} comes from {probe[f'file of {name}']}, which is other code than the driver's"
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    for package in SHIPPED_PACKAGES:
+        module = import_module(package)
+        root = Path(str(module.__file__)).parent
+        for path in sorted(root.rglob("*.py")):
+            yield f"{package}/{path.relative_to(root).as_posix()}", path.read_bytes()
+
+
+def _digest_of_sources() -> str:
+    total = hashlib.sha256()
+    for name, source in _sources():
+        total.update(name.encode() + b"\0" + source)
+    return total.hexdigest()
+
+
+def _digest(module: str) -> str:
+    loaded: Any = import_module(module)
+    return hashlib.sha256(loaded.__loader__.get_data(loaded.__file__)).hexdigest()
+
+
+def is_alive(spark: Any) -> bool:
+    """False when the JVM behind ``spark`` is gone."""
+    try:
+        return not bool(spark.sparkContext._jsc.sc().isStopped())
+    except Exception:  # noqa: BLE001 - py4j has many errors for a JVM that is gone
+        return False
