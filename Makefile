@@ -1,0 +1,33 @@
+# Two commands: `make demo` and `make test`. Each target does its own set-up; the second time that takes half a second.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench protos setup clean
+
+# Answers to questions that the environment must not change.
+PY := .venv/bin/python
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: setup ## real records go through Spark exactly once while processes are killed (4 minutes)
+	@.venv/bin/onceward demo
+
+test: setup ## everything, on a real Kafka; PYTEST="-k name" for a part
+	@$(PY) -m pytest tests $(PYTEST)
+
+check: ## format, lint, types, stubs, unit and scenario tests (under a minute)
+	@sh scripts/setup.sh --no-broker
+	@sh scripts/check.sh
+
+bench: setup ## speed of the copy job, as JSON
+	@$(PY) -m benchmarks
+
+protos: ## generate coordinator/v1 from protos/
+	@sh scripts/setup.sh --no-broker
+	@$(PY) scripts/protos.py
+
+setup:
+	@sh scripts/setup.sh
+
+clean: ## remove the environment, caches and state; the broker's jars stay in the user's cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
