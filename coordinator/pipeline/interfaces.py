@@ -11,6 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from coordinator.errors import OncewardError
 from coordinator.pipeline.tasks import CheckpointTask, Vote
 from coordinator.protocol.values import (
     CheckpointId,
@@ -115,6 +116,10 @@ class Source(ABC):
 
     def mirror(self, positions: Document) -> None:  # noqa: B027 - optional
         """Show settled positions to lag tools. Best effort; never read back for recovery."""
+
+    def diagnose(self, error: BaseException) -> OncewardError | None:
+        """Recognise an error of the reader in what Spark raised: for example input that is gone; None = unknown."""
+        return None
 
     @abstractmethod
     def overlaps(self, sink: "Sink") -> str | None:

@@ -1,5 +1,6 @@
 """One Spark job per checkpoint: the DataFrame from reader to votes, reused where that is right."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,8 @@ class CheckpointJob:
 
     def cancel(self) -> None:
         """Stop the running job, from any thread. Its tasks may go on for seconds; their transactions are swept."""
-        self._spark.sparkContext.cancelJobGroup(self._group)
+        with contextlib.suppress(Exception):  # a JVM that is gone runs nothing; the main thread notices by itself
+            self._spark.sparkContext.cancelJobGroup(self._group)
 
     def _build(self, splits: int) -> "tuple[DataFrame, plans.PlanFacts, int | None]":
         if self._built is not None and self._built[0] == splits and not self._built[2].exchanges:

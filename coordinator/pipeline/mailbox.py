@@ -27,7 +27,7 @@ class Mailbox:
     """Level-triggered: keeps the newest of what is wanted, so repeated and reordered deliveries do no harm."""
 
     def __init__(self, *, on_complete: Callable[[CheckpointId], None], on_interrupt: Callable[[], None]) -> None:
-        """``on_complete`` hands a completed checkpoint to the settling thread, ``on_interrupt`` cancels the Spark job."""
+        """``on_complete`` hands a completed checkpoint to the settler, ``on_interrupt`` cancels the Spark job."""
         self._changed = threading.Condition()
         self._on_complete = on_complete
         self._on_interrupt = on_interrupt

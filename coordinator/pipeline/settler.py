@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from coordinator.client.session import Session
-from coordinator.errors import OncewardError
+from coordinator.errors import HaltedError, OncewardError
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.interfaces import Committer, Sink, Source
 from coordinator.pipeline.journal import Journal
@@ -108,7 +108,7 @@ class Settler:
         settlements = self._settlements[checkpoint]
         self._session.settle(checkpoint, self._sink.participant.name, settlements)
         if any(settlement.outcome is not Outcome.COMMITTED for settlement in settlements):
-            return  # the coordinator halts the job
+            raise HaltedError(_halt_message(checkpoint, settlements))
         kill_point(KillPoint.DRIVER_AFTER_SETTLE)
         newly = checkpoint > self.settled
         with self._lock:
@@ -124,3 +124,13 @@ class Settler:
         kill_point(KillPoint.DRIVER_AFTER_CLAIM_RENEWAL)
         if positions is not None:
             self._source.mirror(positions)
+
+
+def _halt_message(checkpoint: CheckpointId, settlements: tuple[Settlement, ...]) -> str:
+    unproved = [settlement for settlement in settlements if settlement.outcome is not Outcome.COMMITTED]
+    lines = [f"slot {settlement.slot}: {settlement.outcome.value}: {settlement.evidence}" for settlement in unproved]
+    return (
+        f"Checkpoint {checkpoint} is completed, but {len(unproved)} of its {len(settlements)} transactions are not "
+        "proved committed. The job halts: nothing is repeated and nothing is skipped until a person has decided.\n  "
+        + "\n  ".join(lines)
+    )

@@ -83,7 +83,7 @@ def check_session(spark: Any, *, embedded: bool) -> list[Finding]:
                 severity=Severity.ERROR,
                 subject="spark.submit.deployMode",
                 message="it is cluster: the embedded coordinator's directory would be lost with the driver's machine",
-                fix="start `onceward serve` where its store is kept and say Pipeline(coordinator=...), or use client mode",
+                fix="start `onceward serve` where its store is kept and say Pipeline(coordinator=...), or use client",
             )
         )
     if conf.get("spark.python.worker.reuse", "true").lower() == "false":

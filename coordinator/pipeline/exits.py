@@ -1,0 +1,55 @@
+"""Signals in, exit codes out."""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+
+from coordinator.errors import OncewardError
+
+
+@contextlib.contextmanager
+def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM call ``stop``; a second one raises KeyboardInterrupt. Former handlers come back afterwards.
+
+    Does nothing outside the main thread, where Python delivers no signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        stop()
+
+    former = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def exit_with_codes() -> None:
+    """Make an uncaught OncewardError end the process with its exit code and its message instead of a stack trace.
+
+    A program that catches the error is not affected.
+    """
+    former = sys.excepthook
+    if getattr(former, "_onceward", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, OncewardError) and error.exit_code != 1:
+            sys.stderr.write(f"{kind.__name__}: {error}\n")
+            raise SystemExit(int(error.exit_code))
+        former(kind, error, trace)
+
+    hook._onceward = True  # type: ignore[attr-defined]
+    sys.excepthook = hook

@@ -1,0 +1,337 @@
+"""One generation of a job: open, recover, then checkpoint after checkpoint until it ends (DESIGN 4 and 5)."""
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator.client.session import CoordinatorClient, Session
+from coordinator.errors import CheckpointFailedError, CoordinatorLostError, FencedError, OncewardError
+from coordinator.killpoints import KillPoint, kill_point
+from coordinator.pipeline.interfaces import Committer, Plan, Sink, Source
+from coordinator.pipeline.job import CheckpointJob
+from coordinator.pipeline.journal import Journal
+from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
+from coordinator.pipeline.progress import Progress
+from coordinator.pipeline.settler import Settler
+from coordinator.protocol.answers import Decision, Trigger, Verdict
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.values import (
+    CheckpointId,
+    Claim,
+    Committable,
+    Document,
+    JobName,
+    Snapshot,
+)
+
+_IDLE_POLL = 0.05
+"""Seconds between two looks for new data while a triggered checkpoint waits for some."""
+_IDLE_WAIT = 1.0
+"""Seconds after which a checkpoint without new data is acknowledged unchanged; far below every timeout."""
+_POSITIONS_KEPT = 20
+"""A base is at most the last completed checkpoint; some more than that are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """What a job consists of on the driver."""
+
+    job: JobName
+    source: Source
+    sink: Sink
+    committer: Committer
+    spark_job: CheckpointJob
+    settings: CheckpointSettings
+    journal: Journal
+    progress: Progress
+
+
+class GenerationRun:
+    """Runs one generation on the driver's main thread."""
+
+    def __init__(
+        self,
+        members: Members,
+        client: CoordinatorClient,
+        *,
+        takeover: bool,
+        adopt: bool,
+        spark_alive: Callable[[], bool],
+    ) -> None:
+        self._m = members
+        self._client = client
+        self._takeover = takeover
+        self._adopt = adopt
+        self._spark_alive = spark_alive
+        self._mailbox = Mailbox(on_complete=self._complete, on_interrupt=members.spark_job.cancel)
+        self._session: Session
+        self._settler: Settler
+        self._positions: dict[CheckpointId, Document | None] = {}
+        self._answers: dict[CheckpointId, tuple[CheckpointId, Snapshot, Snapshot]] = {}
+        self._finished = False
+        self.completed_any = False
+        """True once this generation has settled a checkpoint: a failure after it begins a new row of restarts."""
+
+    def stop(self) -> None:
+        """Leave after settling; callable from a signal handler."""
+        self._mailbox.stop()
+
+    def run(self) -> CloseReason:
+        """Run until finished or stopped; raises OncewardError for everything else. Closes the session on all paths."""
+        self._open()
+        try:
+            self._recover()
+            self._session.start_watch(self._mailbox.deliver)
+            reason = self._loop()
+        except BaseException as error:
+            self._leave_failed(error)
+            raise
+        kill_point(KillPoint.DRIVER_BEFORE_CLOSE)
+        self._settler.close(wait=True)
+        self._session.close(reason, "")
+        self._m.journal.tell("closed", reason=reason.value)
+        return reason
+
+    # -- opening and recovery
+
+    def _open(self) -> None:
+        kill_point(KillPoint.DRIVER_BEFORE_OPEN)
+        m = self._m
+        self._session = self._client.open_job(
+            m.job,
+            (m.source.participant, m.sink.participant),
+            m.settings,
+            m.sink.read_claim(),
+            driver=uuid.uuid4().hex,
+            takeover=self._takeover,
+            adopt=self._adopt,
+            on_error=self._mailbox.fail,
+            stopping=lambda: self._mailbox.stopping,
+        )
+        m.journal.generation = self._session.generation
+        kill_point(KillPoint.DRIVER_AFTER_OPEN)
+        self._settler = Settler(
+            session=self._session,
+            source=m.source,
+            sink=m.sink,
+            committer=m.committer,
+            journal=m.journal,
+            on_settled=self._on_settled,
+            on_error=self._mailbox.fail,
+        )
+
+    def _recover(self) -> None:
+        """Abort the undecided, commit what was completed, restore positions; in this order."""
+        m, completed = self._m, self._session.grant.completed
+        m.sink.begin_generation(self._session.generation)
+        last_settled = CheckpointId(0)
+        to_commit: tuple[Committable, ...] = ()
+        if completed is not None:
+            last_settled = completed.id if completed.settled else completed.base
+            self._remember_positions(completed.id, completed.snapshots[m.source.participant.name].positions)
+            if not completed.settled:
+                to_commit = completed.snapshots[m.sink.participant.name].committables
+        m.sink.write_claim(
+            Claim(store_id=self._session.grant.store_id, generation=self._session.generation, settled=last_settled)
+        )
+        kill_point(KillPoint.DRIVER_AFTER_CLAIM)
+        aborted = m.committer.sweep(m.job, keep=to_commit)
+        kill_point(KillPoint.DRIVER_AFTER_RECOVERY_ABORT)
+        if completed is not None and to_commit:
+            self._settler.expect(completed.id, to_commit, self._positions[completed.id])
+            self._settler.complete(completed.id)
+            settled = completed.id
+            while not self._mailbox.wait(lambda: self._settler.settled >= settled, 1.0):
+                self._require_spark()
+        kill_point(KillPoint.DRIVER_AFTER_RECOVERY_COMMIT)
+        if completed is not None and (positions := self._positions[completed.id]) is not None:
+            m.source.restore(positions)
+        m.journal.tell(
+            "recovered",
+            checkpoint=completed.id if completed else 0,
+            resumed=len(to_commit),
+            aborted=len(aborted),
+        )
+
+    # -- the loop
+
+    def _loop(self) -> CloseReason:
+        while True:
+            if not self._settler.unsettled():
+                if self._finished:
+                    return CloseReason.FINISHED
+                if self._mailbox.stopping:
+                    return CloseReason.STOPPED
+            work = self._mailbox.next(0.1)
+            if work is None:
+                self._require_spark()
+            elif work.abort is not None:
+                self._abandon(work.abort.checkpoint, work.abort.reason.value)
+            elif work.trigger is not None and not self._mailbox.stopping:
+                self._checkpoint(work.trigger)
+
+    def _checkpoint(self, trigger: Trigger) -> None:
+        checkpoint, base = trigger.checkpoint, trigger.base
+        if checkpoint in self._answers:
+            self._send(checkpoint)  # triggered again: it runs once, its answers are sent again
+            return
+        for undecided in [c for c in self._answers if base < c < checkpoint]:
+            self._abandon(undecided, "the next checkpoint builds on an earlier one")
+        kill_point(KillPoint.DRIVER_AFTER_TRIGGER)
+        self._mailbox.running(checkpoint)
+        try:
+            answers = self._run(checkpoint, base)
+        except Exception as error:  # noqa: BLE001 - sorted by _failed
+            self._failed(checkpoint, error)
+            return
+        finally:
+            self._mailbox.running(None)
+        if answers is None:
+            return
+        self._answers[checkpoint] = (base, *answers)
+        for old in [c for c in self._answers if c < base]:
+            del self._answers[old]
+        self._settler.expect(checkpoint, answers[1].committables, answers[0].positions)
+        self._send(checkpoint)
+
+    def _run(self, checkpoint: CheckpointId, base: CheckpointId) -> tuple[Snapshot, Snapshot] | None:
+        """Do the checkpoint's work; the source's and the sink's snapshots, or None when there is nothing to say."""
+        m = self._m
+        positions = self._positions.get(base)
+        if positions is None:
+            start = m.source.resolve()
+            self._remember_positions(checkpoint, start)
+            return Snapshot(positions=start), Snapshot()
+        plan = self._plan(checkpoint, positions)
+        kill_point(KillPoint.DRIVER_AFTER_PLAN)
+        self._remember_positions(checkpoint, plan.positions)
+        if plan.records == 0:
+            unchanged = plan.positions == positions
+            self._finished = plan.finished and unchanged
+            return Snapshot(positions=plan.positions, unchanged=unchanged), Snapshot(unchanged=unchanged)
+        m.progress.began(checkpoint)
+        began = time.monotonic()
+        votes = m.spark_job.run(generation=self._session.generation, checkpoint=checkpoint, plan=plan)
+        kill_point(KillPoint.DRIVER_AFTER_VOTES)
+        committables = m.sink.pre_commit(
+            checkpoint, votes, m.spark_job.inputs(plan, len(votes)), unsettled=self._settler.unsettled()
+        )
+        kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
+        m.progress.read(plan.records, plan.lag)
+        records, size = sum(vote.records for vote in votes), sum(vote.bytes for vote in votes)
+        m.journal.tell(
+            "pre-committed",
+            checkpoint=checkpoint,
+            base=base,
+            transactions=len(committables),
+            read=plan.records,
+            written=records,
+            seconds=round(time.monotonic() - began, 3),
+        )
+        return (
+            Snapshot(positions=m.source.snapshot(plan), records=plan.records),
+            Snapshot(committables=committables, records=records, bytes=size),
+        )
+
+    def _plan(self, checkpoint: CheckpointId, positions: Document) -> Plan:
+        """Plan, waiting a little for new data; a stop or an abort ends the wait."""
+        give_up = time.monotonic() + min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
+        while True:
+            plan = self._m.source.plan(positions)
+            if plan.records or plan.finished or plan.positions != positions or time.monotonic() > give_up:
+                return plan
+            if self._mailbox.wait(lambda: self._mailbox.stopping or self._mailbox.aborted(checkpoint), _IDLE_POLL):
+                return plan
+
+    def _send(self, checkpoint: CheckpointId) -> None:
+        """Acknowledge for source and sink. From the first call on only a decision ends the transactions."""
+        base, source, sink = self._answers[checkpoint]
+        m = self._m
+        for participant, snapshot in ((m.source.participant, source), (m.sink.participant, sink)):
+            answer = self._session.acknowledge(checkpoint, participant.name, base, snapshot)
+            match answer.verdict:
+                case Verdict.ACCEPTED | Verdict.DUPLICATE:
+                    pass
+                case Verdict.TOO_LATE if answer.decision is Decision.COMPLETED:
+                    pass
+                case Verdict.TOO_LATE | Verdict.CONFLICT:
+                    self._abandon(checkpoint, answer.detail or answer.verdict.value)
+                    return
+                case _:
+                    raise GenerationFailedError(
+                        f"The coordinator refused the acknowledgement of checkpoint {checkpoint}: "
+                        f"{answer.verdict.value}: {answer.detail}. It stays undecided until the next generation aborts it; no record is lost."
+                    )
+            if participant is m.source.participant:
+                kill_point(KillPoint.DRIVER_BETWEEN_ACKNOWLEDGEMENTS)
+        kill_point(KillPoint.DRIVER_AFTER_ACKNOWLEDGE)
+
+    # -- failures
+
+    def _failed(self, checkpoint: CheckpointId, error: Exception) -> None:
+        """Before the acknowledgement: decline and abort. The coordinator says whether the generation goes on."""
+        self._mailbox.raise_error()
+        known = error if isinstance(error, OncewardError) else self._m.source.diagnose(error)
+        reason = str(known or error).strip() or repr(error)
+        if self._mailbox.aborted(checkpoint):
+            reason = "aborted by the coordinator"
+        else:
+            self._session.decline(checkpoint, self._m.sink.participant.name, _shorten(reason))
+        self._abandon(checkpoint, _shorten(reason))
+        if known is not None and not isinstance(known, CheckpointFailedError):
+            raise known from error
+        self._require_spark()
+
+    def _abandon(self, checkpoint: CheckpointId, reason: str) -> None:
+        """Abort what a checkpoint that was decided against, or never acknowledged, has left open."""
+        m = self._m
+        recorded = self._answers.pop(checkpoint, None)
+        self._settler.forget(checkpoint)
+        if recorded is not None:
+            m.committer.abort(recorded[2].committables)
+        swept = m.committer.sweep(m.job, keep=self._settler.unsettled())
+        m.progress.ended(checkpoint)
+        transactions = len(swept) + (len(recorded[2].committables) if recorded is not None else 0)
+        m.journal.tell("aborted", checkpoint=checkpoint, transactions=transactions, reason=reason)
+        kill_point(KillPoint.DRIVER_AFTER_ABORT)
+
+    def _leave_failed(self, error: BaseException) -> None:
+        """Let go of everything. What is decided stays for the next generation; what is not is aborted by it."""
+        reason = _shorten(str(error) or repr(error))
+        self._m.spark_job.cancel()
+        self._settler.close(wait=not isinstance(error, KeyboardInterrupt))
+        if not isinstance(error, (FencedError, CoordinatorLostError, KeyboardInterrupt)):
+            with contextlib.suppress(Exception):  # whatever stays open is aborted by the next generation
+                self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
+            self._session.abandon(reason)
+        self._m.journal.tell("failed", reason=reason)
+
+    def _require_spark(self) -> None:
+        if not self._spark_alive():
+            raise OncewardError(
+                "Spark's JVM is gone. What is decided is settled; the running checkpoint is aborted by the next start, "
+                "its records are read again. Start the program again."
+            )
+
+    # -- called by other threads
+
+    def _complete(self, checkpoint: CheckpointId) -> None:
+        self._settler.complete(checkpoint)
+
+    def _on_settled(self, checkpoint: CheckpointId) -> None:
+        self.completed_any = True
+        self._m.progress.ended(checkpoint)
+        self._mailbox.wake()
+
+    def _remember_positions(self, checkpoint: CheckpointId, positions: Document | None) -> None:
+        self._positions[checkpoint] = positions
+        for old in sorted(self._positions)[:-_POSITIONS_KEPT]:
+            del self._positions[old]
+
+
+def _shorten(text: str, limit: int = 2000) -> str:
+    """Spark's errors carry whole stack traces; the coordinator's history wants what happened."""
+    return text if len(text) <= limit else text[: limit - 20] + " … (shortened)"

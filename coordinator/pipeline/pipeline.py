@@ -1,0 +1,208 @@
+"""The public entry: a job from its description to its exit code."""
+
+import contextlib
+import logging
+import os
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordinator.client.session import CoordinatorClient, connect
+from coordinator.errors import (
+    ConfigurationError,
+    CoordinatorLostError,
+    FencedError,
+    HaltedError,
+    OncewardError,
+    PreflightError,
+    RefusedError,
+)
+from coordinator.pipeline import preflight
+from coordinator.pipeline.exits import exit_with_codes, stopping_on_signals
+from coordinator.pipeline.generation import GenerationRun, Members
+from coordinator.pipeline.interfaces import JobContext, Sink, Source
+from coordinator.pipeline.job import CheckpointJob
+from coordinator.pipeline.journal import Journal
+from coordinator.pipeline.progress import Progress
+from coordinator.pipeline.restarts import Restart
+from coordinator.pipeline.spark import check_session, is_alive, make_session, ship, shipping_directory
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.settings import CheckpointSettings, as_duration
+from coordinator.protocol.values import JobName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STATE_DIRECTORY_VARIABLE = "ONCEWARD_STATE_DIR"
+DEFAULT_STATE_DIRECTORY = ".onceward"
+
+_log = logging.getLogger("onceward.pipeline")
+
+_FINAL = (ConfigurationError, PreflightError, HaltedError, FencedError, CoordinatorLostError, RefusedError)
+"""Errors that another generation cannot mend."""
+
+
+class Pipeline:
+    """Kafka to Kafka through a DataFrame transform, exactly once.
+
+    >>> Pipeline(
+    ...     job="orders-eur",
+    ...     source=KafkaSource("localhost:9092", topics=["orders"], start="earliest"),
+    ...     transform=lambda df: df.where("value is not null"),
+    ...     sink=KafkaSink("localhost:9092", topic="orders-eur"),
+    ... ).run()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        source: Source,
+        sink: Sink,
+        transform: "Callable[[DataFrame], DataFrame] | None" = None,
+        coordinator: str | None = None,
+        settings: CheckpointSettings | None = None,
+        spark: "SparkSession | None" = None,
+        per_checkpoint_operations: bool = False,
+        restart: Restart | None = None,
+        state_dir: str | os.PathLike[str] | None = None,
+        takeover: bool = False,
+        adopt: bool = False,
+    ) -> None:
+        """Describe a job. Nothing is started and no network is used before :meth:`run`.
+
+        :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; generations of one job continue each other.
+        :param transform: lazy, DataFrame to DataFrame; without it key, value, headers and timestamp are copied.
+        :param coordinator: ``host:port`` of ``onceward serve``; without it one runs inside this process.
+        :param spark: a classic session of yours, never changed; without it one is made (``local[*,4]``).
+        :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.
+        :param restart: delays between generations after failures; None = Flink's exponential delay.
+        :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
+        :param takeover: replace a living driver of this job instead of waiting for its lease.
+        :param adopt: go on although the sink's cluster says that the job belongs to another or a newer store.
+        :raises ConfigurationError: when an argument cannot be used.
+        """
+        try:
+            self._job = JobName(job)
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"job: {error}") from None
+        if source.participant.name == sink.participant.name:
+            raise ConfigurationError(f"Source and sink are both called {source.participant.name}; name one of them.")
+        self._source = source
+        self._sink = sink
+        self._transform = transform
+        self._address = coordinator
+        self._settings = settings or CheckpointSettings()
+        self._spark = spark
+        self._per_checkpoint_operations = per_checkpoint_operations
+        self._restart = restart or Restart()
+        self._state_dir = Path(state_dir or os.environ.get(STATE_DIRECTORY_VARIABLE) or DEFAULT_STATE_DIRECTORY)
+        self._takeover = takeover
+        self._adopt = adopt
+        self._stopping = threading.Event()
+        self._running: GenerationRun | None = None
+
+    def stop(self) -> None:
+        """Leave after settling what runs; callable from any thread and from signal handlers."""
+        self._stopping.set()
+        if self._running is not None:
+            self._running.stop()
+
+    def run(self) -> CloseReason:
+        """Run until the bounded input is used up, a signal or :meth:`stop` ends it, or a person must act.
+
+        Failures restart the job as the next generation. Errors that end it are raised: PreflightError, HaltedError,
+        FencedError, CoordinatorLostError, RefusedError, ConfigurationError; left uncaught they end the process with
+        their exit codes (3, 4, 5, 6, 2, 2).
+        """
+        exit_with_codes()
+        with contextlib.ExitStack() as stack:
+            context = JobContext(job=self._job, checkpoint_timeout=as_duration(self._settings.timeout))
+            for participant in (self._source, self._sink):
+                stack.callback(participant.close)
+                participant.open(context)
+            findings = preflight.examine(self._source, self._sink)
+            if self._spark is not None:
+                findings += check_session(self._spark, embedded=self._address is None)
+            preflight.require_safe(self._job, findings)
+            client = self._connect(stack)
+            spark = self._session(stack)
+            # after Spark's own handlers: they would cancel all jobs and leave
+            stack.enter_context(stopping_on_signals(self.stop))
+            progress = Progress(self._job)
+            stack.callback(progress.close)
+            committer = self._sink.committer()
+            stack.callback(committer.close)
+            spark_job = CheckpointJob(
+                spark=spark,
+                job=self._job,
+                source=self._source,
+                transform=self._transform,
+                sink=self._sink,
+                per_checkpoint_operations=self._per_checkpoint_operations,
+            )
+            spark_job.check()
+            members = Members(
+                job=self._job,
+                source=self._source,
+                sink=self._sink,
+                committer=committer,
+                spark_job=spark_job,
+                settings=self._settings,
+                journal=Journal(self._job),
+                progress=progress,
+            )
+            return self._generations(members, client, lambda: is_alive(spark))
+
+    def _connect(self, stack: contextlib.ExitStack) -> CoordinatorClient:
+        address = self._address
+        if address is None:
+            from coordinator.service.embedded import EmbeddedCoordinator
+
+            embedded = EmbeddedCoordinator(self._state_dir)
+            stack.callback(embedded.close)
+            address = embedded.address
+        client = connect(address)
+        stack.callback(client.close)
+        return client
+
+    def _session(self, stack: contextlib.ExitStack) -> "SparkSession":
+        spark = self._spark
+        if spark is None:
+            spark = make_session(self._job)
+            stack.callback(spark.stop)
+            preflight.require_safe(self._job, check_session(spark, embedded=self._address is None))
+        ship(spark, Path(stack.enter_context(shipping_directory())))
+        return spark
+
+    def _generations(self, members: Members, client: CoordinatorClient, spark_alive: Callable[[], bool]) -> CloseReason:
+        chance = random.Random()
+        failures = 0
+        while True:
+            run = GenerationRun(
+                members,
+                client,
+                # the lock on the embedded coordinator's directory replaces the lease
+                takeover=self._takeover or self._address is None,
+                adopt=self._adopt,
+                spark_alive=spark_alive,
+            )
+            self._running = run
+            if self._stopping.is_set():
+                run.stop()
+            try:
+                return run.run()
+            except _FINAL:
+                raise
+            except Exception as error:
+                failures = 1 if run.completed_any else failures + 1
+                delay = self._restart.delay(failures, chance)
+                if delay is None or not spark_alive():
+                    raise
+                if not isinstance(error, OncewardError):
+                    _log.exception("generation failed unexpectedly")
+                _log.warning("restarting in %.1f s: %s", delay, error)
+                if self._stopping.wait(delay):
+                    return CloseReason.STOPPED

@@ -1,0 +1,47 @@
+"""Everything that would make a job unsafe, found before anything is started, told in one message."""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from coordinator.errors import PreflightError
+from coordinator.pipeline.interfaces import Finding, Severity, Sink, Source
+
+_log = logging.getLogger("onceward.preflight")
+
+
+def require_safe(job: str, findings: Sequence[Finding]) -> None:
+    """Show warnings; raise PreflightError with all errors if there are any."""
+    for finding in findings:
+        if finding.severity is Severity.WARNING:
+            _log.warning("%s", _line(finding))
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if errors:
+        raise PreflightError(
+            f"Job {job} was not started, no data was touched:\n"
+            + "\n".join(f"  {_line(finding)}" for finding in errors)
+        )
+
+
+def examine(source: Source, sink: Sink) -> list[Finding]:
+    """What source and sink find on their clusters, and what they would do to each other."""
+    findings = list(source.preflight())
+    findings += sink.preflight()
+    overlap = None if _has_error(findings) else source.overlaps(sink)
+    if overlap:
+        findings.append(
+            Finding(
+                severity=Severity.ERROR,
+                subject="topics",
+                message=overlap,
+                fix="write to a topic that the job does not read",
+            )
+        )
+    return findings
+
+
+def _has_error(findings: Iterable[Finding]) -> bool:
+    return any(finding.severity is Severity.ERROR for finding in findings)
+
+
+def _line(finding: Finding) -> str:
+    return f"{finding.subject}: {finding.message} — fix: {finding.fix}"
