@@ -19,6 +19,7 @@ __all__ = ["Place", "free_ports"]
 
 _PREFIX = "onceward-kafka-"
 _LOCK = "owner.lock"
+_LOCK_LIMIT_S = 5.0
 # Below every system's range for outgoing connections: a client that keeps trying to reach a killed broker could
 # otherwise be given the broker's own port as its source port, connect to itself and keep the broker from coming back.
 _PORTS = range(18_000, 32_000)
@@ -30,7 +31,7 @@ class Place:
     def __init__(self, directory: Path | None) -> None:
         """Lock `directory`, or make a temporary one when it is None.
 
-        Raises `LocalKafkaError` when another local Kafka still uses it after 10 s (one that was killed needs 1 s).
+        Raises `LocalKafkaError` when another local Kafka still uses it after 5 s (one that was killed needs 1 s).
         """
         self.temporary = directory is None
         if directory is None:
@@ -46,7 +47,7 @@ class Place:
         path = self.directory / _LOCK
         name = self.directory / f"{_LOCK}.{os.getpid()}" if self.temporary else path
         lock = name.open("ab")
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + _LOCK_LIMIT_S
         while not _try_lock(lock):
             if time.monotonic() > limit:
                 lock.close()

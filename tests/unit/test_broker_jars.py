@@ -1,0 +1,136 @@
+"""The broker's jars are the published ones or none at all, and are fetched once. A script stands in for Ivy."""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.dev.kafka import LocalKafkaError, jars
+from coordinator.dev.kafka.java import find_java
+
+CONTENT = b"published\n"
+IVY = """#!/bin/sh
+[ "$1" = -version ] && {{ echo 'openjdk version "17.0.1"' >&2; exit 0; }}
+echo x >>'{calls}'
+to=$(dirname "$8")
+mkdir -p "$to"
+for jar in one two; do
+    echo "downloading $jar"
+    printf '%s\\n' "{content}" >"$to/$jar-1.jar"
+    printf '\\t[SUCCESSFUL ] org.example#%s;1!%s.jar (3ms)\\n' $jar $jar
+done
+{last}
+"""
+
+
+class Registry:
+    """What a fetch meets, and how often it was asked."""
+
+    def __init__(self, directory: Path) -> None:
+        self.calls = directory / "calls"
+        self.java = directory / "jdk" / "bin" / "java"
+        self.java.parent.mkdir(parents=True)
+        self.serve()
+
+    def serve(self, content: str = "published", last: str = "") -> None:
+        self.java.write_text(IVY.format(calls=self.calls, content=content, last=last))
+        self.java.chmod(0o755)
+
+    @property
+    def asked(self) -> int:
+        return self.calls.read_text().count("x") if self.calls.exists() else 0
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ONCEWARD_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kafka"
+
+
+@pytest.fixture
+def registry(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    served = Registry(tmp_path)
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    wanted = tuple(
+        jars.Jar(group="org.example", name=name, version="1", size=len(CONTENT), sha256=sha256)
+        for name in ("one", "two")
+    )
+    monkeypatch.setattr(jars, "manifest", lambda: wanted)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    find_java.cache_clear()
+    yield served
+    find_java.cache_clear()
+
+
+def entries(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir() if path.name != "fetch.lock")
+
+
+def test_the_committed_manifest_names_every_jar_once_with_its_checksum() -> None:
+    names = [jar.file_name for jar in jars.manifest()]
+    assert len(set(names)) == len(names) == 46
+    assert {"kafka_2.13-4.3.1.jar", "log4j-slf4j-impl-2.25.4.jar"} <= set(names)
+    assert all(len(bytes.fromhex(jar.sha256)) == 32 and jar.size > 0 for jar in jars.manifest())
+
+
+def test_jars_are_fetched_once_with_progress_and_then_used_without_asking(registry: Registry, cache: Path) -> None:
+    told: list[tuple[int, int, int]] = []
+    directory = jars.broker_jars(lambda *progress: told.append(progress))
+    assert told == [(1, 2, len(CONTENT)), (2, 2, 2 * len(CONTENT))]
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == {
+        "one-1.jar": CONTENT,
+        "two-1.jar": CONTENT,
+    }
+    assert jars.broker_jars() == directory
+    assert registry.asked == 1
+    assert entries(cache) == [directory.name]
+
+
+def test_a_jar_that_is_not_the_published_one_is_refused_and_nothing_is_kept(registry: Registry, cache: Path) -> None:
+    registry.serve(content="tampered")
+    with pytest.raises(LocalKafkaError, match=r"one-1\.jar is not the published file"):
+        jars.broker_jars()
+    assert entries(cache) == []
+    registry.serve()
+    assert jars.broker_jars().is_dir()
+
+
+def test_a_jar_that_was_damaged_in_the_cache_is_fetched_again(registry: Registry) -> None:
+    jar = jars.broker_jars() / "two-1.jar"
+    jar.write_bytes(b"damaged!!\n")
+    jars._checked.cache_clear()  # as a new process would
+    jars.broker_jars()
+    assert jar.read_bytes() == CONTENT
+    assert registry.asked == 2
+
+
+def test_a_fetch_that_fails_says_why_in_one_line_and_leaves_nothing(registry: Registry, cache: Path) -> None:
+    registry.serve(last="echo '  WARN: org.example#two;1: not found'; exit 1")
+    with pytest.raises(LocalKafkaError, match=r"could not be fetched .*two;1: not found") as caught:
+        jars.broker_jars()
+    assert "\n" not in str(caught.value)
+    assert entries(cache) == []
+
+
+def test_of_two_fetches_at_once_one_asks_and_the_other_waits_for_it(registry: Registry) -> None:
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(jars.broker_jars())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert len(set(found)) == 1
+    assert registry.asked == 1
+
+
+def test_a_cache_that_cannot_be_written_is_said_with_the_variable_that_moves_it(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ONCEWARD_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(LocalKafkaError, match="ONCEWARD_CACHE_DIR"):
+        jars.broker_jars()
+    assert registry.asked == 0
