@@ -263,7 +263,8 @@ class GenerationRun:
                 case _:
                     raise GenerationFailedError(
                         f"The coordinator refused the acknowledgement of checkpoint {checkpoint}: "
-                        f"{answer.verdict.value}: {answer.detail}. It stays undecided until the next generation aborts it; no record is lost."
+                        f"{answer.verdict.value}: {answer.detail}. "
+                        "It stays undecided until the next generation aborts it; no record is lost."
                     )
             if participant is m.source.participant:
                 kill_point(KillPoint.DRIVER_BETWEEN_ACKNOWLEDGEMENTS)

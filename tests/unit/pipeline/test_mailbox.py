@@ -1,0 +1,96 @@
+import threading
+
+import pytest
+
+from coordinator.errors import FencedError, HaltedError
+from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox, Work
+from coordinator.protocol.answers import Abort, Complete, Fail, Halt, Stop, Trigger
+from coordinator.protocol.facts import AbortReason
+from coordinator.protocol.values import CheckpointId
+
+
+class Driver:
+    """A mailbox and what it handed on."""
+
+    def __init__(self) -> None:
+        self.completed: list[int] = []
+        self.interrupts = 0
+        self.mailbox = Mailbox(on_complete=self.completed.append, on_interrupt=self._interrupt)
+
+    def _interrupt(self) -> None:
+        self.interrupts += 1
+
+
+def trigger(checkpoint: int) -> Trigger:
+    return Trigger(checkpoint=CheckpointId(checkpoint), base=CheckpointId(checkpoint - 1))
+
+
+def abort(checkpoint: int) -> Abort:
+    return Abort(checkpoint=CheckpointId(checkpoint), reason=AbortReason.EXPIRED, detail="")
+
+
+def test_a_trigger_wakes_the_main_thread() -> None:
+    driver = Driver()
+    timer = threading.Timer(0.01, driver.mailbox.deliver, [trigger(3)])
+    timer.start()
+    assert driver.mailbox.next(30) == Work(trigger=trigger(3))
+    assert driver.mailbox.next(0) is None
+
+
+def test_an_abort_that_overtakes_its_trigger_ends_it() -> None:
+    driver = Driver()
+    driver.mailbox.deliver(trigger(3))
+    driver.mailbox.deliver(abort(3))
+    assert driver.mailbox.next(0) == Work(abort=abort(3))
+    assert driver.mailbox.next(0) is None
+
+
+def test_a_repeated_abort_is_handled_once_and_is_not_forgotten() -> None:
+    driver = Driver()
+    driver.mailbox.deliver(abort(3))
+    assert driver.mailbox.next(0) == Work(abort=abort(3))
+    driver.mailbox.deliver(abort(3))
+    assert driver.mailbox.next(0) is None
+    assert driver.mailbox.aborted(CheckpointId(3))
+    assert not driver.mailbox.aborted(CheckpointId(4))
+
+
+def test_only_the_running_checkpoint_is_interrupted() -> None:
+    driver = Driver()
+    driver.mailbox.running(CheckpointId(4))
+    driver.mailbox.deliver(abort(3))
+    assert driver.interrupts == 0
+    driver.mailbox.deliver(abort(4))
+    assert driver.interrupts == 1
+
+
+def test_a_completion_goes_to_the_settler_while_the_main_thread_is_busy() -> None:
+    driver = Driver()
+    driver.mailbox.deliver(Complete(checkpoint=CheckpointId(2)))
+    assert driver.completed == [2]
+
+
+def test_the_first_error_wins_and_interrupts() -> None:
+    driver = Driver()
+    driver.mailbox.running(CheckpointId(1))
+    driver.mailbox.fail(FencedError("newer generation"))
+    driver.mailbox.deliver(Fail(reason="later"))
+    assert driver.interrupts == 2
+    with pytest.raises(FencedError):
+        driver.mailbox.next(0)
+
+
+def test_failing_and_halting_are_different_ends() -> None:
+    failed, halted = Driver(), Driver()
+    failed.mailbox.deliver(Fail(reason="too many"))
+    halted.mailbox.deliver(Halt(reason="lost"))
+    with pytest.raises(GenerationFailedError, match="too many"):
+        failed.mailbox.next(0)
+    with pytest.raises(HaltedError, match="lost"):
+        halted.mailbox.next(0)
+
+
+def test_a_stop_ends_a_wait() -> None:
+    driver = Driver()
+    threading.Timer(0.01, driver.mailbox.deliver, [Stop()]).start()
+    assert driver.mailbox.wait(lambda: driver.mailbox.stopping, 30)

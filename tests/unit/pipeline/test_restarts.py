@@ -1,0 +1,30 @@
+import random
+
+import pytest
+
+from coordinator.errors import ConfigurationError
+from coordinator.pipeline.restarts import NO_RESTART, Restart
+
+
+def test_delays_double_from_one_second_to_one_minute() -> None:
+    steady = Restart(jitter=0.0)
+    delays = [steady.delay(failures, random.Random(1)) for failures in range(1, 10)]
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_delays_vary_by_the_jitter_and_never_overflow() -> None:
+    delays = [Restart().delay(failures, random.Random(failures)) or 0.0 for failures in (1, 100, 10**9)]
+    assert 0.9 <= delays[0] <= 1.1
+    assert all(54 <= delay <= 66 for delay in delays[1:])
+
+
+def test_a_job_gives_up_after_its_attempts() -> None:
+    assert Restart(attempts=2).delay(2, random.Random(1)) is not None
+    assert Restart(attempts=2).delay(3, random.Random(1)) is None
+    assert NO_RESTART.delay(1, random.Random(1)) is None
+
+
+def test_all_problems_of_a_strategy_are_reported_together() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Restart(initial="soon", maximum="-1s", multiplier=0.5)
+    assert all(word in str(caught.value) for word in ("initial", "maximum", "multiplier"))
