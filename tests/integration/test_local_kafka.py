@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from kafka import KafkaAdminClient
 
@@ -131,6 +131,37 @@ def test_three_brokers_replicate_everything_three_times_and_work_on_when_one_is_
         local.restart(1)
         assert sorted(local.pids) == [1, 2, 3]
         assert topics.values(topic) == [b"before", b"while one is down"]
+
+
+def test_clients_can_be_asked_for_credentials_and_rights_while_the_internal_listener_stays_open() -> None:
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_reader="right" user_writer="right";'
+    properties = {
+        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.client.plain.sasl.jaas.config": jaas,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:writer",
+    }
+
+    def topics_of(user: str, password: str) -> list[str]:
+        client = AdminClient(
+            {
+                "bootstrap.servers": local.bootstrap_servers,
+                "log_level": 0,
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": user,
+                "sasl.password": password,
+            }
+        )
+        return [name for name in client.list_topics(timeout=5).topics if not name.startswith("__")]
+
+    with LocalKafka(properties=properties) as local:
+        topic = Topics(local.internal_servers, "secured").create()
+        assert topics_of("writer", "right") == [topic]
+        assert topics_of("reader", "right") == []
+        with pytest.raises(KafkaException):
+            topics_of("writer", "wrong")
 
 
 OWNER = """
