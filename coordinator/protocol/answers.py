@@ -29,7 +29,9 @@ class Verdict(StrEnum):
     BUSY = "busy"
     """Another driver owns the job and is alive; ask again after ``retry_after``."""
     REFUSED = "refused"
-    """Cannot be granted until a person acts; ``detail`` says what."""
+    """Cannot be granted as asked; ``detail`` says what to change."""
+    HALTED = "halted"
+    """The job is halted until a person decides; ``detail`` says why."""
 
 
 class Decision(StrEnum):

@@ -156,7 +156,8 @@ def _decided(
         same = snapshot is not None and completed.snapshots.get(participant) == snapshot
         verdict = Verdict.DUPLICATE if same else Verdict.TOO_LATE
         return Ready(answer=Answer(verdict=verdict, decision=Decision.COMPLETED))
-    decision = Decision.ABORTED if state.aborted is not None and state.aborted[0] == checkpoint else None
+    # Burnt, not pending, and nothing after it is completed: aborted, or unchanged with nothing to commit.
+    decision = Decision.ABORTED if completed is None or checkpoint > completed.id else None
     detail = f"checkpoint {checkpoint} is decided"
     return Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail, decision=decision))
 

@@ -35,6 +35,9 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     durable = state.durable
     if durable.driver == event.driver and state.session is not None:
         return state, Ready(answer=_granted(state, durable.participants, Verdict.DUPLICATE))
+    if durable.lost:
+        detail = f"job {durable.job} is halted: {durable.status_detail}; nothing is written until a person has decided"
+        return state, Ready(answer=Answer(verdict=Verdict.HALTED, detail=detail))
     refusal = _refusal(state, event)
     if refusal:
         return state, Ready(answer=Answer(verdict=Verdict.REFUSED, detail=refusal))
@@ -124,8 +127,6 @@ def _refusal(state: JobState, event: OpenJob) -> str | None:
                 f"checkpoint {durable.completed.id} is completed but not settled, and this driver lacks the "
                 f"participant {', '.join(gone)} that has to commit it; start the job once with its former participants"
             )
-    if durable.lost:
-        return f"the job is halted: {durable.status_detail}; nothing is written until a person has decided what to do"
     if event.claim is not None and not event.adopt:
         return _claim_refusal(state, event.claim)
     return None
@@ -143,7 +144,8 @@ def _claim_refusal(state: JobState, claim: Claim) -> str | None:
         return (
             f"the sink's cluster has seen generation {claim.generation} and checkpoint {claim.settled} of job "
             f"{durable.job}, this store only generation {durable.generation} and checkpoint {durable.last_id}: it is "
-            "an old copy. Going on from it would write records twice. Restore the newest store, or adopt the job explicitly"
+            "an old copy. Going on from it would write records twice. Restore the newest store, or adopt the job "
+            "explicitly"
         )
     return None
 
@@ -179,6 +181,8 @@ def _alive(state: JobState, now: float, *, stream_lost_at: float | None) -> JobS
 
 def close_job(state: JobState, event: CloseJob) -> tuple[JobState, Ready]:
     """The driver leaves. Unsettled commits stay for whoever comes next; so does a halt."""
+    if state.durable.driver is None and event.generation == state.durable.generation:
+        return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
     if not owns(state, event.generation):
         return state, fenced()
     status = {

@@ -1,0 +1,1 @@
+"""Remembers: the durable facts of all jobs."""

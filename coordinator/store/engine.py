@@ -1,0 +1,78 @@
+"""One connection to one SQLite file, with what durability needs switched on before anything is read."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import NullPool
+
+from coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
+
+__all__ = ["connect", "file_of"]
+
+_CACHED_STATEMENTS = 64
+
+
+def file_of(url: str) -> Path:
+    """The file behind a store URL such as ``sqlite:///./.onceward/store.db``. Raises StoreUnusableError."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise StoreUnusableError(
+            f"{url!r} is no store URL. Nothing was started. Write for example sqlite:////var/lib/onceward/store.db"
+        ) from None
+    if parsed.get_backend_name() != "sqlite":
+        raise StoreUnusableError(
+            f"A store of type {parsed.get_backend_name()} is not supported. Nothing was started. "
+            "Use sqlite:///PATH on a local disk."
+        )
+    if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:") or parsed.query:
+        raise StoreUnusableError(
+            f"{url!r} is not a plain file; decisions kept in memory are gone after a crash. Nothing was started. "
+            "Use sqlite:///PATH on a local disk."
+        )
+    return Path(parsed.database)
+
+
+def connect(file: Path) -> tuple[Engine, Connection]:
+    """Open the file and force its log into it. Raises StoreError; a file that is no database is StoreDamagedError."""
+    # The one connection moves from the thread that opens the store to the one that serves it.
+    engine = create_engine(
+        URL.create("sqlite", database=str(file)),
+        poolclass=NullPool,
+        connect_args={"check_same_thread": False, "timeout": 0, "cached_statements": _CACHED_STATEMENTS},
+    )
+    event.listen(engine, "connect", _prepare)
+    event.listen(engine, "begin", _begin)
+    return engine, engine.connect()
+
+
+def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None  # transactions begin where we say so
+    cursor = connection.cursor()
+    try:
+        # Exclusive: a second guard beside the lock file, and no shared memory file.
+        cursor.execute("PRAGMA locking_mode=EXCLUSIVE")
+        mode = cursor.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreError(f"SQLite refuses a write-ahead log here (it says {mode}). Nothing was changed.")
+        cursor.execute("PRAGMA synchronous=FULL")
+        # An interrupted run may have left a log whose last write was never confirmed. Believe only what is in the file.
+        busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        if busy:
+            raise StoreError("The store's log could not be forced into its file: another process reads it. Stop it.")
+        report = [row[0] for row in cursor.execute("PRAGMA quick_check(5)")]
+        if report != ["ok"]:
+            raise StoreDamagedError(
+                f"The store's file is damaged: {'; '.join(report)}. Nothing was changed or guessed. "
+                "Restore it from a backup; the claim on the sink's cluster tells whether the backup is too old."
+            )
+    finally:
+        cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,192 @@
+"""The store of one coordinator: durable facts in, state for a restart and listings out."""
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from sqlalchemy import Connection, Engine, Table, insert, inspect, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from coordinator.protocol.facts import Fact
+from coordinator.protocol.state import Durable
+from coordinator.protocol.values import CheckpointId, JobName
+from coordinator.store.engine import connect, file_of
+from coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
+from coordinator.store.filesystem import refuse_network_filesystem
+from coordinator.store.lock import StoreLock
+from coordinator.store.reading import (
+    checkpoint_details,
+    checkpoint_records,
+    durable_jobs,
+    job_records,
+    sealed_rows,
+)
+from coordinator.store.records import CheckpointDetails, CheckpointRecord, JobRecord
+from coordinator.store.schema import SCHEMA_VERSION, checksum, meta, metadata
+from coordinator.store.writing import FactWriter
+
+__all__ = ["Store"]
+
+
+class Store:
+    """One SQLite file with one writer. Not for several threads at once.
+
+    Any failure of a read or a write raises StoreError and ends the store's usefulness: whether the last write happened
+    is unknown, so every later call raises too. Leave the process, or open the store anew.
+    """
+
+    def __init__(self, *, engine: Engine, connection: Connection, lock: StoreLock, store_id: str) -> None:
+        self._engine = engine
+        self._connection = connection
+        self._lock = lock
+        self._failure: StoreError | None = None
+        self.store_id = store_id
+        """Random; given to the store when it was created, and part of every claim."""
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Open or create. Raises StoreUnusableError (in use, other schema, network filesystem), StoreDamagedError."""
+        file = file_of(url)
+        try:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            refuse_network_filesystem(file.parent)
+            lock = StoreLock(file.with_name(file.name + ".lock"))
+        except OSError as error:
+            raise StoreUnusableError(
+                f"The store {file} cannot be opened: {error.strerror}: {error.filename}. Nothing was started. "
+                "Give the process a directory that it may write to."
+            ) from None
+        try:
+            with _translated("opening the store"):
+                engine, connection = connect(file)
+                store_id = _identify(connection, file)
+                return cls(engine=engine, connection=connection, lock=lock, store_id=store_id)
+        except BaseException:
+            lock.release()
+            raise
+
+    def load_jobs(self) -> list[Durable]:
+        """Every job as a restart needs it, by name. Checks every record of the store."""
+        with self._using("reading the jobs") as connection:
+            return durable_jobs(connection, self.store_id)
+
+    def apply(self, job: JobName, facts: Sequence[Fact], *, at: datetime) -> None:
+        """Make the facts of one step durable in one transaction; when this returns they are on disk."""
+        with self._using(f"writing {', '.join(type(fact).__name__ for fact in facts)} of job {job}") as connection:
+            FactWriter(connection, job, round(at.timestamp() * 1000)).write(facts)
+
+    def jobs(self) -> list[JobRecord]:
+        """For listings, by name."""
+        with self._using("listing jobs") as connection:
+            return job_records(connection)
+
+    def checkpoints(self, job: JobName, limit: int) -> list[CheckpointRecord]:
+        """For listings, newest first."""
+        with self._using(f"listing checkpoints of job {job}") as connection:
+            return checkpoint_records(connection, job, limit)
+
+    def checkpoint(self, job: JobName, checkpoint: CheckpointId) -> CheckpointDetails | None:
+        """Everything stored about one checkpoint; None when it left no row or is retained no longer."""
+        with self._using(f"reading checkpoint {checkpoint} of job {job}") as connection:
+            return checkpoint_details(connection, job, checkpoint)
+
+    def close(self) -> None:
+        """Release file and lock. Never raises: everything applied is on disk already."""
+        try:
+            self._connection.close()
+            self._engine.dispose()
+        except SQLAlchemyError:
+            pass
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _using(self, doing: str) -> Iterator[Connection]:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            with _translated(doing), self._connection.begin():
+                yield self._connection
+        except StoreError as error:
+            self._failure = error
+            raise
+
+
+@contextmanager
+def _translated(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except SQLAlchemyError as error:
+        cause = getattr(error, "orig", None) or error
+        text = str(cause)
+        if "not a database" in text or "malformed" in text:
+            raise StoreDamagedError(
+                f"The store's file is damaged ({text}), seen while {doing}. Nothing was guessed. "
+                "Restore it from a backup."
+            ) from error
+        if "locked" in text:
+            raise StoreUnusableError(
+                f"The store's file is locked by another process, seen while {doing}. Stop that process."
+            ) from error
+        raise StoreError(
+            f"The store failed while {doing}: {text}. Whether the last write happened is unknown, so nothing is built "
+            "on it: the coordinator ends, and its next start reads what is on disk. Look at the disk's space and health."
+        ) from error
+
+
+def _identify(connection: Connection, file: Path) -> str:
+    """The store's id, after checking its schema; creates both in a new file."""
+    with connection.begin():
+        tables = set(inspect(connection).get_table_names())
+        if not tables:
+            metadata.create_all(connection)
+            store_id = str(uuid.uuid4())
+            for key, value in (("schema_version", str(SCHEMA_VERSION)), ("store_id", store_id)):
+                row = {"key": key, "value": value}
+                connection.execute(insert(meta), {**row, "checksum": checksum(meta, row)})
+            created = True
+        else:
+            store_id = _known_id(connection, file, tables)
+            created = False
+    if created:
+        _flush_directory(file.parent)
+    return store_id
+
+
+def _known_id(connection: Connection, file: Path, tables: set[str]) -> str:
+    if meta.name not in tables:
+        raise StoreUnusableError(
+            f"{file} is a database of something else (tables {', '.join(sorted(tables)[:5])}). Nothing was changed. "
+            "Give the store its own file."
+        )
+    values = {row["key"]: row["value"] for row in sealed_rows(connection, meta, select(meta), "key")}
+    version = values.get("schema_version", "none")
+    if version != str(SCHEMA_VERSION):
+        raise StoreUnusableError(
+            f"The store {file} has schema version {version}, this program knows version {SCHEMA_VERSION}. Nothing was "
+            "changed. Use the version of onceward that wrote the store, or a newer one."
+        )
+    missing = {_name(table) for table in metadata.sorted_tables} - tables
+    if missing or "store_id" not in values:
+        raise StoreDamagedError(
+            f"The store {file} lacks {', '.join(sorted(missing)) or 'its identifier'}. Nothing was changed. "
+            "Restore it from a backup."
+        )
+    return str(values["store_id"])
+
+
+def _name(table: Table) -> str:
+    return str(table.name)
+
+
+def _flush_directory(directory: Path) -> None:
+    """The new file's name must survive a power cut as well as its content."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""The wire: protocol values to messages and back, for the service and the client alike."""

@@ -1,0 +1,128 @@
+"""Answers, grants and instructions as messages. Decoding raises MalformedError."""
+
+from datetime import timedelta
+from typing import assert_never
+
+from coordinator.protocol.answers import (
+    Abort,
+    Answer,
+    Complete,
+    Fail,
+    Grant,
+    Halt,
+    Instruction,
+    Stop,
+    Trigger,
+)
+from coordinator.v1 import participants_pb2 as pb
+from coordinator.wire.enums import ABORT_REASON, DECISION, VERDICT
+from coordinator.wire.limits import MAX_TEXT
+from coordinator.wire.malformed import MalformedError, as_base, as_checkpoint, as_generation
+from coordinator.wire.values import (
+    completed_from_wire,
+    completed_to_wire,
+    participant_from_wire,
+    participant_to_wire,
+)
+
+__all__ = [
+    "answer_from_wire",
+    "answer_to_wire",
+    "grant_from_wire",
+    "grant_to_wire",
+    "instruction_from_wire",
+    "instruction_to_wire",
+]
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def _seconds(microseconds: int) -> float:
+    return timedelta(microseconds=microseconds).total_seconds()
+
+
+def answer_to_wire(answer: Answer) -> pb.Answer:
+    """Without the grant, which has its own field."""
+    return pb.Answer(
+        verdict=VERDICT.to_wire(answer.verdict),  # type: ignore[arg-type]
+        detail=answer.detail[:MAX_TEXT],
+        decision=DECISION.to_wire(answer.decision) if answer.decision is not None else None,  # type: ignore[arg-type]
+        retry_after_us=_microseconds(answer.retry_after),
+    )
+
+
+def answer_from_wire(message: pb.Answer, grant: Grant | None = None) -> Answer:
+    return Answer(
+        verdict=VERDICT.from_wire(message.verdict),
+        detail=message.detail,
+        decision=DECISION.from_wire(message.decision) if message.HasField("decision") else None,
+        retry_after=_seconds(message.retry_after_us),
+        grant=grant,
+    )
+
+
+def grant_to_wire(grant: Grant) -> pb.Grant:
+    return pb.Grant(
+        store_id=grant.store_id,
+        generation=grant.generation,
+        completed=completed_to_wire(grant.completed) if grant.completed is not None else None,
+        former_participants=[participant_to_wire(participant) for participant in grant.former_participants],
+        lease_us=_microseconds(grant.lease),
+    )
+
+
+def grant_from_wire(message: pb.Grant) -> Grant:
+    return Grant(
+        store_id=message.store_id,
+        generation=as_generation(message.generation),
+        completed=completed_from_wire(message.completed) if message.HasField("completed") else None,
+        former_participants=tuple(participant_from_wire(one) for one in message.former_participants),
+        lease=_seconds(message.lease_us),
+    )
+
+
+def instruction_to_wire(instruction: Instruction) -> pb.Instruction:
+    match instruction:
+        case Trigger():
+            return pb.Instruction(trigger=pb.Trigger(checkpoint=instruction.checkpoint, base=instruction.base))
+        case Complete():
+            return pb.Instruction(complete=pb.Complete(checkpoint=instruction.checkpoint))
+        case Abort():
+            abort = pb.Abort(
+                checkpoint=instruction.checkpoint,
+                reason=ABORT_REASON.to_wire(instruction.reason),  # type: ignore[arg-type]
+                detail=instruction.detail[:MAX_TEXT],
+            )
+            return pb.Instruction(abort=abort)
+        case Stop():
+            return pb.Instruction(stop=pb.Stop())
+        case Fail():
+            return pb.Instruction(fail=pb.Fail(reason=instruction.reason[:MAX_TEXT]))
+        case Halt():
+            return pb.Instruction(halt=pb.Halt(reason=instruction.reason[:MAX_TEXT]))
+        case _:
+            assert_never(instruction)
+
+
+def instruction_from_wire(message: pb.Instruction) -> Instruction:
+    match message.WhichOneof("content"):
+        case "trigger":
+            return Trigger(checkpoint=as_checkpoint(message.trigger.checkpoint), base=as_base(message.trigger.base))
+        case "complete":
+            return Complete(checkpoint=as_checkpoint(message.complete.checkpoint))
+        case "abort":
+            return Abort(
+                checkpoint=as_checkpoint(message.abort.checkpoint),
+                reason=ABORT_REASON.from_wire(message.abort.reason),
+                detail=message.abort.detail,
+            )
+        case "stop":
+            return Stop()
+        case "fail":
+            return Fail(reason=message.fail.reason)
+        case "halt":
+            return Halt(reason=message.halt.reason)
+        case _:
+            raise MalformedError("instruction: unknown; the coordinator speaks a newer protocol")

@@ -1,0 +1,82 @@
+"""A document's body: JSON that means the same to every reader."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from coordinator.protocol.values import Document, JsonObject
+from coordinator.v1 import participants_pb2 as pb
+from coordinator.wire.limits import MAX_DEPTH, MAX_VERSION
+from coordinator.wire.malformed import MalformedError, as_kind
+
+__all__ = ["body_from_text", "body_to_text", "document_from_wire", "document_to_wire"]
+
+
+def document_to_wire(document: Document) -> pb.Document:
+    return pb.Document(kind=document.kind, version=document.version, body=body_to_text(document.body))
+
+
+def document_from_wire(message: pb.Document) -> Document:
+    """Raises MalformedError."""
+    kind = as_kind(message.kind)
+    if not 1 <= message.version <= MAX_VERSION:
+        raise MalformedError(f"version: {message.version} of a {kind} document; versions begin at 1")
+    return Document(kind=kind, version=message.version, body=body_from_text(message.body))
+
+
+def body_to_text(body: JsonObject) -> str:
+    """Raises ValueError or TypeError for what JSON cannot say."""
+    return json.dumps(body, allow_nan=False, separators=(",", ":"))
+
+
+def body_from_text(text: str) -> JsonObject:
+    """Raises MalformedError for anything but one finite, unambiguous, not too deep JSON object."""
+    try:
+        body = json.loads(text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_unambiguous)
+    except RecursionError:
+        raise _too_deep() from None
+    except MalformedError:
+        raise
+    except ValueError as error:
+        raise MalformedError(f"body: not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise MalformedError("body: a document is a JSON object")
+    _check_depth(body)
+    return body
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise MalformedError(f"body: {name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise MalformedError(f"body: {text[:40]} is beyond what a double can hold")
+    return number
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise MalformedError("body: an object has the same key twice")
+    return members
+
+
+def _check_depth(body: Any) -> None:
+    level = [body]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, Mapping) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> MalformedError:
+    return MalformedError(f"body: more than {MAX_DEPTH} levels deep")

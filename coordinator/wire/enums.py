@@ -1,0 +1,52 @@
+"""Closed enumerations on the wire: UNSPECIFIED and numbers of a newer schema are refused, never guessed at."""
+
+from enum import StrEnum
+from typing import Final, Generic, TypeVar
+
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+from coordinator.protocol.answers import Decision, Verdict
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.facts import AbortReason, JobStatus
+from coordinator.protocol.values import Outcome, Role
+from coordinator.v1 import operators_pb2 as operators
+from coordinator.v1 import participants_pb2 as participants
+from coordinator.wire.malformed import MalformedError
+
+__all__ = ["ABORT_REASON", "CLOSE_REASON", "DECISION", "JOB_STATUS", "OUTCOME", "ROLE", "VERDICT", "ClosedEnum"]
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class ClosedEnum(Generic[E]):
+    """One of our enums and its numbers on the wire; both must have the same members."""
+
+    def __init__(self, enum: type[E], wire: object) -> None:
+        assert isinstance(wire, EnumTypeWrapper)
+        self.field = str(wire.DESCRIPTOR.name)
+        prefix = "".join(f"_{c}" if c.isupper() else c.upper() for c in self.field).lstrip("_") + "_"
+        numbers = {name.removeprefix(prefix): number for name, number in wire.items() if number != 0}
+        if numbers.keys() != {member.name for member in enum}:
+            raise TypeError(f"{enum.__name__} and {self.field} on the wire differ: {sorted(numbers)}")
+        self._to_wire = {member: numbers[member.name] for member in enum}
+        self._from_wire = {number: member for member, number in self._to_wire.items()}
+
+    def to_wire(self, member: E) -> int:
+        return self._to_wire[member]
+
+    def from_wire(self, number: int) -> E:
+        """Raises MalformedError."""
+        try:
+            return self._from_wire[number]
+        except KeyError:
+            what = "is not specified" if number == 0 else f"has the unknown number {number}"
+            raise MalformedError(f"{self.field}: {what}") from None
+
+
+ROLE: Final = ClosedEnum(Role, participants.Role)
+OUTCOME: Final = ClosedEnum(Outcome, participants.Outcome)
+CLOSE_REASON: Final = ClosedEnum(CloseReason, participants.CloseReason)
+VERDICT: Final = ClosedEnum(Verdict, participants.Verdict)
+DECISION: Final = ClosedEnum(Decision, participants.Decision)
+ABORT_REASON: Final = ClosedEnum(AbortReason, participants.AbortReason)
+JOB_STATUS: Final = ClosedEnum(JobStatus, operators.JobStatus)

@@ -1,0 +1,86 @@
+"""What a malformed message is refused with, and the checks of single values."""
+
+import re
+
+from coordinator.protocol.values import MAX_ID, CheckpointId, Generation, JobName, Name, ParticipantName
+from coordinator.wire.limits import MAX_TEXT, MAX_TOKEN
+
+__all__ = [
+    "MalformedError",
+    "as_base",
+    "as_checkpoint",
+    "as_count",
+    "as_generation",
+    "as_job",
+    "as_kind",
+    "as_participant",
+    "as_text",
+    "as_token",
+]
+
+_TOKEN = re.compile(rf"[!-~]{{1,{MAX_TOKEN}}}")
+
+
+class MalformedError(ValueError):
+    """A message that means nothing: the state is unchanged; the message names the field and what is wrong with it."""
+
+
+def as_job(text: str) -> JobName:
+    try:
+        return JobName(text)
+    except ValueError as error:
+        raise MalformedError(f"job: {_short(error)}") from None
+
+
+def as_participant(text: str) -> ParticipantName:
+    try:
+        return ParticipantName(text)
+    except ValueError as error:
+        raise MalformedError(f"participant: {_short(error)}") from None
+
+
+def as_kind(text: str) -> str:
+    try:
+        return str(Name(text))
+    except ValueError as error:
+        raise MalformedError(f"kind: {_short(error)}") from None
+
+
+def as_generation(number: int) -> Generation:
+    return Generation(_within("generation", number, 1))
+
+
+def as_checkpoint(number: int) -> CheckpointId:
+    return CheckpointId(_within("checkpoint", number, 1))
+
+
+def as_base(number: int, field: str = "base") -> CheckpointId:
+    """A checkpoint id or 0 for none."""
+    return CheckpointId(_within(field, number, 0))
+
+
+def as_count(number: int, field: str) -> int:
+    return _within(field, number, 0)
+
+
+def as_text(text: str, field: str) -> str:
+    if len(text) > MAX_TEXT:
+        raise MalformedError(f"{field}: {len(text)} characters, at most {MAX_TEXT} are taken")
+    return text
+
+
+def as_token(text: str, field: str) -> str:
+    if not _TOKEN.fullmatch(text):
+        raise MalformedError(f"{field}: must be 1 to {MAX_TOKEN} printable ASCII characters without spaces")
+    return text
+
+
+def _within(field: str, number: int, least: int) -> int:
+    if not least <= number <= MAX_ID:
+        raise MalformedError(f"{field}: {number} is not within {least} and {MAX_ID}")
+    return number
+
+
+def _short(error: ValueError) -> str:
+    text = str(error)
+    return text if len(text) <= 300 else f"{text[:200]} ... {text[-90:]}"

@@ -1,0 +1,146 @@
+"""The protocol's values as messages. Decoding raises MalformedError with the field and what is wrong with it."""
+
+from datetime import timedelta
+
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.values import (
+    Claim,
+    Committable,
+    CompletedCheckpoint,
+    Participant,
+    Settlement,
+    Snapshot,
+)
+from coordinator.v1 import participants_pb2 as pb
+from coordinator.wire.documents import document_from_wire, document_to_wire
+from coordinator.wire.enums import OUTCOME, ROLE
+from coordinator.wire.limits import MAX_TEXT
+from coordinator.wire.malformed import (
+    MalformedError,
+    as_base,
+    as_checkpoint,
+    as_count,
+    as_generation,
+    as_kind,
+    as_participant,
+    as_text,
+    as_token,
+)
+
+__all__ = [
+    "claim_from_wire",
+    "claim_to_wire",
+    "completed_from_wire",
+    "completed_to_wire",
+    "participant_from_wire",
+    "participant_to_wire",
+    "settings_from_wire",
+    "settings_to_wire",
+    "settlement_from_wire",
+    "settlement_to_wire",
+    "snapshot_from_wire",
+    "snapshot_to_wire",
+]
+
+_MICROSECOND = timedelta(microseconds=1)
+_DURATIONS = ("interval", "timeout", "min_pause", "lease", "stream_grace", "orphan_grace")
+_COUNTS = ("tolerable_failed_checkpoints", "num_retained")
+
+
+def participant_to_wire(value: Participant) -> pb.Participant:
+    return pb.Participant(name=value.name, role=ROLE.to_wire(value.role), kind=value.kind)  # type: ignore[arg-type]
+
+
+def participant_from_wire(message: pb.Participant) -> Participant:
+    return Participant(name=as_participant(message.name), role=ROLE.from_wire(message.role), kind=as_kind(message.kind))
+
+
+def snapshot_to_wire(value: Snapshot) -> pb.Snapshot:
+    return pb.Snapshot(
+        positions=document_to_wire(value.positions) if value.positions is not None else None,
+        committables=[
+            pb.Committable(slot=committable.slot, document=document_to_wire(committable.document))
+            for committable in value.committables
+        ],
+        records=value.records,
+        bytes=value.bytes,
+        unchanged=value.unchanged,
+    )
+
+
+def snapshot_from_wire(message: pb.Snapshot) -> Snapshot:
+    return Snapshot(
+        positions=document_from_wire(message.positions) if message.HasField("positions") else None,
+        committables=tuple(_committable(committable) for committable in message.committables),
+        records=as_count(message.records, "records"),
+        bytes=as_count(message.bytes, "bytes"),
+        unchanged=message.unchanged,
+    )
+
+
+def _committable(message: pb.Committable) -> Committable:
+    if not message.HasField("document"):
+        raise MalformedError("committable: has no document")
+    return Committable(slot=as_count(message.slot, "slot"), document=document_from_wire(message.document))
+
+
+def settlement_to_wire(value: Settlement) -> pb.Settlement:
+    return pb.Settlement(
+        slot=value.slot,
+        outcome=OUTCOME.to_wire(value.outcome),  # type: ignore[arg-type]
+        evidence=value.evidence[:MAX_TEXT],
+    )
+
+
+def settlement_from_wire(message: pb.Settlement) -> Settlement:
+    return Settlement(
+        slot=as_count(message.slot, "slot"),
+        outcome=OUTCOME.from_wire(message.outcome),
+        evidence=as_text(message.evidence, "evidence"),
+    )
+
+
+def claim_to_wire(value: Claim) -> pb.Claim:
+    return pb.Claim(store_id=value.store_id, generation=value.generation, settled=value.settled)
+
+
+def claim_from_wire(message: pb.Claim) -> Claim:
+    return Claim(
+        store_id=as_token(message.store_id, "store_id"),
+        generation=as_generation(message.generation),
+        settled=as_base(message.settled, "settled"),
+    )
+
+
+def settings_to_wire(value: CheckpointSettings) -> pb.CheckpointSettings:
+    durations = {f"{name}_us": round(value.seconds(name) * 1e6) for name in _DURATIONS}
+    counts = {name: getattr(value, name) for name in _COUNTS}
+    return pb.CheckpointSettings(**durations, **counts)
+
+
+def settings_from_wire(message: pb.CheckpointSettings) -> CheckpointSettings:
+    try:
+        durations = {name: getattr(message, f"{name}_us") * _MICROSECOND for name in _DURATIONS}
+        return CheckpointSettings(**durations, **{name: getattr(message, name) for name in _COUNTS})
+    except (ValueError, OverflowError) as error:
+        raise MalformedError(f"settings: {error}") from None
+
+
+def completed_to_wire(value: CompletedCheckpoint) -> pb.CompletedCheckpoint:
+    return pb.CompletedCheckpoint(
+        checkpoint=value.id,
+        base=value.base,
+        generation=value.generation,
+        snapshots={name: snapshot_to_wire(snapshot) for name, snapshot in value.snapshots.items()},
+        settled=value.settled,
+    )
+
+
+def completed_from_wire(message: pb.CompletedCheckpoint) -> CompletedCheckpoint:
+    return CompletedCheckpoint(
+        id=as_checkpoint(message.checkpoint),
+        base=as_base(message.base),
+        generation=as_generation(message.generation),
+        snapshots={as_participant(name): snapshot_from_wire(one) for name, one in message.snapshots.items()},
+        settled=message.settled,
+    )
