@@ -1,0 +1,74 @@
+"""Collects what the data set, the broker and the run's own notes say, and has it judged."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.dev.demo.broker import Broker, read_committed
+from coordinator.dev.demo.events import Told, told_by
+from coordinator.dev.demo.expected import expected_output
+from coordinator.dev.demo.flights import TOTAL, messages
+from coordinator.dev.demo.judge import Facts, Seen, Verdict, judge
+from coordinator.dev.demo.markers import End
+from coordinator.dev.demo.topics import DELAYED, FLIGHTS, JOB, OUTPUTS, REJECTED
+
+__all__ = ["Checked", "check"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """The verdict, and the numbers for the table."""
+
+    verdict: Verdict
+    rows: Mapping[str, str]
+
+
+def check(
+    brokers: str,
+    *,
+    events: Path,
+    planned: Sequence[str],
+    happened: Sequence[str],
+    troubles: Sequence[str] = (),
+    limit: int | None = None,
+) -> Checked:
+    """Judge a run that is over: the driver has stopped, nothing writes any more.
+
+    ``events``: the drivers' notes; ``planned`` and ``happened``: names of kills; ``troubles``: what else went wrong;
+    ``limit``: how many flights were to be fed (default: all).
+    """
+    broker = Broker(brokers)
+    told = told_by(events)
+    ended = broker.ended_transactions(OUTPUTS)
+    ends = broker.ends(OUTPUTS, committed=True)
+    seen = {topic: list(read_committed(brokers, topic, ends)) for topic in OUTPUTS}
+    facts = Facts(
+        fed=TOTAL if limit is None else min(limit, TOTAL),
+        arrived=sum(broker.ends([FLIGHTS]).values()),
+        resumed=told.resumed,
+        aborted=ended[End.ABORT],
+        open=broker.open_transactions(f"{JOB}."),
+        stalled=broker.stalled(OUTPUTS),
+        missing_kills=[kill for kill in planned if kill not in happened],
+        troubles=troubles,
+    )
+    verdict = judge(expected_output(messages(limit)), seen, facts)
+    return Checked(verdict=verdict, rows=_rows(facts, told, seen, happened, ended[End.COMMIT]))
+
+
+def _rows(
+    facts: Facts, told: Told, seen: Mapping[str, Sequence[Seen]], kills: Sequence[str], committed: int
+) -> Mapping[str, str]:
+    return {
+        "records in": f"{facts.arrived:,}",
+        "records out": f"{len(seen[DELAYED]):,}",
+        "records rejected": f"{len(seen[REJECTED]):,}",
+        "checkpoints completed": f"{told.completed:,}",
+        "checkpoints aborted": f"{told.aborted:,}",
+        "kills": f"{len(kills)}: {', '.join(kills)}",
+        "generations": f"{told.generations}",
+        "transactions committed": f"{committed:,}",
+        "transactions resumed": f"{facts.resumed:,}",
+        "transactions aborted": f"{facts.aborted:,}",
+        "transactions open": f"{len(facts.open):,}",
+    }

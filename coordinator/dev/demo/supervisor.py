@@ -1,0 +1,168 @@
+"""Starts coordinator, driver and feeder, and starts again what was killed. Knows nothing of the outcome."""
+
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from coordinator.dev.demo.errors import DemoError
+from coordinator.dev.demo.events import EVENTS_VARIABLE
+from coordinator.dev.demo.plan import Kill, KillPlan
+from coordinator.dev.demo.processes import Child
+from coordinator.dev.demo.topics import FLIGHTS
+from coordinator.dev.kafka.places import free_ports
+
+__all__ = ["Supervised", "Supervisor"]
+
+_START_LIMIT_S = 30.0
+_STOP_LIMIT_S = 60.0
+_UNPLANNED = 3
+"""Ends of a process that nobody planned, before the demo gives up."""
+
+
+class Supervised:
+    """A process that is started again whenever it dies, each time with the next planned kill armed."""
+
+    def __init__(
+        self, name: str, start: Callable[[str, dict[str, str]], Child], kills: Sequence[Kill], markers: Path
+    ) -> None:
+        """``start`` gets the process' name and its kill's variables."""
+        self.name = name
+        self.starts = 0
+        self.kills_done = 0
+        self.unplanned: list[str] = []
+        self._start = start
+        self._kills = kills
+        self._markers = markers
+        self.child = self._next()
+
+    def _next(self) -> Child:
+        self.starts += 1
+        armed = self._kills[self.kills_done].environment(self._markers) if self.kills_done < len(self._kills) else {}
+        return self._start(f"{self.name}-{self.starts}", armed)
+
+    def revive(self) -> str | None:
+        """Start it again if it ended; says what had happened, or None.
+
+        Raises DemoError when it ends again and again without a plan.
+        """
+        code = self.child.exit_code
+        if code is None:
+            return None
+        ended = self.child
+        ended.kill()  # what it had started dies with it, as when a machine is lost
+        if self.kills_done < len(self._kills) and self._kills[self.kills_done].happened(self._markers):
+            kill = self._kills[self.kills_done]
+            self.kills_done += 1
+            story = f"killed {ended.name} at {kill.name}: {kill.meaning}"
+        else:
+            story = f"{ended.name} ended with exit code {code}, which nobody planned"
+            self.unplanned.append(story)
+            if len(self.unplanned) > _UNPLANNED:
+                raise DemoError(f"{story}; the demo gives up. Its last words, from {ended.log}:\n{ended.last_words()}")
+        self.child = self._next()
+        return story
+
+
+class Supervisor:
+    """All processes of one demo. Must be used by the main thread; `close` on every path."""
+
+    def __init__(self, *, brokers: str, directory: Path, plan: KillPlan) -> None:
+        self._brokers = brokers
+        self._directory = directory
+        self._markers = directory / "kills"
+        self._markers.mkdir()
+        self.plan = plan
+        self.events = directory / "events.jsonl"
+        self._port = free_ports(1, None)[0].client
+        self._children: list[Child] = []
+        self.coordinator: Supervised | None = None
+        self.driver: Supervised | None = None
+        self.feeder: Child | None = None
+
+    def start(self, *, seconds: float, limit: int | None) -> None:
+        """Start all three. Raises DemoError when the coordinator does not come up."""
+        self.coordinator = Supervised("coordinator", self._start_coordinator, self.plan.coordinator, self._markers)
+        self.driver = Supervised("driver", self._start_driver, self.plan.driver, self._markers)
+        limited = ["--limit", str(limit)] if limit is not None else []
+        feed = ["coordinator.dev.demo.feeder", "--brokers", self._brokers, "--topic", FLIGHTS]
+        self.feeder = self._child("feeder", [*feed, "--seconds", str(seconds), *limited], {})
+
+    def look(self) -> list[str]:
+        """What happened to the processes since the last look; those that ended are running again.
+
+        Raises DemoError when the feeder failed, or when a process cannot be kept running.
+        """
+        if self.feeder is not None and self.feeder.exit_code not in (None, 0):
+            raise DemoError(f"The feeder failed, so there is nothing to judge:\n{self.feeder.last_words()}")
+        stories = (one.revive() for one in (self.coordinator, self.driver) if one is not None)
+        return [story for story in stories if story is not None]
+
+    @property
+    def fed(self) -> bool:
+        """Whether the feeder is done."""
+        return self.feeder is not None and self.feeder.exit_code == 0
+
+    @property
+    def restarts(self) -> int:
+        return sum(one.starts - 1 for one in (self.coordinator, self.driver) if one is not None)
+
+    def kills_done(self) -> list[Kill]:
+        """Kills whose point was reached, as their marker files prove."""
+        return [kill for kill in self.plan.all if kill.happened(self._markers)]
+
+    def stop(self) -> list[str]:
+        """Stop the driver, then the coordinator, as a service manager would; what was wrong with how they ended."""
+        troubles = []
+        for one in (self.driver, self.coordinator):
+            if one is not None:
+                troubles += one.unplanned
+                if (code := one.child.terminate(_STOP_LIMIT_S)) != 0:
+                    troubles.append(f"{one.child.name} was asked to stop and ended with exit code {code}")
+        return troubles
+
+    def close(self) -> None:
+        """End everything at once. May be called twice."""
+        for child in self._children:
+            if child.exit_code is None:
+                child.kill()
+
+    def _start_coordinator(self, name: str, armed: dict[str, str]) -> Child:
+        store = self._directory / "coordinator.sqlite"
+        listen = f"127.0.0.1:{self._port}"
+        command = ["coordinator.ops", "serve", "--listen", listen, "--store", f"sqlite:///{store}"]
+        child = self._child(name, command, armed)
+        limit = time.monotonic() + _START_LIMIT_S
+        while not self._listening():
+            if child.exit_code is not None or time.monotonic() > limit:
+                raise DemoError(f"{name} does not come up. Its last words, from {child.log}:\n{child.last_words()}")
+            time.sleep(0.05)
+        return child
+
+    def _listening(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def _start_driver(self, name: str, armed: dict[str, str]) -> Child:
+        scratch = self._directory / "spark"
+        scratch.mkdir(exist_ok=True)
+        environment = {
+            EVENTS_VARIABLE: str(self.events),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_DIRS": str(scratch),  # a killed driver leaves its scratch files; they go with the demo's
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            **armed,
+        }
+        coordinator = f"127.0.0.1:{self._port}"
+        command = ["coordinator.dev.demo.job", "--brokers", self._brokers, "--coordinator", coordinator]
+        return self._child(name, command, environment)
+
+    def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Child:
+        environment = {"PYTHONUNBUFFERED": "1", **environment}
+        child = Child(name, command, self._directory / f"{name}.log", environment)
+        self._children.append(child)
+        return child

@@ -1,0 +1,19 @@
+"""The smallest job: copies ``orders`` to ``orders-eur``, exactly once, until it is stopped with Ctrl-C.
+
+    python examples/first_job.py
+
+Needs a broker at localhost:9092 with both topics. There is no coordinator to start: without an address the driver
+brings its own, and keeps its history in ``.onceward``.
+"""
+
+from coordinator import Pipeline
+from sinks import KafkaSink
+from sources import KafkaSource
+
+pipeline = Pipeline(
+    job="orders-eur",
+    source=KafkaSource("localhost:9092", topics=["orders"], start="earliest"),
+    transform=lambda df: df.where("value is not null"),
+    sink=KafkaSink("localhost:9092", topic="orders-eur"),
+)
+raise SystemExit(pipeline.run())

@@ -1,0 +1,177 @@
+"""The demo's check against a real broker: it passes a right output and fails each wrong one."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from coordinator.dev.demo import topics as names
+from coordinator.dev.demo.broker import Broker, read_committed
+from coordinator.dev.demo.check import Checked, check
+from coordinator.dev.demo.expected import Expected, Record, expected_output
+from coordinator.dev.demo.feeder import feed
+from coordinator.dev.demo.flights import messages
+from coordinator.dev.demo.markers import End
+from coordinator.dev.kafka import LocalKafka
+
+LIMIT = 2000
+KILL = "driver.after_decision:8"
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalKafka]:
+    """A broker of its own: the demo's topics have fixed names."""
+    with LocalKafka(heap="256m") as kafka:
+        Broker(kafka.bootstrap_servers).create_topics([names.FLIGHTS, *names.OUTPUTS], partitions=names.PARTITIONS)
+        yield kafka
+
+
+class Writer:
+    """Writes outputs as any transactional producer would; keeps open transactions from being collected."""
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self._open: list[Producer] = []
+        self._count = 0
+
+    def write(self, output: Expected, *, end: End | None) -> None:
+        """One transaction with its own id; ``end`` None leaves it open."""
+        self._count += 1
+        producer = Producer(
+            {
+                "bootstrap.servers": self._servers,
+                "transactional.id": f"{names.JOB}.kafka.1.test.{self._count}",
+                "partitioner": "murmur2_random",
+            }
+        )
+        producer.list_topics(timeout=10)
+        producer.init_transactions(10)
+        producer.begin_transaction()
+        for topic, records in output.items():
+            for record in records:
+                producer.produce(topic, key=record.key, value=record.value)
+        assert producer.flush(30) == 0
+        match end:
+            case End.COMMIT:
+                producer.commit_transaction(10)
+            case End.ABORT:
+                producer.abort_transaction(10)
+            case None:
+                self._open.append(producer)
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    path = tmp_path / "events.jsonl"
+    path.write_text(json.dumps({"event": "recovered", "generation": 2, "resumed": 3, "aborted": 1}) + "\n")
+    return path
+
+
+def checked(cluster: LocalKafka, events: Path) -> Checked:
+    return check(cluster.bootstrap_servers, events=events, planned=[KILL], happened=[KILL], limit=LIMIT)
+
+
+def pieces(records: Sequence[Record], count: int) -> list[list[Record]]:
+    size = len(records) // count + 1
+    return [list(records[start : start + size]) for start in range(0, len(records), size)]
+
+
+def without(records: Sequence[Record], place: int) -> list[Record]:
+    return [*records[:place], *records[place + 1 :]]
+
+
+def swapped(records: Sequence[Record]) -> list[Record]:
+    """The first record of a key and the next one of the same key, exchanged."""
+    changed = list(records)
+    other = next(place for place in range(1, len(changed)) if changed[place].key == changed[0].key)
+    changed[0], changed[other] = changed[other], changed[0]
+    return changed
+
+
+def test_a_right_run_passes_with_the_brokers_own_numbers(cluster: LocalKafka, events: Path) -> None:
+    assert feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=1, limit=LIMIT) == LIMIT
+    output = expected_output(messages(LIMIT))
+    writer = Writer(cluster.bootstrap_servers)
+    for piece in pieces(output[names.DELAYED], 3):
+        writer.write({names.DELAYED: piece}, end=End.COMMIT)
+    writer.write({names.DELAYED: output[names.DELAYED][:100]}, end=End.ABORT)
+    writer.write({names.REJECTED: output[names.REJECTED]}, end=End.COMMIT)
+
+    result = checked(cluster, events)
+    assert result.verdict.passed, result.verdict.problems
+    assert result.rows["transactions committed"] == "4"
+    assert result.rows["transactions aborted"] == "1"
+    assert result.rows["transactions resumed"] == "3"
+    assert result.rows["transactions open"] == "0"
+    assert result.rows["records in"] == "2,000"
+    assert result.rows["records out"] == f"{len(output[names.DELAYED]):,}"
+
+
+MUTATIONS: dict[str, tuple[Callable[[Expected], Expected], str]] = {
+    "lost": (lambda good: {**good, names.DELAYED: without(good[names.DELAYED], 500)}, "1 records lost"),
+    "doubled": (lambda good: {**good, names.DELAYED: [*good[names.DELAYED], good[names.DELAYED][7]]}, "1 records too"),
+    "reordered": (lambda good: {**good, names.DELAYED: swapped(good[names.DELAYED])}, "records out of order"),
+    "wrong topic": (
+        lambda good: {
+            names.DELAYED: [*good[names.DELAYED], good[names.REJECTED][3]],
+            names.REJECTED: without(good[names.REJECTED], 3),
+        },
+        "records belong to flights-rejected",
+    ),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_wrong_output_fails(cluster: LocalKafka, events: Path, mutation: str) -> None:
+    change, words = MUTATIONS[mutation]
+    feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
+    output = change(expected_output(messages(LIMIT)))
+    writer = Writer(cluster.bootstrap_servers)
+    writer.write({names.REJECTED: output[names.REJECTED][:5]}, end=End.ABORT)
+    writer.write(output, end=End.COMMIT)
+
+    problems = checked(cluster, events).verdict.problems
+    assert any(words in problem for problem in problems), problems
+    assert all("records" in problem for problem in problems), "nothing else is wrong"
+
+
+def test_a_transaction_left_open_fails_and_what_it_hides_counts_as_lost(cluster: LocalKafka, events: Path) -> None:
+    feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
+    output = expected_output(messages(LIMIT))
+    writer = Writer(cluster.bootstrap_servers)
+    writer.write({names.DELAYED: output[names.DELAYED][:5]}, end=End.ABORT)
+    writer.write({names.DELAYED: output[names.DELAYED]}, end=End.COMMIT)
+    writer.write({names.REJECTED: output[names.REJECTED]}, end=None)
+
+    problems = checked(cluster, events).verdict.problems
+    assert any("1 transactions are still open: flights.kafka.1.test.3 (Ongoing)" in problem for problem in problems)
+    assert any("held back from read_committed readers" in problem for problem in problems)
+    assert any(f"flights-rejected: {len(output[names.REJECTED])} records lost" in problem for problem in problems)
+
+
+def test_a_run_without_aborted_or_resumed_transactions_or_without_its_kill_fails(
+    cluster: LocalKafka, tmp_path: Path
+) -> None:
+    feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
+    Writer(cluster.bootstrap_servers).write(expected_output(messages(LIMIT)), end=End.COMMIT)
+
+    result = check(cluster.bootstrap_servers, events=tmp_path / "none.jsonl", planned=[KILL], happened=[], limit=LIMIT)
+    assert [problem.split(":")[0] for problem in result.verdict.problems] == [
+        "planned kill did not happen",
+        "no transaction was resumed",
+        "no transaction was aborted",
+    ]
+
+
+def test_what_was_fed_is_the_data_set_in_order_per_key(cluster: LocalKafka) -> None:
+    feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
+    ends = Broker(cluster.bootstrap_servers).ends([names.FLIGHTS])
+    seen = list(read_committed(cluster.bootstrap_servers, names.FLIGHTS, ends))
+    sent = list(messages(LIMIT))
+    for key in {one.key for one in sent}:
+        assert [one.record.value for one in seen if one.record.key == key] == [
+            one.value for one in sent if one.key == key
+        ]
+    assert len(seen) == LIMIT

@@ -1,0 +1,185 @@
+"""Processes of the demo: killed ones come back with the next kill armed, and none outlives the demo."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.dev.demo.errors import DemoError
+from coordinator.dev.demo.events import EventReader, told_by
+from coordinator.dev.demo.plan import Kill, planned_kills
+from coordinator.dev.demo.processes import Child
+from coordinator.dev.demo.supervisor import Supervised
+from coordinator.killpoints import KillPoint
+
+FIRST = Kill(point=KillPoint.DRIVER_AFTER_DECISION, nth=1, meaning="first")
+SECOND = Kill(point=KillPoint.DRIVER_AFTER_PRE_COMMIT, nth=2, meaning="second")
+
+LIVING = "import time; time.sleep(600)"
+PASSING = """
+import time
+from coordinator.killpoints import KillPoint, kill_point
+for _ in range(3):
+    kill_point(KillPoint.DRIVER_AFTER_DECISION)
+    kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
+time.sleep(600)
+"""
+
+
+def until(condition: Callable[[], object], limit_s: float = 30.0) -> None:
+    limit = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], Callable[[str, dict[str, str]], Child]]]:
+    """Makes starters of a script, as the supervisor has starters of programs."""
+    children: list[Child] = []
+
+    def starter(script: str) -> Callable[[str, dict[str, str]], Child]:
+        (tmp_path / "script.py").write_text(script)
+
+        def begin(name: str, armed: dict[str, str]) -> Child:
+            child = Child(name, ["script"], tmp_path / f"{name}.log", {"PYTHONUNBUFFERED": "1", **armed})
+            children.append(child)
+            return child
+
+        return begin
+
+    yield starter
+    for child in children:
+        child.kill()
+
+
+Starter = Callable[[str], Callable[[str, dict[str, str]], Child]]
+
+
+def revived(one: Supervised) -> str:
+    until(lambda: one.child.exit_code is not None)
+    story = one.revive()
+    assert story is not None
+    return story
+
+
+def test_each_process_gets_the_next_kill_and_the_last_one_none(start: Starter, tmp_path: Path) -> None:
+    driver = Supervised("driver", start(PASSING), [FIRST, SECOND], tmp_path)
+    assert "killed driver-1 at driver.after_decision:1" in revived(driver)
+    assert "killed driver-2 at driver.after_pre_commit:2" in revived(driver)
+    assert driver.child.name == "driver-3"
+    assert driver.revive() is None
+    assert FIRST.happened(tmp_path)
+    assert SECOND.happened(tmp_path)
+    assert driver.unplanned == []
+
+
+def test_an_end_that_nobody_planned_is_told_and_the_kill_stays_armed(start: Starter, tmp_path: Path) -> None:
+    driver = Supervised("driver", start("raise SystemExit(7)"), [FIRST], tmp_path)
+    assert "exit code 7, which nobody planned" in revived(driver)
+    assert driver.kills_done == 0
+    assert not FIRST.happened(tmp_path)
+
+
+def test_the_demo_gives_up_on_a_process_that_does_not_stay_alive(start: Starter, tmp_path: Path) -> None:
+    driver = Supervised("driver", start("raise SystemExit('broken')"), [], tmp_path)
+    for _ in range(3):
+        revived(driver)
+    with pytest.raises(DemoError, match="broken"):
+        revived(driver)
+
+
+def test_a_child_ends_with_its_owner_even_if_the_owner_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)")
+    log = tmp_path / "child.log"
+    owner_script = (
+        "import time, pathlib\n"
+        "from coordinator.dev.demo.processes import Child\n"
+        f"child = Child('child', ['script'], pathlib.Path({str(log)!r}), {{}})\n"
+        "time.sleep(600)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", owner_script], start_new_session=True)
+    try:
+        until(lambda: log.exists() and log.read_text().endswith("\n"))
+        child = int(log.read_text())
+        assert alive(child)
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        until(lambda: not alive(child))
+    finally:
+        owner.kill()
+        owner.wait()
+
+
+def test_killing_a_child_takes_along_what_it_started(start: Starter, tmp_path: Path) -> None:
+    script = "import subprocess, sys, time\np = subprocess.Popen(['sleep', '600'])\nprint(p.pid)\ntime.sleep(600)"
+    child = start(script)("parent", {})
+    until(lambda: child.log.read_text().endswith("\n"))
+    grandchild = int(child.log.read_text())
+    assert alive(grandchild)
+    child.kill()
+    until(lambda: not alive(grandchild))
+
+
+def test_a_child_that_is_asked_to_stop_may_say_how_it_ended(start: Starter) -> None:
+    # Short sleeps: a signal that comes just before a sleep begins does not shorten it.
+    script = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("up")
+while True:
+    time.sleep(0.01)
+"""
+    child = start(script)("polite", {})
+    until(lambda: child.log.read_text() == "up\n")
+    assert child.terminate(30) == 0
+    assert child.exit_code == 0
+
+
+def test_the_plan_kills_the_driver_three_times_and_the_coordinator_once() -> None:
+    plan = planned_kills(90)
+    assert len(plan.driver) >= 3
+    assert len(plan.coordinator) == 1
+    points = {kill.point for kill in plan.all}
+    assert {KillPoint.DRIVER_AFTER_DECISION, KillPoint.DRIVER_AFTER_PRE_COMMIT} <= points
+    assert len({kill.name for kill in plan.all}) == len(plan.all)
+
+
+def test_events_are_summed_over_generations_and_a_torn_line_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    assert told_by(path).generations == 0
+    path.write_text(
+        '{"event": "opened", "generation": 1}\n'
+        '{"event": "completed", "generation": 1, "checkpoint": 2}\n'
+        '{"event": "aborted", "generation": 2, "checkpoint": 3}\n'
+        '{"event": "recovered", "generation": 2, "resumed": 4, "aborted": 1}\n'
+        '{"event": "completed", "generation": 2, "checkpoint": 4}\n'
+        '{"event": "recovered", "generation": 3, "resumed": 2'
+    )
+    told = told_by(path)
+    assert (told.generations, told.resumed, told.completed, told.aborted) == (2, 4, 2, 1)
+    reader = EventReader(path)
+    assert len(list(reader.new())) == 5
+    with path.open("a") as file:
+        file.write(', "aborted": 0}\n')
+    assert [event["generation"] for event in reader.new()] == [3]
+    assert told_by(path).resumed == 6
+
+
+def test_children_do_not_run_in_the_users_folder(start: Starter, tmp_path: Path) -> None:
+    child = start("import os\nprint(os.getcwd())\n")("where", {})
+    until(lambda: child.exit_code is not None)
+    assert child.log.read_text().strip() == str(tmp_path) != os.getcwd()
