@@ -78,7 +78,7 @@ pip_install() {
     { "$VENV/bin/python" -m pip install -c constraints.txt "$@" 2>&1 && echo done >"$VENV/onceward-pip"; } | tee -a "$LOG" |
         awk '/^Collecting /{ if (++n % 10 == 0) { printf "setup: ... %d packages\n", n; fflush() } }
              /^ *Downloading .*pyspark/{ print "setup: ... downloading PySpark"; fflush() }
-             /^ *Building wheel for pyspark .*started|^Building wheels/{ print "setup: ... building PySpark"; fflush() }
+             /^ *Building wheel for pyspark .*started|^Building wheels.*pyspark/{ print "setup: ... building PySpark"; fflush() }
              /^Installing collected/{ print "setup: ... unpacking"; fflush() }' >&2
     [ -e "$VENV/onceward-pip" ] || {
         tail -n 15 "$LOG" >&2
@@ -89,13 +89,15 @@ pip_install() {
 
 make_environment() {
     python=$(find_python)
+    long=''
     if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+        long=' (a minute or more: PySpark alone is 450 MB)'
         say "making $VENV with $("$python" --version 2>&1)"
         "$python" -m venv --clear "$VENV" || die "the environment $VENV could not be made (the reason is above)"
     fi
     rm -f "$STAMP" "$VENV/onceward-pip"
     : >"$LOG"
-    say "installing $(grep -c == constraints.txt) packages into $VENV (some minutes the first time: PySpark alone is 450 MB)"
+    say "installing $(grep -c == constraints.txt) packages into $VENV$long"
     # First what builds the others; then they are built with exactly that, not with the newest of the day.
     pip_install setuptools
     pip_install --no-build-isolation -e '.[spark,dev]'

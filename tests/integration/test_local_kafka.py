@@ -2,8 +2,11 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from kafka import KafkaAdminClient
 
 from coordinator.dev.kafka import LocalKafka, LocalKafkaError
+from coordinator.dev.kafka.places import free_ports
+from coordinator.dev.kafka.settings import NodePorts
 from tests.integration.tools import Topics, wait_until
 
 
@@ -224,6 +229,25 @@ def test_a_broker_that_cannot_start_is_told_in_its_own_words_and_leaves_nothing(
     with pytest.raises(LocalKafkaError, match=r"num\.io\.threads"):
         LocalKafka(properties={"num.io.threads": "many"}).start()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_that_somebody_takes_at_the_last_moment_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as rival:
+        taken = rival.getsockname()[1]
+        tries: list[int] = []
+
+        def unlucky_first(nodes: int, first: int | None) -> Sequence[NodePorts]:
+            ports = free_ports(nodes, first)
+            tries.append(nodes)
+            return [replace(ports[0], client=taken)] if len(tries) == 1 else ports
+
+        monkeypatch.setattr("coordinator.dev.kafka.cluster.free_ports", unlucky_first)
+        with LocalKafka() as local:
+            assert len(tries) == 2
+            assert str(taken) not in local.bootstrap_servers
+            assert AdminClient({"bootstrap.servers": local.bootstrap_servers}).list_topics(timeout=30).brokers
+        with pytest.raises(LocalKafkaError, match=f"Port {taken} .* is in use"):
+            LocalKafka(port=taken).start()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
