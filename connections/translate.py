@@ -133,7 +133,7 @@ def control_settings(bootstrap_servers: str, resolved: Mapping[str, str]) -> dic
     if unusable:
         raise ConfigurationError(
             f"These are not files that process {os.getpid()} can see: {'; '.join(unusable)}. Nothing was connected. "
-            "Each must name one PEM file (only one of the two clients understands a directory) that exists wherever the "
-            "cluster is used."
+            "Each must name one PEM file (only one of the two clients understands a directory) that exists wherever "
+            "the cluster is used."
         )
     return settings

@@ -1,0 +1,135 @@
+"""The arguments of a Kafka source, checked once with everything that is wrong in one message. Pure."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from connections.cluster import KafkaCluster
+from coordinator.errors import ConfigurationError
+from coordinator.protocol.settings import Duration, as_duration
+from coordinator.protocol.values import ParticipantName
+from sources.kafka.starts import End, Reset, Start, end_problems, start_problems
+
+__all__ = ["SourceArguments"]
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceArguments:
+    """Valid by construction."""
+
+    cluster: KafkaCluster
+    topics: tuple[str, ...]
+    """Sorted; empty when ``pattern`` says."""
+    pattern: re.Pattern[str] | None
+    """Matches whole names."""
+    start: Start
+    reset: Reset
+    end: End
+    group_id: str | None
+    """None = the job's name."""
+    include_headers: bool
+    max_offsets: int | None
+    max_rate: float | None
+    discovery_interval: timedelta
+    mirror_offsets: bool
+    name: ParticipantName
+
+    @classmethod
+    def of(
+        cls,
+        cluster: str | KafkaCluster,
+        *,
+        topics: Sequence[str] | str | None,
+        pattern: str | None,
+        start: Start,
+        reset: str,
+        end: End,
+        group_id: str | None,
+        include_headers: bool,
+        max_offsets_per_checkpoint: int | None,
+        max_rate_per_partition: float | None,
+        discovery_interval: Duration,
+        mirror_offsets: bool,
+        name: str,
+    ) -> "SourceArguments":
+        """Raises ConfigurationError naming every argument that is wrong."""
+        problems: list[str] = []
+        now = datetime.now(UTC)
+        try:
+            cluster = KafkaCluster.of(cluster)
+        except ConfigurationError as error:
+            problems.append(str(error))
+        names = (topics,) if isinstance(topics, str) else tuple(topics or ())
+        compiled: re.Pattern[str] | None = None
+        if (topics is None) == (pattern is None):
+            problems.append("topics, pattern: give exactly one of them")
+        elif pattern is None:
+            problems.extend(_topic_problems(names))
+        else:
+            try:
+                compiled = re.compile(pattern)
+            except (re.error, TypeError) as error:
+                problems.append(f"pattern: {pattern!r} is not a regular expression ({error})")
+        problems.extend(start_problems(start, now))
+        problems.extend(end_problems(end, now))
+        for argument, value in (("start", start), ("end", end)):
+            if isinstance(value, Mapping) and names:
+                unread = sorted(str(topic) for topic in value if topic not in names)
+                if unread:
+                    problems.append(f"{argument}: names topics that are not read: {', '.join(unread)}")
+        if reset not in tuple(Reset):
+            problems.append(f"reset: {reset!r} is none of {', '.join(Reset)}")
+        if group_id is not None and (not isinstance(group_id, str) or not group_id):
+            problems.append("group_id: must be text, or left out for the job's name")
+        if max_offsets_per_checkpoint is not None and not _positive(max_offsets_per_checkpoint, whole=True):
+            problems.append("max_offsets_per_checkpoint: must be a whole number from 1, or left out")
+        if max_rate_per_partition is not None and not _positive(max_rate_per_partition):
+            problems.append("max_rate_per_partition: must be a number of records per second above 0, or left out")
+        interval = timedelta()
+        try:
+            interval = as_duration(discovery_interval)
+            if interval < timedelta(milliseconds=100):
+                problems.append("discovery_interval: must be at least 100ms")
+        except (ValueError, TypeError) as error:
+            problems.append(f"discovery_interval: {error}")
+        try:
+            ParticipantName(name)
+        except (TypeError, ValueError) as error:
+            problems.append(f"name: {error}")
+        if problems:
+            raise ConfigurationError(
+                "This Kafka source cannot be used; nothing was started. Change these:\n"
+                + "\n".join(f"  - {problem}" for problem in problems)
+            )
+        return cls(
+            cluster=KafkaCluster.of(cluster),
+            topics=tuple(sorted(set(names))),
+            pattern=compiled,
+            start=start,
+            reset=Reset(reset),
+            end=end,
+            group_id=group_id,
+            include_headers=include_headers,
+            max_offsets=max_offsets_per_checkpoint,
+            max_rate=max_rate_per_partition,
+            discovery_interval=interval,
+            mirror_offsets=mirror_offsets,
+            name=ParticipantName(name),
+        )
+
+
+def _topic_problems(names: Sequence[object]) -> Iterator[str]:
+    if not names:
+        yield "topics: name at least one"
+    for name in names:
+        if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
+            yield f"topics: {name!r} is not a topic name (1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-')"
+
+
+def _positive(value: object, *, whole: bool = False) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float) or (whole and not isinstance(value, int)):
+        return False
+    return 0 < value < float("inf")

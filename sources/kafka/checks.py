@@ -1,0 +1,140 @@
+"""What must be true before a Kafka source goes on from positions, and before a job starts at all."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+from connections.cluster import KafkaCluster
+from coordinator.errors import HaltedError
+from coordinator.pipeline.interfaces import Finding, Severity
+from sources.kafka.faults import OffsetGone, halt_for
+from sources.kafka.metadata import BrokerView, TopicState
+from sources.kafka.positions import KafkaPositions, Partition
+from sources.kafka.reader import OWNED_SETTINGS
+
+__all__ = ["confirm_topics", "owned_setting_findings", "refuse_other_cluster", "refuse_other_topics", "refuse_outside"]
+
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 1.0
+
+_FORBIDDEN = ("group.id", "group.instance.id", "group.protocol", "transactional.id")
+_SINK_OR_SOURCE = "it is set by the source, for each reader"
+
+
+def owned_setting_findings(cluster: KafkaCluster) -> Iterator[Finding]:
+    """Settings of the user's that would break the promise."""
+    wrong = {
+        key: f"{key}={value} (must be {OWNED_SETTINGS[key]})"
+        for key, value in cluster.config.items()
+        if key in OWNED_SETTINGS and str(value).lower() != OWNED_SETTINGS[key]
+    }
+    wrong |= {key: f"{key}={cluster.config[key]} ({_SINK_OR_SOURCE})" for key in _FORBIDDEN if key in cluster.config}
+    if wrong:
+        yield Finding(
+            severity=Severity.ERROR,
+            subject=f"source cluster {cluster.name}",
+            message=f"the configuration overrides what exactly-once reading rests on: {', '.join(wrong.values())}",
+            fix=f"remove {', '.join(wrong)} from KafkaCluster(config=...)",
+        )
+
+
+def topic_findings(
+    cluster: KafkaCluster, wanted: Collection[str], found: Mapping[str, TopicState]
+) -> Iterator[Finding]:
+    """Topics that are missing or may not be read."""
+    missing = sorted(set(wanted) - found.keys())
+    if missing:
+        yield Finding(
+            severity=Severity.ERROR,
+            subject=f"source topics {', '.join(missing)}",
+            message=f"{len(missing)} of {len(wanted)} topics do not exist on cluster {cluster.name} for this user",
+            fix="create them, correct topics=, or grant Describe and Read",
+        )
+    # Brokers that do not say what is allowed leave this empty.
+    unreadable = sorted(name for name, topic in found.items() if topic.operations and "READ" not in topic.operations)
+    if unreadable:
+        yield Finding(
+            severity=Severity.ERROR,
+            subject=f"source topics {', '.join(unreadable)}",
+            message="the user may describe but not read them",
+            fix="grant Read on these topics",
+        )
+
+
+def refuse_other_cluster(positions: KafkaPositions, cluster: KafkaCluster, cluster_id: str) -> None:
+    """Raises HaltedError when the bootstrap servers lead to another cluster than the positions are of."""
+    if positions.cluster_id != cluster_id:
+        raise HaltedError(
+            f"The positions are of Kafka cluster {positions.cluster_id} ({positions.cluster!r}), but "
+            f"{cluster.bootstrap_servers} leads to cluster {cluster_id}. Offsets mean nothing there, so nothing was "
+            "read. Point the source at the cluster of the positions, or start a job under another name."
+        )
+
+
+def confirm_topics(
+    view: BrokerView, names: Collection[str], pause: Callable[[float], None] = time.sleep
+) -> dict[str, TopicState]:
+    """Those topics that exist, asked again before one is taken for missing: brokers learn of topics one by one."""
+    found = view.topics(names)
+    for _ in range(_ATTEMPTS - 1):
+        if len(found) == len(set(names)):
+            break
+        pause(_PAUSE_SECONDS)
+        found = view.topics(names)
+    return found
+
+
+def refuse_other_topics(positions: KafkaPositions, names: Collection[str], found: Mapping[str, TopicState]) -> None:
+    """Raises HaltedError for topics of ``names`` that are gone, or were made again, since the positions were taken."""
+    problems = []
+    for name in sorted(names):
+        known = positions.topics.get(name)
+        if known is None:
+            continue
+        now = found.get(name)
+        if now is None:
+            problems.append(f"topic {name} (id {known.id}) does not exist any more")
+        elif now.id != known.id:
+            problems.append(f"topic {name} was deleted and made again: its id was {known.id} and is {now.id}")
+        elif not set(known.partitions) <= set(now.partitions):
+            lost = sorted(set(known.partitions) - set(now.partitions))
+            problems.append(f"topic {name} (id {known.id}) has lost its partitions {lost}")
+    if problems:
+        raise HaltedError(
+            f"The input is another one: {'; '.join(problems)}. Offsets of the old topic mean nothing in a new one, "
+            "so nothing was read. To read the new topic from its start, start a job under another name, or remove the "
+            "topic from the source."
+        )
+
+
+def refuse_outside(
+    positions: KafkaPositions,
+    read: Collection[Partition],
+    log_starts: Mapping[Partition, int],
+    log_ends: Mapping[Partition, int],
+) -> None:
+    """Raises HaltedError for partitions whose log does not hold the position any more. Finished ones need no log."""
+    gone = [
+        OffsetGone(
+            topic=partition.topic,
+            partition=partition.number,
+            position=cursor.next,
+            end=log_ends[partition] if cursor.end is None else cursor.end,
+            log_start=log_starts[partition],
+            log_end=log_ends[partition],
+        )
+        for partition, cursor in positions
+        if partition in read
+        and partition in log_starts
+        and partition in log_ends
+        and not cursor.done
+        and not log_starts[partition] <= cursor.next <= log_ends[partition]
+    ]
+    refuse_gone(gone)
+
+
+def refuse_gone(gone: Sequence[OffsetGone]) -> None:
+    """Raises HaltedError naming all of them."""
+    if len(gone) == 1:
+        raise halt_for(gone[0])
+    if gone:
+        raise HaltedError("\n".join(str(halt_for(one)) for one in gone))

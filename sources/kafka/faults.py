@@ -1,0 +1,78 @@
+"""A fault that an executor finds and the driver must recognise in Spark's text: the offset to read is gone.
+
+Spark hands the driver an executor's exception as text, with stack traces of both languages around it, so the facts
+travel in a marked piece of JSON inside the message. Runs on executors too: standard library only.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+
+from coordinator.errors import CheckpointFailedError, HaltedError
+
+__all__ = ["OffsetGone", "halt_for", "offset_gone", "offset_gone_in"]
+
+_MARK = "onceward-offset-gone"
+_MARKED = re.compile(rf"<{_MARK} (\{{[^<>]*\}})>")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetGone:
+    """An offset that a broker does not have."""
+
+    topic: str
+    partition: int
+    position: int
+    """What was to be read next."""
+    end: int
+    """End of the range, exclusive."""
+    log_start: int
+    """First offset that the broker has; -1 = it did not say."""
+    log_end: int
+    """End of its log, exclusive; -1 = it did not say."""
+
+
+def offset_gone(
+    topic: str, partition: int, *, position: int, end: int, log_start: int, log_end: int
+) -> CheckpointFailedError:
+    """What a task raises. The driver turns it into a halt."""
+    gone = OffsetGone(
+        topic=topic, partition=partition, position=position, end=end, log_start=log_start, log_end=log_end
+    )
+    facts = json.dumps(asdict(gone), separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e")
+    return CheckpointFailedError(f"{_describe(gone)} <{_MARK} {facts}>")
+
+
+def offset_gone_in(text: str) -> OffsetGone | None:
+    """The fault in an error text, however much Spark wrapped around it."""
+    match = _MARKED.search(text)
+    return OffsetGone(**json.loads(match[1])) if match else None
+
+
+def halt_for(gone: OffsetGone) -> HaltedError:
+    return HaltedError(
+        f"{_describe(gone)} Decide what these records are worth: bring them back into the topic, or start a job under "
+        "another name with start= where the data begins."
+    )
+
+
+def _describe(gone: OffsetGone) -> str:
+    where = f"{gone.topic}-{gone.partition}"
+    known = gone.log_start >= 0
+    if known and gone.position < gone.log_start:
+        return (
+            f"Input is gone: {where} is to be read from offset {gone.position}, but its log starts at {gone.log_start} "
+            f"now, so {gone.log_start - gone.position} offsets were deleted (by retention, or somebody) before they "
+            "were read. Nothing was skipped."
+        )
+    if known and gone.log_end < gone.position:
+        return (
+            f"Input is gone: {where} is to be read from offset {gone.position}, but its log ends at {gone.log_end} "
+            "now: the partition lost records that were already read (an unclean election) or was made anew. "
+            "Nothing was read from it."
+        )
+    limits = f"its log is [{gone.log_start}, {gone.log_end})" if known else "the broker did not say what its log holds"
+    return (
+        f"Input is gone: {where} is to be read from offset {gone.position} to {gone.end}, which the broker refused as "
+        f"out of range; {limits}. Nothing was skipped."
+    )

@@ -1,0 +1,58 @@
+"""How much of what is there one checkpoint takes: a fair share of a total, and a rate per partition. Pure."""
+
+from collections.abc import Mapping
+
+from sources.kafka.positions import Partition
+
+__all__ = ["RateLimit", "share"]
+
+BURST_SECONDS = 60.0
+"""What an idle partition may save up. Longer than any sensible checkpoint interval, so that the rate is kept on
+average whatever the interval."""
+
+
+def share(backlog: Mapping[Partition, int], limit: int, *, rotation: int = 0) -> dict[Partition, int]:
+    """Spread ``limit`` offsets over partitions in proportion to their backlog; the result sums to the smaller of both.
+
+    No partition with a backlog waits for ever: each gets at least one offset, or, when there are fewer offsets than
+    partitions, gets its turn as ``rotation`` grows.
+    """
+    waiting = [partition for partition in sorted(backlog) if backlog[partition] > 0]
+    total = sum(backlog[partition] for partition in waiting)
+    taken = dict.fromkeys(backlog, 0)
+    if total <= limit:
+        return {**taken, **{partition: backlog[partition] for partition in waiting}}
+    if limit < len(waiting):
+        first = rotation % len(waiting)
+        for partition in (waiting[first:] + waiting[:first])[:limit]:
+            taken[partition] = 1
+        return taken
+    spare = limit - len(waiting)
+    rest = total - len(waiting)
+    for partition in waiting:
+        taken[partition] = 1 + (backlog[partition] - 1) * spare // rest
+    left = limit - sum(taken.values())
+    # Rounding down left fewer offsets than partitions; the longest backlogs take one more each.
+    for partition in sorted(waiting, key=lambda p: (-backlog[p], p))[:left]:
+        taken[partition] += 1
+    return taken
+
+
+class RateLimit:
+    """A token bucket per partition. The caller brings the time (monotonic seconds)."""
+
+    def __init__(self, offsets_per_second: float) -> None:
+        self._rate = offsets_per_second
+        self._tokens: dict[Partition, tuple[float, float]] = {}
+
+    def allowed(self, partition: Partition, now: float) -> int:
+        """Offsets that may be taken now; a partition begins with one second's worth."""
+        tokens, since = self._tokens.get(partition, (self._rate, now))
+        tokens = min(tokens + (now - since) * self._rate, self._rate * BURST_SECONDS)
+        self._tokens[partition] = (tokens, now)
+        return int(tokens)
+
+    def took(self, partition: Partition, offsets: int) -> None:
+        """Say what was taken after :meth:`allowed`."""
+        tokens, since = self._tokens[partition]
+        self._tokens[partition] = (tokens - offsets, since)

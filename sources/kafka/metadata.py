@@ -1,0 +1,174 @@
+"""What the driver asks the brokers: topics, their ids and partitions, ends of logs, a group's offsets.
+
+Every call has a deadline. Answers that will be different in a moment (an election, a broker that is away) raise
+CheckpointFailedError: nothing was read, the next checkpoint asks again. What is gone for good is told apart.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from connections.admin import admin_client, cluster_id
+from connections.cluster import KafkaCluster
+from coordinator.errors import CheckpointFailedError
+from sources.kafka.positions import Partition
+
+__all__ = ["BrokerView", "TopicState"]
+
+_T = TypeVar("_T")
+
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+_REQUEST_SECONDS = 10.0
+_GRACE_SECONDS = 2.0
+"""For the client to report its own time-out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicState:
+    id: str
+    partitions: tuple[int, ...]
+    operations: frozenset[str]
+    """What this user may do with the topic: names of Kafka's ACL operations."""
+
+
+class BrokerView:
+    """One cluster as the driver sees it."""
+
+    def __init__(self, cluster: KafkaCluster, *, request_timeout: float = _REQUEST_SECONDS) -> None:
+        self._cluster = cluster
+        self._timeout = request_timeout
+        self._admin: AdminClient = admin_client(cluster)
+
+    def cluster_id(self) -> str:
+        try:
+            return cluster_id(self._admin, self._timeout)
+        except KafkaException as error:
+            raise self._unanswered("the cluster id", error.args[0]) from None
+
+    def names(self, pattern: re.Pattern[str]) -> frozenset[str]:
+        """Topics whose whole name matches, without Kafka's own."""
+        self._admin.poll(0)
+        try:
+            listed = self._admin.list_topics(timeout=self._timeout)
+        except KafkaException as error:
+            raise self._unanswered("the list of topics", error.args[0]) from None
+        return frozenset(name for name in listed.topics if pattern.fullmatch(name) and not name.startswith("__"))
+
+    def topics(self, names: Collection[str]) -> dict[str, TopicState]:
+        """Those topics that exist. A topic that this user may not describe does not exist for it."""
+        return self.answered_topics(self.ask_topics(names))
+
+    def ask_topics(self, names: Collection[str]) -> dict[str, "Future[Any]"]:
+        """Send the question of :meth:`topics` without waiting, so that it travels along with another one."""
+        self._admin.poll(0)  # hands over log lines that would pile up otherwise
+        if not names:
+            return {}
+        collection = TopicCollection(sorted(names))
+        return self._admin.describe_topics(
+            collection, include_authorized_operations=True, request_timeout=self._timeout
+        )
+
+    def answered_topics(self, questions: Mapping[str, "Future[Any]"]) -> dict[str, TopicState]:
+        found: dict[str, TopicState] = {}
+        for name, question in questions.items():
+            try:
+                answer = self._wait(question, f"topic {name}")
+            except KafkaException as error:
+                if error.args[0].code() in _UNKNOWN_TOPIC | {KafkaError.TOPIC_AUTHORIZATION_FAILED}:
+                    continue
+                raise self._unanswered(f"topic {name}", error.args[0]) from None
+            found[name] = TopicState(
+                id=str(answer.topic_id),
+                partitions=tuple(sorted(partition.id for partition in answer.partitions)),
+                operations=frozenset(operation.name for operation in answer.authorized_operations or ()),
+            )
+        return found
+
+    def committed_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The end of what a ``read_committed`` reader may see (last stable offset). Partitions whose leader could not
+        be asked are left out."""
+        return self._offsets(partitions, _LATEST, IsolationLevel.READ_COMMITTED)
+
+    def high_watermarks(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The end of the log, open transactions included."""
+        return self._offsets(partitions, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return self._offsets(partitions, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def first_at(self, partitions: Iterable[Partition], milliseconds: int) -> dict[Partition, int | None]:
+        """The first offset with that timestamp (since 1970) or a later one; None if there is none yet."""
+        spec = OffsetSpec.for_timestamp(milliseconds)
+        found = self._offsets(partitions, spec, IsolationLevel.READ_COMMITTED)
+        return {partition: None if offset < 0 else offset for partition, offset in found.items()}
+
+    def _offsets(
+        self, partitions: Iterable[Partition], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[Partition, int]:
+        self._admin.poll(0)
+        wanted = {ClientPartition(p.topic, p.number): spec for p in partitions}
+        if not wanted:
+            return {}
+        questions = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout)
+        found: dict[Partition, int] = {}
+        last_error: KafkaError | None = None
+        for partition, question in questions.items():
+            try:
+                answer = self._wait(question, f"the offsets of {partition.topic}-{partition.partition}")
+            except KafkaException as error:
+                last_error = error.args[0]
+                continue
+            found[Partition(partition.topic, partition.partition)] = answer.offset
+        if not found and last_error is not None:
+            raise self._unanswered(f"offsets of {len(wanted)} partitions", last_error)
+        return found
+
+    def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Offsets that the consumer group committed; partitions without one are left out.
+
+        Waits for other people's open transactions that commit offsets of the group: what they will be is unknown.
+        """
+        request = ConsumerGroupTopicPartitions(group, [ClientPartition(p.topic, p.number) for p in partitions])
+        try:
+            answers = self._admin.list_consumer_group_offsets(
+                [request], require_stable=True, request_timeout=self._timeout
+            )
+            answer = self._wait(answers[group], f"offsets of group {group}")
+        except KafkaException as error:
+            raise self._unanswered(f"offsets of group {group}", error.args[0]) from None
+        found: dict[Partition, int] = {}
+        for partition in answer.topic_partitions:
+            if partition.error is not None:
+                raise self._unanswered(f"offsets of group {group}", partition.error)
+            if partition.offset >= 0:
+                found[Partition(partition.topic, partition.partition)] = partition.offset
+        return found
+
+    def commit(self, group: str, offsets: Mapping[Partition, int]) -> "Future[Any]":
+        """Set a group's offsets without waiting. Refused by the broker while the group has members."""
+        targets = [ClientPartition(p.topic, p.number, offset) for p, offset in offsets.items()]
+        request = ConsumerGroupTopicPartitions(group, targets)
+        return self._admin.alter_consumer_group_offsets([request], request_timeout=self._timeout)[group]
+
+    def _wait(self, question: "Future[_T]", what: str) -> _T:
+        try:
+            return question.result(timeout=self._timeout + _GRACE_SECONDS)
+        except FutureTimeoutError:
+            raise self._unanswered(what, None) from None
+
+    def _unanswered(self, what: str, error: KafkaError | None) -> CheckpointFailedError:
+        said = "no answer" if error is None else f"{error.name()}, {error.str()}"
+        return CheckpointFailedError(
+            f"Kafka cluster {self._cluster.name!r} ({self._cluster.bootstrap_servers}) did not tell {what}: {said}. "
+            "Nothing was read; the next checkpoint asks again. If this stays, check that the brokers run and that the "
+            "user may describe the topics."
+        )

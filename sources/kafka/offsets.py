@@ -1,0 +1,73 @@
+"""Plans half-open offset ranges from positions to what is there. Pure: no client, no clock."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from coordinator.pipeline.interfaces import Plan
+from sources.kafka.limits import RateLimit, share
+from sources.kafka.positions import Cursor, KafkaPositions, Partition
+
+__all__ = ["Limits", "gone_backwards", "plan_ranges"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one checkpoint may take."""
+
+    offsets: int | None = None
+    """Over all partitions; None = everything."""
+    rate: RateLimit | None = None
+
+
+def gone_backwards(positions: KafkaPositions, available: Mapping[Partition, int]) -> dict[Partition, tuple[int, int]]:
+    """Partitions whose log ends before the position, with (position, end): the log lost what was already read."""
+    return {
+        partition: (cursor.next, available[partition])
+        for partition, cursor in positions
+        if partition in available and available[partition] < cursor.next
+    }
+
+
+def plan_ranges(
+    positions: KafkaPositions,
+    available: Mapping[Partition, int],
+    *,
+    read: Collection[Partition],
+    limits: Limits,
+    now: float,
+) -> Plan:
+    """One range per partition of ``read``, in the order of ``positions``; empty ones too, so that slots keep meaning.
+
+    ``available`` are the ends of what a ``read_committed`` reader may see now; a partition without an entry, because
+    its leader could not be asked, gets an empty range. ``now`` is monotonic, in seconds. An end before the position is
+    the caller's to refuse.
+    """
+    cursors = {partition: cursor for partition, cursor in positions if partition in read}
+    waiting = {partition: _backlog(cursor, available.get(partition)) for partition, cursor in cursors.items()}
+    wanted = waiting
+    if limits.rate is not None:
+        rate = limits.rate
+        wanted = {partition: min(backlog, rate.allowed(partition, now)) for partition, backlog in waiting.items()}
+    if limits.offsets is not None:
+        wanted = share(wanted, limits.offsets, rotation=sum(cursor.next for cursor in cursors.values()))
+    if limits.rate is not None:
+        for partition, offsets in wanted.items():
+            limits.rate.took(partition, offsets)
+    moved = {p: replace(cursor, next=cursor.next + wanted[p]) for p, cursor in cursors.items()}
+    return Plan(
+        splits=tuple(
+            {"topic": p.topic, "partition": p.number, "start": cursor.next, "end": moved[p].next}
+            for p, cursor in cursors.items()
+        ),
+        positions=positions.moved(moved, bound=positions.bound).to_document(),
+        records=sum(wanted.values()),
+        lag=sum(waiting.values()) - sum(wanted.values()),
+        finished=bool(moved) and all(cursor.done for cursor in moved.values()),
+    )
+
+
+def _backlog(cursor: Cursor, available: int | None) -> int:
+    if available is None:
+        return 0
+    end = available if cursor.end is None else min(available, cursor.end)
+    return max(0, end - cursor.next)

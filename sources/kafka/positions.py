@@ -1,0 +1,158 @@
+"""Where a Kafka source stands, as a typed value and as the document that a checkpoint keeps.
+
+Document ``kafka-positions``, version 1::
+
+    {"cluster": "main", "cluster_id": "GfmE...", "bound": null,
+     "topics": {"orders": {"id": "Bm0t...", "partitions": {"0": {"next": 23, "end": null}}}}}
+
+``next`` is the offset to read next (last processed + 1). ``end`` bounds the partition, exclusively; ``bound`` is the
+``end=`` that it was resolved from, so that the same program keeps its ends and a changed one gets new ones.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from coordinator.errors import HaltedError
+from coordinator.protocol.values import Document
+
+__all__ = ["KIND", "VERSION", "Cursor", "KafkaPositions", "Partition", "TopicPosition"]
+
+KIND = "kafka-positions"
+VERSION = 1
+_MAX_OFFSET = 2**63 - 1
+
+
+class Partition(NamedTuple):
+    """One partition of one topic; sorts by topic, then by number."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cursor:
+    """Where one partition stands."""
+
+    next: int
+    """Offset to read next."""
+    end: int | None = None
+    """Exclusive bound; None = unbounded."""
+
+    @property
+    def done(self) -> bool:
+        return self.end is not None and self.next >= self.end
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicPosition:
+    id: str
+    """The broker's topic id: a topic that was deleted and made again has another one."""
+    partitions: Mapping[int, Cursor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaPositions:
+    """Where all partitions stand. Iterates over partitions in a stable order: by topic, then by number."""
+
+    cluster: str
+    cluster_id: str
+    topics: Mapping[str, TopicPosition]
+    bound: str | None = None
+    """Canonical text of the ``end=`` that the ends were resolved from; None = unbounded."""
+
+    def __iter__(self) -> Iterator[tuple[Partition, Cursor]]:
+        for topic in sorted(self.topics):
+            partitions = self.topics[topic].partitions
+            for number in sorted(partitions):
+                yield Partition(topic, number), partitions[number]
+
+    def __contains__(self, partition: Partition) -> bool:
+        topic = self.topics.get(partition.topic)
+        return topic is not None and partition.number in topic.partitions
+
+    def moved(self, cursors: Mapping[Partition, Cursor], *, bound: str | None) -> "KafkaPositions":
+        """The same topics with these cursors instead; partitions that are not named stay as they are."""
+        topics = {
+            name: replace(
+                topic,
+                partitions={n: cursors.get(Partition(name, n), cursor) for n, cursor in topic.partitions.items()},
+            )
+            for name, topic in self.topics.items()
+        }
+        return replace(self, topics=topics, bound=bound)
+
+    def with_found(self, ids: Mapping[str, str], cursors: Mapping[Partition, Cursor]) -> "KafkaPositions":
+        """With partitions found later. ``ids`` are the topic ids of all their topics."""
+        topics = dict(self.topics)
+        for partition, cursor in cursors.items():
+            known = topics.get(partition.topic, TopicPosition(id=ids[partition.topic], partitions={}))
+            topics[partition.topic] = replace(known, partitions={**known.partitions, partition.number: cursor})
+        return replace(self, topics=topics)
+
+    def to_document(self) -> Document:
+        body = {
+            "cluster": self.cluster,
+            "cluster_id": self.cluster_id,
+            "bound": self.bound,
+            "topics": {
+                name: {
+                    "id": self.topics[name].id,
+                    "partitions": {
+                        str(number): {"next": cursor.next, "end": cursor.end}
+                        for number, cursor in sorted(self.topics[name].partitions.items())
+                    },
+                }
+                for name in sorted(self.topics)
+            },
+        }
+        return Document(kind=KIND, version=VERSION, body=body)
+
+    @classmethod
+    def from_document(cls, document: Document) -> "KafkaPositions":
+        """Raises HaltedError when the document is of another kind, a later version, or damaged."""
+        if document.kind != KIND:
+            raise _unreadable(f"it is of kind {document.kind!r}, and this source reads {KIND!r}")
+        if document.version != VERSION:
+            raise _unreadable(f"it has version {document.version}, and this program knows only version {VERSION}")
+        try:
+            return cls(
+                cluster=_text(document.body["cluster"]),
+                cluster_id=_text(document.body["cluster_id"]),
+                bound=None if document.body["bound"] is None else _text(document.body["bound"]),
+                topics={_text(name): _topic(topic) for name, topic in document.body["topics"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _unreadable(f"it is damaged ({type(error).__name__}: {error})") from None
+
+
+def _topic(raw: Any) -> TopicPosition:
+    partitions = {}
+    for number, cursor in raw["partitions"].items():
+        end = cursor["end"]
+        partitions[_number(int(number))] = Cursor(
+            next=_number(cursor["next"]), end=None if end is None else _number(end)
+        )
+    return TopicPosition(id=_text(raw["id"]), partitions=partitions)
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_OFFSET:
+        raise ValueError(f"{value!r} is not a number from 0 to {_MAX_OFFSET}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is not text")
+    return value
+
+
+def _unreadable(why: str) -> HaltedError:
+    return HaltedError(
+        f"The stored positions of the Kafka source cannot be read: {why}. Nothing was read from Kafka. "
+        "Run the job with the program version that wrote them, or restore a checkpoint that this one can read."
+    )

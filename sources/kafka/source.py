@@ -1,0 +1,313 @@
+"""The driver's part of the Kafka source."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from connections.admin import reach
+from connections.cluster import KafkaCluster
+from coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
+from coordinator.pipeline.interfaces import Finding, JobContext, Plan, Sink, Source, SplitReader
+from coordinator.protocol.settings import Duration
+from coordinator.protocol.values import Document, Participant, Role
+from sources.kafka.arguments import SourceArguments
+from sources.kafka.checks import (
+    confirm_topics,
+    owned_setting_findings,
+    refuse_gone,
+    refuse_other_cluster,
+    refuse_other_topics,
+    refuse_outside,
+    topic_findings,
+)
+from sources.kafka.discovery import Discovery
+from sources.kafka.faults import OffsetGone, halt_for, offset_gone_in
+from sources.kafka.limits import RateLimit
+from sources.kafka.metadata import BrokerView, TopicState
+from sources.kafka.mirror import GroupMirror
+from sources.kafka.offsets import Limits, gone_backwards, plan_ranges
+from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from sources.kafka.reader import KafkaSplitReader
+from sources.kafka.resolution import resolve_ends, resolve_starts
+from sources.kafka.starts import End, Start, bound_text
+
+__all__ = ["KafkaSource"]
+
+_COLUMNS: Final = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+)
+_HEADERS: Final = ", headers array<struct<key: string, value: binary>>"
+_CONFIRM_SECONDS = 1.0
+
+_log = logging.getLogger("onceward.source.kafka")
+
+
+class KafkaSource(Source):
+    """Reads topics of one Kafka cluster, as a ``read_committed`` reader sees them."""
+
+    def __init__(
+        self,
+        cluster: str | KafkaCluster,
+        topics: Sequence[str] | str | None = None,
+        *,
+        pattern: str | None = None,
+        start: Start = "group",
+        reset: str = "earliest",
+        end: End = None,
+        group_id: str | None = None,
+        include_headers: bool = False,
+        max_offsets_per_checkpoint: int | None = None,
+        max_rate_per_partition: float | None = None,
+        discovery_interval: Duration = "5min",
+        mirror_offsets: bool = True,
+        name: str = "source",
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """
+        cluster: bootstrap servers, or a KafkaCluster shared with the sink.
+        topics: names; or pattern: a regular expression that a topic's whole name matches.
+        start: ``group`` (offsets that the group committed), ``earliest``, ``latest``, a datetime with a zone (the first
+            record with that timestamp or a later one), or offsets ``{"orders": {0: 23}}``. Asked only when the job has
+            no positions yet; partitions found later start at earliest.
+        reset: ``earliest``, ``latest`` or ``error``, for partitions that the group or the offsets do not name.
+        end: ``latest``, a datetime (exclusive), or offsets (exclusive) of all partitions; resolved once and kept in the
+            positions. The job finishes there. None = runs until it is stopped.
+        group_id: for ``start="group"`` and mirrored offsets; None = the job's name.
+        include_headers: adds the column ``headers``.
+        max_offsets_per_checkpoint: over all partitions, spread in proportion to what waits; None = everything.
+        max_rate_per_partition: offsets per second, on average; None = as fast as it goes.
+        discovery_interval: how often new partitions (and topics of a pattern) are looked for; text or timedelta.
+        mirror_offsets: shows settled positions in the consumer group, for lag tools. Never read back.
+        name: of this participant within the job.
+        monotonic, sleep: the clock, for tests.
+
+        Raises ConfigurationError with everything that is wrong.
+        """
+        self._arguments = SourceArguments.of(
+            cluster,
+            topics=topics,
+            pattern=pattern,
+            start=start,
+            reset=reset,
+            end=end,
+            group_id=group_id,
+            include_headers=include_headers,
+            max_offsets_per_checkpoint=max_offsets_per_checkpoint,
+            max_rate_per_partition=max_rate_per_partition,
+            discovery_interval=discovery_interval,
+            mirror_offsets=mirror_offsets,
+            name=name,
+        )
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self.participant = Participant(name=self._arguments.name, role=Role.SOURCE, kind="kafka")
+        self.schema = _COLUMNS + (_HEADERS if include_headers else "")
+        rate = None if max_rate_per_partition is None else RateLimit(max_rate_per_partition)
+        self._limits = Limits(offsets=max_offsets_per_checkpoint, rate=rate)
+        self._view: BrokerView | None = None
+        self._group = group_id or ""
+        self._cluster_id = ""
+        self._ends: dict[Partition, int] | None = None
+        self._discovery: Discovery | None = None
+        self._mirror: GroupMirror | None = None
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        return self._arguments.cluster
+
+    @property
+    def cluster_id(self) -> str:
+        """Asked once. Raises CheckpointFailedError when the brokers do not answer."""
+        if not self._cluster_id:
+            self._cluster_id = self._broker().cluster_id()
+        return self._cluster_id
+
+    def open(self, context: JobContext) -> None:
+        """A source may be opened again after it was closed; it remembers nothing."""
+        self._cluster_id = ""
+        self._ends = None
+        self._group = self._arguments.group_id or context.job
+        self._view = BrokerView(self.cluster)
+        self._discovery = Discovery(self._view, self._arguments.discovery_interval, self._monotonic)
+        self._mirror = GroupMirror(self._view, self._group) if self._arguments.mirror_offsets else None
+
+    def preflight(self) -> Sequence[Finding]:
+        """Raises PreflightError when the cluster cannot be reached at all: nothing else could be said then."""
+        findings = list(owned_setting_findings(self.cluster))
+        self._cluster_id = reach(self.cluster)
+        names = self._names()
+        findings += topic_findings(self.cluster, names or {self._wanted()}, confirm_topics(self._broker(), names))
+        return findings
+
+    def resolve(self) -> Document:
+        found = confirm_topics(self._broker(), self._names())
+        self._refuse_missing(found)
+        partitions = _partitions(found)
+        view, arguments = self._broker(), self._arguments
+        ends = resolve_ends(view, partitions, end=arguments.end)
+        starts = resolve_starts(view, partitions, start=arguments.start, reset=arguments.reset, group=self._group)
+        if self._discovery is not None:
+            self._discovery.looked()
+        return KafkaPositions(
+            cluster=self.cluster.name,
+            cluster_id=self.cluster_id,
+            bound=bound_text(arguments.end),
+            topics={
+                name: TopicPosition(
+                    id=topic.id,
+                    partitions={
+                        n: Cursor(
+                            next=starts[Partition(name, n)], end=None if ends is None else ends[Partition(name, n)]
+                        )
+                        for n in topic.partitions
+                    },
+                )
+                for name, topic in found.items()
+            },
+        ).to_document()
+
+    def restore(self, positions: Document) -> None:
+        stored = KafkaPositions.from_document(positions)
+        refuse_other_cluster(stored, self.cluster, self.cluster_id)
+        subscribed = self._subscribed(stored)
+        self._refuse_other_topics(stored, subscribed)
+        read = [partition for partition, cursor in stored if partition.topic in subscribed and not cursor.done]
+        starts, ends = self._broker().log_starts(read), self._broker().high_watermarks(read)
+        refuse_outside(stored, read, starts, ends)
+        unknown = sorted(set(read) - (starts.keys() & ends.keys()))
+        if unknown:
+            raise CheckpointFailedError(
+                f"Kafka did not tell the offsets of {', '.join(map(str, unknown[:10]))}: probably an election is going "
+                "on. Nothing was read; starting again asks again."
+            )
+        dropped = sorted(stored.topics.keys() - subscribed)
+        if dropped:
+            _log.warning("topics %s have positions but are not read by this source: they stay where they are", dropped)
+
+    def plan(self, base: Document) -> Plan:
+        positions = self._current(KafkaPositions.from_document(base))
+        subscribed = self._subscribed(positions)
+        read = {partition for partition, _ in positions if partition.topic in subscribed}
+        available = self._available(positions, read)
+        return plan_ranges(positions, available, read=read, limits=self._limits, now=self._monotonic())
+
+    def snapshot(self, plan: Plan) -> Document:
+        """Positions after ``plan`` was read. Raises HaltedError when a topic was made again meanwhile: equal ids now
+        prove that what was read came from the topic of the positions."""
+        if plan.records:
+            positions = KafkaPositions.from_document(plan.positions)
+            self._refuse_other_topics(
+                positions, {split["topic"] for split in plan.splits if split["end"] > split["start"]}
+            )
+        return plan.positions
+
+    def read(self) -> SplitReader:
+        return KafkaSplitReader(
+            cluster=self.cluster, group_id=self._group, include_headers=self._arguments.include_headers
+        )
+
+    def diagnose(self, error: BaseException) -> OncewardError | None:
+        """The halt behind a failed Spark job, if a reader found its offset gone; None for every other failure."""
+        gone = offset_gone_in(str(error))
+        return halt_for(gone) if gone is not None else None
+
+    def mirror(self, positions: Document) -> None:
+        if self._mirror is not None:
+            self._mirror.show({p: cursor.next for p, cursor in KafkaPositions.from_document(positions)})
+
+    def overlaps(self, sink: Sink) -> str | None:
+        if getattr(sink, "cluster_id", None) != self.cluster_id:
+            return None
+        topics: Collection[str] = getattr(sink, "topics", ())
+        pattern = self._arguments.pattern
+        both = sorted(t for t in topics if (pattern.fullmatch(t) if pattern else t in self._arguments.topics))
+        if not both:
+            return None
+        return f"{', '.join(both)} on cluster {self.cluster_id} would be input and output: the job would feed itself"
+
+    def close(self) -> None:
+        if self._mirror is not None:
+            self._mirror.close()
+        self._view = self._discovery = self._mirror = None
+
+    def _broker(self) -> BrokerView:
+        if self._view is None:
+            raise ConfigurationError("This Kafka source is not open. Nothing was asked. Call open() first.")
+        return self._view
+
+    def _wanted(self) -> str:
+        pattern = self._arguments.pattern
+        return ", ".join(self._arguments.topics) if pattern is None else f"matching {pattern.pattern!r}"
+
+    def _names(self) -> frozenset[str]:
+        pattern = self._arguments.pattern
+        return frozenset(self._arguments.topics) if pattern is None else self._broker().names(pattern)
+
+    def _subscribed(self, positions: KafkaPositions) -> frozenset[str]:
+        """Topics with positions that this source still reads."""
+        pattern = self._arguments.pattern
+        return frozenset(
+            t for t in positions.topics if (pattern.fullmatch(t) if pattern else t in self._arguments.topics)
+        )
+
+    def _refuse_missing(self, found: Mapping[str, TopicState]) -> None:
+        missing = sorted(set(self._arguments.topics) - found.keys())
+        if missing or not found:
+            raise ConfigurationError(
+                f"There is no topic {', '.join(missing) or self._wanted()} on cluster {self.cluster.name!r} for this "
+                "user. Nothing was read. Create it, correct topics= or pattern=, or grant Describe and Read."
+            )
+
+    def _refuse_other_topics(self, positions: KafkaPositions, names: Collection[str]) -> None:
+        refuse_other_topics(positions, names, confirm_topics(self._broker(), names))
+
+    def _current(self, base: KafkaPositions) -> KafkaPositions:
+        """``base`` with partitions found later, and with the ends that the program asks for now."""
+        bound = bound_text(self._arguments.end)
+        positions = base
+        if bound is None and self._discovery is not None:
+            self._discovery.look_if_due(base, subscribed=self._subscribed(base), names=self._names)
+            positions = self._discovery.added_to(base)
+        if bound == base.bound:
+            return positions
+        if self._ends is None:
+            # Another end= than the stored ends were resolved from: resolved now, once.
+            read = [p for p, _ in positions if p.topic in self._subscribed(positions)]
+            self._ends = resolve_ends(self._broker(), read, end=self._arguments.end) or {}
+        ends = self._ends
+        return positions.moved({p: replace(cursor, end=ends.get(p)) for p, cursor in positions}, bound=bound)
+
+    def _available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, int]:
+        """Stable ends. A log that ends before its position is asked twice, a moment apart, and then halts the job."""
+        try:
+            available = self._broker().committed_ends(read)
+        except CheckpointFailedError:
+            self._refuse_other_topics(positions, {p.topic for p in read})
+            raise
+        if set(read) - available.keys():
+            self._refuse_other_topics(positions, {p.topic for p in set(read) - available.keys()})
+        if not gone_backwards(positions, available):
+            return available
+        self._refuse_other_topics(positions, {p.topic for p in read})
+        self._sleep(_CONFIRM_SECONDS)
+        again = self._broker().committed_ends(read)
+        behind = gone_backwards(positions, again)
+        logs = self._broker().high_watermarks(behind)
+        refuse_gone(
+            [
+                OffsetGone(
+                    topic=p.topic, partition=p.number, position=position, end=position, log_start=0, log_end=logs[p]
+                )
+                for p, (position, _) in sorted(behind.items())
+                if logs.get(p, position) < position
+            ]
+        )
+        # Started inside a transaction that is still open: the log holds the position, but nothing is to be seen yet.
+        return {**again, **{p: position for p, (position, _) in behind.items()}}
+
+
+def _partitions(topics: Mapping[str, TopicState]) -> list[Partition]:
+    return [Partition(name, number) for name in sorted(topics) for number in topics[name].partitions]
