@@ -1,0 +1,113 @@
+"""What the brokers say about themselves: topics, settings, rights. Used by the preflight and for receipts' age."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any
+
+from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from sinks.kafka.control import ControlPlane, NoAnswer
+from sinks.kafka.errors import ControlPlaneError
+
+__all__ = ["Resource", "TopicFacts", "broker_settings", "create_topic", "receipt_retention", "settings", "topic_facts"]
+
+_WRITE = 4
+"""Bit of the operation in a set of authorized operations."""
+_NOT_TOLD = 31
+"""The bit that is set when the brokers tell nothing."""
+
+
+class Resource(IntEnum):
+    """Whose settings to read."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicFacts:
+    """One topic as the cluster tells it."""
+
+    name: str
+    code: int
+    """0 = exists; 3 = unknown; 29 = not allowed to look."""
+    partitions: int = 0
+    replication: int = 0
+    """Replicas of the partition that has the fewest."""
+    may_write: bool | None = None
+    """None when the brokers do not tell."""
+
+
+def topic_facts(control: ControlPlane, names: Collection[str]) -> dict[str, TopicFacts]:
+    """Existence, size and rights of topics. Creates nothing. Raises ControlPlaneError."""
+    if not names:
+        return {}
+    topic = MetadataRequest.MetadataRequestTopic
+    answer = control.ask(
+        MetadataRequest(
+            topics=[topic(name=name) for name in sorted(set(names))],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+            min_version=8,
+            max_version=12,
+        )
+    )
+    return {str(entry.name): _facts(entry) for entry in answer.topics}
+
+
+def _facts(entry: Any) -> TopicFacts:
+    operations = {int(bit) for bit in entry.authorized_operations or ()}
+    return TopicFacts(
+        name=str(entry.name),
+        code=int(entry.error_code),
+        partitions=len(entry.partitions),
+        replication=min((len(partition.replica_nodes) for partition in entry.partitions), default=0),
+        may_write=None if _NOT_TOLD in operations else _WRITE in operations,
+    )
+
+
+def create_topic(control: ControlPlane, name: str, *, replication: int) -> int:
+    """Create a topic of one partition. Returns the error code, 0 also when it exists. Raises ControlPlaneError."""
+    creatable = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=1, replication_factor=replication, assignments=[], configs=[]
+    )
+    answer = control.ask(CreateTopicsRequest(topics=[creatable], timeout_ms=10_000, validate_only=False))
+    code = int(answer.topics[0].error_code)
+    return 0 if code == _EXISTS else code
+
+
+def settings(control: ControlPlane, kind: Resource, name: str, keys: Collection[str]) -> dict[str, str] | None:
+    """Settings in force, or None when they may not be read or nobody answers."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    request = DescribeConfigsRequest(
+        resources=[resource(resource_type=int(kind), resource_name=name, configuration_keys=sorted(keys))],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    answer = control.send_all([(int(name) if kind is Resource.BROKER else None, request)])[0]
+    if isinstance(answer, NoAnswer) or answer.results[0].error_code:
+        return None
+    return {str(entry.name): str(entry.value) for entry in answer.results[0].configs if entry.value is not None}
+
+
+def broker_settings(control: ControlPlane, keys: Collection[str]) -> Mapping[str, str] | None:
+    """Settings of one broker; they are the same on all brokers of a sane cluster. None when they may not be read."""
+    try:
+        nodes = control.nodes()
+    except ControlPlaneError:
+        return None
+    return next((found for node in nodes if (found := settings(control, Resource.BROKER, str(node), keys))), None)
+
+
+def receipt_retention(control: ControlPlane) -> timedelta | None:
+    """How long the brokers keep an offset commit of an idle group; None when they would not say."""
+    found = broker_settings(control, ["offsets.retention.minutes"])
+    if found is None or not found.get("offsets.retention.minutes", "").isdigit():
+        return None
+    return timedelta(minutes=int(found["offsets.retention.minutes"]))
+
+
+_EXISTS = 36

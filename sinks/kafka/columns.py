@@ -1,0 +1,84 @@
+"""The columns of a DataFrame as this sink understands them: Spark's Kafka sink, and a timestamp.
+
+``value`` (string or binary) is required; ``key`` (string or binary), ``topic`` (string), ``partition`` (int),
+``headers`` (array<struct<key:string,value:binary>>) and ``timestamp`` (timestamp) are optional; other columns are
+ignored, as Spark does. Text becomes UTF-8.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from coordinator.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["column_problems", "project"]
+
+_HEADERS = "array<struct<key:string,value:binary>>"
+_TYPES: dict[str, tuple[str, ...]] = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": (_HEADERS,),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+}
+_FIXES: dict[str, str] = {
+    "key": "cast it, for example df.withColumn('key', col('key').cast('string'))",
+    "value": "build it, for example with to_json(struct(...)) as value",
+    "headers": f"build {_HEADERS}, values cast to binary",
+    "topic": "cast it to string",
+    "partition": "cast it to int",
+    "timestamp": "cast it to timestamp",
+}
+
+
+def column_problems(columns: Sequence[tuple[str, str]], *, routed: bool) -> list[str]:
+    """Everything wrong with ``columns`` (name, Spark type as text), in words. ``routed``: ``topic`` is needed."""
+    return list(_problems(columns, routed))
+
+
+def _problems(columns: Sequence[tuple[str, str]], routed: bool) -> Iterator[str]:
+    for wanted, types in _TYPES.items():
+        found = [(name, kind) for name, kind in columns if name.lower() == wanted]
+        if len(found) > 1:
+            yield f"{wanted}: there are {len(found)} columns of that name; drop or rename all but one"
+        elif not found and wanted == "value":
+            yield f"value: the column is missing; {_FIXES['value']}"
+        elif not found and wanted == "topic" and routed:
+            yield "topic: the column is missing; add it, or give the sink topic= for all records"
+        elif found and wanted == "topic" and not routed:
+            continue  # topic= overrides the column, whatever it holds
+        elif found and _plain(found[0][1]) not in types:
+            yield f"{wanted}: is {found[0][1]}, must be {' or '.join(types)}; {_FIXES[wanted]}"
+
+
+def _plain(kind: str) -> str:
+    """Collations do not matter: text is written as it is."""
+    return "string" if kind.startswith("string collate") else kind
+
+
+def project(df: "DataFrame", *, routed: bool) -> "DataFrame":
+    """The columns that the writer takes, text as binary. Adds a projection to the plan and nothing else.
+
+    Raises ConfigurationError with everything that is wrong.
+    """
+    from pyspark.sql import functions
+
+    columns = [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
+    problems = column_problems(columns, routed=routed)
+    if problems:
+        raise ConfigurationError(
+            "The transform's result cannot be written to Kafka; nothing was read or written. Correct these columns:\n"
+            + "\n".join(f"  - {problem}" for problem in problems)
+        )
+    take: Callable[[str], str] = {name.lower(): name for name, _ in columns}.__getitem__
+    wanted = [name for name in _TYPES if name in {column.lower() for column, _ in columns}]
+    if not routed and "topic" in wanted:
+        wanted.remove("topic")
+    projected = []
+    for name in wanted:
+        column = functions.col(f"`{take(name)}`")
+        projected.append((column.cast("binary") if name in ("key", "value") else column).alias(name))
+    return df.select(*projected)

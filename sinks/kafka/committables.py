@@ -1,0 +1,120 @@
+"""The committable of this sink as a document: ``kafka-transaction``, version 1.
+
+It holds all that any process needs to end the transaction on the right cluster, to prove its outcome, and to name or
+write again exactly its records.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from coordinator.errors import HaltedError
+from coordinator.protocol.values import Committable, Document, JsonObject
+from sinks.kafka.transactions import Transaction
+
+__all__ = ["KIND", "VERSION", "KafkaCommittable", "TopicRecords"]
+
+KIND = "kafka-transaction"
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicRecords:
+    """What one transaction wrote to one topic."""
+
+    records: int
+    partitions: tuple[int, ...]
+    """Partitions that the broker had enlisted, in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaCommittable:
+    """One pre-committed slot of a Kafka sink."""
+
+    slot: int
+    checkpoint: int
+    cluster_name: str
+    cluster_id: str
+    transaction: Transaction
+    token: str
+    """Of the receipt; minted for this transaction alone."""
+    topics: Mapping[str, TopicRecords]
+    records: int
+    bytes: int
+    """Of keys and values."""
+    inputs: tuple[JsonObject, ...]
+    """The splits whose records are in it: what a replay reads."""
+    pre_committed: datetime
+    """Wall clock of the driver, before the decision: receipts are kept for a time counted from later than this."""
+    timeout: timedelta = field(default=timedelta(0))
+    """The transaction's: the broker aborts it that long after its first record."""
+
+    def to_committable(self) -> Committable:
+        return Committable(slot=self.slot, document=Document(kind=KIND, version=VERSION, body=self._body()))
+
+    def _body(self) -> dict[str, Any]:
+        return {
+            "cluster": {"name": self.cluster_name, "id": self.cluster_id},
+            "checkpoint": self.checkpoint,
+            "transactional_id": self.transaction.id,
+            "producer_id": self.transaction.producer_id,
+            "epoch": self.transaction.epoch,
+            "end_txn_version": self.transaction.version,
+            "token": self.token,
+            "topics": {
+                name: {"records": topic.records, "partitions": list(topic.partitions)}
+                for name, topic in sorted(self.topics.items())
+            },
+            "records": self.records,
+            "bytes": self.bytes,
+            "inputs": [dict(split) for split in self.inputs],
+            "pre_committed_ms": int(self.pre_committed.timestamp() * 1000),
+            "transaction_timeout_ms": int(self.timeout.total_seconds() * 1000),
+        }
+
+    @classmethod
+    def of(cls, committable: Committable) -> "KafkaCommittable":
+        """Read a document. Raises HaltedError for a kind, version or content that this release does not know."""
+        document = committable.document
+        if document.kind != KIND or document.version != VERSION:
+            raise _unreadable(committable, f"this release reads {KIND} version {VERSION}")
+        try:
+            return _read(committable.slot, document.body)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise _unreadable(committable, f"its content is damaged ({error!r})") from error
+
+
+def _read(slot: int, body: JsonObject) -> KafkaCommittable:
+    return KafkaCommittable(
+        slot=slot,
+        checkpoint=int(body["checkpoint"]),
+        cluster_name=str(body["cluster"]["name"]),
+        cluster_id=str(body["cluster"]["id"]),
+        transaction=Transaction(
+            id=str(body["transactional_id"]),
+            producer_id=int(body["producer_id"]),
+            epoch=int(body["epoch"]),
+            version=int(body["end_txn_version"]),
+        ),
+        token=str(body["token"]),
+        topics={
+            str(name): TopicRecords(
+                records=int(topic["records"]), partitions=tuple(int(number) for number in topic["partitions"])
+            )
+            for name, topic in body["topics"].items()
+        },
+        records=int(body["records"]),
+        bytes=int(body["bytes"]),
+        inputs=tuple(dict(split) for split in body["inputs"]),
+        pre_committed=datetime.fromtimestamp(int(body["pre_committed_ms"]) / 1000, tz=UTC),
+        timeout=timedelta(milliseconds=int(body["transaction_timeout_ms"])),
+    )
+
+
+def _unreadable(committable: Committable, why: str) -> HaltedError:
+    document = committable.document
+    return HaltedError(
+        f"The committable of slot {committable.slot} is a {document.kind!r} document of version {document.version}: "
+        f"{why}. Its transaction was neither committed nor aborted. Use the release that wrote it, or a newer one."
+    )

@@ -1,0 +1,242 @@
+"""The connection of the control plane: requests of ours to named brokers, many at once.
+
+The only module that touches ``kafka.net``, kafka-python's young network layer; a contract test pins every call used
+here. Everything else speaks in requests and answers of ``kafka.protocol``.
+
+One thread per :class:`ControlPlane` runs the sockets. Its methods may be called from any thread.
+"""
+
+import contextlib
+import threading
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeVar
+
+from kafka.errors import (
+    AuthorizationError,
+    KafkaError,
+    SaslAuthenticationFailedError,
+    UnknownBrokerIdError,
+    UnsupportedVersionError,
+)
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+
+from connections import KafkaCluster
+from sinks.kafka.errors import ControlPlaneError
+
+__all__ = ["ControlPlane", "CoordinatorKind", "Located", "NoAnswer", "Request", "or_no_answer"]
+
+REQUEST_TIMEOUT_MS = 5_000
+"""Of one request. A request that takes longer closes its connection; its outcome is unknown, never assumed."""
+
+IN_FLIGHT = 64
+"""Requests on one connection at a time. The library refuses further ones, so `send_all` goes in waves of this size."""
+
+_T = TypeVar("_T")
+
+Request = Any
+"""A request of ``kafka.protocol``, which has no types."""
+
+
+class CoordinatorKind(IntEnum):
+    """Whose coordinator to find."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoAnswer:
+    """Disconnected, timed out, or not reachable: whether the request was carried out is unknown."""
+
+    why: str
+    code: int | None = None
+    """Set when the library refused to send it, in the protocol's codes: then it certainly was not carried out."""
+    begin_anew: bool = False
+    """The library would remember the cause for ever: refused credentials, an unknown broker, an ended loop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """Where a coordinator is now, or why that is not known (an error code of the brokers)."""
+
+    node: int = -1
+    code: int = 0
+
+
+class ControlPlane:
+    """Requests to the brokers of one cluster. Connects when first used, and again after every failure."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self.cluster = cluster
+        self._lock = threading.Lock()
+        self._net: Any = None
+        self._manager: Any = None
+        self._closed = False
+
+    def cluster_id(self) -> str:
+        """The id of the cluster that answers now. Raises ControlPlaneError when nobody does."""
+        answer = self.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4))
+        return str(answer.cluster_id)
+
+    def transaction_version(self) -> int:
+        """The cluster's finalized feature ``transaction.version``, 0 where the feature does not exist."""
+        answer = self.ask(
+            ApiVersionsRequest(client_software_name="onceward", client_software_version="1", min_version=3)
+        )
+        for feature in answer.finalized_features or ():
+            if feature.name == "transaction.version":
+                return int(feature.max_version_level)
+        return 0
+
+    def highest_version(self, request: type) -> int:
+        """The highest version of ``request`` that both sides have."""
+        return int(self._connected().broker_version_data.api_version(request()))
+
+    def nodes(self) -> tuple[int, ...]:
+        """Ids of the brokers that the cluster names now. Raises ControlPlaneError when nobody answers."""
+        answer = self.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4))
+        return tuple(sorted(int(broker.node_id) for broker in answer.brokers))
+
+    def ask(self, request: Request, *, node: int | None = None) -> Any:
+        """Send one request to ``node``, or to any broker. Raises ControlPlaneError when there is no answer."""
+        answer = self.send_all([(node, request)])[0]
+        if isinstance(answer, NoAnswer):
+            raise ControlPlaneError(
+                f"Cluster {self.cluster.name!r} ({self.cluster.bootstrap_servers}) did not answer "
+                f"{type(request).__name__.removesuffix('Request')}: {answer.why}. Nothing is known about what was "
+                "asked and no data was changed on a guess. Check that the brokers can be reached; asking again is safe."
+            )
+        return answer
+
+    def send_all(self, requests: Sequence[tuple[int | None, Request]]) -> list[Any]:
+        """Send all at once, each to its broker; one answer or :class:`NoAnswer` per request, in the same order."""
+        answers: list[Any] = []
+        for start in range(0, len(requests), IN_FLIGHT):
+            answers += self._wave(requests[start : start + IN_FLIGHT])
+        return answers
+
+    def locate(self, kind: CoordinatorKind, keys: Collection[str]) -> dict[str, Located]:
+        """Ask the brokers afresh where the coordinators of ``keys`` are. Never cached: they move when brokers fail."""
+        unique = sorted(set(keys))
+        if not unique:
+            return {}
+        request = FindCoordinatorRequest(key_type=int(kind), coordinator_keys=unique, min_version=4)
+        answer = self.send_all([(None, request)])[0]
+        if isinstance(answer, NoAnswer):
+            return {key: Located(code=_NETWORK) for key in unique}
+        found = {
+            str(entry.key): Located(node=int(entry.node_id), code=int(entry.error_code))
+            for entry in answer.coordinators
+        }
+        return {key: found.get(key, Located(code=_UNKNOWN)) for key in unique}
+
+    def send_located(
+        self, kind: CoordinatorKind, keyed: Mapping[str, Request], *, located: Mapping[str, Located] | None = None
+    ) -> dict[str, Any]:
+        """Send each request to the coordinator of its key, freshly located; an unlocated one is :class:`NoAnswer`."""
+        places = self.locate(kind, keyed.keys()) if located is None else located
+        sendable = [key for key in keyed if places[key].code == 0]
+        answers = self.send_all([(places[key].node, keyed[key]) for key in sendable])
+        result: dict[str, Any] = {
+            key: NoAnswer(why=f"its coordinator is not known (error {places[key].code})") for key in keyed
+        }
+        result.update(zip(sendable, answers, strict=True))
+        return result
+
+    def close(self) -> None:
+        """Stop the thread and close all connections. Ends no transaction."""
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def _wave(self, requests: Sequence[tuple[int | None, Request]]) -> list[Any]:
+        try:
+            manager = self._connected()
+        except KafkaError as error:
+            return [NoAnswer(why=f"cannot connect: {error}")] * len(requests)
+
+        async def one(node: int | None, request: Request) -> Any:
+            return await manager.send(request, node_id=node, request_timeout_ms=REQUEST_TIMEOUT_MS)
+
+        async def all_of_them() -> list[Any]:
+            # The library has no gather: started tasks run together, however they are awaited.
+            started = [manager.call_soon(one, node, request) for node, request in requests]
+            return [await or_no_answer(task) for task in started]
+
+        try:
+            answers: list[Any] = manager.run(all_of_them)
+        except (KafkaError, RuntimeError) as error:
+            # The loop itself ended, for example because another thread saw refused credentials.
+            answers = [NoAnswer(why=repr(error), begin_anew=True)] * len(requests)
+        if any(isinstance(answer, NoAnswer) and answer.begin_anew for answer in answers):
+            with self._lock:
+                if self._manager is manager:
+                    self._drop()
+        return answers
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._closed:
+                raise ControlPlaneError(
+                    f"The control plane of cluster {self.cluster.name!r} was closed. Nothing was asked and no data was "
+                    "changed. Use it before the sink is closed."
+                )
+            if self._manager is None:
+                net = NetworkSelector()
+                net.start()
+                manager = KafkaConnectionManager(
+                    net,
+                    **{
+                        **self.cluster.control_config(),
+                        "max_in_flight_requests_per_connection": IN_FLIGHT + 1,
+                        "socket_connection_setup_timeout_ms": REQUEST_TIMEOUT_MS,
+                        "socket_connection_setup_timeout_max_ms": REQUEST_TIMEOUT_MS,
+                        "reconnect_backoff_ms": 20,
+                        "reconnect_backoff_max_ms": 1_000,
+                        "receive_message_max_bytes": 100_000_000,
+                    },
+                )
+                try:
+                    manager.bootstrap(REQUEST_TIMEOUT_MS)
+                except BaseException:
+                    manager.close()
+                    net.close()
+                    raise
+                self._net, self._manager = net, manager
+            return self._manager
+
+    def _drop(self) -> None:
+        manager, net = self._manager, self._net
+        self._manager = self._net = None
+        if manager is None:
+            return
+
+        async def close_all() -> None:
+            manager.close()
+
+        # Sockets belong to the loop's thread; if that is gone already, so are they.
+        with contextlib.suppress(KafkaError, RuntimeError):
+            manager.run(close_all)
+        net.close()
+
+
+async def or_no_answer(task: Awaitable[_T]) -> _T | NoAnswer:
+    """The task's result, or why there is none."""
+    try:
+        return await task
+    except KafkaError as error:
+        return NoAnswer(
+            why=f"{type(error).__name__}: {error}",
+            code=_UNSUPPORTED_VERSION if isinstance(error, UnsupportedVersionError) else None,
+            begin_anew=isinstance(error, _REMEMBERED),
+        )
+
+
+_REMEMBERED = (AuthorizationError, SaslAuthenticationFailedError, UnknownBrokerIdError)
+_NETWORK = 13
+_UNSUPPORTED_VERSION = 35
+_UNKNOWN = -1

@@ -1,0 +1,107 @@
+"""Aborting with confirmation: by EndTxn where the transaction is known, by the fence where only the id is.
+
+Each call returns only when the brokers confirmed, and gives up with an error after 30 s: an abort that is not confirmed
+is not done, but nothing waits for it for ever; what is left ends by its timeout or in the next sweep.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.control import ControlPlane
+from sinks.kafka.errors import ContradictionError, ControlPlaneError
+from sinks.kafka.identifiers import TransactionalId
+from sinks.kafka.outcomes import EndAnswer, classify, describe_code
+from sinks.kafka.patience import Backoff, Clock
+from sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, Code, State, Transaction, Transactions, TransactionView
+
+__all__ = ["PATIENCE_S", "abort_transactions", "fence_ids", "list_open"]
+
+PATIENCE_S = 30.0
+
+
+def fence_ids(control: ControlPlane, ids: Collection[str], clock: Clock) -> None:
+    """Abort whatever is open under each id and refuse every older epoch, confirmed.
+
+    Never call it for an id whose transaction's fate is undecided or decided as committed but not settled.
+    Raises ControlPlaneError.
+    """
+    transactions = Transactions(control)
+
+    def attempt(left: Collection[str]) -> dict[str, Code]:
+        codes = transactions.fence(left)
+        # Every refusal is asked again: only NONE says that older epochs are refused from now on.
+        return {name: code for name, code in codes.items() if code != CODE_NONE}
+
+    _until_done(attempt, ids, clock, "fence")
+
+
+def abort_transactions(control: ControlPlane, handles: Sequence[KafkaCommittable], clock: Clock) -> None:
+    """Abort exactly these transactions, confirmed; what is aborted or fenced already is fine.
+
+    Raises ContradictionError when one was committed, ControlPlaneError.
+    """
+    transactions = Transactions(control)
+    by_id = {handle.transaction.id: handle.transaction for handle in handles}
+
+    def attempt(left: Collection[str]) -> dict[str, Code]:
+        located = transactions.locate(left)
+        codes = transactions.end([by_id[name] for name in left], commit=False, located=located)
+        refused = [name for name, code in codes.items() if classify(code) is EndAnswer.DOUBT]
+        views = transactions.describe(refused)
+        for name in refused:
+            if _is_over(by_id[name], views[name]):
+                codes[name] = CODE_NONE
+        return {name: code for name, code in codes.items() if code != CODE_NONE}
+
+    _until_done(attempt, by_id, clock, "abort")
+
+
+def _is_over(transaction: Transaction, view: TransactionView) -> bool:
+    """Whether a refused abort needs no repeating. Raises ContradictionError for a committed transaction."""
+    if view.code != CODE_NONE:
+        return view.code == CODE_NOT_FOUND
+    at_ours = (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch)
+    raised = view.producer_id == transaction.producer_id and view.epoch == transaction.epoch + 1
+    if view.state is State.COMPLETE_COMMIT and (at_ours or (raised and transaction.version >= 5)):
+        raise ContradictionError(
+            f"Transaction {transaction.id} (producer {transaction.producer_id}, epoch {transaction.epoch}) was to be "
+            "aborted, but it is committed: its records are visible although its checkpoint was aborted, and they may "
+            "be written once more. Nothing further was changed. Find out who ended it before the job is started again."
+        )
+    return not at_ours or view.state in (State.COMPLETE_ABORT, State.EMPTY)
+
+
+def list_open(control: ControlPlane, job: str, clock: Clock) -> list[TransactionalId]:
+    """Every id of ``job`` with an open transaction. Raises ControlPlaneError when a broker cannot say for 30 s: an
+    incomplete list would leave transactions open unnoticed."""
+    transactions = Transactions(control)
+    found: list[TransactionalId] = []
+
+    def attempt(left: Collection[str]) -> dict[str, Code]:
+        nonlocal found
+        found, failed = transactions.open_ids(job)
+        return {name: failed[0] for name in left if failed}
+
+    _until_done(attempt, [job], clock, "list the open transactions of")
+    return found
+
+
+def _until_done(
+    attempt: Callable[[Collection[str]], dict[str, Code]], names: Collection[str], clock: Clock, verb: str
+) -> None:
+    left = sorted(names)
+    deadline = clock.monotonic() + PATIENCE_S
+    backoff = Backoff()
+    while left:
+        failed = attempt(left)
+        left = sorted(failed)
+        if not left:
+            return
+        if clock.monotonic() >= deadline:
+            answers = ", ".join(f"{name}: {describe_code(failed[name])}" for name in left)
+            raise ControlPlaneError(
+                f"Could not {verb} {len(left)} within {PATIENCE_S:.0f} s; the last answers were {answers}. Nothing of "
+                "these transactions is visible, but later records of their partitions are held back until they end. "
+                "The next sweep tries again; check the brokers and the user's rights on transactional ids."
+            )
+        clock.wait(backoff.next())

@@ -1,0 +1,67 @@
+"""Transactional ids: ``<job>.<sink>.<generation>.<worker>.<n>`` (DESIGN 5).
+
+Names cannot contain a dot, so five parts separated by four dots are ours and nothing else is: a job never mistakes
+another job's id for its own, even when one name is a prefix of the other.
+
+Runs on executors too: standard library only.
+"""
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["TransactionalId", "claim_group", "job_pattern", "job_prefix"]
+
+_NAME = r"[a-z0-9][a-z0-9_-]{0,62}"
+_ID = re.compile(
+    rf"(?P<job>{_NAME})\.(?P<sink>{_NAME})\.(?P<generation>\d{{1,16}})\.(?P<worker>[0-9a-f]{{8,32}})\.(?P<n>\d{{1,10}})"
+)
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class TransactionalId:
+    """An id that one Python worker process of one generation owns; nobody else ever begins a transaction with it."""
+
+    job: str
+    sink: str
+    generation: int
+    worker: str
+    """Random token of one Python worker process, lower-case hex."""
+    n: int
+    """Counts the ids of that worker."""
+
+    def __str__(self) -> str:
+        return f"{self.job}.{self.sink}.{self.generation}.{self.worker}.{self.n}"
+
+    @property
+    def suffix(self) -> str:
+        """What tells the ids of one job, sink and generation apart."""
+        return f"{self.worker}.{self.n}"
+
+    @classmethod
+    def parse(cls, text: str) -> "TransactionalId | None":
+        """The parts of one of our ids, or None when ``text`` is somebody else's."""
+        match = _ID.fullmatch(text)
+        if match is None:
+            return None
+        return cls(
+            job=match["job"],
+            sink=match["sink"],
+            generation=int(match["generation"]),
+            worker=match["worker"],
+            n=int(match["n"]),
+        )
+
+
+def job_prefix(job: str) -> str:
+    """What every transactional id of ``job`` begins with, and no id of another job does."""
+    return f"{job}."
+
+
+def job_pattern(job: str) -> str:
+    """The same as a regular expression for the broker (RE2/J, matched against the whole id)."""
+    return re.escape(job) + r"\..*"
+
+
+def claim_group(job: str) -> str:
+    """The consumer group whose offset says who owns ``job``."""
+    return f"{job}.claim"

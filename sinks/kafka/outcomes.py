@@ -1,0 +1,219 @@
+"""What the broker's answers prove about a transaction of a completed checkpoint (DESIGN 5). Pure.
+
+A (producer id, epoch) pair serves one transaction for ever, so a state at that pair is about ours and about no other.
+Ending raises the epoch by one with EndTxn version 5. With version 4 it does not: there a state at epoch + 1 may belong
+to a later owner of the id, and only the receipt can tell.
+
+    the receipt holds our token                          -> committed
+    CompleteCommit at ours                               -> committed
+    CompleteAbort at ours                                -> lost
+    the id has moved on, the receipt is stable, absent
+    and too young to have expired                        -> lost
+    open at another pair                                 -> fence it, look again
+    open at ours though EndTxn refuses, unstable         -> ask again, for a while
+    being ended, unreachable                             -> ask again
+    everything else                                      -> nothing is proved
+
+One positive proof is enough: a commit cannot be undone. A negative one must be seen twice, some time apart, because a
+stale coordinator can be wrong for seconds (KAFKA-21181).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import assert_never
+
+from coordinator.protocol.values import Outcome
+from sinks.kafka.control import NoAnswer
+from sinks.kafka.receipts import Receipt, ReceiptState
+from sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, Code, State, Transaction, TransactionView
+
+__all__ = ["EndAnswer", "Judgement", "Look", "Proof", "classify", "conclude", "describe_code", "judge"]
+
+LOOKS_WITHOUT_PROOF = 15
+"""Looks in a row that contradict a refused EndTxn without an end before the outcome counts as in doubt (about 30 s)."""
+
+_CLOCK_SKEW = timedelta(minutes=5)
+"""A pre-commit further in the future than this says that a clock was moved, so ages mean nothing."""
+
+
+class EndAnswer(StrEnum):
+    """What an answer to EndTxn or InitProducerId is worth."""
+
+    DONE = "done"
+    AGAIN = "again"
+    """No answer, or one that says to ask again: nothing is known."""
+    DOUBT = "doubt"
+    """A refusal. It proves nothing by itself: the same codes come after a commit and after an abort."""
+
+
+class Proof(StrEnum):
+    """What one look proves."""
+
+    COMMITTED = "committed"
+    LOST = "lost"
+    OPEN = "open"
+    """Ours is still open: EndTxn must be asked again."""
+    OPEN_ELSEWHERE = "open_elsewhere"
+    """Ours has ended, and another transaction is open under the id."""
+    UNSTABLE = "unstable"
+    """Ours has ended, and somebody's open transaction still hides the receipt."""
+    AGAIN = "again"
+    """Not answered, or being ended right now."""
+    NOTHING = "nothing"
+    """Answered, and it proves nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One look at everything there is, freshly located."""
+
+    end: Code | None
+    """The answer to EndTxn (commit) just before; None when it was not asked."""
+    view: TransactionView
+    receipt: Receipt
+    age: timedelta
+    """Since the pre-commit: at least the age of the receipt."""
+    retention: timedelta | None
+    """How long the brokers keep receipts; None when they would not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What a look proves, and what was seen, in words for people."""
+
+    proof: Proof
+    evidence: str
+
+
+_AGAIN = frozenset({-1, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 51, 52, 56, 72, 89})
+_NAMES = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    0: "NONE",
+    7: "REQUEST_TIMED_OUT",
+    14: "COORDINATOR_LOAD_IN_PROGRESS",
+    15: "COORDINATOR_NOT_AVAILABLE",
+    16: "NOT_COORDINATOR",
+    30: "GROUP_AUTHORIZATION_FAILED",
+    35: "UNSUPPORTED_VERSION",
+    47: "INVALID_PRODUCER_EPOCH",
+    48: "INVALID_TXN_STATE",
+    49: "INVALID_PRODUCER_ID_MAPPING",
+    51: "CONCURRENT_TRANSACTIONS",
+    53: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED: this user may not use the id, grant WRITE and DESCRIBE",
+    88: "UNSTABLE_OFFSET_COMMIT",
+    90: "PRODUCER_FENCED",
+    105: "TRANSACTIONAL_ID_NOT_FOUND",
+}
+
+
+def classify(code: Code) -> EndAnswer:
+    """What an answer is worth. Codes unknown to us are doubt: they are answers, and they prove nothing."""
+    if isinstance(code, NoAnswer):
+        return EndAnswer.AGAIN
+    if code == CODE_NONE:
+        return EndAnswer.DONE
+    return EndAnswer.AGAIN if code in _AGAIN else EndAnswer.DOUBT
+
+
+def describe_code(code: Code) -> str:
+    """An answer in words."""
+    if isinstance(code, NoAnswer):
+        return f"no answer ({code.why})"
+    return f"{code} {_NAMES[code]}" if code in _NAMES else f"error {code}"
+
+
+def judge(transaction: Transaction, look: Look) -> Judgement:
+    """What ``look`` proves about ``transaction``."""
+    proof = _proof(transaction, look)
+    view = look.view
+    if view.code == CODE_NONE:
+        seen = f"{view.state} at (producer {view.producer_id}, epoch {view.epoch})"
+    else:
+        seen = describe_code(view.code)
+    parts = [
+        f"ours is (producer {transaction.producer_id}, epoch {transaction.epoch})",
+        f"DescribeTransactions: {seen}",
+        f"receipt {look.receipt.state.value.replace('_', ' ')} ({look.receipt.detail})",
+    ]
+    if look.end is not None:
+        parts.insert(0, f"EndTxn version {transaction.version} answered {describe_code(look.end)}")
+    if proof is Proof.NOTHING and look.receipt.state is ReceiptState.ABSENT and not _receipt_would_be_there(look):
+        kept = "for an unknown time" if look.retention is None else f"for {look.retention}"
+        parts.append(f"pre-committed {look.age} ago while receipts are kept {kept}, so its absence proves nothing")
+    return Judgement(proof=proof, evidence="; ".join(parts))
+
+
+def _proof(transaction: Transaction, look: Look) -> Proof:
+    if look.receipt.state is ReceiptState.PRESENT:
+        return Proof.COMMITTED
+    view = look.view
+    if view.code != CODE_NONE:
+        if view.code == CODE_NOT_FOUND:
+            return _moved_on(look)
+        return Proof.AGAIN if classify(view.code) is EndAnswer.AGAIN else Proof.NOTHING
+    same_producer = view.producer_id == transaction.producer_id
+    at_ours = same_producer and view.epoch == transaction.epoch
+    ended_ours = at_ours or (same_producer and transaction.version >= 5 and view.epoch == transaction.epoch + 1)
+    # An epoch that is not higher than ours would be a view from before our transaction.
+    later = not same_producer or view.epoch > transaction.epoch
+    match view.state:
+        case State.COMPLETE_COMMIT if ended_ours:
+            return Proof.COMMITTED
+        case State.COMPLETE_ABORT if ended_ours:
+            return Proof.LOST
+        case State.ONGOING:
+            if at_ours:
+                return Proof.OPEN
+            return Proof.OPEN_ELSEWHERE if later else Proof.NOTHING
+        case State.PREPARE_COMMIT | State.PREPARE_ABORT | State.PREPARE_EPOCH_FENCE:
+            return Proof.AGAIN
+        case State.COMPLETE_COMMIT | State.COMPLETE_ABORT | State.EMPTY:
+            return _moved_on(look) if later else Proof.NOTHING
+        case State.DEAD | State.UNKNOWN:
+            return Proof.NOTHING
+        case _:
+            assert_never(view.state)
+
+
+def _moved_on(look: Look) -> Proof:
+    match look.receipt.state:
+        case ReceiptState.UNSTABLE:
+            return Proof.UNSTABLE
+        case ReceiptState.ABSENT if _receipt_would_be_there(look):
+            return Proof.LOST
+        case ReceiptState.ABSENT | ReceiptState.NO_ANSWER | ReceiptState.PRESENT:
+            return Proof.NOTHING
+        case _:
+            assert_never(look.receipt.state)
+
+
+def _receipt_would_be_there(look: Look) -> bool:
+    return look.retention is not None and -_CLOCK_SKEW < look.age < look.retention / 2
+
+
+def conclude(judgements: Sequence[Judgement]) -> tuple[Outcome, str] | None:
+    """The outcome that looks in a row (oldest first, some seconds apart) prove, or None: look again."""
+    if not judgements:
+        return None
+    last = judgements[-1]
+    if last.proof is Proof.COMMITTED:
+        return Outcome.COMMITTED, last.evidence
+    agreeing = len(judgements) >= 2 and judgements[-2].proof is last.proof
+    match last.proof:
+        case Proof.LOST if agreeing:
+            return Outcome.LOST, f"{last.evidence}; seen twice"
+        case Proof.NOTHING if agreeing:
+            return Outcome.IN_DOUBT, f"{last.evidence}; seen twice"
+        case Proof.LOST | Proof.NOTHING:
+            return None
+        case Proof.OPEN | Proof.UNSTABLE:
+            row = judgements[-LOOKS_WITHOUT_PROOF:]
+            if len(row) == LOOKS_WITHOUT_PROOF and all(judgement.proof is last.proof for judgement in row):
+                return Outcome.IN_DOUBT, f"{last.evidence}; seen {LOOKS_WITHOUT_PROOF} times"
+            return None
+        case Proof.AGAIN | Proof.OPEN_ELSEWHERE:
+            return None
+        case _:
+            assert_never(last.proof)

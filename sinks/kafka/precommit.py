@@ -1,0 +1,146 @@
+"""From votes to committables: prove that each vote's transaction is open, whole and ours, and abort the losers'."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from coordinator.errors import FencedError
+from coordinator.pipeline.tasks import Vote
+from coordinator.protocol.values import CheckpointId, Generation, JsonObject
+from sinks.kafka.committables import KafkaCommittable, TopicRecords
+from sinks.kafka.control import ControlPlane
+from sinks.kafka.errors import PreCommitError
+from sinks.kafka.fencing import fence_ids, list_open
+from sinks.kafka.identifiers import TransactionalId
+from sinks.kafka.outcomes import EndAnswer, classify, describe_code
+from sinks.kafka.patience import Backoff, Clock
+from sinks.kafka.transactions import CODE_NONE, State, Transaction, Transactions, TransactionView
+
+__all__ = ["Owner", "abort_losers", "make_committables", "refuse_newer"]
+
+_PATIENCE_S = 10.0
+_OFFSETS_TOPIC = "__consumer_offsets"
+"""Where the broker keeps the receipt: enlisted means that the receipt is in the transaction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """Whose transactions they are, and how they are ended."""
+
+    job: str
+    generation: Generation
+    cluster_name: str
+    cluster_id: str
+    end_txn_version: int
+
+
+def make_committables(
+    control: ControlPlane,
+    owner: Owner,
+    checkpoint: CheckpointId,
+    votes: Sequence[Vote],
+    inputs: Sequence[Sequence[JsonObject]],
+    clock: Clock,
+) -> tuple[KafkaCommittable, ...]:
+    """One committable per vote that has a transaction, by slot. Raises PreCommitError."""
+    with_transaction = [vote for vote in votes if vote.body]
+    by_id = {str(vote.body["id"]): vote for vote in with_transaction}
+    if len(by_id) != len(with_transaction):
+        raise PreCommitError(
+            f"Two slots of checkpoint {checkpoint} voted for the same transaction. Nothing of it becomes visible; its "
+            "records belong to the next checkpoint. This is a bug of the writer: please report it."
+        )
+    moment = clock.now()
+    views = _described(Transactions(control), by_id, checkpoint, clock)
+    return tuple(
+        KafkaCommittable(
+            slot=vote.slot,
+            checkpoint=checkpoint,
+            cluster_name=owner.cluster_name,
+            cluster_id=owner.cluster_id,
+            transaction=Transaction(
+                id=name, producer_id=views[name].producer_id, epoch=views[name].epoch, version=owner.end_txn_version
+            ),
+            token=str(vote.body["token"]),
+            topics={
+                str(topic): TopicRecords(records=int(count), partitions=views[name].partitions.get(str(topic), ()))
+                for topic, count in vote.body["topics"].items()
+            },
+            records=vote.records,
+            bytes=vote.bytes,
+            inputs=tuple(inputs[vote.slot]),
+            pre_committed=moment,
+            timeout=timedelta(milliseconds=views[name].timeout_ms),
+        )
+        for name, vote in by_id.items()
+    )
+
+
+def _described(
+    transactions: Transactions, votes: Mapping[str, Vote], checkpoint: CheckpointId, clock: Clock
+) -> dict[str, TransactionView]:
+    known: dict[str, TransactionView] = {}
+    deadline = clock.monotonic() + _PATIENCE_S
+    backoff = Backoff()
+    while left := [name for name in votes if name not in known]:
+        views = transactions.describe(left)
+        for name, view in views.items():
+            if view.code == CODE_NONE or classify(view.code) is EndAnswer.DOUBT:
+                _require_ours(view, votes[name], checkpoint)
+                known[name] = view
+        if len(known) == len(votes):
+            break
+        if clock.monotonic() >= deadline:
+            answers = ", ".join(f"{name}: {describe_code(views[name].code)}" for name in left if name not in known)
+            raise PreCommitError(
+                f"Checkpoint {checkpoint} cannot be pre-committed: the brokers did not say within {_PATIENCE_S:.0f} s "
+                f"whether its transactions are open ({answers}). Nothing of it becomes visible; its records belong to "
+                "the next checkpoint. Check the brokers."
+            )
+        clock.wait(backoff.next())
+    return known
+
+
+def _require_ours(view: TransactionView, vote: Vote, checkpoint: CheckpointId) -> None:
+    written = {str(topic) for topic in vote.body["topics"]}
+    enlisted = view.partitions.keys() - {_OFFSETS_TOPIC}
+    if view.code != CODE_NONE:
+        why = f"the brokers answer {describe_code(view.code)}"
+    elif view.state is not State.ONGOING:
+        why = f"it is {view.state} instead of open"
+    elif _OFFSETS_TOPIC not in view.partitions:
+        why = "the open transaction under its id has no receipt, so it is another program's"
+    elif enlisted != written:
+        why = f"the open transaction under its id wrote to {sorted(enlisted)} instead of {sorted(written)}"
+    elif view.timeout_ms != vote.body["timeout_ms"]:
+        why = f"the open transaction under its id has a timeout of {view.timeout_ms} ms, so it is another program's"
+    else:
+        return
+    raise PreCommitError(
+        f"Slot {vote.slot} of checkpoint {checkpoint} voted for transaction {view.id}, but {why}. Nothing of the "
+        "checkpoint becomes visible; its records belong to the next one. If it happens again, look for another program "
+        "that uses the job's transactional ids, and at the transaction timeout."
+    )
+
+
+def abort_losers(control: ControlPlane, owner: Owner, keep: Collection[str], clock: Clock) -> list[str]:
+    """Fence every open id of the job that is not in ``keep``: what losing attempts and older generations left.
+
+    Raises FencedError when a newer generation is at work, ControlPlaneError.
+    """
+    found = list_open(control, owner.job, clock)
+    refuse_newer(owner.job, owner.generation, found)
+    losers = [str(identifier) for identifier in found if str(identifier) not in keep]
+    fence_ids(control, losers, clock)
+    return losers
+
+
+def refuse_newer(job: str, generation: int, found: Sequence[TransactionalId]) -> None:
+    """A process that was paused and taken over must not abort its successor's transactions. Raises FencedError."""
+    newer = [identifier for identifier in found if identifier.generation > generation]
+    if newer:
+        raise FencedError(
+            f"This process runs generation {generation} of job {job}, but transaction {newer[0]} of generation "
+            f"{newer[0].generation} is open: the job was taken over. Nothing was changed. Stop this process; the newer "
+            "one goes on."
+        )

@@ -1,0 +1,233 @@
+"""Producers of one Python worker process: one new producer per transaction, ids owned by the process. Executors only.
+
+Rules (DESIGN 5): an id is used by the process that made it, one transaction at a time, each begun with
+``init_transactions`` on a new producer. It is taken again only when a task says that the transaction which used it last
+is settled as committed; after a failure or any doubt it is never touched again. Initialising a producer under an id
+aborts what is open there, so a mistake here would lose decided records.
+
+The producer after the current one is made ahead, in a thread: that costs about 20 ms, off the critical path.
+"""
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+
+from connections import KafkaCluster
+from sinks.kafka.errors import DeliveryError
+from sinks.kafka.identifiers import TransactionalId
+
+__all__ = ["PoolKey", "PreparedProducer", "ProducerPool", "pool_for"]
+
+_LOGGER = logging.getLogger("onceward.kafka")
+_INIT_LIMIT_S = 30.0
+_STALE_AFTER_S = 300.0
+"""A prepared producer older than this is made anew: connections and broker state behind it may be gone."""
+
+_FORCED: Mapping[str, Any] = {
+    "enable.idempotence": True,
+    "acks": "all",
+    # As Java's: keyed joins with topics that Java producers wrote need the same partition for the same key.
+    "partitioner": "murmur2_random",
+    "delivery.report.only.error": True,
+}
+_TUNED: Mapping[str, Any] = {
+    "linger.ms": 5,
+    "batch.num.messages": 10_000,
+    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.kbytes": 131_072,
+    "socket.nagle.disable": True,
+    "reconnect.backoff.ms": 5,
+    "reconnect.backoff.max.ms": 1_000,
+    "retry.backoff.ms": 5,
+}
+"""Ours unless the cluster's configuration says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolKey:
+    """What producers of a pool have in common; another value means another pool."""
+
+    job: str
+    sink: str
+    generation: int
+    cluster: KafkaCluster
+    transaction_timeout_ms: int
+
+
+@dataclass(kw_only=True)
+class PreparedProducer:
+    """A producer that is initialised and has begun nothing."""
+
+    id: TransactionalId
+    producer: Producer
+    group_metadata: bytes
+    """Of the receipt's consumer group, which is named like the id."""
+    failures: list[KafkaError] = field(default_factory=list)
+    """Delivery reports of records that failed; filled while the producer polls or flushes."""
+    broken: list[KafkaError] = field(default_factory=list)
+    """Fatal errors that the client reported by itself."""
+    made_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def usable(self) -> bool:
+        self.producer.poll(0)  # lets the client report what it noticed meanwhile
+        return not self.broken and time.monotonic() - self.made_at < _STALE_AFTER_S
+
+
+class ProducerPool:
+    """The ids and the next producer of this process for one job, sink, generation and configuration.
+
+    `take` and `return_*` are called by the one task that runs in the process at a time.
+    """
+
+    def __init__(self, key: PoolKey) -> None:
+        self.key = key
+        self.worker = secrets.token_hex(6)
+        self._count = 0
+        self._free: deque[int] = deque()
+        self._voted: dict[int, int] = {}
+        """Id number -> checkpoint of the transaction that used it last, whose fate is open."""
+        self._ahead: _Making | None = None
+        self._template = _group_metadata_template(key.cluster)
+
+    def take(self, committed: Mapping[str, int]) -> PreparedProducer:
+        """A producer to begin one transaction with. `committed`: id suffix -> the last checkpoint whose transaction
+        under that id is settled as committed. Raises DeliveryError when the brokers do not let us begin."""
+        for number, checkpoint in list(self._voted.items()):
+            # The checkpoint must be that of the last use: an older one says nothing about a transaction that may be
+            # decided and not yet settled.
+            if committed.get(self._id(number).suffix) == checkpoint:
+                del self._voted[number]
+                self._free.append(number)
+        making, self._ahead = self._ahead, None
+        prepared = making.result() if making is not None else None
+        if prepared is not None and not prepared.usable:
+            # Nothing was ever begun with it, so its id is free of doubt.
+            self._free.appendleft(prepared.id.n)
+            prepared = None
+        if prepared is None:
+            if making is not None and making.number is not None and making.failed:
+                self._free.appendleft(making.number)
+            prepared = self._make(self._next_number())
+        self._ahead = _Making(self, self._next_number())
+        return prepared
+
+    def voted(self, identifier: TransactionalId, checkpoint: int) -> None:
+        """The id's transaction is flushed and voted for; the id waits until it is known as committed."""
+        self._voted[identifier.n] = checkpoint
+
+    def failed(self) -> None:
+        """An attempt failed: its id is never used again (it is in none of our lists), and what was made ahead is not
+        trusted either, so that a stale producer cannot fail one attempt after the other."""
+        self._ahead = None
+
+    def _next_number(self) -> int:
+        if self._free:
+            return self._free.popleft()
+        self._count += 1
+        return self._count - 1
+
+    def _id(self, number: int) -> TransactionalId:
+        key = self.key
+        return TransactionalId(job=key.job, sink=key.sink, generation=key.generation, worker=self.worker, n=number)
+
+    def _make(self, number: int) -> PreparedProducer:
+        identifier = self._id(number)
+        failures: list[KafkaError] = []
+        broken: list[KafkaError] = []
+        cluster = self.key.cluster
+        settings: dict[str, str | int | float | bool] = {
+            **{key: value for key, value in _TUNED.items() if key not in cluster.config},
+            **_FORCED,
+            "transactional.id": str(identifier),
+            "transaction.timeout.ms": self.key.transaction_timeout_ms,
+        }
+        config = cluster.client_config(**settings)
+        config["on_delivery"] = lambda error, _message: failures.append(error)
+        config["error_cb"] = lambda error: broken.append(error) if error.fatal() else None
+        try:
+            producer = Producer(config, logger=_LOGGER)
+            # With metadata at hand init_transactions takes 3 ms; without it waits for a timer of 500 ms.
+            producer.list_topics(timeout=_INIT_LIMIT_S)
+            producer.init_transactions(_INIT_LIMIT_S)
+        except KafkaException as error:
+            raise DeliveryError(
+                f"No transaction can be begun under {identifier}: {error}. Nothing was written; the records belong to "
+                "the next checkpoint. Check that the brokers can be reached from the executors, and the user's rights "
+                "on transactional ids with that prefix."
+            ) from error
+        return PreparedProducer(
+            id=identifier,
+            producer=producer,
+            group_metadata=self._template.replace(_MARK, str(identifier).encode()),
+            failures=failures,
+            broken=broken,
+        )
+
+
+class _Making:
+    """One producer being made in a thread of its own."""
+
+    def __init__(self, pool: ProducerPool, number: int) -> None:
+        self.number = number
+        self.failed = False
+        self._prepared: PreparedProducer | None = None
+        self._thread = threading.Thread(target=self._run, args=(pool,), name="onceward-prepare", daemon=True)
+        self._thread.start()
+
+    def _run(self, pool: ProducerPool) -> None:
+        try:
+            self._prepared = pool._make(self.number)
+        except Exception:
+            # Whoever takes it makes one itself and meets the cause there.
+            self.failed = True
+            _LOGGER.info("a producer could not be made ahead", exc_info=True)
+
+    def result(self) -> PreparedProducer | None:
+        self._thread.join()
+        return self._prepared
+
+
+_MARK = b"onceward-group-mark"
+
+
+def _group_metadata_template(cluster: KafkaCluster) -> bytes:
+    """Serialised group metadata with a mark where the group's name belongs: a consumer for every id would cost threads
+    and connections. The client's own serialisation begins with a magic and zero-terminates strings."""
+    consumer = Consumer(cluster.client_config(**{"group.id": _MARK.decode()}), logger=_LOGGER)
+    try:
+        template = bytes(consumer.consumer_group_metadata())
+    finally:
+        consumer.close()
+    if template.count(_MARK) != 1:
+        raise DeliveryError(
+            "This confluent-kafka release serialises consumer groups in a way that is not known here, so no receipt "
+            "can be written. Nothing was written at all. Use the release that this version of onceward was tested with."
+        )
+    return template
+
+
+_pools: dict[tuple[str, str], ProducerPool] = {}
+_owner = os.getpid()
+_inherited: list[Any] = []
+
+
+def pool_for(key: PoolKey) -> ProducerPool:
+    """This process's pool. Pools of other generations or configurations of the same job and sink are dropped."""
+    global _pools, _owner
+    if _owner != os.getpid():
+        # Forked: the parent's producers have no threads here. Releasing them would wait for those threads for ever.
+        _inherited.append(_pools)
+        _pools, _owner = {}, os.getpid()
+    pool = _pools.get((key.job, key.sink))
+    if pool is None or pool.key != key:
+        pool = _pools[(key.job, key.sink)] = ProducerPool(key)
+    return pool

@@ -1,0 +1,245 @@
+"""From Arrow batches to produced records, in order, with bounded memory. Runs on executors.
+
+The fast way is one ``produce_batch`` per topic (and partition). It cannot carry headers or timestamps and ignores a
+partition per message (confluent-kafka 2.16), so batches with those go record by record. Records of one topic are never
+reordered against each other unless they name different partitions.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from sinks.kafka.errors import DeliveryError, RouteError
+
+__all__ = ["BatchProducer"]
+
+CHUNK_RECORDS = 10_000
+CHUNK_BYTES = 8 << 20
+"""Of keys and values turned into Python objects at a time."""
+QUEUED_BYTES = 64 << 20
+"""Of keys and values that wait in the client for the brokers; more is not produced until some are confirmed."""
+QUEUED_RECORDS = 400_000
+
+_POLL_S = 0.02
+
+
+class BatchProducer:
+    """Produces batches within one transaction and counts what the client accepted."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        *,
+        topic: str | None,
+        topics: Sequence[str],
+        check: Callable[[], None],
+    ) -> None:
+        """`topic`: where everything goes, or None to route by the ``topic`` column among `topics`. `check` raises when
+        a delivery failed or the slot took too long; it is called while waiting for the brokers."""
+        self.records: Counter[str] = Counter()
+        """Accepted records by topic."""
+        self.bytes = 0
+        self._producer = producer
+        self._topic = topic
+        self._declared = frozenset(topics)
+        self._check = check
+        self._accepted = 0
+        self._queued: deque[tuple[int, int]] = deque()
+        """(records accepted up to and with a chunk, its bytes), oldest first."""
+        self._queued_bytes = 0
+
+    def produce(self, batch: pa.RecordBatch) -> None:
+        """Hand all records of ``batch`` to the client. Raises DeliveryError, RouteError."""
+        for chunk, size in _chunks(batch):
+            self._wait_for_room(chunk.num_rows, size)
+            for topic, routed in self._by_topic(chunk):
+                self._produce_to(topic, routed)
+                self.records[topic] += routed.num_rows
+            self.bytes += size
+            self._accepted += chunk.num_rows
+            self._queued.append((self._accepted, size))
+            self._queued_bytes += size
+            self._producer.poll(0)
+
+    def _by_topic(self, chunk: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if self._topic is not None:
+            yield self._topic, chunk
+            return
+        column = chunk.column("topic")
+        names = pc.unique(column).to_pylist()
+        foreign = [name for name in names if name not in self._declared]
+        if foreign:
+            named = ", ".join("null" if name is None else repr(name) for name in foreign[:5])
+            raise RouteError(
+                f"A record's topic column says {named}, but the sink declares only {sorted(self._declared)}. Nothing "
+                "of this checkpoint becomes visible and its records stay unread. Add it to KafkaSink(topics=[...]) "
+                "or correct the transform."
+            )
+        for name in names:
+            yield name, chunk if len(names) == 1 else chunk.filter(pc.equal(column, name))
+
+    def _produce_to(self, topic: str, records: pa.RecordBatch) -> None:
+        partitions = _column(records, "partition")
+        some_without = partitions is not None and partitions.null_count > 0
+        if _column(records, "headers") is not None or _column(records, "timestamp") is not None or some_without:
+            self._one_by_one(topic, records, partitions)
+        elif partitions is None:
+            self._together(topic, records, None)
+        else:
+            numbers = pc.unique(partitions).to_pylist()
+            self._refuse_negative(numbers)
+            for number in numbers:
+                part = records if len(numbers) == 1 else records.filter(pc.equal(partitions, number))
+                self._together(topic, part, number)
+
+    def _together(self, topic: str, records: pa.RecordBatch, partition: int | None) -> None:
+        values = _binary(records.column("value")).to_pylist()
+        keys = _column(records, "key")
+        if keys is None:
+            messages: list[dict[str, Any]] = [{"value": value} for value in values]
+        else:
+            messages = [
+                {"key": key, "value": value} for key, value in zip(_binary(keys).to_pylist(), values, strict=True)
+            ]
+        while messages:
+            if partition is None:
+                accepted = self._producer.produce_batch(topic, messages)
+            else:
+                accepted = self._producer.produce_batch(topic, messages, partition=partition)
+            if accepted == len(messages):
+                return
+            messages = self._unsent(topic, messages)
+            self._check()
+            self._producer.poll(_POLL_S)
+
+    def _unsent(self, topic: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What a full queue left over. A gap would change the order, and any other refusal is final: both raise."""
+        failed = [index for index, message in enumerate(messages) if "_error" in message]
+        first = failed[0] if failed else len(messages)
+        errors = {_error_code(messages[index]["_error"]) for index in failed}
+        if errors != {KafkaError._QUEUE_FULL} or failed != list(range(first, len(messages))):
+            said = messages[first]["_error"] if failed else "fewer records accepted than given, without a reason"
+            raise DeliveryError(
+                f"The client refused {len(failed)} of {len(messages)} records for topic {topic!r}: {said}. Nothing of "
+                "this slot becomes visible and its records belong to the next checkpoint. A record larger than "
+                "message.max.bytes needs that setting raised here and at the topic."
+            )
+        left = messages[first:]
+        for message in left:
+            del message["_error"]
+        return left
+
+    def _one_by_one(self, topic: str, records: pa.RecordBatch, partitions: pa.Array | None) -> None:
+        count = records.num_rows
+        keys = _column(records, "key")
+        headers = _column(records, "headers")
+        timestamps = _column(records, "timestamp")
+        where = [None] * count if partitions is None else partitions.to_pylist()
+        self._refuse_negative(where)
+        for key, value, number, given, at in zip(
+            [None] * count if keys is None else _binary(keys).to_pylist(),
+            _binary(records.column("value")).to_pylist(),
+            where,
+            [None] * count if headers is None else headers.to_pylist(),
+            [None] * count if timestamps is None else _milliseconds(timestamps),
+            strict=True,
+        ):
+            extra: dict[str, Any] = {}
+            if number is not None:
+                extra["partition"] = number
+            if given is not None:
+                extra["headers"] = [(header["key"], header["value"]) for header in given]
+            if at is not None:
+                extra["timestamp"] = at
+            self._produce_one(topic, key, value, extra)
+
+    def _produce_one(self, topic: str, key: bytes | None, value: bytes | None, extra: dict[str, Any]) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, value, key, **extra)
+                return
+            except BufferError:
+                self._check()
+                self._producer.poll(_POLL_S)
+            except (KafkaException, TypeError, ValueError) as error:
+                raise DeliveryError(
+                    f"The client refused a record for topic {topic!r}: {error}. Nothing of this slot becomes visible "
+                    "and its records belong to the next checkpoint. Check the record's size, headers and partition."
+                ) from error
+
+    def _refuse_negative(self, partitions: Sequence[int | None]) -> None:
+        # A negative number would mean "any partition" to the client.
+        wrong = next((number for number in partitions if number is not None and number < 0), None)
+        if wrong is not None:
+            raise RouteError(
+                f"A record's partition column says {wrong}. Nothing of this checkpoint becomes visible and its records "
+                "stay unread. Use a partition number from 0, or null for the partitioner."
+            )
+
+    def _wait_for_room(self, records: int, size: int) -> None:
+        while True:
+            outstanding = len(self._producer)
+            confirmed = self._accepted - outstanding
+            while self._queued and self._queued[0][0] <= confirmed:
+                self._queued_bytes -= self._queued.popleft()[1]
+            if outstanding == 0:
+                return
+            if outstanding + records <= QUEUED_RECORDS and self._queued_bytes + size <= QUEUED_BYTES:
+                return
+            self._check()
+            self._producer.poll(_POLL_S)
+
+
+def _chunks(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+    size = _size(batch)
+    rows = max(1, min(CHUNK_RECORDS, CHUNK_BYTES * batch.num_rows // max(1, size)))
+    if rows >= batch.num_rows:
+        yield batch, size
+        return
+    for start in range(0, batch.num_rows, rows):
+        chunk = batch.slice(start, rows)
+        yield chunk, _size(chunk)
+
+
+def _size(batch: pa.RecordBatch) -> int:
+    columns = [batch.column(name) for name in ("key", "value") if name in batch.schema.names]
+    return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
+
+
+def _column(records: pa.RecordBatch, name: str) -> pa.Array | None:
+    """The column, or None when it is absent or says nothing."""
+    if name not in records.schema.names:
+        return None
+    column = records.column(name)
+    return None if column.null_count == len(column) else column
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    if pa.types.is_string(column.type):
+        return column.cast(pa.binary())
+    if pa.types.is_large_string(column.type):
+        return column.cast(pa.large_binary())
+    return column
+
+
+def _milliseconds(column: pa.Array) -> list[int | None]:
+    """Whole milliseconds since 1970, rounded down."""
+    per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[column.type.unit]
+    raw = column.cast(pa.int64()).to_pylist()
+    result = [None if at is None else at * 1_000 if per_ms == 0 else at // per_ms for at in raw]
+    wrong = next((at for at in result if at is not None and at <= 0), None)
+    if wrong is not None:
+        # The client takes 0 for "now", and Kafka takes no time before 1970.
+        raise DeliveryError(
+            f"A record's timestamp column says {wrong} ms since 1970, which Kafka cannot hold. Nothing of this slot "
+            "becomes visible and its records belong to the next checkpoint. Use a later time, or null for now."
+        )
+    return result
+
+
+def _error_code(error: Any) -> int | None:
+    return error.code() if isinstance(error, KafkaError) else None

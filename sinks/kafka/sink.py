@@ -1,0 +1,255 @@
+"""The Kafka sink as a job uses it: on the driver."""
+
+import re
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from connections import KafkaCluster
+from connections.admin import reach
+from coordinator.errors import ConfigurationError
+from coordinator.pipeline.interfaces import Finding, JobContext, Sink, SlotWriter
+from coordinator.pipeline.tasks import Vote
+from coordinator.protocol.settings import Duration, as_duration
+from coordinator.protocol.values import (
+    CheckpointId,
+    Claim,
+    Committable,
+    Generation,
+    JsonObject,
+    Participant,
+    ParticipantName,
+    Role,
+)
+from sinks.kafka import claims, columns, preflight
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.committer import KafkaCommitter
+from sinks.kafka.control import ControlPlane
+from sinks.kafka.identifiers import TransactionalId
+from sinks.kafka.patience import Clock
+from sinks.kafka.precommit import Owner, abort_losers, make_committables
+from sinks.kafka.receipts import RECEIPT_TOPIC
+from sinks.kafka.transactions import end_txn_version
+from sinks.kafka.writer import COMMITTED_OPTION, KafkaSlotWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["KafkaSink"]
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
+_REMEMBERED_IDS = 1_024
+"""Ids that workers are told to be free again; a worker whose id is forgotten makes a new one."""
+
+
+class KafkaSink(Sink):
+    """Writes each slot of a checkpoint in a Kafka transaction that any process can end.
+
+    cluster: bootstrap servers, or a KafkaCluster shared with the source.
+    topic: where all records go; it overrides a ``topic`` column.
+    topics: instead of `topic`, where records may go: each record's ``topic`` column says one of them; another name
+        declines the checkpoint.
+    on_lost: what happens when a transaction of a completed checkpoint is proved lost. In this release any lost one
+        halts the job, whatever is said here; ``replay`` and ``skip`` are accepted for jobs written for the next one.
+    delivery: only ``exactly_once``.
+    transaction_timeout: after which the brokers abort what nobody ended; timedelta or text such as ``"15min"``. By
+        default the brokers' cap, at most 15 min. The preflight requires the checkpoint timeout + 10 min.
+    name: the participant's name, unique within the job and the same in every run.
+
+    Columns: ``value`` (string or binary) is required; ``key``, ``topic``, ``partition`` (int),
+    ``headers`` (array<struct<key:string,value:binary>>) and ``timestamp`` are optional, others are ignored. Text is
+    UTF-8, a null value is a tombstone, and keys are partitioned as Java does unless ``partition`` says otherwise.
+
+    Raises ConfigurationError with everything that is wrong with the arguments.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster | str,
+        topic: str | None = None,
+        topics: Sequence[str] | None = None,
+        *,
+        on_lost: Literal["replay", "halt", "skip"] = "replay",
+        delivery: Literal["exactly_once"] = "exactly_once",
+        transaction_timeout: Duration | None = None,
+        name: str = "sink",
+    ) -> None:
+        problems = [
+            *_topic_problems(topic, topics),
+            *_policy_problems(on_lost, delivery),
+            *_timeout_problems(transaction_timeout),
+        ]
+        try:
+            self.cluster = KafkaCluster.of(cluster)
+        except ConfigurationError as error:
+            problems.append(f"cluster: {error}")
+        try:
+            self.participant = Participant(name=ParticipantName(name), role=Role.SINK, kind="kafka")
+        except (TypeError, ValueError) as error:
+            problems.append(f"name: {error}")
+        if problems:
+            raise ConfigurationError(
+                "This KafkaSink cannot be used; nothing was connected. Change these arguments:\n"
+                + "\n".join(f"  - {problem}" for problem in problems)
+            )
+        self.on_lost = on_lost
+        self._topic = topic
+        self.topics: tuple[str, ...] = (topic,) if topic is not None else tuple(dict.fromkeys(topics or ()))
+        """Every topic that may be written to."""
+        self._given_timeout = None if transaction_timeout is None else as_duration(transaction_timeout)
+        self._timeout: timedelta | None = None
+        self._context: JobContext | None = None
+        self._control: ControlPlane | None = None
+        self._cluster_id = ""
+        self._owner: Owner | None = None
+        self._committed: OrderedDict[str, int] = OrderedDict()
+        self._clock = Clock()
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster that answered when the sink was opened."""
+        self._opened()
+        return self._cluster_id
+
+    def open(self, context: JobContext) -> None:
+        """Reach the cluster. Raises PreflightError within about 10 s when that is impossible."""
+        self._context = context
+        self._cluster_id = reach(self.cluster)
+        self._control = ControlPlane(self.cluster)
+
+    def preflight(self) -> Sequence[Finding]:
+        control, context = self._opened()
+        check = preflight.SinkCheck(
+            cluster=self.cluster,
+            job=context.job,
+            sink=self.participant.name,
+            topics=self.topics,
+            checkpoint_timeout=context.checkpoint_timeout,
+            transaction_timeout=self._given_timeout,
+        )
+        return preflight.examine(control, check)
+
+    def begin_generation(self, generation: Generation) -> None:
+        control, context = self._opened()
+        self._owner = Owner(
+            job=context.job,
+            generation=generation,
+            cluster_name=self.cluster.name,
+            cluster_id=self._cluster_id,
+            end_txn_version=end_txn_version(control),
+        )
+        self._committed.clear()
+
+    def prepare(self, df: "DataFrame") -> "DataFrame":
+        return columns.project(df, routed=self._topic is None)
+
+    def write(self) -> SlotWriter:
+        control, _ = self._opened()
+        if self._timeout is None:
+            self._timeout = preflight.transaction_timeout(control, self._given_timeout)
+        return KafkaSlotWriter(
+            cluster=self.cluster,
+            topic=self._topic,
+            topics=self.topics,
+            transaction_timeout_ms=int(self._timeout / timedelta(milliseconds=1)),
+        )
+
+    def options(self) -> JsonObject:
+        return {COMMITTED_OPTION: dict(self._committed)}
+
+    def pre_commit(
+        self,
+        checkpoint: CheckpointId,
+        votes: Sequence[Vote],
+        inputs: Sequence[Sequence[JsonObject]],
+        *,
+        unsettled: Collection[Committable],
+    ) -> tuple[Committable, ...]:
+        """See :meth:`Sink.pre_commit`. Raises also FencedError when a newer generation has open transactions."""
+        control, _ = self._opened()
+        owner = self._granted()
+        handles = make_committables(control, owner, checkpoint, votes, inputs, self._clock)
+        keep = {handle.transaction.id for handle in handles}
+        keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}
+        abort_losers(control, owner, keep, self._clock)
+        return tuple(handle.to_committable() for handle in handles)
+
+    def settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
+        """Workers may use the ids again. Ids of earlier generations belong to processes that are gone."""
+        generation = self._granted().generation
+        for committable in committables:
+            identifier = TransactionalId.parse(KafkaCommittable.of(committable).transaction.id)
+            if identifier is None or identifier.generation != generation:
+                continue
+            self._committed[identifier.suffix] = checkpoint
+            self._committed.move_to_end(identifier.suffix)
+        while len(self._committed) > _REMEMBERED_IDS:
+            self._committed.popitem(last=False)
+
+    def committer(self) -> KafkaCommitter:
+        control, _ = self._opened()
+        return KafkaCommitter(
+            controls=[control],
+            clock=self._clock,
+            generation=lambda: self._owner.generation if self._owner is not None else None,
+        )
+
+    def read_claim(self) -> Claim | None:
+        control, context = self._opened()
+        return claims.read_claim(control, context.job, self._clock)
+
+    def write_claim(self, claim: Claim) -> None:
+        control, context = self._opened()
+        claims.write_claim(control, context.job, claim, self._clock)
+
+    def close(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        self._control = None
+
+    def _opened(self) -> tuple[ControlPlane, JobContext]:
+        if self._control is None or self._context is None:
+            raise ConfigurationError("This Kafka sink is not open. Nothing was asked or written. Call open() first.")
+        return self._control, self._context
+
+    def _granted(self) -> Owner:
+        if self._owner is None:
+            raise ConfigurationError(
+                "This Kafka sink has no generation. Nothing was asked or written. Call begin_generation() first."
+            )
+        return self._owner
+
+
+def _topic_problems(topic: object, topics: object) -> Iterator[str]:
+    if (topic is None) == (topics is None):
+        yield "topic, topics: give one of them: topic= for all records, topics=[...] to route by the topic column"
+        return
+    if topics is not None and (isinstance(topics, str) or not isinstance(topics, Sequence) or not topics):
+        yield "topics: give a list of at least one topic name"
+        return
+    for name in [topic] if topic is not None else list(topics if isinstance(topics, Sequence) else ()):
+        if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
+            yield f"topic {name!r}: use 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'"
+        elif name == RECEIPT_TOPIC:
+            yield f"topic {name!r}: keeps the receipts and stays empty; write to another topic"
+
+
+def _policy_problems(on_lost: object, delivery: object) -> Iterator[str]:
+    if on_lost not in ("replay", "halt", "skip"):
+        yield f"on_lost: {on_lost!r} is none of 'replay', 'halt', 'skip'"
+    if delivery != "exactly_once":
+        yield f"delivery: {delivery!r} is not supported, only 'exactly_once' is"
+
+
+def _timeout_problems(timeout: Duration | None) -> Iterator[str]:
+    if timeout is None:
+        return
+    try:
+        given = as_duration(timeout)
+    except (TypeError, ValueError) as error:
+        yield f"transaction_timeout: {error}"
+        return
+    if not timedelta(seconds=1) <= given <= _LONGEST_TIMEOUT:
+        yield f"transaction_timeout: {given} is not between 1 s and {_LONGEST_TIMEOUT}"
