@@ -4,6 +4,7 @@ All methods run on the driver, except the objects returned by :meth:`Source.read
 pickled, run on executors, and may import only the standard library, pyarrow and their own client library.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -149,6 +150,10 @@ class Committer(ABC):
     @abstractmethod
     def outcome(self, committable: Committable) -> Settlement:
         """What the broker and the receipt prove now, changing nothing."""
+
+    def describe(self, committable: Committable) -> str:
+        """What a committable holds, for people: where, how many records, from which input."""
+        return json.dumps(committable.document.body, sort_keys=True)
 
     @abstractmethod
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from coordinator.client.session import Session
 from coordinator.errors import HaltedError, OncewardError
@@ -95,6 +96,20 @@ class Settler:
             )
             self._on_error(failure)
 
+    def _named(
+        self, settlements: tuple[Settlement, ...], committables: tuple[Committable, ...]
+    ) -> tuple[Settlement, ...]:
+        """What is not proved committed must name its records, in the store and for whoever reads it."""
+        by_slot = {committable.slot: committable for committable in committables}
+        return tuple(
+            settlement
+            if settlement.outcome is Outcome.COMMITTED
+            else replace(
+                settlement, evidence=f"{self._committer.describe(by_slot[settlement.slot])}. {settlement.evidence}"
+            )
+            for settlement in settlements
+        )
+
     def settle(self, checkpoint: CheckpointId) -> None:
         """Commit, prove, report; then show the positions to lag tools and renew the claim."""
         committables, positions = self._work[checkpoint]
@@ -104,7 +119,7 @@ class Settler:
             if len(settlements) < len(committables):
                 return  # leaving: nothing is known of the others, the next generation asks again
             kill_point(KillPoint.DRIVER_AFTER_END_TXN)
-            self._settlements = {checkpoint: settlements}
+            self._settlements = {checkpoint: self._named(settlements, committables)}
         settlements = self._settlements[checkpoint]
         self._session.settle(checkpoint, self._sink.participant.name, settlements)
         if any(settlement.outcome is not Outcome.COMMITTED for settlement in settlements):

@@ -1,13 +1,18 @@
 """Fixtures on a real broker. One broker serves the whole session; each test has its own topics and job name."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from coordinator.dev.kafka import LocalKafka
 from coordinator.dev.kafka.command import fetch_progress
+from coordinator.pipeline.spark import make_session
 from tests.conftest import unique_name
 from tests.integration.tools import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +26,11 @@ def kafka() -> Iterator[LocalKafka]:
 def topics(kafka: LocalKafka, request: pytest.FixtureRequest) -> Topics:
     """Topics of this test on the session's broker."""
     return Topics(kafka.bootstrap_servers, unique_name(request))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """One session for all tests that run a pipeline in this process."""
+    session = make_session("tests")
+    yield session
+    session.stop()

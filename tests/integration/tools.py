@@ -1,11 +1,20 @@
 """What tests do to topics and see in them, through clients that share nothing with the code under test."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 _LIMIT_S = 30.0
 
@@ -40,6 +49,14 @@ class Topics:
 
         wait_until(led, f"{topic} has leaders")
         return topic
+
+    def configure(self, topic: str, config: Mapping[str, str]) -> None:
+        """Change settings of a topic."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        wait_for(self.admin.incremental_alter_configs([resource])[resource])
 
     def delete(self, topic: str) -> None:
         """Delete a topic and wait until the cluster has forgotten it."""
@@ -123,3 +140,34 @@ class Topics:
 def wait_for(future: "Future[object]") -> object:
     """The result of an admin call, with a limit."""
     return future.result(_LIMIT_S)
+
+
+def open_transactions_hold_back(servers: str, topic: str) -> dict[int, int]:
+    """Per partition, how many offsets a ``read_committed`` reader is kept from: high watermark - last stable offset."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    partitions = [TopicPartition(topic, p) for p in admin.list_topics(topic, _LIMIT_S).topics[topic].partitions]
+    ends = []
+    for isolation in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
+        latest = OffsetSpec.latest()
+        found = admin.list_offsets(dict.fromkeys(partitions, latest), isolation_level=isolation)
+        ends.append({p.partition: future.result(_LIMIT_S).offset for p, future in found.items()})
+    return {partition: high - ends[1][partition] for partition, high in ends[0].items()}
+
+
+def assert_exactly_once(topics: Topics, source: str, sink: str) -> None:
+    """At rest: the output holds each input record once, in order per key, and nothing is left open."""
+    held_back = open_transactions_hold_back(topics.servers, sink)
+    assert not any(held_back.values()), f"transactions are open: {held_back}"
+    given = [(key, value) for _, _, key, value in topics.read(source)]
+    seen = [(key, value) for _, _, key, value in topics.read(sink)]
+    missing, extra = Counter(given) - Counter(seen), Counter(seen) - Counter(given)
+    assert not missing, f"{missing.total()} records lost, first: {list(missing)[:3]}"
+    assert not extra, f"{extra.total()} records doubled or invented, first: {list(extra)[:3]}"
+    assert _by_key(given) == _by_key(seen), "records of one key changed their order"
+
+
+def _by_key(records: list[tuple[bytes | None, bytes | None]]) -> dict[bytes | None, list[bytes | None]]:
+    ordered: dict[bytes | None, list[bytes | None]] = {}
+    for key, value in records:
+        ordered.setdefault(key, []).append(value)
+    return ordered

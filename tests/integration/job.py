@@ -1,0 +1,40 @@
+"""A driver as a process of its own: ``python -m tests.integration.job SPEC-AS-JSON``."""
+
+import json
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+from coordinator import CheckpointSettings, Pipeline
+from coordinator.pipeline.restarts import Restart
+from sinks import KafkaSink
+from sources import KafkaSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def keep_all(df: "DataFrame") -> "DataFrame":
+    """Through the JVM, so that reader and writer are different Python workers."""
+    return df.select("key", "value")
+
+
+def main() -> int:
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    pipeline = Pipeline(
+        job=spec["job"],
+        source=KafkaSource(spec["servers"], topics=[spec["source"]], **spec.get("source_options", {})),
+        transform=keep_all if spec.get("dataframe") else None,
+        sink=KafkaSink(spec["servers"], topic=spec["sink"], **spec.get("sink_options", {})),
+        coordinator=spec.get("coordinator"),
+        settings=CheckpointSettings(**{"interval": "200ms", **spec.get("settings", {})}),
+        state_dir=spec.get("state_dir"),
+        restart=Restart(initial="100ms", maximum="1s"),
+    )
+    print("ended:", pipeline.run().value)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

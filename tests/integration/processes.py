@@ -1,0 +1,135 @@
+"""Drivers and coordinators as processes of their own: armed with kill points, watched, ended with the test run."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from coordinator.pipeline.journal import EVENTS_VARIABLE
+from tests.integration.tools import wait_until
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_the_tests() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Process:
+    """One child in its own process group; killed with everything it started when the test or the run ends."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._child = subprocess.Popen(
+                command,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_the_tests,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child.poll() is None
+
+    def wait(self, limit_s: float = 120.0) -> int:
+        """The exit code; negative = ended by that signal."""
+        try:
+            return self._child.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {limit_s:.0f} s:\n{self.tail()}") from None
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self._child.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL to the process and all that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+
+    def tail(self, characters: int = 4000) -> str:
+        return self.log.read_text(errors="replace")[-characters:]
+
+
+class World:
+    """One job's processes, its directory, its events."""
+
+    def __init__(self, directory: Path, spec: Mapping[str, Any]) -> None:
+        self.directory = directory
+        self.spec = dict(spec)
+        self._events = directory / "events"
+        self._kills = directory / "kills"
+        self._kills.mkdir(exist_ok=True)
+        self._processes: list[Process] = []
+
+    def driver(self, *, kill_at: Sequence[str] = ()) -> Process:
+        return self._start(
+            [sys.executable, "-m", "tests.integration.job", json.dumps(self.spec)], "driver.log", kill_at
+        )
+
+    def coordinator(self, address: str, *, kill_at: Sequence[str] = ()) -> Process:
+        store = f"sqlite:///{self.directory / 'coordinator.db'}"
+        command = [sys.executable, "-m", "coordinator.ops", "serve", "--listen", address, "--store", store]
+        return self._start(command, "coordinator.log", kill_at)
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        """What the drivers told so far, oldest first."""
+        if not self._events.exists():
+            return []
+        told = [json.loads(line) for line in self._events.read_text().splitlines()]
+        return [event for event in told if name is None or event["event"] == name]
+
+    def killed_at(self) -> set[str]:
+        """Kill points that ended a process, with the count they were armed with."""
+        return {marker.name for marker in self._kills.iterdir()}
+
+    def wait_for_event(self, name: str, process: Process, *, count: int = 1, limit_s: float = 90.0) -> None:
+        wait_until(
+            lambda: len(self.events(name)) >= count or not process.running,
+            f"{count} events {name}; the driver said:\n{process.tail()}",
+            limit_s,
+        )
+        assert len(self.events(name)) >= count, process.tail()
+
+    def wait_for_kill(self, point: KillPoint, count: int, process: Process) -> None:
+        wait_until(lambda: not process.running, f"the process reaches {point}", 120)
+        assert f"{point.value}:{count}" in self.killed_at(), f"{point} was not reached:\n{process.tail()}"
+        process.kill()
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+    def _start(self, command: Sequence[str], log: str, kill_at: Sequence[str]) -> Process:
+        environment = {
+            EVENTS_VARIABLE: str(self._events),
+            KILL_POINT_VARIABLE: ",".join(kill_at),
+            KILL_ONCE_VARIABLE: str(self._kills),
+        }
+        process = Process(command, self.directory / log, environment)
+        self._processes.append(process)
+        return process
+
+
+@contextmanager
+def world(directory: Path, **spec: Any) -> Iterator[World]:
+    made = World(directory, spec)
+    try:
+        yield made
+    finally:
+        made.end()

@@ -1,0 +1,174 @@
+"""The driver, its tasks and the coordinator die at every kill point, and every record still takes effect once."""
+
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from coordinator.killpoints import KillPoint
+from tests.integration.processes import world
+from tests.integration.tools import Topics, assert_exactly_once, wait_until
+
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(900)]
+
+QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "5s"}
+
+DRIVER_POINTS = [
+    point
+    for point in KillPoint
+    if point.startswith("driver.") and point not in (KillPoint.DRIVER_AFTER_ABORT, KillPoint.DRIVER_BEFORE_CLOSE)
+]
+TASK_POINTS = [point for point in KillPoint if point.startswith("task.")]
+COORDINATOR_RUNNING_POINTS = [
+    KillPoint.COORDINATOR_BEFORE_GRANT,
+    KillPoint.COORDINATOR_AFTER_GRANT,
+    KillPoint.COORDINATOR_BEFORE_TRIGGER,
+    KillPoint.COORDINATOR_AFTER_TRIGGER,
+    KillPoint.COORDINATOR_BEFORE_DECISION,
+    KillPoint.COORDINATOR_AFTER_DECISION,
+    KillPoint.COORDINATOR_BEFORE_SETTLED,
+    KillPoint.COORDINATOR_AFTER_SETTLED,
+]
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def fill(topics: Topics, source: str, records: int) -> None:
+    """``records`` per partition; the value tells order, the key its partition."""
+    for partition in range(3):
+        values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(records)]
+        topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
+
+
+def test_the_driver_dies_at_every_kill_point(topics: Topics, job: str, tmp_path: Path) -> None:
+    source, sink = topics.create("in", 3), topics.create("out", 3)
+    fill(topics, source, 5000)
+    address = free_address()
+    options = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 150}
+    with world(
+        tmp_path,
+        job=job,
+        servers=topics.servers,
+        source=source,
+        sink=sink,
+        coordinator=address,
+        source_options=options,
+        settings=QUICK,
+    ) as here:
+        here.coordinator(address)
+        for point in DRIVER_POINTS:
+            # the 4th pass of points that every checkpoint has, so that positions and ids are in full use
+            count = 1 if "open" in point or point[-5:] == "claim" or "recovery" in point else 4
+            here.wait_for_kill(point, count, here.driver(kill_at=[f"{point}:{count}"]))
+        here.wait_for_kill(
+            KillPoint.DRIVER_BEFORE_CLOSE, 1, here.driver(kill_at=[f"{KillPoint.DRIVER_BEFORE_CLOSE}:1"])
+        )
+        assert here.driver().wait() == 0
+        assert_exactly_once(topics, source, sink)
+        recovered = here.events("recovered")
+        assert sum(event["resumed"] for event in recovered) > 0, "no transaction of another process was committed"
+        assert sum(event["aborted"] for event in recovered) > 0, "no transaction of another process was aborted"
+
+
+def test_the_driver_dies_while_it_aborts(topics: Topics, job: str, tmp_path: Path) -> None:
+    source = topics.create("in", 3)
+    sink = topics.create("out", 3, config={"max.message.bytes": "2000"})
+    fill(topics, source, 100)
+    topics.fill(source, [b"x" * 5000], partition=1, key=b"key-1")
+    address = free_address()
+    with world(
+        tmp_path,
+        job=job,
+        servers=topics.servers,
+        source=source,
+        sink=sink,
+        coordinator=address,
+        source_options={"start": "earliest", "end": "latest"},
+        settings=QUICK,
+    ) as here:
+        here.coordinator(address)
+        here.wait_for_kill(KillPoint.DRIVER_AFTER_ABORT, 1, here.driver(kill_at=[f"{KillPoint.DRIVER_AFTER_ABORT}:1"]))
+        assert topics.read(sink) == [], "something of an aborted checkpoint is visible"
+        topics.configure(sink, {"max.message.bytes": "100000"})
+        assert here.driver().wait() == 0
+        assert_exactly_once(topics, source, sink)
+
+
+@pytest.mark.parametrize("dataframe", [False, True], ids=["copy", "dataframe"])
+def test_a_worker_dies_at_every_kill_point_of_a_task(topics: Topics, job: str, tmp_path: Path, dataframe: bool) -> None:
+    source, sink = topics.create("in", 3), topics.create("out", 3)
+    fill(topics, source, 2000)
+    options = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 300}
+    with world(
+        tmp_path,
+        job=job,
+        servers=topics.servers,
+        source=source,
+        sink=sink,
+        dataframe=dataframe,
+        state_dir=str(tmp_path / "state"),
+        source_options=options,
+        settings={**QUICK, "tolerable_failed_checkpoints": 10},
+    ) as here:
+        armed = [f"{point}:{count}" for count, point in enumerate(TASK_POINTS, start=1)]
+        assert here.driver(kill_at=armed).wait(300) == 0
+        assert here.killed_at() == set(armed), "a kill point was not reached"
+        assert_exactly_once(topics, source, sink)
+
+
+def test_the_coordinator_dies_at_every_kill_point_under_a_running_job(topics: Topics, job: str, tmp_path: Path) -> None:
+    source, sink = topics.create("in", 3), topics.create("out", 3)
+    fill(topics, source, 5000)
+    address = free_address()
+    with world(
+        tmp_path,
+        job=job,
+        servers=topics.servers,
+        source=source,
+        sink=sink,
+        coordinator=address,
+        source_options={"start": "earliest", "max_offsets_per_checkpoint": 150},
+        settings={**QUICK, "lease": "60s", "orphan_grace": "60s"},
+    ) as here:
+        first, *others = COORDINATOR_RUNNING_POINTS
+        coordinator = here.coordinator(address, kill_at=[f"{first}:1"])
+        driver = here.driver()
+        here.wait_for_kill(first, 1, coordinator)
+        for point in others:
+            here.wait_for_kill(point, 1, here.coordinator(address, kill_at=[f"{point}:1"]))
+        coordinator = here.coordinator(address)
+        wait_until(
+            lambda: len(topics.read(sink)) == 15000 or not driver.running, f"all is copied: {driver.tail()}", 120
+        )
+        assert {event["generation"] for event in here.events("recovered")} == {1}, "the running job was disturbed"
+        coordinator.send(signal.SIGTERM)
+        assert coordinator.wait(30) == 0
+        closing = [KillPoint.COORDINATOR_BEFORE_CLOSE, KillPoint.COORDINATOR_AFTER_CLOSE]
+        coordinator = here.coordinator(address, kill_at=[f"{closing[0]}:1"])
+        driver.send(signal.SIGTERM)
+        here.wait_for_kill(closing[0], 1, coordinator)
+        here.wait_for_kill(closing[1], 1, here.coordinator(address, kill_at=[f"{closing[1]}:1"]))
+        here.coordinator(address)
+        assert driver.wait() == 0, driver.tail()
+        assert_exactly_once(topics, source, sink)
+
+
+def test_every_kill_point_is_covered() -> None:
+    """The points above and the coordinator's abort, which tests/unit/service kills at, are the whole registry."""
+    covered = {
+        *DRIVER_POINTS,
+        *TASK_POINTS,
+        *COORDINATOR_RUNNING_POINTS,
+        KillPoint.DRIVER_AFTER_ABORT,
+        KillPoint.DRIVER_BEFORE_CLOSE,
+        KillPoint.COORDINATOR_BEFORE_ABORT,
+        KillPoint.COORDINATOR_AFTER_ABORT,
+        KillPoint.COORDINATOR_BEFORE_CLOSE,
+        KillPoint.COORDINATOR_AFTER_CLOSE,
+    }
+    assert covered == set(KillPoint)

@@ -1,0 +1,240 @@
+"""Whole pipelines on the real broker, in this process, on one Spark session."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from coordinator import CheckpointSettings, Pipeline
+from coordinator.errors import ConfigurationError, HaltedError, OncewardError, PreflightError
+from coordinator.pipeline.journal import EVENTS_VARIABLE
+from coordinator.pipeline.restarts import NO_RESTART, Restart
+from coordinator.protocol.events import CloseReason
+from sinks import KafkaSink
+from sources import KafkaSource
+from tests.integration.tools import Topics, assert_exactly_once, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Bench:
+    """Builds pipelines of one test: same job, same directory, same source."""
+
+    def __init__(self, topics: Topics, job: str, spark: "SparkSession", directory: Path) -> None:
+        self.topics, self.job, self.spark, self.directory = topics, job, spark, directory
+        self.source = topics.create("in", 3)
+        self.sink = topics.create("out", 2)
+
+    def pipeline(
+        self,
+        transform: "Callable[[DataFrame], DataFrame] | None" = None,
+        *,
+        source: dict[str, Any] | None = None,
+        sink: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Pipeline:
+        return Pipeline(
+            job=self.job,
+            source=KafkaSource(
+                self.topics.servers, topics=[self.source], **{"start": "earliest", "end": "latest", **(source or {})}
+            ),
+            sink=KafkaSink(self.topics.servers, **(sink or {"topic": self.sink})),
+            transform=transform,
+            spark=self.spark,
+            state_dir=self.directory / "state",
+            **{"settings": CheckpointSettings(interval="50ms"), "restart": NO_RESTART, **options},
+        )
+
+    def fill(self, first: int, records: int) -> None:
+        for partition in range(3):
+            values: list[bytes | None] = [b"%d-%d" % (partition, n) for n in range(first, first + records)]
+            self.topics.fill(self.source, values, partition=partition, key=b"key-%d" % partition)
+
+
+@pytest.fixture
+def bench(topics: Topics, job: str, spark: "SparkSession", tmp_path: Path) -> Bench:
+    return Bench(topics, job, spark, tmp_path)
+
+
+def test_a_bounded_copy_is_exact_and_finishes(bench: Bench) -> None:
+    bench.fill(0, 1000)
+    assert bench.pipeline().run() is CloseReason.FINISHED
+    assert_exactly_once(bench.topics, bench.source, bench.sink)
+
+
+def test_a_second_run_continues_where_the_first_has_ended(bench: Bench) -> None:
+    bench.fill(0, 100)
+    bench.pipeline(source={"end": None}, settings=CheckpointSettings(interval="50ms"))
+    unbounded = bench.pipeline(source={"end": None})
+    stopper = threading.Thread(target=_stop_when, args=(unbounded, lambda: len(bench.topics.read(bench.sink)) == 300))
+    stopper.start()
+    assert unbounded.run() is CloseReason.STOPPED
+    stopper.join()
+    bench.fill(100, 50)
+    again = bench.pipeline(source={"end": None})
+    stopper = threading.Thread(target=_stop_when, args=(again, lambda: len(bench.topics.read(bench.sink)) == 450))
+    stopper.start()
+    assert again.run() is CloseReason.STOPPED
+    stopper.join()
+    assert_exactly_once(bench.topics, bench.source, bench.sink)
+
+
+def _stop_when(pipeline: Pipeline, condition: Callable[[], bool]) -> None:
+    try:
+        wait_until(condition, "the output is complete", 120)
+    finally:
+        pipeline.stop()
+
+
+def test_a_dataframe_transform_is_applied_to_each_record_once(bench: Bench) -> None:
+    bench.fill(0, 500)
+
+    def transform(df: "DataFrame") -> "DataFrame":
+        text = F.col("value").cast("string")
+        return df.where(F.split(text, "-")[1].cast("int") % 2 == 0).select(
+            "key", F.concat(F.lit("even "), text).alias("value")
+        )
+
+    bench.pipeline(transform, source={"max_offsets_per_checkpoint": 200}).run()
+    seen = sorted(value or b"" for value in bench.topics.values(bench.sink))
+    assert seen == sorted(b"even %d-%d" % (p, n) for p in range(3) for n in range(0, 500, 2))
+
+
+def test_records_are_routed_by_a_topic_column_in_the_same_transactions(bench: Bench) -> None:
+    bench.fill(0, 100)
+    rejected = bench.topics.create("rejected", 1)
+    sink, number = bench.sink, F.split(F.col("value").cast("string"), "-")[1].cast("int")
+    bench.pipeline(
+        lambda df: df.select("key", "value", F.when(number < 10, rejected).otherwise(sink).alias("topic")),
+        sink={"topics": [sink, rejected]},
+    ).run()
+    assert len(bench.topics.read(sink)) == 270
+    assert len(bench.topics.read(rejected)) == 30
+
+
+def test_a_topic_that_was_not_declared_declines_the_checkpoint(bench: Bench) -> None:
+    bench.fill(0, 10)
+    other = bench.topics.create("other", 1)
+    with pytest.raises(OncewardError, match=other):
+        bench.pipeline(
+            lambda df: df.select("key", "value", F.lit(other).alias("topic")), sink={"topics": [bench.sink]}
+        ).run()
+    assert bench.topics.read(bench.sink) == []
+    assert bench.topics.read(other, committed=False) == []
+
+
+def test_a_plan_with_a_shuffle_reads_each_checkpoint_anew(bench: Bench) -> None:
+    bench.fill(0, 300)
+    bench.pipeline(
+        lambda df: df.repartition(2, "key").select("key", "value"), source={"max_offsets_per_checkpoint": 200}
+    ).run()
+    given = sorted(bench.topics.values(bench.source), key=str)
+    assert sorted(bench.topics.values(bench.sink), key=str) == given
+
+
+def test_an_aggregation_is_refused_unless_it_is_wanted_per_checkpoint(bench: Bench) -> None:
+    bench.fill(0, 20)
+
+    def transform(df: "DataFrame") -> "DataFrame":
+        return df.groupBy("key").count().select("key", F.col("count").cast("string").alias("value"))
+
+    with pytest.raises(ConfigurationError, match="per_checkpoint_operations"):
+        bench.pipeline(transform).run()
+    assert bench.topics.read(bench.sink, committed=False) == []
+    bench.pipeline(transform, per_checkpoint_operations=True).run()
+    assert sorted(bench.topics.values(bench.sink), key=str) == [b"20", b"20", b"20"]
+
+
+@pytest.mark.parametrize("kind", ["cached", "unrelated"])
+def test_a_transform_that_would_skip_or_repeat_records_is_refused(bench: Bench, kind: str) -> None:
+    bench.fill(0, 10)
+    kept: list[DataFrame] = []
+
+    def cached(df: "DataFrame") -> "DataFrame":
+        kept.append(df.select("key", "value").cache())
+        return kept[0]
+
+    def unrelated(df: "DataFrame") -> "DataFrame":
+        return bench.spark.range(3).select(F.col("id").cast("string").alias("value"))
+
+    with pytest.raises(ConfigurationError, match="transform"):
+        bench.pipeline(cached if kind == "cached" else unrelated).run()
+    for df in kept:
+        df.unpersist()
+    assert bench.topics.read(bench.sink, committed=False) == []
+
+
+def test_a_poison_record_fails_the_job_without_partial_output(bench: Bench) -> None:
+    bench.fill(0, 50)
+
+    def transform(df: "DataFrame") -> "DataFrame":
+        text = F.col("value").cast("string")
+        poison = F.when(text == "1-30", F.raise_error(F.lit("poisoned"))).otherwise(text)
+        return df.select("key", poison.cast("string").alias("value"))
+
+    with pytest.raises(OncewardError, match="poisoned"):
+        bench.pipeline(transform, restart=Restart(initial="10ms", maximum="10ms", attempts=1)).run()
+    assert bench.topics.read(bench.sink) == []
+    bench.pipeline().run()
+    assert_exactly_once(bench.topics, bench.source, bench.sink)
+
+
+def test_a_missing_topic_is_refused_before_anything_is_started(bench: Bench) -> None:
+    with pytest.raises(PreflightError, match="no-such-topic"):
+        bench.pipeline(sink={"topic": "no-such-topic"}).run()
+    assert not (bench.directory / "state").exists()
+
+
+def test_input_and_output_must_not_be_the_same_topic(bench: Bench) -> None:
+    with pytest.raises(PreflightError, match=bench.source):
+        bench.pipeline(sink={"topic": bench.source}).run()
+
+
+def test_a_wiped_store_is_refused_because_the_cluster_remembers_the_job(bench: Bench) -> None:
+    bench.fill(0, 10)
+    bench.pipeline().run()
+    bench.directory = bench.directory / "another"
+    with pytest.raises(OncewardError, match="store"):
+        bench.pipeline().run()
+    assert_exactly_once(bench.topics, bench.source, bench.sink)
+
+
+def test_a_lost_transaction_halts_the_job_and_names_its_records(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decision is made, then somebody aborts one of the transactions before it is committed."""
+    bench.fill(0, 20)
+    events = bench.directory / "events"
+    monkeypatch.setenv(EVENTS_VARIABLE, str(events))
+    sink = KafkaSink(bench.topics.servers, topic=bench.sink)
+    committer = sink.committer
+
+    def sabotaged() -> Any:
+        real = committer()
+        commit = real.commit
+
+        def lose_one(committables: Any, **options: Any) -> Any:
+            real.abort(committables[:1])
+            return commit(committables, **options)
+
+        real.commit = lose_one
+        return real
+
+    monkeypatch.setattr(sink, "committer", sabotaged)
+    pipeline = bench.pipeline()
+    monkeypatch.setattr(pipeline, "_sink", sink)
+    with pytest.raises(HaltedError) as halted:
+        pipeline.run()
+    message = str(halted.value)
+    assert "slot 0" in message
+    assert bench.source in message
+    assert "20" in message
+    assert len(bench.topics.read(bench.sink)) == 40, "the other slots are committed"
+    with pytest.raises(HaltedError):  # durable: the next start does not forget it
+        bench.pipeline().run()
+    assert not [e for e in map(json.loads, events.read_text().splitlines()) if e["event"] == "settled"]
