@@ -15,10 +15,6 @@ __all__ = ["KAFKA_LOGGER", "admin_client", "cluster_id", "reach"]
 KAFKA_LOGGER = logging.getLogger("onceward.kafka")
 """Where Kafka clients log. A client with a logger delivers its lines in ``poll()``: somebody must call it."""
 
-_QUIET = logging.getLogger("onceward.kafka.reach")
-_QUIET.propagate = False
-_QUIET.addHandler(logging.NullHandler())
-
 _POLL_SECONDS = 0.05
 
 
@@ -55,20 +51,21 @@ def reach(cluster: KafkaCluster, timeout: float = 10.0) -> str:
     time is over.
     """
     errors: list[KafkaError] = []
-    admin = _make(cluster, {"error_cb": errors.append}, _QUIET)
+    lines = _Lines()
+    admin = _make(cluster, {"error_cb": errors.append}, lines.logger)
     deadline = time.monotonic() + timeout
     answer = admin.describe_cluster(request_timeout=timeout)
     while not answer.done() and time.monotonic() < deadline + 1:
         admin.poll(_POLL_SECONDS)
         if any(error.code() in _HOPELESS for error in errors):
-            raise _refusal(cluster, errors)
+            raise _refusal(cluster, errors, lines.hang_up)
     try:
         return str(answer.result(timeout=0).cluster_id)
     except (KafkaException, TimeoutError) as error:
         cause = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
         if cause is not None and cause.code() not in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
             errors.append(cause)
-        raise _refusal(cluster, errors, timeout) from None
+        raise _refusal(cluster, errors, lines.hang_up, timeout) from None
 
 
 _HOPELESS = frozenset(
@@ -83,12 +80,30 @@ _HOPELESS = frozenset(
 )
 
 
-def _refusal(cluster: KafkaCluster, errors: list[KafkaError], timeout: float | None = None) -> PreflightError:
+class _Lines(logging.Handler):
+    """Keeps a client's log to itself, but for one thing that the client tells nowhere else: a broker that accepts the
+    connection and then hangs up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hang_up = ""
+        self.logger = logging.Logger("onceward.kafka.reach")
+        self.logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if "Disconnected" in text and "in state UP" in text:
+            self.hang_up = text.rpartition("]: ")[2]
+
+
+def _refusal(
+    cluster: KafkaCluster, errors: list[KafkaError], hang_up: str, timeout: float | None = None
+) -> PreflightError:
     telling = [error for error in errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
     hopeless = [error for error in telling if error.code() in _HOPELESS]
     chosen = hopeless or telling[-1:]
     error = chosen[0] if chosen else None
-    said = _said(error) if error is not None else "no broker answered at all"
+    said = _said(error) if error is not None else hang_up or "no broker answered at all"
     where = f"cluster {cluster.name!r} ({cluster.bootstrap_servers})"
     code = error.code() if error is not None else None
     if code in _HOPELESS and code != KafkaError._SSL:
@@ -97,7 +112,7 @@ def _refusal(cluster: KafkaCluster, errors: list[KafkaError], timeout: float | N
     elif code == KafkaError._SSL or "SSL" in said:
         what = f"TLS with {where} failed"
         fix = "Check security.protocol, ssl.ca.location and the name in the brokers' certificates."
-    elif "security.protocol" in said or "ApiVersion" in said:
+    elif "security.protocol" in said or (hang_up and error is None):
         what = f"{where} hangs up on us, which is what brokers do when the security protocol is another one"
         fix = "Set security.protocol to the listener's: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."
     elif code == KafkaError._RESOLVE:

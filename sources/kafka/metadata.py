@@ -24,8 +24,8 @@ __all__ = ["BrokerView", "TopicState"]
 
 _T = TypeVar("_T")
 
-_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: OffsetSpec = OffsetSpec.latest()
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()
 _UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 _REQUEST_SECONDS = 10.0
 _GRACE_SECONDS = 2.0
@@ -87,7 +87,7 @@ class BrokerView:
                     continue
                 raise self._unanswered(f"topic {name}", error.args[0]) from None
             found[name] = TopicState(
-                id=str(answer.topic_id),
+                id=_kafka_id(answer.topic_id),
                 partitions=tuple(sorted(partition.id for partition in answer.partitions)),
                 operations=frozenset(operation.name for operation in answer.authorized_operations or ()),
             )
@@ -172,3 +172,8 @@ class BrokerView:
             "Nothing was read; the next checkpoint asks again. If this stays, check that the brokers run and that the "
             "user may describe the topics."
         )
+
+
+def _kafka_id(topic_id: object) -> str:
+    """As Kafka's own tools print it: librdkafka writes the same bytes in the other base64 alphabet."""
+    return str(topic_id).replace("+", "-").replace("/", "_")

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -21,7 +21,7 @@ from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError
 from sources.kafka.faults import offset_gone
 
-__all__ = ["OWNED_SETTINGS", "KafkaSplitReader", "schema_of"]
+__all__ = ["OWNED_SETTINGS", "KafkaSplitReader", "close_idle_clients", "schema_of"]
 
 OWNED_SETTINGS: Final[Mapping[str, str]] = {
     "auto.offset.reset": "error",
@@ -120,9 +120,8 @@ class KafkaSplitReader:
         if start >= end:
             return
         build = _builder(schema_of(self.include_headers), columns, topic, partition)
-        key = (os.getpid(), self.cluster, self.group_id)
-        idle = _consumers.setdefault(key, [])
-        consumer = idle.pop() if idle else Consumer(self.settings())
+        client = (os.getpid(), self.cluster, self.group_id)
+        consumer = _take(client) or Consumer(self.settings())
         healthy = False
         try:
             consumer.assign([TopicPartition(topic, partition, start)])
@@ -140,7 +139,7 @@ class KafkaSplitReader:
         finally:
             if healthy:
                 consumer.unassign()  # else it would go on fetching
-                idle.append(consumer)
+                _keep(client, consumer)
             else:
                 consumer.close()
 
@@ -198,8 +197,36 @@ class KafkaSplitReader:
         return offset_gone(topic, partition, position=position, end=end, log_start=low, log_end=high)
 
 
-_consumers: dict[tuple[int, KafkaCluster, str], list[Consumer]] = {}
-"""Idle clients of this process. Several only when several ranges are read at a time."""
+_Client: TypeAlias = tuple[int, KafkaCluster, str]
+"""Process (a fork inherits this module, but not the client's threads), cluster, group."""
+
+_MAX_IDLE = 2
+_idle: list[tuple[_Client, Consumer]] = []
+"""Clients of this process that wait for the next task, oldest first. Several only if it serves several jobs."""
+
+
+def _take(client: _Client) -> Consumer | None:
+    for i, (known, consumer) in enumerate(_idle):
+        if known == client:
+            del _idle[i]
+            return consumer
+    return None
+
+
+def _keep(client: _Client, consumer: Consumer) -> None:
+    _idle.append((client, consumer))
+    if len(_idle) > _MAX_IDLE:
+        (pid, _, _), oldest = _idle.pop(0)
+        if pid == os.getpid():
+            oldest.close()
+
+
+def close_idle_clients() -> None:
+    """Close the clients that this process keeps for its next task."""
+    while _idle:
+        (pid, _, _), consumer = _idle.pop()
+        if pid == os.getpid():
+            consumer.close()
 
 
 _error = Message.error

@@ -129,7 +129,8 @@ class KafkaSource(Source):
         """A source may be opened again after it was closed; it remembers nothing."""
         self._cluster_id = ""
         self._ends = None
-        self._group = self._arguments.group_id or context.job
+        # The client takes nothing but str itself for a group.
+        self._group = self._arguments.group_id or str(context.job)
         self._view = BrokerView(self.cluster)
         self._discovery = Discovery(self._view, self._arguments.discovery_interval, self._monotonic)
         self._mirror = GroupMirror(self._view, self._group) if self._arguments.mirror_offsets else None

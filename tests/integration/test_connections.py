@@ -1,0 +1,133 @@
+"""First contact with a cluster: its id, or within 15 s one clear reason why not."""
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from connections import KafkaCluster
+from connections.admin import admin_client, reach
+from coordinator.dev.kafka import LocalKafka
+from coordinator.errors import ConfigurationError, PreflightError
+from sources.kafka.reader import KafkaSplitReader
+from tests.integration.tools import Topics
+
+PASSWORD = "c4n4ry-0f-the-mine"
+SASL = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanisms": "PLAIN",
+    "sasl.username": "alice",
+    "sasl.password": "env:ONCEWARD_TEST_PASSWORD",
+}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[LocalKafka]:
+    """A broker that lets in only alice."""
+    properties = {
+        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.client.plain.sasl.jaas.config": (
+            f'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{PASSWORD}";'
+        ),
+    }
+    with LocalKafka(properties=properties, heap="256m") as local:
+        yield local
+
+
+@pytest.fixture
+def password(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("ONCEWARD_TEST_PASSWORD", PASSWORD)
+    return monkeypatch
+
+
+def test_a_cluster_in_reach_tells_its_id(kafka: LocalKafka) -> None:
+    began = time.monotonic()
+    assert reach(KafkaCluster(kafka.bootstrap_servers)) == kafka.cluster_id
+    assert time.monotonic() - began < 2
+
+
+def test_one_living_server_of_several_is_enough(kafka: LocalKafka) -> None:
+    assert reach(KafkaCluster(f"127.0.0.1:{_closed_port()},{kafka.bootstrap_servers}")) == kafka.cluster_id
+
+
+@pytest.mark.parametrize("servers", ["closed port", "no-such-host.invalid:9092", "silent"])
+def test_an_unreachable_cluster_is_said_in_time(servers: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = {
+            "closed port": f"127.0.0.1:{_closed_port()}",
+            # Accepts connections and says nothing.
+            "silent": f"127.0.0.1:{silent.getsockname()[1]}",
+        }.get(servers, servers)
+        began = time.monotonic()
+        with pytest.raises(PreflightError, match=r"cannot be (reached|found)") as caught:
+            reach(KafkaCluster(address), timeout=3)
+        assert time.monotonic() - began < 5
+    assert address in str(caught.value)
+
+
+def test_the_default_patience_is_below_15_s() -> None:
+    began = time.monotonic()
+    with pytest.raises(PreflightError, match="cannot be reached"):
+        reach(KafkaCluster(f"127.0.0.1:{_closed_port()}"))
+    assert time.monotonic() - began < 15
+
+
+def test_a_secret_by_reference_opens_both_clients(guarded: LocalKafka, password: pytest.MonkeyPatch) -> None:
+    from kafka.admin import KafkaAdminClient
+
+    cluster = KafkaCluster(guarded.bootstrap_servers, config=SASL)
+    assert reach(cluster) == guarded.cluster_id
+    control = KafkaAdminClient(**cluster.control_config())
+    try:
+        assert control.describe_cluster()["cluster_id"] == guarded.cluster_id
+    finally:
+        control.close()
+
+
+def test_an_executor_reads_with_the_secret_resolved_there(guarded: LocalKafka, password: pytest.MonkeyPatch) -> None:
+    topics = Topics(guarded.internal_servers, "guarded")
+    topic = topics.create("in")
+    topics.fill(topic, [b"a", b"b"])
+    reader = KafkaSplitReader(cluster=KafkaCluster(guarded.bootstrap_servers, config=SASL), group_id="g")
+    split = {"topic": topic, "partition": 0, "start": 0, "end": 2}
+    assert [v for batch in reader(split, frozenset({"value"})) for v in batch["value"].to_pylist()] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("wrong", ["password", "user", "mechanism"])
+def test_wrong_credentials_are_told_apart_at_once_without_showing_them(
+    guarded: LocalKafka, password: pytest.MonkeyPatch, wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    config = dict(SASL)
+    if wrong == "password":
+        password.setenv("ONCEWARD_TEST_PASSWORD", f"{PASSWORD}-wrong")
+    elif wrong == "user":
+        config["sasl.username"] = "mallory"
+    else:
+        config["sasl.mechanisms"] = "SCRAM-SHA-256"
+    began = time.monotonic()
+    with pytest.raises(PreflightError, match="refused the credentials") as caught:
+        reach(KafkaCluster(guarded.bootstrap_servers, config=config))
+    assert time.monotonic() - began < 5
+    assert PASSWORD not in str(caught.value) + caplog.text
+
+
+def test_another_security_protocol_is_told_apart(guarded: LocalKafka, kafka: LocalKafka) -> None:
+    with pytest.raises(PreflightError, match=r"security\.protocol"):
+        reach(KafkaCluster(guarded.bootstrap_servers), timeout=3)
+    with pytest.raises(PreflightError, match="TLS"):
+        reach(KafkaCluster(kafka.bootstrap_servers, config={"security.protocol": "SSL"}), timeout=3)
+
+
+def test_settings_that_the_client_does_not_know_are_refused_before_anything_is_connected() -> None:
+    with pytest.raises(ConfigurationError, match=r"nonsense\.key"):
+        admin_client(KafkaCluster("127.0.0.1:1", config={"nonsense.key": 1}))
+
+
+def _closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
