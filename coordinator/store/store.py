@@ -134,7 +134,8 @@ def _translated(doing: str) -> Iterator[None]:
             ) from error
         raise StoreError(
             f"The store failed while {doing}: {text}. Whether the last write happened is unknown, so nothing is built "
-            "on it: the coordinator ends, and its next start reads what is on disk. Look at the disk's space and health."
+            "on it: the coordinator ends, and its next start reads what is on disk. Look at the disk's space and "
+            "health."
         ) from error
 
 

@@ -1,0 +1,1 @@
+"""The driver's session with its coordinator."""

@@ -1,0 +1,160 @@
+"""One call to the coordinator: always with a deadline, repeated while its outcome is unknown, refused with a reason."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from coordinator.errors import CheckpointFailedError, CoordinatorLostError, OncewardError, RefusedError
+from coordinator.wire.channel import KeepAlive
+from coordinator.wire.limits import MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES
+from coordinator.wire.malformed import MalformedError
+
+__all__ = ["UNKNOWN_OUTCOME", "Backoff", "Caller", "open_channel"]
+
+_log = logging.getLogger("onceward.client")
+
+T = TypeVar("T")
+
+UNKNOWN_OUTCOME = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,  # overloaded; the size was checked before
+        grpc.StatusCode.ABORTED,
+    }
+)
+"""Ask again: the call may or may not have been carried out, and repeating it is harmless."""
+
+_CALL_TIMEOUT_S = 5.0
+_FRAME_ALLOWANCE = 1024
+
+
+class Backoff:
+    """Waits that double from 50 ms to 1 s, with jitter, so that drivers do not come back all at once."""
+
+    def __init__(self) -> None:
+        self._next = 0.05
+
+    def next(self) -> float:
+        wait, self._next = self._next, min(self._next * 2, 1.0)
+        return wait * random.uniform(0.5, 1.0)
+
+
+def open_channel(address: str, keep_alive: KeepAlive | None = None) -> grpc.Channel:
+    """``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``; connects when first used."""
+    return grpc.insecure_channel(
+        address,
+        options=[
+            # what the environment says about proxies is meant for the web
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.enable_retries", 0),
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.min_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+            ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
+            ("grpc.max_send_message_length", MAX_REQUEST_BYTES),
+            # a channel of its own: no connection shared with an earlier, closed client
+            ("grpc.use_local_subchannel_pool", 1),
+            *(keep_alive or KeepAlive()).client_arguments(),
+        ],
+    )
+
+
+class Caller:
+    """Calls with retries. Thread-safe.
+
+    :param patience: seconds after which an unanswered call is CoordinatorLostError.
+    :param broken: tells of a coordinator in this process that has failed for good; None while it works.
+    """
+
+    def __init__(
+        self, channel: grpc.Channel, address: str, *, patience: float, broken: Callable[[], OncewardError | None]
+    ) -> None:
+        self.channel = channel
+        self.address = address
+        self.patience = patience
+        self._broken = broken
+        self._closed = threading.Event()
+
+    def call(
+        self,
+        method: Callable[..., Any],
+        request: Message,
+        decode: Callable[[Any], T],
+        *,
+        doing: str,
+        patience: float | None = None,
+    ) -> T:
+        """Raises CoordinatorLostError, RefusedError (malformed, unknown job), CheckpointFailedError (too large)."""
+        size = request.ByteSize()
+        if size > MAX_REQUEST_BYTES - _FRAME_ALLOWANCE:
+            raise CheckpointFailedError(
+                f"What has to be said for {doing} takes {size} bytes, the coordinator takes at most "
+                f"{MAX_REQUEST_BYTES}. Nothing was sent; the checkpoint is declined and its records belong to the next "
+                "one. Use fewer or larger slots, or smaller documents."
+            )
+        limit = self.patience if patience is None else patience
+        begun, backoff, warned = time.monotonic(), Backoff(), False
+        while True:
+            self.require_working(doing)
+            try:
+                answer = decode(method(request, timeout=_CALL_TIMEOUT_S))
+            except grpc.RpcError as error:
+                code, detail = error.code(), error.details() or ""
+                if code not in UNKNOWN_OUTCOME:
+                    raise self._refused(code, detail, doing) from None
+            except MalformedError as error:
+                raise self.not_understood(error, doing) from None
+            except ValueError:  # gRPC's word for a channel that was closed
+                raise self._lost(doing, "the client was closed") from None
+            else:
+                if warned:
+                    _log.info("event=coordinator_back address=%s", self.address)
+                return answer
+            if time.monotonic() - begun >= limit:
+                raise self._lost(doing, f"it did not answer for {limit:g} s: {code.name}: {detail}")
+            if not warned:
+                _log.warning(
+                    "event=coordinator_away address=%s doing=%r code=%s patience_s=%g",
+                    self.address,
+                    doing,
+                    code.name,
+                    limit,
+                )
+                warned = True
+            self._closed.wait(backoff.next())
+
+    def require_working(self, doing: str) -> None:
+        """Raises CoordinatorLostError when no answer can ever come."""
+        failure = self._broken()
+        if failure is not None:
+            raise self._lost(doing, f"its store failed: {failure}") from failure
+        if self._closed.is_set():
+            raise self._lost(doing, "the client was closed")
+
+    def close(self) -> None:
+        self._closed.set()
+        self.channel.close()
+
+    def _lost(self, doing: str, why: str) -> CoordinatorLostError:
+        return CoordinatorLostError(
+            f"The coordinator at {self.address} is lost while {doing}: {why}. Whether the last call was carried out is "
+            "unknown; nothing is guessed, no pre-committed transaction is ended. Start the coordinator, then the job."
+        )
+
+    def _refused(self, code: grpc.StatusCode, detail: str, doing: str) -> OncewardError:
+        return RefusedError(
+            f"The coordinator at {self.address} refused {doing}: {code.name}: {detail}. Its state is unchanged."
+        )
+
+    def not_understood(self, error: MalformedError, doing: str) -> OncewardError:
+        return CoordinatorLostError(
+            f"The coordinator at {self.address} answered {doing} with something that this version of onceward does not "
+            f"know ({error}). Nothing is guessed. Use the same version on both sides."
+        )

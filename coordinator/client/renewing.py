@@ -1,0 +1,35 @@
+"""The lease of one session: a thread that says that the driver is alive."""
+
+import threading
+from collections.abc import Callable
+
+from coordinator.errors import OncewardError
+
+__all__ = ["RenewThread"]
+
+
+class RenewThread:
+    """Calls ``renew`` every ``interval`` seconds until closed, or until it raised and the error was reported."""
+
+    def __init__(
+        self, interval: float, *, renew: Callable[[], object], on_error: Callable[[OncewardError], None]
+    ) -> None:
+        self._interval = interval
+        self._renew = renew
+        self._on_error = on_error
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="onceward-renew", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Does not wait: a call that is under way is harmless."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._interval):
+            try:
+                self._renew()
+            except OncewardError as error:
+                if not self._closed.is_set():
+                    self._on_error(error)
+                return

@@ -1,0 +1,271 @@
+"""What a driver does with its coordinator: connect, open the job, watch, answer, settle, leave. Synchronous.
+
+>>> client = connect("localhost:7878")
+>>> session = client.open_job(job, participants, settings, claim, driver=token)
+>>> session.start_watch(deliver)
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from coordinator.client.calls import Caller, open_channel
+from coordinator.client.renewing import RenewThread
+from coordinator.client.watching import WatchThread
+from coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
+from coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.settings import CheckpointSettings, Duration, as_duration
+from coordinator.protocol.values import (
+    CheckpointId,
+    Claim,
+    Generation,
+    JobName,
+    Participant,
+    ParticipantName,
+    Settlement,
+    Snapshot,
+)
+from coordinator.v1 import participants_pb2 as pb
+from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from coordinator.wire.answers import answer_from_wire, grant_from_wire
+from coordinator.wire.channel import KeepAlive
+from coordinator.wire.enums import CLOSE_REASON
+from coordinator.wire.limits import MAX_TEXT
+from coordinator.wire.values import (
+    claim_to_wire,
+    participant_to_wire,
+    settings_to_wire,
+    settlement_to_wire,
+    snapshot_to_wire,
+)
+
+__all__ = ["CoordinatorClient", "Session", "connect"]
+
+_log = logging.getLogger("onceward.client")
+
+_LONGEST_POLL_S = 0.5
+_ABANDON_PATIENCE_S = 2.0
+
+
+def connect(
+    address: str,
+    *,
+    patience: Duration = "60s",
+    broken: Callable[[], OncewardError | None] = lambda: None,
+    keep_alive: KeepAlive | None = None,
+) -> "CoordinatorClient":
+    """A client of the coordinator at ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``. Connects when first used.
+
+    :param patience: how long an unreachable coordinator is asked again before it counts as lost.
+    :param broken: for a coordinator in this process, ``lambda: embedded.failed``: do not wait for a broken store.
+    """
+    seconds = as_duration(patience).total_seconds()
+    return CoordinatorClient(Caller(open_channel(address, keep_alive), address, patience=seconds, broken=broken))
+
+
+class CoordinatorClient:
+    """One connection. Thread-safe."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._stub = ParticipantServiceStub(caller.channel)
+
+    def open_job(
+        self,
+        job: JobName,
+        participants: Sequence[Participant],
+        settings: CheckpointSettings,
+        claim: Claim | None,
+        *,
+        driver: str,
+        takeover: bool = False,
+        adopt: bool = False,
+        wait: Duration | None = None,
+        on_error: Callable[[OncewardError], None] = lambda _error: None,
+        on_wait: Callable[[str], None] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> "Session":
+        """Ask for the next generation, waiting out a living or just vanished driver.
+
+        :param driver: a random token of this attempt.
+        :param wait: how long to wait for another driver; its lease and a bit more by default.
+        :param on_error: called from a background thread when the session is over (FencedError, CoordinatorLostError).
+        :param on_wait: told once why it waits; logged by default.
+        :param stopping: ends the waiting with RefusedError.
+        :raises HaltedError: a person must decide first.
+        :raises RefusedError: another driver stays alive, the claim names another store, a participant is missing.
+        :raises CoordinatorLostError: it cannot be reached.
+        """
+        request = pb.OpenJobRequest(
+            job=job,
+            driver=driver,
+            participants=[participant_to_wire(participant) for participant in participants],
+            settings=settings_to_wire(settings),
+            claim=claim_to_wire(claim) if claim is not None else None,
+            takeover=takeover,
+            adopt=adopt,
+        )
+        begun, told = time.monotonic(), False
+        longest = as_duration(wait).total_seconds() if wait is not None else settings.seconds("lease") + 1.0
+        while True:
+            answer = self._caller.call(self._stub.OpenJob, request, _opened, doing=f"opening job {job}")
+            match answer.verdict:
+                case Verdict.ACCEPTED | Verdict.DUPLICATE if answer.grant is not None:
+                    return Session(self._caller, job, answer.grant, on_error)
+                case Verdict.BUSY:
+                    if wait is None:
+                        longest = max(longest, answer.retry_after + 1.0)
+                case Verdict.HALTED:
+                    raise HaltedError(_sentence(answer.detail))
+                case _:
+                    raise RefusedError(f"The coordinator refused to open job {job}: {_sentence(answer.detail)}")
+            if time.monotonic() - begun >= longest or stopping():
+                raise RefusedError(
+                    f"Job {job} was not opened: {answer.detail}. Nothing was read or written. Stop the other driver, "
+                    "or take the job over explicitly: correctness is kept, the other driver is fenced."
+                )
+            if not told:
+                told = True
+                if on_wait is not None:
+                    on_wait(answer.detail)
+                else:
+                    _log.info("job=%s event=waiting_for_driver up_to_s=%g detail=%r", job, longest, answer.detail)
+            time.sleep(min(max(answer.retry_after, 0.01), _LONGEST_POLL_S))
+
+    def close(self) -> None:
+        """Close the connection. Sessions are closed by themselves."""
+        self._caller.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Session:
+    """One generation of a job. Thread-safe. Renews its lease from the beginning.
+
+    All calls raise FencedError when a newer generation owns the job, CoordinatorLostError when the coordinator cannot
+    be reached, RefusedError when it does not know the job or what was said means nothing.
+    """
+
+    def __init__(self, caller: Caller, job: JobName, grant: Grant, on_error: Callable[[OncewardError], None]) -> None:
+        self._caller = caller
+        self._stub = ParticipantServiceStub(caller.channel)
+        self._on_error = on_error
+        self._watch: WatchThread | None = None
+        self.job = job
+        self.grant = grant
+        self.generation: Generation = grant.generation
+        self._renewing = RenewThread(grant.lease / 3, renew=self._renew, on_error=on_error)
+
+    def start_watch(self, deliver: Callable[[Instruction], None]) -> None:
+        """Have ``deliver`` called, from one background thread, with what is wanted; repeats are possible.
+
+        Do it soon after opening: a driver without a stream may be replaced after ``stream_grace``. No checkpoint is
+        triggered before.
+        """
+        request = pb.WatchRequest(job=self.job, generation=self.generation)
+        self._watch = WatchThread(self._caller, request, deliver=deliver, on_error=self._on_error)
+
+    def acknowledge(
+        self, checkpoint: CheckpointId, participant: ParticipantName, base: CheckpointId, snapshot: Snapshot
+    ) -> Answer:
+        """Raises CheckpointFailedError, before anything is sent, when the snapshot is too large."""
+        doing = f"acknowledging checkpoint {checkpoint} for {participant}"
+        try:
+            message = snapshot_to_wire(snapshot)
+        except (ValueError, TypeError) as error:
+            raise RefusedError(f"Not sent while {doing}: a document is not JSON: {error}.") from error
+        request = pb.AcknowledgeRequest(
+            job=self.job,
+            generation=self.generation,
+            checkpoint=checkpoint,
+            participant=participant,
+            base=base,
+            snapshot=message,
+        )
+        return self._unless_fenced(self._caller.call(self._stub.Acknowledge, request, _answered, doing=doing))
+
+    def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> Answer:
+        """Have the checkpoint aborted."""
+        request = pb.DeclineRequest(
+            job=self.job,
+            generation=self.generation,
+            checkpoint=checkpoint,
+            participant=participant,
+            reason=reason[:MAX_TEXT],
+        )
+        doing = f"declining checkpoint {checkpoint} for {participant}"
+        return self._unless_fenced(self._caller.call(self._stub.Decline, request, _answered, doing=doing))
+
+    def settle(
+        self, checkpoint: CheckpointId, participant: ParticipantName, settlements: Sequence[Settlement]
+    ) -> Answer:
+        """Report outcomes of a completed checkpoint's committables."""
+        request = pb.SettleRequest(
+            job=self.job,
+            generation=self.generation,
+            checkpoint=checkpoint,
+            participant=participant,
+            settlements=[settlement_to_wire(settlement) for settlement in settlements],
+        )
+        doing = f"settling checkpoint {checkpoint} for {participant}"
+        return self._unless_fenced(self._caller.call(self._stub.Settle, request, _answered, doing=doing))
+
+    def close(self, reason: CloseReason, detail: str = "") -> None:
+        """Leave: ends stream and lease, then tells the coordinator, as long as it takes."""
+        self._end_threads()
+        self._unless_fenced(self._close(reason, detail, None))
+
+    def abandon(self, detail: str) -> None:
+        """Leave after a failure, if the coordinator can be told quickly; else the lease runs out. Never raises."""
+        self._end_threads()
+        with contextlib.suppress(OncewardError):
+            self._close(CloseReason.FAILED, detail, _ABANDON_PATIENCE_S)
+
+    def _close(self, reason: CloseReason, detail: str, patience: float | None) -> Answer:
+        request = pb.CloseJobRequest(
+            job=self.job,
+            generation=self.generation,
+            reason=CLOSE_REASON.to_wire(reason),  # type: ignore[arg-type]
+            detail=detail[:MAX_TEXT],
+        )
+        doing = f"closing job {self.job}"
+        return self._caller.call(self._stub.CloseJob, request, _answered, doing=doing, patience=patience)
+
+    def _renew(self) -> None:
+        request = pb.RenewRequest(job=self.job, generation=self.generation)
+        self._unless_fenced(self._caller.call(self._stub.Renew, request, _answered, doing="renewing the lease"))
+
+    def _end_threads(self) -> None:
+        self._renewing.close()
+        if self._watch is not None:
+            self._watch.close()
+
+    def _unless_fenced(self, answer: Answer) -> Answer:
+        if answer.verdict is Verdict.FENCED:
+            raise FencedError(
+                f"Generation {self.generation} of job {self.job} is over: {answer.detail}. What is decided will be "
+                "settled by the generation that follows; this process ends no more transactions."
+            )
+        return answer
+
+
+def _opened(response: pb.OpenJobResponse) -> Answer:
+    grant = grant_from_wire(response.grant) if response.HasField("grant") else None
+    return answer_from_wire(response.answer, grant)
+
+
+def _answered(
+    response: pb.AcknowledgeResponse | pb.DeclineResponse | pb.SettleResponse | pb.RenewResponse | pb.CloseJobResponse,
+) -> Answer:
+    return answer_from_wire(response.answer)
+
+
+def _sentence(detail: str) -> str:
+    return detail[:1].upper() + detail[1:] + ("" if detail.endswith(".") else ".")

@@ -1,0 +1,111 @@
+"""The instruction stream of one session: a thread that keeps it up and delivers what comes."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from coordinator.client.calls import UNKNOWN_OUTCOME, Backoff, Caller
+from coordinator.errors import CoordinatorLostError, FencedError, OncewardError
+from coordinator.protocol.answers import Instruction
+from coordinator.v1 import participants_pb2 as pb
+from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from coordinator.wire.answers import instruction_from_wire
+from coordinator.wire.malformed import MalformedError
+
+__all__ = ["WatchThread"]
+
+_log = logging.getLogger("onceward.client")
+
+
+class WatchThread:
+    """Delivers instructions until closed or until it has reported an error; instructions may repeat."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        request: pb.WatchRequest,
+        *,
+        deliver: Callable[[Instruction], None],
+        on_error: Callable[[OncewardError], None],
+    ) -> None:
+        self._caller = caller
+        self._stub = ParticipantServiceStub(caller.channel)
+        self._request = request
+        self._deliver = deliver
+        self._on_error = on_error
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._call: Any = None
+        self._thread = threading.Thread(target=self._run, name="onceward-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the stream; no instruction is delivered afterwards, unless called from a delivery."""
+        self._closed.set()
+        with self._lock:
+            if self._call is not None:
+                self._call.cancel()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._keep_watching()
+        except OncewardError as error:
+            if not self._closed.is_set():
+                self._on_error(error)
+
+    def _keep_watching(self) -> None:
+        backoff, away_since = Backoff(), time.monotonic()
+        while not self._closed.is_set():
+            self._caller.require_working("watching for instructions")
+            connected = self._watch_once()
+            if self._closed.is_set():
+                return
+            if connected:
+                _log.warning("event=stream_lost address=%s", self._caller.address)
+                backoff, away_since = Backoff(), time.monotonic()
+            elif time.monotonic() - away_since >= self._caller.patience:
+                raise CoordinatorLostError(
+                    f"The coordinator at {self._caller.address} has been unreachable for {self._caller.patience:g} s. "
+                    "No pre-committed transaction is ended without its decision. Start the coordinator, then the job."
+                )
+            self._closed.wait(backoff.next())
+
+    def _watch_once(self) -> bool:
+        """One stream, to its end. True when it was up. Raises FencedError and CoordinatorLostError."""
+        connected = False
+        try:
+            with self._lock:
+                if self._closed.is_set():
+                    return False
+                self._call = self._stub.Watch(self._request)
+            self._call.initial_metadata()  # the service sends it once the stream counts
+            connected = self._call.is_active()
+            for response in self._call:
+                connected = True
+                if response.WhichOneof("content") == "end":
+                    raise FencedError(
+                        f"Generation {self._request.generation} of job {self._request.job} is over: "
+                        f"{response.end.detail}. What is decided will be settled by the generation that follows."
+                    )
+                instruction = instruction_from_wire(response.instruction)
+                if self._closed.is_set():
+                    break
+                self._deliver(instruction)
+        except grpc.RpcError as error:
+            code = error.code()
+            if code not in UNKNOWN_OUTCOME and code is not grpc.StatusCode.CANCELLED:
+                raise CoordinatorLostError(
+                    f"The coordinator at {self._caller.address} refuses to instruct job {self._request.job}: "
+                    f"{code.name}: {error.details()}. Is it another store? Nothing more is done. Start the job again."
+                ) from None
+        except MalformedError as error:
+            raise self._caller.not_understood(error, "watching for instructions") from None
+        except ValueError:
+            raise CoordinatorLostError("The client was closed while it was watching for instructions.") from None
+        return connected

@@ -1,0 +1,79 @@
+"""What the coordinator is told about documents by plug-ins: it never looks inside them itself.
+
+Entry-point group ``onceward.documents``: the name is a document kind, the value a callable ``(document, base) -> None``
+that raises ValueError for a version that it does not know, for a body that means nothing, and for positions that go
+backwards from ``base``, the same participant's positions in the last completed checkpoint. Other kinds are kept unread.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Self, TypeAlias
+
+from coordinator.errors import ConfigurationError
+from coordinator.protocol.events import Acknowledge
+from coordinator.protocol.state import JobState
+from coordinator.protocol.values import Document
+
+__all__ = ["DOCUMENT_CHECKERS", "Checkers", "DocumentChecker"]
+
+DOCUMENT_CHECKERS = "onceward.documents"
+
+DocumentChecker: TypeAlias = Callable[[Document, Document | None], None]
+
+
+class Checkers:
+    """The plugged-in checkers by document kind."""
+
+    def __init__(self, checkers: Mapping[str, DocumentChecker]) -> None:
+        self._checkers = dict(checkers)
+
+    @classmethod
+    def installed(cls) -> Self:
+        """Those of installed distributions. Raises ConfigurationError for one that cannot be loaded."""
+        checkers: dict[str, DocumentChecker] = {}
+        for point in entry_points(group=DOCUMENT_CHECKERS):
+            try:
+                checkers[point.name] = point.load()
+            except (ImportError, AttributeError) as error:
+                raise ConfigurationError(
+                    f"The checker for documents of kind {point.name} ({point.value}) cannot be loaded: {error}. "
+                    "Without it wrong positions would be taken for right; nothing was started. Repair the installation."
+                ) from error
+        return cls(checkers)
+
+    def problem(self, state: JobState, event: Acknowledge) -> str | None:
+        """Why an acknowledgement of the pending checkpoint must be refused; None when nothing speaks against it.
+
+        Acknowledgements of other checkpoints or generations are left to the protocol: it refuses them anyway.
+        """
+        durable = state.durable
+        if (
+            durable.driver is None
+            or durable.generation != event.generation
+            or state.pending is None
+            or state.pending.id != event.checkpoint
+            or state.pending.base != event.base
+        ):
+            return None
+        if event.snapshot.positions is not None:
+            before = durable.completed.snapshots.get(event.participant) if durable.completed is not None else None
+            problem = self._check(event.snapshot.positions, before.positions if before is not None else None)
+            if problem is not None:
+                return f"positions of {event.participant}: {problem}"
+        for committable in event.snapshot.committables:
+            problem = self._check(committable.document, None)
+            if problem is not None:
+                return f"slot {committable.slot} of {event.participant}: {problem}"
+        return None
+
+    def _check(self, document: Document, base: Document | None) -> str | None:
+        checker = self._checkers.get(document.kind)
+        if checker is None:
+            return None
+        try:
+            checker(document, base)
+        except ValueError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 - what a checker cannot digest cannot be trusted
+            return f"its checker failed: {type(error).__name__}: {error}"
+        return None

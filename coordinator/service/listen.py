@@ -1,0 +1,57 @@
+"""Where to listen: loopback only, unless somebody says otherwise, because there is no TLS yet."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from coordinator.errors import ConfigurationError
+
+__all__ = ["DEFAULT_LISTEN", "Listen", "parse_listen"]
+
+DEFAULT_LISTEN = "127.0.0.1:7878"
+
+_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^\]]+)\]|(?P<plain>[^:\[\]]*)):(?P<port>\d{1,5})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listen:
+    """A host, without brackets, and a port; 0 for any free one."""
+
+    host: str
+    port: int
+
+    def with_port(self, port: int) -> str:
+        """As gRPC and people write it."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+    @property
+    def target(self) -> str:
+        return self.with_port(self.port)
+
+    @property
+    def loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False  # a name may lead anywhere
+
+
+def parse_listen(text: str, *, anywhere: bool = False) -> Listen:
+    """``HOST:PORT`` or ``[IPV6]:PORT``. Raises ConfigurationError, also for other places unless ``anywhere``."""
+    match = _ADDRESS.fullmatch(text.strip())
+    host = (match["bracketed"] or match["plain"]) if match else ""
+    if match is None or not host or int(match["port"]) > 65535:
+        raise ConfigurationError(
+            f"{text!r} is no address to listen on. Nothing was started. Write HOST:PORT or [IPV6]:PORT, "
+            f"for example {DEFAULT_LISTEN}"
+        )
+    listen = Listen(host=host, port=int(match["port"]))
+    if not listen.loopback and not anywhere:
+        raise ConfigurationError(
+            f"{text} can be reached from other machines, and there is no TLS yet: anybody there could stop jobs and "
+            "decide checkpoints. Nothing was started. Listen on 127.0.0.1, or say --insecure-listen-anywhere if only "
+            "trusted machines reach it."
+        )
+    return listen

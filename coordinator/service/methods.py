@@ -1,0 +1,79 @@
+"""RPC methods from plain functions. Requests arrive as bytes, so that we refuse malformed ones ourselves."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf import message_factory
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from coordinator.errors import StoreError
+from coordinator.service.engine import UnknownJobError
+from coordinator.wire.malformed import MalformedError
+
+__all__ = ["STORE_FAILED", "Function", "parse", "service_handler"]
+
+STORE_FAILED = "the coordinator's store failed; it ends, and its next start reads what is on disk"
+
+Function = Callable[[Any], Message]
+"""A request in, a response out; raises MalformedError, UnknownJobError, StoreError."""
+
+Stream = Callable[[Any, "grpc.aio.ServicerContext[bytes, bytes]"], Any]
+"""A coroutine function that writes serialized responses itself."""
+
+
+def service_handler(
+    service: ServiceDescriptor, functions: Mapping[str, Function], streams: Mapping[str, Stream]
+) -> grpc.GenericRpcHandler:
+    """A handler for every method of ``service``; raises KeyError when one has no function of its snake_case name."""
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    for method in service.methods:
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
+        if method.server_streaming:
+            handlers[method.name] = grpc.unary_stream_rpc_method_handler(_streaming(method, streams[name]))
+        else:
+            handlers[method.name] = grpc.unary_unary_rpc_method_handler(_unary(method, functions[name]))
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def parse(method: MethodDescriptor, data: bytes) -> Message:
+    """Raises MalformedError."""
+    try:
+        return message_factory.GetMessageClass(method.input_type).FromString(data)
+    except DecodeError as error:
+        raise MalformedError(f"not a {method.input_type.full_name} message: {error}") from None
+
+
+def _unary(method: MethodDescriptor, function: Function) -> Any:
+    async def call(data: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
+        try:
+            return function(parse(method, data)).SerializeToString()
+        except (MalformedError, UnknownJobError, StoreError) as error:
+            await _refuse(context, error)
+            raise
+
+    return call
+
+
+def _streaming(method: MethodDescriptor, stream: Stream) -> Any:
+    async def call(data: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
+        try:
+            await stream(parse(method, data), context)
+        except (MalformedError, UnknownJobError, StoreError) as error:
+            await _refuse(context, error)
+
+    return call
+
+
+async def _refuse(
+    context: "grpc.aio.ServicerContext[bytes, bytes]", error: MalformedError | UnknownJobError | StoreError
+) -> None:
+    match error:
+        case MalformedError():
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:1000])
+        case UnknownJobError():
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        case StoreError():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, STORE_FAILED)

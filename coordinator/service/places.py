@@ -1,0 +1,65 @@
+"""Where an embedded coordinator keeps its things, and how commands find it."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from coordinator.errors import ConfigurationError
+
+__all__ = ["STATE_DIR_VARIABLE", "StateDirectory", "state_directory"]
+
+STATE_DIR_VARIABLE = "ONCEWARD_STATE_DIR"
+
+_DEFAULT = ".onceward"
+_LONGEST_SOCKET_PATH = 100  # the kernel takes 107 bytes
+
+
+def state_directory(given: str | os.PathLike[str] | None = None) -> Path:
+    """The directory given, or ``$ONCEWARD_STATE_DIR``, or ``./.onceward``."""
+    return Path(given if given is not None else os.environ.get(STATE_DIR_VARIABLE) or _DEFAULT).absolute()
+
+
+class StateDirectory:
+    """Paths below one state directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store_url = f"sqlite:///{path / 'store.db'}"
+        self._address_file = path / "coordinator.address"
+        self._scratch: Path | None = None
+
+    def socket(self) -> Path:
+        """A path for the Unix socket: inside the directory, or in a private one where the path would be too long."""
+        path = self.path / "coordinator.sock"
+        if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
+            self._scratch = Path(tempfile.mkdtemp(prefix="onceward-"))
+            path = self._scratch / "coordinator.sock"
+        # one of a killed process; we hold the store's lock, so nobody listens there
+        path.unlink(missing_ok=True)
+        return path
+
+    def publish(self, address: str) -> None:
+        """Let commands find the coordinator; the file is complete whenever it can be seen."""
+        fresh = self._address_file.with_name(self._address_file.name + ".new")
+        fresh.write_text(address + "\n", encoding="utf-8")
+        fresh.replace(self._address_file)
+
+    def published(self) -> str:
+        """The address. Raises ConfigurationError when no coordinator has left one; it may be gone nevertheless."""
+        try:
+            return self._address_file.read_text(encoding="utf-8").strip()
+        except OSError:
+            raise ConfigurationError(
+                f"No coordinator is running on {self.path}: there is no address in it. Give --coordinator HOST:PORT "
+                f"for a server, or --state-dir (or {STATE_DIR_VARIABLE}) for a job with its own coordinator."
+            ) from None
+
+    def clean(self) -> None:
+        """Take back address and socket."""
+        with contextlib.suppress(OSError):
+            self._address_file.unlink(missing_ok=True)
+            (self.path / "coordinator.sock").unlink(missing_ok=True)
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)

@@ -1,0 +1,43 @@
+"""``onceward serve``: one coordinator in the foreground."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from coordinator.service.listen import Listen
+from coordinator.service.server import CoordinatorServer, ServerOptions
+from coordinator.store.store import Store
+
+__all__ = ["serve"]
+
+
+def serve(listen: Listen, store_url: str, options: ServerOptions, announce: Callable[[str, str], None]) -> None:
+    """Serve until SIGTERM or SIGINT. Raises StoreError as soon as the store fails, ConfigurationError at the start.
+
+    :param announce: called once with the address and the store's id when calls are taken.
+    """
+    store = Store.open(store_url)
+    try:
+        asyncio.run(_serve(listen, store, options, announce))
+    finally:
+        store.close()
+
+
+async def _serve(listen: Listen, store: Store, options: ServerOptions, announce: Callable[[str, str], None]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # An event is handled in one piece on this loop: a signal is seen between two of them, never inside a decision.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = CoordinatorServer(store, options=options)
+    (port,) = await server.start(listen.target)
+    announce(listen.with_port(port), store.store_id)
+    stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(server.failed())
+    try:
+        await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        failed.cancel()
+        await server.stop()
+    if server.engine.failure is not None:
+        raise server.engine.failure

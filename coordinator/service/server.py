@@ -1,0 +1,146 @@
+"""The gRPC server around the engine, on one event loop."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+
+from coordinator.errors import ConfigurationError, StoreError
+from coordinator.protocol.values import JobName
+from coordinator.service.documents import Checkers
+from coordinator.service.engine import Engine
+from coordinator.service.operators import operator_service
+from coordinator.service.participants import participant_service
+from coordinator.service.watchers import Watchers
+from coordinator.store.store import Store
+from coordinator.v1 import operators_pb2, participants_pb2
+from coordinator.wire.channel import KeepAlive
+from coordinator.wire.limits import MAX_CONCURRENT_RPCS, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES
+
+__all__ = ["CoordinatorServer", "ServerOptions"]
+
+_SERVICES = tuple(
+    service.full_name
+    for file in (participants_pb2, operators_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+)
+_SOONEST_TICK_S = 0.001
+_GRACE_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """What an operator can choose."""
+
+    reflection: bool = False
+    max_concurrent_rpcs: int = MAX_CONCURRENT_RPCS
+    keep_alive: KeepAlive = field(default_factory=KeepAlive)
+
+
+def _wall() -> datetime:
+    return datetime.now(UTC)
+
+
+class CoordinatorServer:
+    """Create, start and stop it inside one running event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        options: ServerOptions | None = None,
+        checkers: Checkers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = _wall,
+    ) -> None:
+        """Raises StoreError when the store cannot be read, ConfigurationError for a broken plug-in."""
+        self._options = options or ServerOptions()
+        self._watchers = Watchers()
+        self._due = asyncio.Event()
+        self._failed = asyncio.Event()
+        self.engine = Engine(
+            store,
+            clock=clock,
+            wall=wall,
+            checkers=checkers if checkers is not None else Checkers.installed(),
+            changed=self._changed,
+            failed=self._failed.set,
+        )
+        self._health = health.aio.HealthServicer()
+        self._server = self._make_server()
+        self._ticker: asyncio.Task[None] | None = None
+
+    async def start(self, *targets: str) -> list[int]:
+        """Listen on gRPC targets such as ``127.0.0.1:7878`` or ``unix:/path``; returns their ports (1 for a socket).
+
+        Raises ConfigurationError when one cannot be bound.
+        """
+        ports = []
+        for target in targets:
+            try:
+                ports.append(self._server.add_insecure_port(target))
+            except RuntimeError:
+                raise ConfigurationError(
+                    f"Cannot listen on {target}: it is taken, or not an address of this machine. Nothing was started. "
+                    "Choose another with --listen, or stop what uses it."
+                ) from None
+        await self._server.start()
+        self._ticker = asyncio.create_task(self._tick())
+        for service in ("", *_SERVICES):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        return ports
+
+    async def failed(self) -> None:
+        """Returns once the store has failed; see ``engine.failure``."""
+        await self._failed.wait()
+
+    async def stop(self, grace: float = _GRACE_S) -> None:
+        """Take no more calls, let those in hand finish, end the streams. Decisions are made whole or not at all."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._ticker
+        await self._health.enter_graceful_shutdown()
+        self._watchers.stop()
+        await self._server.stop(grace)
+
+    def _make_server(self) -> grpc.aio.Server:
+        server = grpc.aio.server(
+            options=[
+                # a second coordinator on the same port must fail, not share it
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+                ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
+                *self._options.keep_alive.server_arguments(),
+            ],
+            maximum_concurrent_rpcs=self._options.max_concurrent_rpcs,
+        )
+        server.add_generic_rpc_handlers(
+            (participant_service(self.engine, self._watchers), operator_service(self.engine, self._watchers))
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if self._options.reflection:
+            names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server)
+        return server
+
+    def _changed(self, job: JobName) -> None:
+        self._watchers.wake(job)
+        self._due.set()
+
+    async def _tick(self) -> None:
+        """Let time act when it is due, and not more often."""
+        while self.engine.failure is None:
+            self._due.clear()
+            deadline = self.engine.next_deadline()
+            wait = None if deadline is None else max(deadline - self.engine.clock(), _SOONEST_TICK_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), wait)
+            with contextlib.suppress(StoreError):  # kept in engine.failure, which ends the process
+                self.engine.tick()

@@ -1,0 +1,107 @@
+"""The instruction streams: at most one per job, always showing what is wanted now."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import grpc
+
+from coordinator.protocol.answers import Answer, Instruction, Verdict
+from coordinator.protocol.events import StreamLost
+from coordinator.protocol.values import Generation, JobName
+from coordinator.service.engine import Engine
+from coordinator.service.methods import STORE_FAILED
+from coordinator.v1 import participants_pb2 as pb
+from coordinator.wire import requests
+from coordinator.wire.answers import answer_to_wire, instruction_to_wire
+from coordinator.wire.malformed import as_job
+
+__all__ = ["Watchers"]
+
+_END = pb.WatchResponse(
+    end=answer_to_wire(
+        Answer(
+            verdict=Verdict.FENCED,
+            detail="a newer generation owns the job or this one was ended; change nothing more and stop",
+        )
+    )
+).SerializeToString()
+
+
+@dataclass(eq=False, kw_only=True)
+class _Watcher:
+    generation: Generation
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    replaced: bool = False
+
+
+class Watchers:
+    """Level-triggered: nothing is queued, so a slow driver costs no memory and a new stream misses nothing."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[JobName, _Watcher] = {}
+        self._stopping = False
+
+    def wake(self, job: JobName) -> None:
+        """What is wanted of ``job`` may have changed."""
+        watcher = self._watchers.get(job)
+        if watcher is not None:
+            watcher.changed.set()
+
+    def stop(self) -> None:
+        """End all streams; drivers come back when the coordinator does."""
+        self._stopping = True
+        for watcher in self._watchers.values():
+            watcher.changed.set()
+
+    def connected(self, job: JobName) -> bool:
+        return job in self._watchers
+
+    async def watch(
+        self, engine: Engine, request: pb.WatchRequest, context: "grpc.aio.ServicerContext[bytes, bytes]"
+    ) -> None:
+        """Serve one stream until it breaks, is replaced or fenced, or the coordinator stops."""
+        job, event = as_job(request.job), requests.watch(request, engine.clock())
+        if engine.handle(job, event).verdict is Verdict.FENCED:
+            await context.write(_END)
+            return
+        watcher = _Watcher(generation=event.generation)
+        before = self._watchers.get(job)
+        self._watchers[job] = watcher
+        if before is not None:
+            before.replaced = True
+            before.changed.set()
+        try:
+            await context.send_initial_metadata(())
+            await self._show(engine, job, watcher, context)
+        finally:
+            if self._watchers.get(job) is watcher:
+                del self._watchers[job]
+                if not self._stopping and engine.failure is None:
+                    engine.handle(job, StreamLost(now=engine.clock(), generation=watcher.generation))
+
+    async def _show(
+        self,
+        engine: Engine,
+        job: JobName,
+        watcher: _Watcher,
+        context: "grpc.aio.ServicerContext[bytes, bytes]",
+    ) -> None:
+        shown: tuple[Instruction, ...] = ()
+        while True:
+            watcher.changed.clear()
+            if engine.failure is not None:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, STORE_FAILED)
+            if self._stopping:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator is stopping")
+            if watcher.replaced:
+                await context.abort(grpc.StatusCode.ABORTED, "a newer stream of this generation replaces this one")
+            wanted = engine.wanted(job, watcher.generation)
+            if wanted is None:
+                await context.write(_END)
+                return
+            for instruction in wanted:
+                if instruction not in shown:
+                    response = pb.WatchResponse(instruction=instruction_to_wire(instruction))
+                    await context.write(response.SerializeToString())
+            shown = wanted
+            await watcher.changed.wait()
