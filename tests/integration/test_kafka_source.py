@@ -1,5 +1,9 @@
 """The Kafka source against a real broker: where it starts, what it plans, what it refuses to go on from."""
 
+import json
+import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -407,6 +411,57 @@ def test_log_append_time_is_told_as_spark_does(topics: Topics, opened: Opener) -
     source = opened([topic], start="earliest")
     [row] = records(source, source.plan(source.resolve()), frozenset({"timestampType"}))
     assert row["timestampType"] == 1
+
+
+_SPARK = """
+import json, sys
+from pyspark.sql import SparkSession
+from connections import KafkaCluster
+from sources.kafka.reader import KafkaSplitReader
+
+servers, topic, schema = sys.argv[1:]
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.sql.session.timeZone", "America/New_York")
+    .getOrCreate()
+)
+read = KafkaSplitReader(cluster=KafkaCluster(servers), group_id="g", include_headers=True)
+
+def rows(numbers):
+    for _ in numbers:
+        split = {"topic": topic, "partition": 0, "start": 0, "end": 2}
+        columns = "key value topic partition offset timestamp timestampType headers"
+        yield from read(split, frozenset(columns.split()))
+
+df = spark.range(1).mapInArrow(rows, schema)
+seen = df.selectExpr("string(value)", "unix_millis(timestamp)", "offset", "timestampType", "size(headers)").collect()
+print(json.dumps([list(row) for row in seen]))
+assert df.selectExpr("headers[0].value v").where("v is not null").count() == 1
+"""
+
+
+def test_spark_takes_the_batches_as_the_schema_says_in_any_time_zone(topics: Topics, opened: Opener) -> None:
+    topic = topics.create("in")
+    producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
+    producer.produce(topic, b"one", timestamp=1_700_000_000_123, headers=[("a", b"1")])
+    producer.produce(topic, b"two", timestamp=1_700_000_000_124)
+    assert producer.flush(30) == 0
+    schema = opened([topic], include_headers=True).schema
+    done = subprocess.run(
+        [sys.executable, "-c", _SPARK, topics.servers, topic, schema],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.getcwd()},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.strip().splitlines()[-1]) == [
+        ["one", 1_700_000_000_123, 0, 0, 1],
+        ["two", 1_700_000_000_124, 1, 0, None],
+    ]
 
 
 # -- memory

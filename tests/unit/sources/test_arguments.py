@@ -1,0 +1,117 @@
+"""A source that cannot work is refused where it is written, with everything that is wrong."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from connections import KafkaCluster
+from coordinator.errors import CheckpointFailedError, ConfigurationError
+from coordinator.protocol.values import Role
+from sources import KafkaSource
+from sources.kafka.faults import halt_for, offset_gone, offset_gone_in
+from sources.kafka.resolution import milliseconds
+from sources.kafka.starts import bound_text
+
+
+def test_a_source_needs_only_a_cluster_and_topics() -> None:
+    source = KafkaSource("a:1", ["orders"])
+    assert (source.participant.name, source.participant.role, source.participant.kind) == (
+        "source",
+        Role.SOURCE,
+        "kafka",
+    )
+    assert source.schema.startswith("key binary, value binary, topic string")
+    assert "headers" not in source.schema
+    assert KafkaSource(KafkaCluster("a:1", name="eu"), pattern="orders-.*").cluster.name == "eu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"topics": []}, "topics"),
+        ({"topics": ["a b"]}, "topics"),
+        ({"topics": [3]}, "topics"),
+        ({"topics": None}, "topics, pattern"),
+        ({"pattern": "x"}, "topics, pattern"),
+        ({"topics": None, "pattern": "("}, "pattern"),
+        ({"start": "begin"}, "start"),
+        ({"start": datetime(2025, 1, 1)}, "start"),  # noqa: DTZ001 - the missing zone is the point
+        ({"start": datetime.now(UTC) + timedelta(hours=1)}, "start"),
+        ({"start": {}}, "start"),
+        ({"start": {"orders": {0: -1}}}, "start"),
+        ({"start": {"orders": {"0": 1}}}, "start"),
+        ({"start": {"orders": 5}}, "start"),
+        ({"start": {"other": {0: 1}}}, "start"),
+        ({"reset": "none"}, "reset"),
+        ({"end": "earliest"}, "end"),
+        ({"end": {"other": {0: 1}}}, "end"),
+        ({"end": datetime.now(UTC) + timedelta(hours=1)}, "end"),
+        ({"group_id": ""}, "group_id"),
+        ({"max_offsets_per_checkpoint": 0}, "max_offsets_per_checkpoint"),
+        ({"max_offsets_per_checkpoint": 1.5}, "max_offsets_per_checkpoint"),
+        ({"max_offsets_per_checkpoint": True}, "max_offsets_per_checkpoint"),
+        ({"max_rate_per_partition": 0}, "max_rate_per_partition"),
+        ({"max_rate_per_partition": float("inf")}, "max_rate_per_partition"),
+        ({"discovery_interval": "soon"}, "discovery_interval"),
+        ({"discovery_interval": 0}, "discovery_interval"),
+        ({"name": "Source.1"}, "name"),
+        ({"cluster": "nowhere"}, "bootstrap servers"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"- {said}:|{said}"):
+        KafkaSource(**{"cluster": "a:1", "topics": ["orders"], **arguments})
+
+
+def test_everything_wrong_is_told_at_once() -> None:
+    wrong: Any = {"topics": ["a b"], "start": "x", "reset": "x", "end": "x", "name": "X", "discovery_interval": "x"}
+    with pytest.raises(ConfigurationError) as caught:
+        KafkaSource("nowhere", max_offsets_per_checkpoint=-1, max_rate_per_partition=-1, **wrong)
+    message = str(caught.value)
+    for name in (*wrong, "max_offsets_per_checkpoint", "max_rate_per_partition", "bootstrap servers"):
+        assert name in message
+
+
+def test_one_bound_has_one_text() -> None:
+    assert bound_text({"b": {1: 2, 0: 5}, "a": {0: 1}}) == bound_text({"a": {0: 1}, "b": {0: 5, 1: 2}})
+    hour = timedelta(hours=1)
+    there = datetime(2025, 1, 1, 13, tzinfo=UTC).astimezone(tz=None)
+    assert bound_text(there) == bound_text(datetime(2025, 1, 1, 12, tzinfo=UTC) + hour)
+    assert (bound_text("latest"), bound_text(None)) == ("latest", None)
+
+
+def test_an_instant_between_two_milliseconds_means_the_later_one() -> None:
+    instant = datetime(2025, 1, 1, 0, 0, 0, 5000, tzinfo=UTC)
+    assert milliseconds(instant) == 1735689600005
+    assert milliseconds(instant + timedelta(microseconds=1)) == 1735689600006
+
+
+@pytest.mark.parametrize("topic", ["orders", "<odd> {topic}"])
+def test_the_fault_of_a_reader_survives_being_wrapped_in_text(topic: str) -> None:
+    error = offset_gone(topic, 3, position=5, end=9, log_start=7, log_end=20)
+    assert isinstance(error, CheckpointFailedError)
+    gone = offset_gone_in(f"org.apache.spark.SparkException: boom\n\n  {error}\n\tat org.apache.spark(X.scala:1)")
+    assert gone is not None
+    assert (gone.topic, gone.partition, gone.position, gone.end, gone.log_start, gone.log_end) == (
+        topic,
+        3,
+        5,
+        9,
+        7,
+        20,
+    )
+    assert "2 offsets were deleted" in str(halt_for(gone))
+    assert offset_gone_in(str(halt_for(gone))) is None
+
+
+def test_an_executor_needs_only_pyarrow_and_confluent_kafka() -> None:
+    program = (
+        "import sys, sources.kafka.reader\n"
+        "print(*sorted({'pyspark', 'grpc', 'kafka', 'sqlalchemy', 'pandas', 'rich', 'typer', 'google'}\n"
+        "              & {m.split('.')[0] for m in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")

@@ -1,0 +1,134 @@
+"""A plan takes what is there, within its limits, never backwards and never unfairly for ever."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.pipeline.interfaces import Plan
+from sources.kafka.limits import BURST_SECONDS, RateLimit, share
+from sources.kafka.offsets import Limits, gone_backwards, plan_ranges
+from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+
+P = [Partition("t", n) for n in range(6)]
+backlogs = st.dictionaries(st.sampled_from(P), st.integers(0, 10**12))
+
+
+def at(*cursors: Cursor) -> KafkaPositions:
+    topic = TopicPosition(id="i", partitions=dict(enumerate(cursors)))
+    return KafkaPositions(cluster="main", cluster_id="c", topics={"t": topic})
+
+
+def plan(positions: KafkaPositions, available: dict[Partition, int], *, now: float = 0, **limits: Any) -> Plan:
+    read = [partition for partition, _ in positions]
+    return plan_ranges(positions, available, read=read, limits=Limits(**limits), now=now)
+
+
+@given(backlogs, st.integers(1, 10**13), st.integers(0, 10**9))
+def test_a_share_takes_all_it_may_and_never_more_than_there_is(
+    backlog: dict[Partition, int], limit: int, rotation: int
+) -> None:
+    taken = share(backlog, limit, rotation=rotation)
+    assert taken.keys() == backlog.keys()
+    assert all(0 <= taken[p] <= backlog[p] for p in backlog)
+    assert sum(taken.values()) == min(limit, sum(backlog.values()))
+
+
+@given(backlogs, st.integers(6, 10**6))
+def test_no_partition_with_a_backlog_is_left_out_when_there_is_enough_for_each(
+    backlog: dict[Partition, int], limit: int
+) -> None:
+    taken = share(backlog, limit)
+    assert all(taken[p] > 0 for p in backlog if backlog[p])
+
+
+@given(st.dictionaries(st.sampled_from(P), st.integers(10**6, 10**9), min_size=1), st.integers(10**4, 10**5))
+def test_a_share_is_in_proportion(backlog: dict[Partition, int], limit: int) -> None:
+    taken = share(backlog, limit)
+    for partition, waiting in backlog.items():
+        assert abs(taken[partition] - limit * waiting / sum(backlog.values())) <= len(backlog) + 1
+
+
+def test_with_fewer_offsets_than_partitions_each_gets_its_turn() -> None:
+    backlog = dict.fromkeys(P, 1000)
+    seen = set()
+    for rotation in range(len(P)):
+        seen |= {partition for partition, n in share(backlog, 1, rotation=rotation).items() if n}
+    assert seen == set(P)
+
+
+def test_positions_themselves_turn_the_turns() -> None:
+    positions, available = at(*[Cursor(next=0)] * 3), dict.fromkeys(P[:3], 100)
+    taken = []
+    for _ in range(6):
+        planned = plan(positions, available, offsets=1)
+        taken.append(next(s["partition"] for s in planned.splits if s["end"] > s["start"]))
+        positions = KafkaPositions.from_document(planned.positions)
+    assert taken == [0, 1, 2, 0, 1, 2]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.none() | st.integers(0, 60), st.integers(0, 50)), min_size=1, max_size=6),
+    st.none() | st.integers(1, 40),
+)
+def test_repeated_plans_cover_every_offset_once_and_then_finish(
+    partitions: list[tuple[int, int | None, int]], limit: int | None
+) -> None:
+    """(next, end, what is there behind next) for each partition."""
+    positions = at(*[Cursor(next=n, end=end) for n, end, _ in partitions])
+    available = {P[i]: n + more for i, (n, _, more) in enumerate(partitions)}
+    reach = {
+        P[i]: max(n, n + more if end is None else min(end, n + more)) for i, (n, end, more) in enumerate(partitions)
+    }
+    where = {p: cursor.next for p, cursor in positions}
+    while (planned := plan(positions, available, offsets=limit)).records:
+        assert len(planned.splits) == len(partitions)
+        assert limit is None or planned.records <= limit
+        for split in planned.splits:
+            partition = Partition(split["topic"], split["partition"])
+            assert split["start"] == where[partition] <= split["end"]
+            where[partition] = split["end"]
+        positions = KafkaPositions.from_document(planned.positions)
+        assert planned.lag == sum(reach[p] - where[p] for p in where)
+    assert where == reach
+    assert planned.finished == all(
+        (end is not None and n + more >= end) or (end is not None and end <= n) for n, end, more in partitions
+    )
+
+
+def test_a_partition_whose_leader_was_not_asked_gets_an_empty_range_in_its_place() -> None:
+    planned = plan(at(Cursor(next=5), Cursor(next=7)), {P[1]: 9})
+    assert [(s["start"], s["end"]) for s in planned.splits] == [(5, 5), (7, 9)]
+
+
+def test_partitions_that_are_not_read_keep_their_position() -> None:
+    positions = at(Cursor(next=5), Cursor(next=7))
+    planned = plan_ranges(positions, {P[0]: 9, P[1]: 9}, read=[P[1]], limits=Limits(), now=0)
+    assert [s["partition"] for s in planned.splits] == [1]
+    assert [c.next for _, c in KafkaPositions.from_document(planned.positions)] == [5, 9]
+
+
+def test_an_unbounded_source_never_finishes() -> None:
+    assert not plan(at(Cursor(next=5)), {P[0]: 5}).finished
+    assert not plan(at(Cursor(next=5), Cursor(next=5, end=5)), {P[0]: 5, P[1]: 5}).finished
+
+
+def test_a_log_that_ends_before_its_position_is_noticed() -> None:
+    assert gone_backwards(at(Cursor(next=5), Cursor(next=7)), {P[0]: 5, P[1]: 6}) == {P[1]: (7, 6)}
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 500)), max_size=30))
+def test_a_rate_is_never_exceeded_over_any_time(steps: list[tuple[float, int]]) -> None:
+    limit, now, taken = RateLimit(10.0), 0.0, 0
+    for seconds, wanted in steps:
+        now += seconds
+        allowed = min(limit.allowed(P[0], now), wanted)
+        limit.took(P[0], allowed)
+        taken += allowed
+        assert 0 <= taken <= 10 * (now + 1) + 1e-6
+
+
+def test_an_idle_partition_saves_up_only_so_much() -> None:
+    limit = RateLimit(10.0)
+    limit.allowed(P[0], 0.0)
+    assert limit.allowed(P[0], 10_000.0) == 10 * BURST_SECONDS
