@@ -163,7 +163,10 @@ class KafkaSplitReader:
                 got = [m for m in got if m.error() is None]
             if got:
                 progress = time.monotonic()
-                position = _offset(got[-1]) + 1
+                first, last = _offset(got[0]), _offset(got[-1])
+                if first < position or last - first + 1 < len(got) or got[0].topic() != topic:
+                    raise _confused(topic, partition, position, got)
+                position = last + 1
                 if position > end:
                     got = [m for m in got if _offset(m) < end]
                 if got:
@@ -227,6 +230,14 @@ def close_idle_clients() -> None:
         (pid, _, _), consumer = _idle.pop()
         if pid == os.getpid():
             consumer.close()
+
+
+def _confused(topic: str, partition: int, position: int, got: Sequence[Message]) -> RuntimeError:
+    return RuntimeError(
+        f"Reading {topic}-{partition} from offset {position}, the Kafka client delivered {len(got)} records from "
+        f"{got[0].topic()}-{got[0].partition()} offset {got[0].offset()} to {got[-1].offset()}. That is a bug of the "
+        "client or of ours; no record was taken. Please report it with the client's version."
+    )
 
 
 _error = Message.error

@@ -4,15 +4,20 @@ import logging
 import socket
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from connections import KafkaCluster
 from connections.admin import admin_client, reach
 from coordinator.dev.kafka import LocalKafka
 from coordinator.errors import ConfigurationError, PreflightError
+from coordinator.pipeline.interfaces import JobContext
+from coordinator.protocol.values import JobName
+from sources import KafkaSource
 from sources.kafka.reader import KafkaSplitReader
-from tests.integration.tools import Topics
+from tests.integration.tools import Topics, wait_for
 
 PASSWORD = "c4n4ry-0f-the-mine"
 SASL = {
@@ -25,13 +30,16 @@ SASL = {
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[LocalKafka]:
-    """A broker that lets in only alice."""
+    """A broker that lets in only alice, and lets her do only what she was granted."""
     properties = {
         "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
         "listener.name.client.plain.sasl.jaas.config": (
             f'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{PASSWORD}";'
         ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        # Who comes through the plain listeners: brokers, and the test itself.
+        "super.users": "User:ANONYMOUS",
     }
     with LocalKafka(properties=properties, heap="256m") as local:
         yield local
@@ -91,9 +99,27 @@ def test_an_executor_reads_with_the_secret_resolved_there(guarded: LocalKafka, p
     topics = Topics(guarded.internal_servers, "guarded")
     topic = topics.create("in")
     topics.fill(topic, [b"a", b"b"])
+    # On the topic only: a group is named to the broker, but never used.
+    grant(topics, topic, AclOperation.READ)
     reader = KafkaSplitReader(cluster=KafkaCluster(guarded.bootstrap_servers, config=SASL), group_id="g")
     split = {"topic": topic, "partition": 0, "start": 0, "end": 2}
     assert [v for batch in reader(split, frozenset({"value"})) for v in batch["value"].to_pylist()] == [b"a", b"b"]
+
+
+def test_the_preflight_names_topics_that_may_not_be_read(guarded: LocalKafka, password: pytest.MonkeyPatch) -> None:
+    topics = Topics(guarded.internal_servers, "rights")
+    shown, hidden, open_ = topics.create("shown"), topics.create("hidden"), topics.create("open")
+    grant(topics, shown, AclOperation.DESCRIBE)
+    grant(topics, open_, AclOperation.READ)
+    source = KafkaSource(KafkaCluster(guarded.bootstrap_servers, config=SASL), [shown, hidden, open_])
+    source.open(JobContext(job=JobName("j"), checkpoint_timeout=timedelta(minutes=1)))
+    try:
+        said = {finding.subject: finding.message for finding in source.preflight()}
+    finally:
+        source.close()
+    assert "not read" in said.pop(f"source topics {shown}")
+    assert "do not exist" in said.pop(f"source topics {hidden}")
+    assert said == {}
 
 
 @pytest.mark.parametrize("wrong", ["password", "user", "mechanism"])
@@ -125,6 +151,19 @@ def test_another_security_protocol_is_told_apart(guarded: LocalKafka, kafka: Loc
 def test_settings_that_the_client_does_not_know_are_refused_before_anything_is_connected() -> None:
     with pytest.raises(ConfigurationError, match=r"nonsense\.key"):
         admin_client(KafkaCluster("127.0.0.1:1", config={"nonsense.key": 1}))
+
+
+def grant(topics: Topics, topic: str, operation: AclOperation) -> None:
+    acl = AclBinding(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        "User:alice",
+        "*",
+        operation,
+        AclPermissionType.ALLOW,
+    )
+    wait_for(topics.admin.create_acls([acl])[acl])
 
 
 def _closed_port() -> int:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -671,7 +672,7 @@ def test_positions_behind_the_end_of_the_log_halt_with_both_offsets(topics: Topi
             use(ahead)
 
 
-def test_a_dead_broker_fails_the_task_instead_of_hanging() -> None:
+def test_a_dead_broker_fails_the_task_instead_of_hanging_and_a_restarted_one_is_read_on() -> None:
     close_idle_clients()
     with LocalKafka(heap="256m") as kafka:
         topics = Topics(kafka.bootstrap_servers, "dead")
@@ -683,6 +684,15 @@ def test_a_dead_broker_fails_the_task_instead_of_hanging() -> None:
         kafka.kill()
         with pytest.raises(Exception, match=f"{topic}-0 stopped at offset 0 of 3"):
             list(replace(reader, give_up_after=1.0)(split, KEY_VALUE))
+
+        topics.servers = kafka.bootstrap_servers
+        batches = reader({**split, "end": 4}, KEY_VALUE)
+        with ThreadPoolExecutor(1) as pool:
+            # Begun while nobody answers, and waiting for a record that comes after the restart.
+            rows = pool.submit(lambda: [v for batch in batches for v in batch["value"].to_pylist()])
+            kafka.restart()
+            topics.fill(topic, [b"after"])
+            assert rows.result(60) == [*values(3), b"after"]
 
 
 # -- the rest of the interface
