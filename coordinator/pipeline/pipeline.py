@@ -27,7 +27,7 @@ from coordinator.pipeline.job import CheckpointJob
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.progress import Progress
 from coordinator.pipeline.restarts import Restart
-from coordinator.pipeline.spark import check_session, is_alive, make_session, ship, shipping_directory
+from coordinator.pipeline.spark import check_session, is_alive, make_session, ship
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings, as_duration
 from coordinator.protocol.values import JobName
@@ -157,14 +157,14 @@ class Pipeline:
             return self._generations(members, client, lambda: is_alive(spark))
 
     def _connect(self, stack: contextlib.ExitStack) -> CoordinatorClient:
-        address = self._address
-        if address is None:
+        if self._address is None:
             from coordinator.service.embedded import EmbeddedCoordinator
 
             embedded = EmbeddedCoordinator(self._state_dir)
             stack.callback(embedded.close)
-            address = embedded.address
-        client = connect(address)
+            client = connect(embedded.address, broken=lambda: embedded.failed)
+        else:
+            client = connect(self._address)
         stack.callback(client.close)
         return client
 
@@ -174,7 +174,7 @@ class Pipeline:
             spark = make_session(self._job)
             stack.callback(spark.stop)
             preflight.require_safe(self._job, check_session(spark, embedded=self._address is None))
-        ship(spark, Path(stack.enter_context(shipping_directory())))
+        ship(spark)
         return spark
 
     def _generations(self, members: Members, client: CoordinatorClient, spark_alive: Callable[[], bool]) -> CloseReason:
@@ -194,7 +194,9 @@ class Pipeline:
                 run.stop()
             try:
                 return run.run()
-            except _FINAL:
+            except _FINAL as error:
+                if isinstance(error, RefusedError) and self._stopping.is_set():
+                    return CloseReason.STOPPED  # it waited for another driver, and nothing was begun
                 raise
             except Exception as error:
                 failures = 1 if run.completed_any else failures + 1

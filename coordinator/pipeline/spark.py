@@ -3,7 +3,6 @@
 import hashlib
 import os
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from importlib import import_module
@@ -98,16 +97,19 @@ def check_session(spark: Any, *, embedded: bool) -> list[Finding]:
     return findings
 
 
-def ship(spark: "SparkSession", directory: Path) -> None:
+def ship(spark: "SparkSession") -> None:
     """Send our modules to all executors, then run one task that proves which code and which libraries they have."""
-    archive = directory / f"onceward-{_digest_of_sources()[:12]}.zip"
-    with zipfile.ZipFile(archive, "w") as file:
-        for name, source in _sources():
-            file.writestr(name, source)
-    spark.sparkContext.addPyFile(str(archive))
+    context: Any = spark.sparkContext
+    # the session's own directory: executors fetch the archive from it as long as the session lives
+    archive = Path(context._temp_dir) / f"onceward-{_digest_of_sources()[:12]}.zip"
+    if not archive.exists():
+        with zipfile.ZipFile(archive, "w") as file:
+            for name, source in _sources():
+                file.writestr(name, source)
+        context.addPyFile(str(archive))
     expected = {name: _digest(name) for name in _PROBED_MODULES}
-    parallelism = max(1, spark.sparkContext.defaultParallelism)
-    numbers = spark.sparkContext.parallelize(range(parallelism), parallelism)
+    parallelism = max(1, context.defaultParallelism)
+    numbers = context.parallelize(range(parallelism), parallelism)
     probes = numbers.mapPartitions(_probe_task(_PROBED_MODULES)).collect()
     problems = sorted({problem for probe in probes for problem in _problems(probe, expected)})
     if problems:
@@ -117,11 +119,6 @@ def ship(spark: "SparkSession", directory: Path) -> None:
             + "\n  fix: install onceward[spark] for the executors' Python (PYSPARK_PYTHON), and rename folders of your "
             + f"own that are called {', '.join(SHIPPED_PACKAGES)}"
         )
-
-
-def shipping_directory() -> "tempfile.TemporaryDirectory[str]":
-    """Where the archive lives as long as the session does."""
-    return tempfile.TemporaryDirectory(prefix="onceward-ship-")
 
 
 def _probe_task(modules: tuple[str, ...]) -> Any:

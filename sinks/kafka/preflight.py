@@ -1,7 +1,7 @@
 """What would make this sink unsafe, compared with the live brokers, all findings together."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -11,9 +11,10 @@ from sinks.kafka.brokers import Resource, broker_settings, create_topic, setting
 from sinks.kafka.control import ControlPlane, NoAnswer
 from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.identifiers import TransactionalId, claim_group
-from sinks.kafka.outcomes import describe_code
+from sinks.kafka.outcomes import EndAnswer, classify, describe_code
+from sinks.kafka.patience import Backoff
 from sinks.kafka.receipts import RECEIPT_TOPIC, read_offsets
-from sinks.kafka.transactions import Transaction, Transactions
+from sinks.kafka.transactions import Code, Transaction, Transactions
 
 __all__ = ["RESTART_ALLOWANCE", "SinkCheck", "examine", "transaction_timeout"]
 
@@ -22,6 +23,7 @@ RESTART_ALLOWANCE = timedelta(minutes=10)
 
 LONGEST_DEFAULT = timedelta(minutes=15)
 _CREATION_LIMIT_S = 10.0
+_ANSWER_LIMIT_S = 10.0
 
 _CAP = "transaction.max.timeout.ms"
 _STATE_LOG = ("transaction.state.log.replication.factor", "transaction.state.log.min.isr")
@@ -154,12 +156,12 @@ def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
     transactions = Transactions(control)
     prefix = f"transactional ids {check.job}.*"
     nothing = Transaction(id=probe, producer_id=0, epoch=0, version=1)
-    if transactions.end([nothing], commit=False)[probe] == _ID_REFUSED:
+    if _answered(lambda: transactions.end([nothing], commit=False)[probe]) == _ID_REFUSED:
         yield _error(prefix, "the user may not write with them", f"grant WRITE on TransactionalId prefix {check.job}.")
-    if transactions.describe([probe])[probe].code == _ID_REFUSED:
+    if _answered(lambda: transactions.describe([probe])[probe].code) == _ID_REFUSED:
         yield _error(prefix, "the user may not describe them", f"grant DESCRIBE on TransactionalId prefix {check.job}.")
     group = claim_group(check.job)
-    code = read_offsets(control, [group])[group].code
+    code = _answered(lambda: read_offsets(control, [group])[group].code)
     if code in (_GROUP_REFUSED, _TOPIC_REFUSED):
         fix = f"grant READ on Group prefix {check.job}. and on topic {RECEIPT_TOPIC}"
         yield _error(
@@ -170,6 +172,15 @@ def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
             f"The group coordinator of {group!r} on cluster {check.cluster.name!r} did not answer: {code.why}. Nothing "
             "was started and no data was touched. Check the brokers."
         )
+
+
+def _answered(ask: Callable[[], Code]) -> Code:
+    """The answer, asked for again while the brokers say so: on a new cluster the first question makes them create the
+    topics of their coordinators, which takes a moment."""
+    backoff, deadline = Backoff(), time.monotonic() + _ANSWER_LIMIT_S
+    while classify(code := ask()) is EndAnswer.AGAIN and time.monotonic() < deadline:
+        time.sleep(backoff.next())
+    return code
 
 
 def _timeouts(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
