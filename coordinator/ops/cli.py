@@ -1,0 +1,163 @@
+"""The command ``onceward``. What a command needs is imported when it runs: serving needs neither Spark nor Kafka."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.errors import ConfigurationError, ExitCode, OncewardError
+
+__all__ = ["app", "main"]
+
+_DEFAULT_LISTEN = "127.0.0.1:7878"
+
+app = typer.Typer(
+    name="onceward",
+    help="Exactly-once checkpoints for PySpark pipelines from Kafka to Kafka.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+dev_app = typer.Typer(help="For development: servers on loopback.", no_args_is_help=True)
+app.add_typer(dev_app, name="dev")
+
+CoordinatorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--coordinator", envvar="ONCEWARD_COORDINATOR", metavar="ADDRESS", help="HOST:PORT of a running onceward serve."
+    ),
+]
+StateDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        help="Find the coordinator inside a running job through its directory: $ONCEWARD_STATE_DIR or ./.onceward.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+
+
+@app.command()
+def serve(
+    listen: Annotated[str, typer.Option(help="HOST:PORT or [IPV6]:PORT; port 0 for any free one.")] = _DEFAULT_LISTEN,
+    store: Annotated[
+        str | None, typer.Option(help="Store URL, sqlite:///PATH on a local disk. Default: in the state directory.")
+    ] = None,
+    clusters: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Clusters to settle on for jobs whose driver is gone. Validated at the start and kept for that: "
+            "this version does not yet settle by itself.",
+        ),
+    ] = None,
+    reflection: Annotated[bool, typer.Option("--reflection", help="Let tools list the services.")] = False,
+    insecure_listen_anywhere: Annotated[
+        bool,
+        typer.Option("--insecure-listen-anywhere", help="Take calls from other machines, without TLS or passwords."),
+    ] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run a coordinator for many jobs until SIGTERM or Ctrl-C."""
+    from coordinator.ops.serve import run_serve
+
+    run_serve(
+        listen=listen,
+        store=store,
+        clusters=clusters,
+        reflection=reflection,
+        anywhere=insecure_listen_anywhere,
+        log_level=log_level,
+    )
+
+
+@app.command()
+def jobs(coordinator: CoordinatorOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> None:
+    """List all jobs."""
+    from coordinator.ops.listings import list_jobs
+
+    list_jobs(coordinator, state_dir, as_json=as_json)
+
+
+@app.command()
+def checkpoints(
+    job: JobArgument,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 20,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List a job's checkpoints, newest first."""
+    from coordinator.ops.listings import list_checkpoints
+
+    list_checkpoints(job, limit, coordinator, state_dir, as_json=as_json)
+
+
+@app.command()
+def stop(job: JobArgument, coordinator: CoordinatorOption = None, state_dir: StateDirOption = None) -> None:
+    """Ask a job to stop after settling. Does not wait for it."""
+    from coordinator.ops.listings import stop_job
+
+    stop_job(job, coordinator, state_dir)
+
+
+@app.command()
+def doctor(
+    coordinator: CoordinatorOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check what this machine needs for jobs; with --coordinator, also whether it answers."""
+    from coordinator.ops.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(coordinator, as_json=as_json))
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(help="How long the flights are fed.")] = 90.0,
+    limit: Annotated[int | None, typer.Option(help="Feed only so many flights.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="A new directory for logs and store, kept.")] = None,
+) -> None:
+    """Watch real records go through Spark exactly once while processes are killed."""
+    try:
+        from coordinator.dev.demo.run import run_demo
+    except ImportError as error:
+        raise _not_installed("The demo", error) from error
+    raise typer.Exit(run_demo(seconds=seconds, limit=limit, keep=keep))
+
+
+@dev_app.command("kafka")
+def dev_kafka(
+    brokers: Annotated[int, typer.Option(help="1 or 3.")] = 1,
+    transaction_version: Annotated[int, typer.Option(min=0, max=2, help="The cluster's transaction.version.")] = 2,
+    directory: Annotated[Path | None, typer.Option(help="Keep the data here.")] = None,
+    port: Annotated[int | None, typer.Option(help="Of the first broker; by default a free one.")] = None,
+) -> None:
+    """Run a real Kafka on loopback until Ctrl-C; prints its bootstrap servers."""
+    if brokers not in (1, 3):
+        raise ConfigurationError(f"{brokers} brokers are not supported. Nothing was started. Use --brokers 1 or 3.")
+    try:
+        from coordinator.dev.kafka.command import run_dev_kafka
+    except ImportError as error:
+        raise _not_installed("The local Kafka", error) from error
+    raise typer.Exit(run_dev_kafka(brokers, transaction_version, directory, port))
+
+
+def main() -> None:
+    """Entry point: errors of ours become one message on standard error, and their exit code."""
+    try:
+        app()
+    except OncewardError as error:
+        print(f"onceward: {error}", file=sys.stderr)
+        sys.exit(int(error.exit_code))
+    except KeyboardInterrupt:
+        sys.exit(128 + 2)
+
+
+def _not_installed(what: str, error: ImportError) -> OncewardError:
+    message = f"{what} needs packages that are not installed ({error.name}). Nothing was started. "
+    problem = ConfigurationError(message + "Install them with: pip install 'onceward[spark]'")
+    assert problem.exit_code is ExitCode.USAGE
+    return problem

@@ -1,0 +1,86 @@
+"""``onceward doctor``: what this machine has of what jobs need. Changes nothing."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from coordinator.client.operators import OperatorClient
+from coordinator.errors import OncewardError
+
+__all__ = ["Check", "run_doctor"]
+
+_OLDEST_PYTHON = (3, 11)
+_OLDEST_JAVA = 17
+_SERVICE = ("grpcio", "protobuf", "SQLAlchemy", "typer", "rich")
+_JOB = ("pyspark", "confluent-kafka", "kafka-python", "pyarrow", "pandas")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    subject: str
+    found: str
+    ok: bool
+    remedy: str = ""
+
+
+def run_doctor(coordinator: str | None, *, as_json: bool) -> int:
+    """Show all findings; 0 when everything is there, else 1."""
+    checks = [*_local(), *([_coordinator(coordinator)] if coordinator is not None else [])]
+    if as_json:
+        print(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        table = Table(box=None, pad_edge=False)
+        for column in ("", "what", "found", "remedy"):
+            table.add_column(column, overflow="fold")
+        for check in checks:
+            table.add_row("ok" if check.ok else "NO", check.subject, check.found, check.remedy)
+        Console(markup=False, highlight=False).print(table)
+    return 0 if all(check.ok for check in checks) else 1
+
+
+def _local() -> Iterator[Check]:
+    wanted = ".".join(map(str, _OLDEST_PYTHON))
+    found = ".".join(map(str, sys.version_info[:3]))
+    good = sys.version_info >= _OLDEST_PYTHON
+    yield Check(subject="Python", found=found, ok=good, remedy="" if good else f"install Python {wanted} or newer")
+    yield _java()
+    for packages, command in ((_SERVICE, "pip install onceward"), (_JOB, "pip install 'onceward[spark]'")):
+        for package in packages:
+            try:
+                yield Check(subject=package, found=version(package), ok=True)
+            except PackageNotFoundError:
+                yield Check(subject=package, found="-", ok=False, remedy=command)
+
+
+def _java() -> Check:
+    remedy = f"install a Java of version {_OLDEST_JAVA} or newer; only jobs need it"
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        return Check(subject="Java", found="-", ok=False, remedy=remedy)
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check(subject="Java", found=f"{java} does not run: {error}", ok=False, remedy=remedy)
+    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    good = match is not None and int(match[1]) >= _OLDEST_JAVA
+    return Check(subject="Java", found=said.splitlines()[0] if said else java, ok=good, remedy="" if good else remedy)
+
+
+def _coordinator(address: str) -> Check:
+    try:
+        with OperatorClient(address) as client:
+            count = len(client.jobs())
+    except OncewardError as error:
+        return Check(subject=f"coordinator {address}", found=str(error), ok=False, remedy="start it: onceward serve")
+    return Check(subject=f"coordinator {address}", found=f"answers, {count} jobs", ok=True)

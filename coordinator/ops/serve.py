@@ -1,0 +1,45 @@
+"""``onceward serve``."""
+
+import logging
+import sys
+from pathlib import Path
+
+from coordinator.errors import ConfigurationError
+from coordinator.service.listen import parse_listen
+from coordinator.service.places import StateDirectory, state_directory
+from coordinator.service.run import serve
+from coordinator.service.server import ServerOptions
+
+__all__ = ["run_serve"]
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def run_serve(
+    *, listen: str, store: str | None, clusters: Path | None, reflection: bool, anywhere: bool, log_level: str
+) -> None:
+    """Serve until a signal. Raises ConfigurationError and StoreError."""
+    place = parse_listen(listen, anywhere=anywhere)
+    level = _LEVELS.get(log_level.lower())
+    if level is None:
+        raise ConfigurationError(f"{log_level!r} is no log level. Nothing was started. Use {', '.join(_LEVELS)}.")
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s %(message)s")
+    known = _check_clusters(clusters) if clusters is not None else ()
+    store_url = store if store is not None else StateDirectory(state_directory()).store_url
+
+    def announce(address: str, store_id: str) -> None:
+        names = f", clusters {', '.join(known)}" if known else ""
+        print(f"onceward coordinator listens on {address}, store {store_url} ({store_id}){names}", flush=True)
+
+    serve(place, store_url, ServerOptions(reflection=reflection), announce)
+
+
+def _check_clusters(file: Path) -> tuple[str, ...]:
+    try:
+        from connections import load_clusters
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--clusters needs the Kafka clients ({error.name} is missing). Nothing was started. "
+            "Install them with: pip install 'onceward[kafka]'"
+        ) from error
+    return tuple(load_clusters(file))
