@@ -10,10 +10,9 @@ from coordinator import Pipeline
 from sinks import KafkaSink
 from sources import KafkaSource
 
-pipeline = Pipeline(
+Pipeline(
     job="orders-eur",
     source=KafkaSource("localhost:9092", topics=["orders"], start="earliest"),
     transform=lambda df: df.where("value is not null"),
     sink=KafkaSink("localhost:9092", topic="orders-eur"),
-)
-raise SystemExit(pipeline.run())
+).run()

@@ -70,7 +70,11 @@ def events(tmp_path: Path) -> Path:
 
 
 def checked(cluster: LocalKafka, events: Path) -> Checked:
-    return check(cluster.bootstrap_servers, events=events, planned=[KILL], happened=[KILL], limit=LIMIT)
+    """Judge as if the first two transactions had been open when the driver was killed."""
+    left_open = [f"{names.JOB}.kafka.1.test.{number}" for number in (1, 2)]
+    return check(
+        cluster.bootstrap_servers, events=events, left_open=left_open, planned=[KILL], happened=[KILL], limit=LIMIT
+    )
 
 
 def pieces(records: Sequence[Record], count: int) -> list[list[Record]]:
@@ -103,7 +107,7 @@ def test_a_right_run_passes_with_the_brokers_own_numbers(cluster: LocalKafka, ev
     assert result.verdict.passed, result.verdict.problems
     assert result.rows["transactions committed"] == "4"
     assert result.rows["transactions aborted"] == "1"
-    assert result.rows["transactions resumed"] == "3"
+    assert result.rows["transactions resumed"] == "2"
     assert result.rows["transactions open"] == "0"
     assert result.rows["records in"] == "2,000"
     assert result.rows["records out"] == f"{len(output[names.DELAYED]):,}"
@@ -146,7 +150,7 @@ def test_a_transaction_left_open_fails_and_what_it_hides_counts_as_lost(cluster:
     writer.write({names.REJECTED: output[names.REJECTED]}, end=None)
 
     problems = checked(cluster, events).verdict.problems
-    assert any("1 transactions are still open: flights.kafka.1.test.3 (Ongoing)" in problem for problem in problems)
+    assert any("1 transactions are still open: flights.kafka.1.test.3" in problem for problem in problems)
     assert any("held back from read_committed readers" in problem for problem in problems)
     assert any(f"flights-rejected: {len(output[names.REJECTED])} records lost" in problem for problem in problems)
 
@@ -157,7 +161,14 @@ def test_a_run_without_aborted_or_resumed_transactions_or_without_its_kill_fails
     feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
     Writer(cluster.bootstrap_servers).write(expected_output(messages(LIMIT)), end=End.COMMIT)
 
-    result = check(cluster.bootstrap_servers, events=tmp_path / "none.jsonl", planned=[KILL], happened=[], limit=LIMIT)
+    result = check(
+        cluster.bootstrap_servers,
+        events=tmp_path / "none.jsonl",
+        left_open=[],
+        planned=[KILL],
+        happened=[],
+        limit=LIMIT,
+    )
     assert [problem.split(":")[0] for problem in result.verdict.problems] == [
         "planned kill did not happen",
         "no transaction was resumed",

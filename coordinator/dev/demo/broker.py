@@ -4,11 +4,12 @@ Shares no code with the sources, the sinks or the pipeline.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import wait
+from typing import TypeVar
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -17,6 +18,7 @@ from confluent_kafka import (
 from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import KafkaAdminClient
+from kafka.admin import TransactionState
 
 from coordinator.dev.demo.expected import Record
 from coordinator.dev.demo.judge import Seen
@@ -24,9 +26,24 @@ from coordinator.dev.demo.markers import End, MarkerReader
 
 __all__ = ["Broker", "read_committed"]
 
-_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_T = TypeVar("_T")
+_LATEST = OffsetSpec.latest()
 _TIMEOUT_S = 15.0
+_AGAIN = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+    }
+)
 _STUCK_S = 30.0
+_COMMITTED = frozenset({"PrepareCommit", "CompleteCommit"})
 _AT_REST = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 
 
@@ -35,30 +52,38 @@ class Broker:
 
     def __init__(self, brokers: str) -> None:
         self._brokers = brokers
-        self._admin = AdminClient({"bootstrap.servers": brokers})
+        self._admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
+        self._members: dict[str, Consumer] = {}
 
     def create_topics(self, names: Sequence[str], *, partitions: int) -> None:
-        """Create topics with as many replicas as the cluster has brokers."""
+        """Create topics with as many replicas as the cluster has brokers, and wait until they can be asked."""
         replicas = len(self._admin.list_topics(timeout=_TIMEOUT_S).brokers)
         wanted = [NewTopic(name, partitions, replicas) for name in names]
         for created in self._admin.create_topics(wanted, operation_timeout=_TIMEOUT_S).values():
             created.result(_TIMEOUT_S)
+        self.ends(names)
 
     def ends(self, topics: Sequence[str], *, committed: bool = False) -> dict[TopicPartition, int]:
         """End offset of every partition: the high watermark, or what a read_committed reader can reach."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        answers = self._admin.list_offsets(
-            dict.fromkeys(self._leaders(topics), _LATEST),
-            isolation_level=level,
-            request_timeout=_TIMEOUT_S,
-        )
-        return {partition: answer.result(_TIMEOUT_S).offset for partition, answer in answers.items()}
+
+        def ask() -> dict[TopicPartition, int]:
+            wanted = dict.fromkeys(self._leaders(topics), _LATEST)
+            answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_TIMEOUT_S)
+            wait(answers.values(), _TIMEOUT_S)
+            return {partition: answer.result(0).offset for partition, answer in answers.items()}
+
+        return _asked_again(ask)
 
     def group_progress(self, group: str, topic: str) -> int:
         """How many records of ``topic`` a consumer group has behind it, for a topic that begins at offset 0."""
-        asked = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-        found = asked[group].result(_TIMEOUT_S).topic_partitions or []
-        return sum(max(0, one.offset) for one in found if one.topic == topic)
+        if group not in self._members:
+            # Not AdminClient.list_consumer_group_offsets: with librdkafka 2.16.0 the process dies by SIGSEGV when the
+            # group coordinator is not there yet. This consumer never joins its group.
+            self._members[group] = Consumer({"bootstrap.servers": self._brokers, "group.id": group, "log_level": 0})
+        partitions = list(self._leaders([topic]))
+        found = _asked_again(lambda: self._members[group].committed(partitions, _TIMEOUT_S))
+        return sum(max(0, one.offset) for one in found)
 
     def stalled(self, topics: Sequence[str]) -> Mapping[str, int]:
         """Partitions whose high watermark is ahead of the last stable offset, and by how much."""
@@ -69,19 +94,31 @@ class Broker:
             if end != reachable[partition]
         }
 
-    def open_transactions(self, prefix: str) -> list[str]:
-        """Transactional ids under ``prefix`` that are not at rest, with their state."""
+    def transactions(self, prefix: str) -> Mapping[str, str]:
+        """Transactional id -> state of its last transaction, for all ids under ``prefix``."""
         admin = KafkaAdminClient(bootstrap_servers=self._brokers)
         try:
             listed = admin.list_transactions()
         finally:
             admin.close()
-        return sorted(
-            f"{one.transactional_id} ({state})"
+        return {
+            one.transactional_id: TransactionState(one.state).value
             for per_broker in listed.values()
             for one in per_broker
-            if one.transactional_id.startswith(prefix) and (state := _state(one.state)) not in _AT_REST
-        )
+            if one.transactional_id.startswith(prefix)
+        }
+
+    def committed_since(self, prefix: str, open_before: Collection[str]) -> int:
+        """How many of the transactions that were open once are committed now.
+
+        When their writer was dead by then, somebody else committed them.
+        """
+        states = self.transactions(prefix)
+        return sum(states.get(name) in _COMMITTED for name in open_before)
+
+    def open_transactions(self, prefix: str) -> list[str]:
+        """Ids under ``prefix`` whose transaction is neither committed nor aborted."""
+        return sorted(name for name, state in self.transactions(prefix).items() if state not in _AT_REST)
 
     def ended_transactions(self, topics: Sequence[str]) -> Mapping[End, int]:
         """How many transactions with records in ``topics`` were committed and aborted, by the broker's own markers."""
@@ -103,6 +140,18 @@ class Broker:
         }
 
 
+def _asked_again(ask: Callable[[], _T]) -> _T:
+    """Ask until there is an answer: leaders and group coordinators need a moment after they were created or moved."""
+    limit = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in _AGAIN or time.monotonic() > limit:
+                raise
+            time.sleep(0.05)
+
+
 def read_committed(brokers: str, topic: str, ends: Mapping[TopicPartition, int]) -> Iterator[Seen]:
     """Everything that a read_committed reader sees in ``topic`` below ``ends``, each partition in order.
 
@@ -111,6 +160,7 @@ def read_committed(brokers: str, topic: str, ends: Mapping[TopicPartition, int])
     consumer = Consumer(
         {
             "bootstrap.servers": brokers,
+            "log_level": 0,
             "group.id": "onceward-demo-check",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
@@ -154,7 +204,3 @@ def _seen(message: KafkaMessage) -> Seen:
 
 def _bytes(part: bytes | str | None) -> bytes | None:
     return part.encode() if isinstance(part, str) else part
-
-
-def _state(state: object) -> str:
-    return str(getattr(state, "value", state))

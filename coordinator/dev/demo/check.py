@@ -1,6 +1,6 @@
 """Collects what the data set, the broker and the run's own notes say, and has it judged."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,9 @@ from coordinator.dev.demo.markers import End
 from coordinator.dev.demo.topics import DELAYED, FLIGHTS, JOB, OUTPUTS, REJECTED
 
 __all__ = ["Checked", "check"]
+
+_PREFIX = f"{JOB}."
+"""Of every transactional id of the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,7 @@ def check(
     brokers: str,
     *,
     events: Path,
+    left_open: Collection[str],
     planned: Sequence[str],
     happened: Sequence[str],
     troubles: Sequence[str] = (),
@@ -34,7 +38,8 @@ def check(
 ) -> Checked:
     """Judge a run that is over: the driver has stopped, nothing writes any more.
 
-    ``events``: the drivers' notes; ``planned`` and ``happened``: names of kills; ``troubles``: what else went wrong;
+    ``events``: the drivers' notes; ``left_open``: ids of transactions that were open when their writers were dead;
+    ``planned`` and ``happened``: names of kills; ``troubles``: what else went wrong;
     ``limit``: how many flights were to be fed (default: all).
     """
     broker = Broker(brokers)
@@ -45,9 +50,9 @@ def check(
     facts = Facts(
         fed=TOTAL if limit is None else min(limit, TOTAL),
         arrived=sum(broker.ends([FLIGHTS]).values()),
-        resumed=told.resumed,
+        resumed=broker.committed_since(_PREFIX, left_open),
         aborted=ended[End.ABORT],
-        open=broker.open_transactions(f"{JOB}."),
+        open=broker.open_transactions(_PREFIX),
         stalled=broker.stalled(OUTPUTS),
         missing_kills=[kill for kill in planned if kill not in happened],
         troubles=troubles,

@@ -25,6 +25,8 @@ _CONTROL = 0x20
 _FETCH_VERSION = 12
 """The last one that names topics instead of topic ids; brokers 2.7 and later have it."""
 _BYTES = 8 * 1024 * 1024
+_ANSWER_BYTES = 2 * _BYTES
+"""What the client accepts; its own limit of 1 MB is less than a broker may send."""
 _TIMEOUT_MS = 10_000
 
 
@@ -88,7 +90,9 @@ class MarkerReader:
     def __enter__(self) -> Self:
         self._network = NetworkSelector()
         self._network.start()
-        self._manager = KafkaConnectionManager(self._network, bootstrap_servers=self.brokers)
+        self._manager = KafkaConnectionManager(
+            self._network, bootstrap_servers=self.brokers, receive_message_max_bytes=_ANSWER_BYTES
+        )
         self._manager.bootstrap(_TIMEOUT_MS)
         return self
 

@@ -95,7 +95,10 @@ class _Demo:
             broker.create_topics([FLIGHTS, *OUTPUTS], partitions=PARTITIONS)
             screen.phase(f"feeding {self._total:,} flights over {self._seconds:.0f} s while processes are killed")
             supervisor = Supervisor(
-                brokers=kafka.bootstrap_servers, directory=self._directory, plan=planned_kills(self._seconds)
+                brokers=kafka.bootstrap_servers,
+                directory=self._directory,
+                plan=planned_kills(self._seconds),
+                open_now=lambda: broker.open_transactions(f"{JOB}."),
             )
             cleanup.callback(supervisor.close)
             supervisor.start(seconds=self._seconds, limit=self._limit)
@@ -106,6 +109,7 @@ class _Demo:
             checked = check(
                 kafka.bootstrap_servers,
                 events=supervisor.events,
+                left_open=supervisor.left_open,
                 planned=[kill.name for kill in supervisor.plan.all],
                 happened=[kill.name for kill in supervisor.kills_done()],
                 troubles=troubles,

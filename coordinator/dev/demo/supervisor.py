@@ -3,7 +3,7 @@
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from coordinator.dev.demo.errors import DemoError
@@ -25,9 +25,15 @@ class Supervised:
     """A process that is started again whenever it dies, each time with the next planned kill armed."""
 
     def __init__(
-        self, name: str, start: Callable[[str, dict[str, str]], Child], kills: Sequence[Kill], markers: Path
+        self,
+        name: str,
+        start: Callable[[str, dict[str, str]], Child],
+        kills: Sequence[Kill],
+        markers: Path,
+        *,
+        left_behind: Callable[[], str] = lambda: "",
     ) -> None:
-        """``start`` gets the process' name and its kill's variables."""
+        """``start`` gets the process' name and its kill's variables; ``left_behind`` is asked between two lives."""
         self.name = name
         self.starts = 0
         self.kills_done = 0
@@ -35,6 +41,7 @@ class Supervised:
         self._start = start
         self._kills = kills
         self._markers = markers
+        self._left_behind = left_behind
         self.child = self._next()
 
     def _next(self) -> Child:
@@ -61,6 +68,7 @@ class Supervised:
             self.unplanned.append(story)
             if len(self.unplanned) > _UNPLANNED:
                 raise DemoError(f"{story}; the demo gives up. Its last words, from {ended.log}:\n{ended.last_words()}")
+        story += self._left_behind()
         self.child = self._next()
         return story
 
@@ -68,7 +76,10 @@ class Supervised:
 class Supervisor:
     """All processes of one demo. Must be used by the main thread; `close` on every path."""
 
-    def __init__(self, *, brokers: str, directory: Path, plan: KillPlan) -> None:
+    def __init__(
+        self, *, brokers: str, directory: Path, plan: KillPlan, open_now: Callable[[], Collection[str]]
+    ) -> None:
+        """``open_now`` lists the transactions that are open at the broker."""
         self._brokers = brokers
         self._directory = directory
         self._markers = directory / "kills"
@@ -76,6 +87,9 @@ class Supervisor:
         self.plan = plan
         self.events = directory / "events.jsonl"
         self._port = free_ports(1, None)[0].client
+        self._open_now = open_now
+        self.left_open: set[str] = set()
+        """Transactions that were open when a driver was dead and the next one was not started yet."""
         self._children: list[Child] = []
         self.coordinator: Supervised | None = None
         self.driver: Supervised | None = None
@@ -84,7 +98,9 @@ class Supervisor:
     def start(self, *, seconds: float, limit: int | None) -> None:
         """Start all three. Raises DemoError when the coordinator does not come up."""
         self.coordinator = Supervised("coordinator", self._start_coordinator, self.plan.coordinator, self._markers)
-        self.driver = Supervised("driver", self._start_driver, self.plan.driver, self._markers)
+        self.driver = Supervised(
+            "driver", self._start_driver, self.plan.driver, self._markers, left_behind=self._note_open
+        )
         limited = ["--limit", str(limit)] if limit is not None else []
         feed = ["coordinator.dev.demo.feeder", "--brokers", self._brokers, "--topic", FLIGHTS]
         self.feeder = self._child("feeder", [*feed, "--seconds", str(seconds), *limited], {})
@@ -127,6 +143,11 @@ class Supervisor:
         for child in self._children:
             if child.exit_code is None:
                 child.kill()
+
+    def _note_open(self) -> str:
+        found = self._open_now()
+        self.left_open.update(found)
+        return f" ({len(found)} transactions are open)"
 
     def _start_coordinator(self, name: str, armed: dict[str, str]) -> Child:
         store = self._directory / "coordinator.sqlite"
