@@ -203,7 +203,8 @@ class LocalKafka:
             if known != shape:
                 raise LocalKafkaError(f"{self.directory} holds a local Kafka with {known}, not {shape}; name another.")
             return
-        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # a leading "-" would be taken for an option by the format command
+        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
         running = []
         for number, node in enumerate(self._nodes, start=1):
             settings = self._settings(number)
