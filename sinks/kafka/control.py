@@ -54,7 +54,7 @@ class NoAnswer:
 
     why: str
     code: int | None = None
-    """Set when the library refused to send it, in the protocol's codes: then it certainly was not carried out."""
+    """Set when it was not sent, with the cause in the protocol's codes: then it certainly was not carried out."""
     begin_anew: bool = False
     """The library would remember the cause for ever: refused credentials, an unknown broker, an ended loop."""
 
@@ -142,7 +142,8 @@ class ControlPlane:
         sendable = [key for key in keyed if places[key].code == 0]
         answers = self.send_all([(places[key].node, keyed[key]) for key in sendable])
         result: dict[str, Any] = {
-            key: NoAnswer(why=f"its coordinator is not known (error {places[key].code})") for key in keyed
+            key: NoAnswer(why=f"its coordinator is not known (error {places[key].code})", code=places[key].code)
+            for key in keyed
         }
         result.update(zip(sendable, answers, strict=True))
         return result

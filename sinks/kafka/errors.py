@@ -10,9 +10,16 @@ OncewardError
     └── ContradictionError         the broker's state contradicts what was decided; a person must look
 """
 
+from confluent_kafka import KafkaException
+
 from coordinator.errors import CheckpointFailedError, HaltedError, OncewardError
 
-__all__ = ["ContradictionError", "ControlPlaneError", "DeliveryError", "PreCommitError", "RouteError"]
+__all__ = ["CLIENT_ERRORS", "ContradictionError", "ControlPlaneError", "DeliveryError", "PreCommitError", "RouteError"]
+
+
+CLIENT_ERRORS: tuple[type[Exception], ...] = (KafkaException, SystemError)
+"""What a producer's calls raise. A fatal error during a callback surfaces as a SystemError whose cause is the
+KafkaException (confluent-kafka 2.16)."""
 
 
 class ControlPlaneError(OncewardError):

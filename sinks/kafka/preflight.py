@@ -8,7 +8,7 @@ from datetime import timedelta
 from connections import KafkaCluster
 from coordinator.pipeline.interfaces import Finding, Severity
 from sinks.kafka.brokers import Resource, broker_settings, create_topic, settings, topic_facts
-from sinks.kafka.control import ControlPlane, NoAnswer
+from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.identifiers import TransactionalId, claim_group
 from sinks.kafka.outcomes import EndAnswer, classify, describe_code
@@ -167,18 +167,18 @@ def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
         yield _error(
             f"consumer groups {check.job}.*", f"receipts and claims cannot be kept: {describe_code(code)}", fix
         )
-    elif isinstance(code, NoAnswer):
-        raise ControlPlaneError(
-            f"The group coordinator of {group!r} on cluster {check.cluster.name!r} did not answer: {code.why}. Nothing "
-            "was started and no data was touched. Check the brokers."
-        )
 
 
 def _answered(ask: Callable[[], Code]) -> Code:
     """The answer, asked for again while the brokers say so: on a new cluster the first question makes them create the
-    topics of their coordinators, which takes a moment."""
+    topics of their coordinators, which takes a moment. Raises ControlPlaneError when they never answer."""
     backoff, deadline = Backoff(), time.monotonic() + _ANSWER_LIMIT_S
-    while classify(code := ask()) is EndAnswer.AGAIN and time.monotonic() < deadline:
+    while classify(code := ask()) is EndAnswer.AGAIN:
+        if time.monotonic() > deadline:
+            raise ControlPlaneError(
+                f"A coordinator of the sink's cluster did not answer within {_ANSWER_LIMIT_S:.0f} s: "
+                f"{describe_code(code)}. Nothing was started and no data was touched. Check the brokers."
+            )
         time.sleep(backoff.next())
     return code
 

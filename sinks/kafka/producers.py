@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 
 from connections import KafkaCluster
-from sinks.kafka.errors import DeliveryError
+from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
 from sinks.kafka.identifiers import TransactionalId
 
 __all__ = ["PoolKey", "PreparedProducer", "ProducerPool", "pool_for"]
@@ -78,7 +78,10 @@ class PreparedProducer:
 
     @property
     def usable(self) -> bool:
-        self.producer.poll(0)  # lets the client report what it noticed meanwhile
+        try:
+            self.producer.poll(0)  # lets the client report what it noticed meanwhile
+        except CLIENT_ERRORS:
+            return False
         return not self.broken and time.monotonic() - self.made_at < _STALE_AFTER_S
 
 
@@ -158,7 +161,7 @@ class ProducerPool:
             # With metadata at hand init_transactions takes 3 ms; without it waits for a timer of 500 ms.
             producer.list_topics(timeout=_INIT_LIMIT_S)
             producer.init_transactions(_INIT_LIMIT_S)
-        except KafkaException as error:
+        except CLIENT_ERRORS as error:
             raise DeliveryError(
                 f"No transaction can be begun under {identifier}: {error}. Nothing was written; the records belong to "
                 "the next checkpoint. Check that the brokers can be reached from the executors, and the user's rights "

@@ -86,7 +86,7 @@ def read_receipts(control: ControlPlane, tokens: Mapping[str, str]) -> dict[str,
 
 def _offset(answer: Any) -> Offset:
     if isinstance(answer, NoAnswer):
-        return Offset(code=answer)
+        return Offset(code=answer if answer.code is None else answer.code)
     group = answer.groups[0]
     if group.error_code:
         return Offset(code=int(group.error_code))

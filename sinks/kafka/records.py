@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, Producer
 
-from sinks.kafka.errors import DeliveryError, RouteError
+from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError, RouteError
 
 __all__ = ["BatchProducer"]
 
@@ -25,6 +25,7 @@ QUEUED_BYTES = 64 << 20
 QUEUED_RECORDS = 400_000
 
 _POLL_S = 0.02
+_REFUSALS: tuple[type[Exception], ...] = (*CLIENT_ERRORS, TypeError, ValueError)
 
 
 class BatchProducer:
@@ -63,7 +64,7 @@ class BatchProducer:
             self._accepted += chunk.num_rows
             self._queued.append((self._accepted, size))
             self._queued_bytes += size
-            self._producer.poll(0)
+            self._poll(0)
 
     def _by_topic(self, chunk: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if self._topic is not None:
@@ -106,15 +107,18 @@ class BatchProducer:
                 {"key": key, "value": value} for key, value in zip(_binary(keys).to_pylist(), values, strict=True)
             ]
         while messages:
-            if partition is None:
-                accepted = self._producer.produce_batch(topic, messages)
-            else:
-                accepted = self._producer.produce_batch(topic, messages, partition=partition)
+            try:
+                if partition is None:
+                    accepted = self._producer.produce_batch(topic, messages)
+                else:
+                    accepted = self._producer.produce_batch(topic, messages, partition=partition)
+            except CLIENT_ERRORS as error:
+                raise _broken(error) from error
             if accepted == len(messages):
                 return
             messages = self._unsent(topic, messages)
             self._check()
-            self._producer.poll(_POLL_S)
+            self._poll(_POLL_S)
 
     def _unsent(self, topic: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """What a full queue left over. A gap would change the order, and any other refusal is final: both raise."""
@@ -164,8 +168,8 @@ class BatchProducer:
                 return
             except BufferError:
                 self._check()
-                self._producer.poll(_POLL_S)
-            except (KafkaException, TypeError, ValueError) as error:
+                self._poll(_POLL_S)
+            except _REFUSALS as error:
                 raise DeliveryError(
                     f"The client refused a record for topic {topic!r}: {error}. Nothing of this slot becomes visible "
                     "and its records belong to the next checkpoint. Check the record's size, headers and partition."
@@ -180,6 +184,12 @@ class BatchProducer:
                 "stay unread. Use a partition number from 0, or null for the partitioner."
             )
 
+    def _poll(self, seconds: float) -> None:
+        try:
+            self._producer.poll(seconds)
+        except CLIENT_ERRORS as error:
+            raise _broken(error) from error
+
     def _wait_for_room(self, records: int, size: int) -> None:
         while True:
             outstanding = len(self._producer)
@@ -191,7 +201,15 @@ class BatchProducer:
             if outstanding + records <= QUEUED_RECORDS and self._queued_bytes + size <= QUEUED_BYTES:
                 return
             self._check()
-            self._producer.poll(_POLL_S)
+            self._poll(_POLL_S)
+
+
+def _broken(error: Exception) -> DeliveryError:
+    said = error.__cause__ or error
+    return DeliveryError(
+        f"The client cannot go on with this transaction: {said}. Nothing of this slot becomes visible and its records "
+        "belong to the next checkpoint. If the producer was fenced, look for another program that uses its id."
+    )
 
 
 def _chunks(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:

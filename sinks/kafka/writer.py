@@ -22,12 +22,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from connections import KafkaCluster
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.tasks import CheckpointTask, Vote
-from sinks.kafka.errors import DeliveryError
+from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
 from sinks.kafka.producers import PoolKey, PreparedProducer, ProducerPool, pool_for
 from sinks.kafka.records import BatchProducer
 
@@ -141,7 +141,7 @@ class KafkaSlotWriter:
 def _abort(prepared: PreparedProducer, pool: ProducerPool) -> None:
     """Best effort: what stays open is fenced by the driver. The cause of the failure is what must be seen."""
     pool.failed()
-    with contextlib.suppress(KafkaException):
+    with contextlib.suppress(*CLIENT_ERRORS):
         prepared.producer.abort_transaction(_ABORT_LIMIT_S)
 
 
@@ -150,8 +150,8 @@ def _kafka_says(prepared: PreparedProducer) -> Iterator[None]:
     """Only around calls of ours: what the transform or the source raises must keep its own words."""
     try:
         yield
-    except KafkaException as error:
-        raise _failed(prepared, str(error)) from error
+    except CLIENT_ERRORS as error:
+        raise _failed(prepared, str(error.__cause__ or error)) from error
 
 
 def _failed(prepared: PreparedProducer, why: str) -> DeliveryError:

@@ -1,0 +1,123 @@
+"""A Kafka sink driven without Spark: slots are written in this process, as an executor would."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Producer
+
+from connections import KafkaCluster
+from coordinator.pipeline.interfaces import JobContext, SlotWriter
+from coordinator.pipeline.tasks import CheckpointTask, Vote
+from coordinator.protocol.values import CheckpointId, Committable, Generation, JobName
+from sinks import KafkaSink
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.committer import KafkaCommitter
+from sinks.kafka.control import ControlPlane
+from sinks.kafka.patience import Clock
+from sinks.kafka.producers import PoolKey, ProducerPool
+from sinks.kafka.transactions import Transactions, TransactionView
+
+QUICK = Clock(wait=lambda seconds: time.sleep(min(seconds, 0.02)))
+"""Waits are short, so that two looks are not seconds apart."""
+
+
+def later(days: float) -> Clock:
+    """A clock that is ahead of the brokers'."""
+    return Clock(now=lambda: datetime.now(UTC) + timedelta(days=days), wait=QUICK.wait)
+
+
+def batch(*records: bytes | tuple[bytes | None, bytes | None] | None) -> pa.RecordBatch:
+    """A batch of values, or of (key, value)."""
+    pairs = [record if isinstance(record, tuple) else (None, record) for record in records]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([key for key, _ in pairs], pa.binary()), pa.array([value for _, value in pairs], pa.binary())],
+        ["key", "value"],
+    )
+
+
+class SinkJob:
+    """One job with one opened sink, at some generation."""
+
+    def __init__(
+        self, servers: str, job: str, *, generation: int = 1, cluster: KafkaCluster | None = None, **sink: Any
+    ):
+        self.job = JobName(job)
+        self.servers = servers
+        self.generation = generation
+        self.cluster = cluster or KafkaCluster(servers)
+        self.sink = KafkaSink(self.cluster, **sink)
+        self.sink.open(JobContext(job=self.job, checkpoint_timeout=timedelta(minutes=2)))
+        self.findings = self.sink.preflight()
+        self.sink.begin_generation(Generation(generation))
+        self.control = ControlPlane(self.cluster)
+        self.transactions = Transactions(self.control)
+
+    def __enter__(self) -> "SinkJob":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.sink.close()
+        self.control.close()
+
+    def committer(self, clock: Clock = QUICK) -> KafkaCommitter:
+        return KafkaCommitter(controls=[self.control], clock=clock)
+
+    def task(self, checkpoint: int) -> CheckpointTask:
+        return CheckpointTask(
+            job=self.job,
+            generation=self.generation,
+            checkpoint=checkpoint,
+            splits=(),
+            columns=(),
+            sink=self.sink.participant.name,
+            sink_options=self.sink.options(),
+        )
+
+    def write(
+        self, checkpoint: int, *batches: pa.RecordBatch, slot: int = 0, writer: "SlotWriter | None" = None
+    ) -> Vote:
+        return (writer or self.sink.write())(self.task(checkpoint), slot, 100 + slot, iter(batches))
+
+    def pre_commit(
+        self, checkpoint: int, votes: Sequence[Vote], unsettled: Iterable[Committable] = ()
+    ) -> tuple[Committable, ...]:
+        inputs = [[{"topic": "in", "partition": vote.slot}] for vote in votes]
+        return self.sink.pre_commit(CheckpointId(checkpoint), votes, inputs, unsettled=tuple(unsettled))
+
+    def prepared(self, checkpoint: int, *slots: Sequence[bytes]) -> tuple[Committable, ...]:
+        """Pre-commit one checkpoint with the given values in each slot."""
+        votes = [self.write(checkpoint, batch(*values), slot=slot) for slot, values in enumerate(slots)]
+        return self.pre_commit(checkpoint, votes)
+
+    def view(self, committable: Committable) -> TransactionView:
+        name = KafkaCommittable.of(committable).transaction.id
+        return self.transactions.describe([name])[name]
+
+    def open_transaction(self, topic: str, *, n: int = 0, timeout_ms: int = 60_000) -> tuple[str, Producer]:
+        """An open transaction under an id of this job, as a losing attempt leaves it. Keep the producer alive."""
+        pool = ProducerPool(
+            PoolKey(
+                job=self.job,
+                sink="sink",
+                generation=self.generation,
+                cluster=self.cluster,
+                transaction_timeout_ms=timeout_ms,
+            )
+        )
+        prepared = pool.take({})
+        prepared.producer.begin_transaction()
+        prepared.producer.produce(topic, b"left open")
+        assert prepared.producer.flush(10) == 0
+        return str(prepared.id), prepared.producer
+
+
+def counting(batches: Iterable[pa.RecordBatch], seen: list[int]) -> Iterator[pa.RecordBatch]:
+    for each in batches:
+        seen.append(each.num_rows)
+        yield each

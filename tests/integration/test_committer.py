@@ -1,0 +1,283 @@
+"""Settling: every way a commit can end, on the real broker."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+
+from connections import KafkaCluster
+from coordinator.dev.kafka import LocalKafka
+from coordinator.errors import FencedError, HaltedError
+from coordinator.killpoints import KILL_POINT_VARIABLE
+from coordinator.pipeline.interfaces import Committer
+from coordinator.protocol.values import CheckpointId, Claim, Committable, Document, Generation, JobName, Outcome
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.committer import KafkaCommitter
+from sinks.kafka.errors import ContradictionError
+from sinks.kafka.fencing import fence_ids
+from sinks.kafka.receipts import ReceiptState, read_receipts
+from sinks.kafka.transactions import State
+from tests.integration.sink_tools import QUICK, SinkJob, later
+from tests.integration.tools import Topics, wait_until
+
+
+@pytest.fixture
+def out(topics: Topics) -> str:
+    return topics.create("out")
+
+
+@pytest.fixture
+def sink(kafka: LocalKafka, job: str, out: str) -> Iterator[SinkJob]:
+    with SinkJob(kafka.bootstrap_servers, job, topic=out) as opened:
+        yield opened
+
+
+def commit_behind_its_back(sink: SinkJob, committable: Committable) -> None:
+    """As when the answer to the commit was lost."""
+    handle = KafkaCommittable.of(committable)
+    assert sink.transactions.end([handle.transaction], commit=True)[handle.transaction.id] == 0
+    wait_until(lambda: sink.view(committable).state is State.COMPLETE_COMMIT, "committed")
+
+
+def move_on(sink: SinkJob, committable: Committable) -> None:
+    """Take the id over, so that its state says nothing about our transaction any more."""
+    fence_ids(sink.control, [KafkaCommittable.of(committable).transaction.id], QUICK)
+
+
+def outcome_of(committer: Committer, committable: Committable) -> tuple[Outcome, str]:
+    settlements = committer.commit([committable])
+    assert [settlement.slot for settlement in settlements] == [committable.slot]
+    return settlements[0].outcome, settlements[0].evidence
+
+
+def test_all_slots_of_a_checkpoint_are_committed_and_only_then_visible(sink: SinkJob, out: str, topics: Topics) -> None:
+    committables = sink.prepared(1, [b"a", b"b"], [b"c"], [b"d"])
+    assert topics.values(out) == []
+    settlements = sink.committer().commit(committables)
+    assert [(each.slot, each.outcome) for each in settlements] == [(slot, Outcome.COMMITTED) for slot in range(3)]
+    wait_until(lambda: sorted(map(str, topics.values(out))) == ["b'a'", "b'b'", "b'c'", "b'd'"], "all are visible")
+
+
+def test_commit_by_a_process_that_knows_only_the_documents(sink: SinkJob, kafka: LocalKafka) -> None:
+    committables = sink.prepared(1, [b"a"])
+    program = (
+        "import json, sys\n"
+        "from coordinator.protocol.values import Committable, Document\n"
+        "from sinks.kafka.committer import KafkaCommitter\n"
+        "body = json.loads(sys.argv[2])\n"
+        "document = Document(kind='kafka-transaction', version=1, body=body)\n"
+        "committer = KafkaCommitter([sys.argv[1]])\n"
+        "print(committer.commit([Committable(slot=0, document=document)])[0].outcome)\n"
+        "committer.close()\n"
+    )
+    arguments = [kafka.bootstrap_servers, json.dumps(committables[0].document.body)]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "committed", done.stderr
+
+
+def test_commit_is_idempotent_and_so_is_one_whose_first_answer_was_lost(sink: SinkJob) -> None:
+    committables = sink.prepared(1, [b"a"], [b"b"])
+    commit_behind_its_back(sink, committables[0])
+    for _ in range(3):
+        settlements = sink.committer().commit(committables)
+        assert {each.outcome for each in settlements} == {Outcome.COMMITTED}
+
+
+def test_lost_to_the_timeout_is_proved_and_not_guessed(kafka: LocalKafka, job: str, out: str) -> None:
+    with SinkJob(kafka.bootstrap_servers, job, topic=out, transaction_timeout="1s") as sink:
+        (committable,) = sink.prepared(1, [b"a"])
+        wait_until(lambda: sink.view(committable).state is State.COMPLETE_ABORT, "the broker aborted it")
+        outcome, evidence = outcome_of(sink.committer(), committable)
+        assert outcome is Outcome.LOST
+        assert "48" in evidence
+        assert "CompleteAbort" in evidence
+        assert "seen twice" in evidence
+
+
+def test_lost_to_a_fence_is_proved_by_the_missing_receipt(sink: SinkJob) -> None:
+    (committable,) = sink.prepared(1, [b"a"])
+    move_on(sink, committable)
+    outcome, evidence = outcome_of(sink.committer(), committable)
+    assert outcome is Outcome.LOST
+    assert "receipt absent" in evidence
+
+
+def test_the_receipt_alone_proves_a_commit_when_the_id_has_moved_on(sink: SinkJob) -> None:
+    (committable,) = sink.prepared(1, [b"a"])
+    commit_behind_its_back(sink, committable)
+    move_on(sink, committable)
+    assert sink.view(committable).state is State.EMPTY
+    outcome, evidence = outcome_of(sink.committer(), committable)
+    assert outcome is Outcome.COMMITTED
+    assert "receipt present" in evidence
+
+
+def test_a_deleted_receipt_of_a_commit_whose_answer_was_lost_is_never_called_lost(
+    sink: SinkJob, topics: Topics
+) -> None:
+    (committable,) = sink.prepared(1, [b"a"])
+    commit_behind_its_back(sink, committable)
+    group = KafkaCommittable.of(committable).transaction.id
+    wait_until(lambda: receipt(sink, committable) is ReceiptState.PRESENT, "the receipt is there")
+    topics.admin.delete_consumer_groups([group])[group].result(30)
+    assert receipt(sink, committable) is ReceiptState.ABSENT
+    assert sink.committer().outcome(committable).outcome is Outcome.COMMITTED
+    assert outcome_of(sink.committer(), committable)[0] is Outcome.COMMITTED
+
+
+def receipt(sink: SinkJob, committable: Committable) -> ReceiptState:
+    handle = KafkaCommittable.of(committable)
+    return read_receipts(sink.control, {handle.transaction.id: handle.token})[handle.transaction.id].state
+
+
+def test_an_absent_receipt_older_than_half_its_retention_is_in_doubt(sink: SinkJob) -> None:
+    (committable,) = sink.prepared(1, [b"a"])
+    move_on(sink, committable)
+    outcome, evidence = outcome_of(sink.committer(later(days=4)), committable)
+    assert outcome is Outcome.IN_DOUBT
+    assert "its absence proves nothing" in evidence
+    assert outcome_of(sink.committer(later(days=3)), committable)[0] is Outcome.LOST
+
+
+def test_another_cluster_behind_the_same_address_is_in_doubt_and_is_not_asked(sink: SinkJob) -> None:
+    (committable,) = sink.prepared(1, [b"a"])
+    handle = replace(KafkaCommittable.of(committable), cluster_id="another-cluster-id")
+    outcome, evidence = outcome_of(sink.committer(), handle.to_committable())
+    assert outcome is Outcome.IN_DOUBT
+    assert "another-cluster-id" in evidence
+    assert sink.view(committable).state is State.ONGOING
+
+
+def test_an_id_that_somebody_opened_again_is_fenced_before_it_is_judged(sink: SinkJob, out: str) -> None:
+    (committable,) = sink.prepared(1, [b"a"])
+    handle = KafkaCommittable.of(committable)
+    hijacker = Producer({"bootstrap.servers": sink.servers, "transactional.id": handle.transaction.id, "log_level": 0})
+    hijacker.list_topics(timeout=10)
+    hijacker.init_transactions(10)
+    hijacker.begin_transaction()
+    hijacker.produce(out, b"foreign")
+    assert hijacker.flush(10) == 0
+    assert sink.view(committable).state is State.ONGOING
+    outcome, _ = outcome_of(sink.committer(), committable)
+    assert outcome is Outcome.LOST
+    assert sink.view(committable).state in (State.EMPTY, State.COMPLETE_ABORT)
+    with pytest.raises(KafkaException):
+        hijacker.commit_transaction(10)
+
+
+def test_nothing_is_reported_for_what_is_still_unanswered_when_it_gives_up(sink: SinkJob, kafka: LocalKafka) -> None:
+    committables = sink.prepared(1, [b"a"])
+    asked = itertools.count()
+    nobody = KafkaCommitter([KafkaCluster("127.0.0.1:1")], clock=QUICK)
+    assert list(nobody.commit(committables, give_up=lambda: next(asked) >= 0)) == []
+    nobody.close()
+    assert sink.view(committables[0]).state is State.ONGOING
+    assert sink.committer().commit(committables)[0].outcome is Outcome.COMMITTED
+
+
+def test_outcome_changes_nothing(sink: SinkJob) -> None:
+    (committable,) = sink.prepared(1, [b"a"])
+    assert sink.committer().outcome(committable).outcome is Outcome.IN_DOUBT
+    assert sink.view(committable).state is State.ONGOING
+
+
+def test_abort_ends_open_transactions_and_may_be_repeated(sink: SinkJob, topics: Topics, out: str) -> None:
+    committables = sink.prepared(1, [b"a"], [b"b"])
+    for _ in range(2):
+        sink.committer().abort(committables)
+    assert {sink.view(each).state for each in committables} <= {State.COMPLETE_ABORT, State.PREPARE_ABORT}
+    assert topics.values(out) == []
+    assert sink.committer().leftovers(sink.job) == []
+
+
+def test_abort_of_what_was_fenced_meanwhile_is_fine(sink: SinkJob) -> None:
+    committables = sink.prepared(1, [b"a"])
+    move_on(sink, committables[0])
+    sink.committer().abort(committables)
+
+
+def test_abort_of_a_committed_transaction_is_loud(sink: SinkJob) -> None:
+    committables = sink.prepared(1, [b"a"])
+    commit_behind_its_back(sink, committables[0])
+    with pytest.raises(ContradictionError, match="committed"):
+        sink.committer().abort(committables)
+
+
+def test_a_document_of_another_version_is_refused_before_anything_is_asked(sink: SinkJob) -> None:
+    (committable,) = sink.prepared(1, [b"a"])
+    unknown = Document(kind="kafka-transaction", version=99, body=committable.document.body)
+    with pytest.raises(HaltedError):
+        sink.committer().commit([committable, Committable(slot=1, document=unknown)])
+    assert sink.view(committable).state is State.ONGOING
+
+
+def test_a_sweep_aborts_what_is_left_and_keeps_what_is_unsettled(sink: SinkJob, out: str, topics: Topics) -> None:
+    kept = sink.prepared(1, [b"kept"])
+    left, producer = sink.open_transaction(out)
+    committer = sink.committer()
+    assert list(committer.leftovers(sink.job, keep=kept)) == [left]
+    assert list(committer.sweep(sink.job, keep=kept)) == [left]
+    assert list(committer.leftovers(sink.job, keep=kept)) == []
+    assert committer.commit(kept)[0].outcome is Outcome.COMMITTED
+    wait_until(lambda: topics.values(out) == [b"kept"], "only what was kept is visible, and nothing holds it back")
+    del producer
+
+
+def test_a_sweep_leaves_other_jobs_alone_even_when_their_names_begin_alike(
+    kafka: LocalKafka, job: str, out: str
+) -> None:
+    others = [SinkJob(kafka.bootstrap_servers, name, topic=out) for name in (f"{job}-b", f"{job}b")]
+    theirs = [other.prepared(1, [b"theirs"]) for other in others]
+    with SinkJob(kafka.bootstrap_servers, job, topic=out) as mine:
+        mine.open_transaction(out)
+        assert len(mine.committer().sweep(JobName(job))) == 1
+    for other, committables in zip(others, theirs, strict=True):
+        assert other.committer().commit(committables)[0].outcome is Outcome.COMMITTED
+        other.close()
+
+
+def test_a_process_that_was_taken_over_does_not_touch_its_successor(kafka: LocalKafka, job: str, out: str) -> None:
+    with (
+        SinkJob(kafka.bootstrap_servers, job, topic=out, generation=1) as paused,
+        SinkJob(kafka.bootstrap_servers, job, topic=out, generation=2) as successor,
+    ):
+        theirs = successor.prepared(1, [b"theirs"])
+        with pytest.raises(FencedError, match="taken over"):
+            paused.sink.committer().sweep(paused.job)
+        with pytest.raises(FencedError):
+            paused.prepared(1, [b"mine"])
+        assert successor.committer().commit(theirs)[0].outcome is Outcome.COMMITTED
+
+
+def test_a_claim_is_read_back_as_it_was_written(sink: SinkJob) -> None:
+    assert sink.sink.read_claim() is None
+    for settled in (0, 7, 3):
+        claim = Claim(store_id="store", generation=Generation(4), settled=CheckpointId(settled))
+        sink.sink.write_claim(claim)
+        assert sink.sink.read_claim() == claim
+
+
+@pytest.mark.kill
+def test_a_kill_between_two_ends_leaves_the_rest_to_the_next_commit(sink: SinkJob, kafka: LocalKafka) -> None:
+    committables = sink.prepared(1, [b"a"], [b"b"], [b"c"])
+    program = (
+        "import json, sys\n"
+        "from coordinator.protocol.values import Committable, Document\n"
+        "from sinks.kafka.committer import KafkaCommitter\n"
+        "documents = [Document(kind='kafka-transaction', version=1, body=body) for body in json.loads(sys.argv[2])]\n"
+        "KafkaCommitter([sys.argv[1]]).commit([Committable(slot=s, document=d) for s, d in enumerate(documents)])\n"
+    )
+    arguments = [kafka.bootstrap_servers, json.dumps([dict(each.document.body) for each in committables])]
+    environment = {**os.environ, KILL_POINT_VARIABLE: "driver.between_end_txn"}
+    killed = subprocess.run([sys.executable, "-c", program, *arguments], env=environment, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    wait_until(lambda: sink.view(committables[0]).state is State.COMPLETE_COMMIT, "the first one was committed")
+    assert [sink.view(each).state for each in committables[1:]] == [State.ONGOING] * 2
+    assert {each.outcome for each in sink.committer().commit(committables)} == {Outcome.COMMITTED}

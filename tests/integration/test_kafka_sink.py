@@ -1,0 +1,537 @@
+"""The sink against the real broker: what becomes visible, when, and what is refused."""
+
+import pickle
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from connections import KafkaCluster
+from coordinator.dev.kafka import LocalKafka
+from coordinator.errors import ConfigurationError, PreflightError
+from coordinator.pipeline.interfaces import Finding, JobContext, Severity
+from coordinator.protocol.values import CheckpointId, JobName, Outcome
+from sinks import KafkaSink
+from sinks.kafka import producers, records
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.errors import DeliveryError, PreCommitError, RouteError
+from sinks.kafka.fencing import fence_ids
+from sinks.kafka.identifiers import TransactionalId
+from sinks.kafka.transactions import State
+from tests.integration.sink_tools import QUICK, SinkJob, batch
+from tests.integration.tools import Topics, wait_until
+
+
+@pytest.fixture
+def out(topics: Topics) -> str:
+    return topics.create("out", partitions=3)
+
+
+@pytest.fixture
+def sink(kafka: LocalKafka, job: str, out: str) -> Iterator[SinkJob]:
+    with SinkJob(kafka.bootstrap_servers, job, topic=out) as opened:
+        yield opened
+
+
+def settle(sink: SinkJob, checkpoint: int, *votes: Any) -> None:
+    """Pre-commit, commit, and tell the workers."""
+    committables = sink.pre_commit(checkpoint, votes)
+    assert {each.outcome for each in sink.committer().commit(committables)} <= {Outcome.COMMITTED}
+    sink.sink.settled(CheckpointId(checkpoint), committables)
+
+
+def await_values(topics: Topics, topic: str, expected: list[bytes | None]) -> None:
+    def same() -> bool:
+        return sorted(map(repr, topics.values(topic))) == sorted(map(repr, expected))
+
+    wait_until(same, f"{topic} holds {len(expected)} records")
+
+
+def messages(servers: str, topic: str) -> list[Any]:
+    """All committed messages with headers and timestamps, partition by partition."""
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "look", "enable.partition.eof": True, "log_level": 0}
+    )
+    found: list[Any] = []
+    ended: set[int | None] = set()
+    count = len(consumer.list_topics(topic, 10).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(count)])
+    limit = time.monotonic() + 30
+    while len(ended) < count:
+        assert time.monotonic() < limit
+        for message in consumer.consume(100, 0.05):
+            if message.error():
+                ended.add(message.partition())
+            else:
+                found.append(message)
+    consumer.close()
+    return sorted(found, key=lambda message: (message.partition(), message.offset()))
+
+
+def test_nothing_is_visible_before_the_commit_and_exactly_everything_after(
+    sink: SinkJob, topics: Topics, out: str
+) -> None:
+    values = [b"%d" % number for number in range(25_000)]
+    vote = sink.write(1, batch(*values[:10_000]), batch(), batch(*values[10_000:]))
+    assert (vote.records, vote.bytes) == (25_000, sum(map(len, values)))
+    committables = sink.pre_commit(1, [vote])
+    assert topics.values(out) == []
+    sink.committer().commit(committables)
+    await_values(topics, out, list(values))
+
+
+def test_keys_tombstones_and_empty_values_arrive_as_they_were(sink: SinkJob, topics: Topics, out: str) -> None:
+    sent: list[tuple[bytes | None, bytes | None]] = [
+        (b"k", b"v"),
+        (None, b"v"),
+        (b"k", None),
+        (b"", b""),
+        (None, None),
+        (b"\xff\x00", b"\x00"),
+    ]
+    settle(sink, 1, sink.write(1, batch(*sent)))
+    wait_until(lambda: len(topics.read(out)) == len(sent), "all arrived")
+    arrived = [(key, value) for _, _, key, value in topics.read(out)]
+    assert sorted(map(repr, arrived)) == sorted(map(repr, sent))
+
+
+def test_headers_and_timestamps_arrive_as_they_were(sink: SinkJob, out: str) -> None:
+    at = datetime(2024, 2, 29, 12, 30, 15, 123_456, tzinfo=UTC)
+    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = pa.RecordBatch.from_arrays(
+        [
+            pa.array([b"a", b"b", b"c"], pa.binary()),
+            pa.array([[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], [], None], headers),
+            pa.array([at, None, at], pa.timestamp("us", tz="UTC")),
+        ],
+        ["value", "headers", "timestamp"],
+    )
+    settle(sink, 1, sink.write(1, rows))
+    wait_until(lambda: len(messages(sink.servers, out)) == 3, "all arrived")
+    found = {message.value(): message for message in messages(sink.servers, out)}
+    assert found[b"a"].headers() == [("h", b"1"), ("h", None)]
+    assert not found[b"b"].headers()
+    assert found[b"a"].timestamp()[1] == found[b"c"].timestamp()[1] == int(at.timestamp() * 1000)
+    assert abs(found[b"b"].timestamp()[1] / 1000 - time.time()) < 600
+
+
+def test_order_is_kept_in_every_partition_and_for_every_key(sink: SinkJob, topics: Topics, out: str) -> None:
+    sent = [(b"key%d" % (number % 7), b"%06d" % number) for number in range(30_000)]
+    settle(sink, 1, sink.write(1, *[batch(*sent[start : start + 3_000]) for start in range(0, 30_000, 3_000)]))
+    wait_until(lambda: len(topics.read(out)) == len(sent), "all arrived")
+    last: dict[bytes | None, bytes] = {}
+    for _, _, key, value in topics.read(out):
+        assert value is not None
+        assert last.get(key, b"") < value
+        last[key] = value
+
+
+def test_keys_go_where_java_sends_them(sink: SinkJob, topics: Topics, out: str) -> None:
+    """Partitions of murmur2 over 3, as Java's default partitioner computes them."""
+
+    def murmur2(data: bytes) -> int:
+        mask, m, length = 0xFFFFFFFF, 0x5BD1E995, len(data)
+        h = (0x9747B28C ^ length) & mask
+        for start in range(0, length - length % 4, 4):
+            k = int.from_bytes(data[start : start + 4], "little") * m & mask
+            k = (k ^ (k >> 24)) * m & mask
+            h = (h * m & mask) ^ k
+        tail = data[length - length % 4 :]
+        for index in reversed(range(len(tail))):
+            h ^= tail[index] << (8 * index)
+        if tail:
+            h = h * m & mask
+        h = (h ^ (h >> 13)) * m & mask
+        return h ^ (h >> 15)
+
+    keys = [b"key-%d" % number for number in range(60)]
+    settle(sink, 1, sink.write(1, batch(*[(key, b"v") for key in keys])))
+    wait_until(lambda: len(topics.read(out)) == len(keys), "all arrived")
+    placed = {key: partition for partition, _, key, _ in topics.read(out)}
+    assert placed == {key: (murmur2(key) & 0x7FFFFFFF) % 3 for key in keys}
+
+
+def routed(names: list[str | None], values: list[bytes], **columns: pa.Array) -> pa.RecordBatch:
+    arrays = {"topic": pa.array(names, pa.string()), "value": pa.array(values, pa.binary()), **columns}
+    return pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
+
+
+def test_a_partition_column_decides_and_null_leaves_it_to_the_partitioner(
+    sink: SinkJob, topics: Topics, out: str
+) -> None:
+    def placed(numbers: list[int | None], values: list[bytes]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [pa.array(values, pa.binary()), pa.array(numbers, pa.int32())], ["value", "partition"]
+        )
+
+    values = [b"%d" % number for number in range(6)]
+    vote = sink.write(1, placed([2, 0, 1, 2, 0, 1], values), placed([2, None], [b"x", b"y"]))
+    settle(sink, 1, vote)
+    wait_until(lambda: len(topics.read(out)) == 8, "all arrived")
+    found = [(partition, value) for partition, _, _, value in topics.read(out) if value != b"y"]
+    assert found == [(0, b"1"), (0, b"4"), (1, b"2"), (1, b"5"), (2, b"0"), (2, b"3"), (2, b"x")]
+
+
+@pytest.mark.parametrize("partition", [-1, 99])
+def test_an_impossible_partition_fails_the_slot(sink: SinkJob, partition: int) -> None:
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([b"a"], pa.binary()), pa.array([partition], pa.int32())], ["value", "partition"]
+    )
+    with pytest.raises((RouteError, DeliveryError)):
+        sink.write(1, rows)
+    assert sink.committer().leftovers(sink.job) == []
+
+
+def test_records_are_routed_by_the_topic_column_in_one_transaction(kafka: LocalKafka, job: str, topics: Topics) -> None:
+    good, bad = topics.create("good"), topics.create("bad")
+    with SinkJob(kafka.bootstrap_servers, job, topics=[good, bad]) as sink:
+        vote = sink.write(1, routed([good, bad, good], [b"1", b"2", b"3"]), routed([good], [b"4"]))
+        assert vote.body["topics"] == {good: 3, bad: 1}
+        (committable,) = sink.pre_commit(1, [vote])
+        written = KafkaCommittable.of(committable).topics
+        assert {name: (each.records, each.partitions) for name, each in written.items()} == {
+            good: (3, (0,)),
+            bad: (1, (0,)),
+        }
+        sink.committer().commit([committable])
+        await_values(topics, good, [b"1", b"3", b"4"])
+        assert topics.values(good) == [b"1", b"3", b"4"]
+        assert topics.values(bad) == [b"2"]
+
+
+@pytest.mark.parametrize("foreign", ["elsewhere", None])
+def test_a_topic_that_was_not_declared_fails_the_slot_and_is_named(
+    kafka: LocalKafka, job: str, topics: Topics, foreign: str | None
+) -> None:
+    declared = topics.create("declared")
+    with SinkJob(kafka.bootstrap_servers, job, topics=[declared]) as sink:
+        with pytest.raises(RouteError, match="elsewhere" if foreign else "null"):
+            sink.write(1, routed([declared, foreign], [b"1", b"2"]))
+        assert sink.committer().leftovers(sink.job) == []
+        assert topics.values(declared) == []
+
+
+def test_topic_overrides_a_topic_column(sink: SinkJob, topics: Topics, out: str) -> None:
+    settle(sink, 1, sink.write(1, routed(["elsewhere"], [b"1"])))
+    await_values(topics, out, [b"1"])
+
+
+def test_a_slot_without_a_record_votes_without_a_transaction(sink: SinkJob) -> None:
+    for batches in ([], [batch()], [batch(), batch()]):
+        vote = sink.write(1, *batches)
+        assert (vote.records, vote.body) == (0, {})
+    assert sink.pre_commit(1, [vote]) == ()
+    assert sink.committer().leftovers(sink.job) == []
+
+
+def test_a_record_that_the_topic_refuses_fails_the_slot_and_nothing_is_voted(
+    topics: Topics, kafka: LocalKafka, job: str
+) -> None:
+    small = topics.create("small", config={"max.message.bytes": "1000"})
+    with SinkJob(kafka.bootstrap_servers, job, topic=small) as sink:
+        with pytest.raises(DeliveryError, match="not delivered"):
+            sink.write(1, batch(b"ok"), batch(bytes(5_000)), batch(b"ok too"))
+        assert sink.committer().leftovers(sink.job) == []
+        assert topics.values(small) == []
+        settle(sink, 2, sink.write(2, batch(b"fine")))
+        await_values(topics, small, [b"fine"])
+
+
+def test_a_record_that_the_client_refuses_fails_the_slot(sink: SinkJob) -> None:
+    with pytest.raises(DeliveryError, match="refused"):
+        sink.write(1, batch(bytes(3_000_000)))
+    assert sink.committer().leftovers(sink.job) == []
+
+
+def test_a_fenced_producer_fails_the_slot_with_a_typed_error(sink: SinkJob) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch(b"1")
+        wait_until(lambda: bool(sink.committer().leftovers(sink.job)), "the transaction is open")
+        fence_ids(sink.control, sink.committer().leftovers(sink.job), QUICK)
+        yield batch(b"2")
+
+    with pytest.raises(DeliveryError):
+        sink.sink.write()(sink.task(1), 0, 1, batches())
+    assert sink.committer().leftovers(sink.job) == []
+
+
+def test_what_the_transform_raises_keeps_its_words_and_leaves_nothing_open(
+    sink: SinkJob, topics: Topics, out: str
+) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch(b"1")
+        raise ZeroDivisionError("in the transform")
+
+    with pytest.raises(ZeroDivisionError, match="in the transform"):
+        sink.sink.write()(sink.task(1), 0, 1, batches())
+    assert sink.committer().leftovers(sink.job) == []
+    assert topics.values(out) == []
+
+
+def ids(*votes: Any) -> list[TransactionalId]:
+    return [parsed for vote in votes if (parsed := TransactionalId.parse(vote.body["id"])) is not None]
+
+
+def test_an_id_is_used_again_only_after_its_last_transaction_is_settled_as_committed(sink: SinkJob) -> None:
+    votes = [sink.write(1, batch(b"1"))]
+    committables = sink.pre_commit(1, votes)
+    votes += [sink.write(2, batch(b"2")), sink.write(3, batch(b"3"))]
+    assert len(set(ids(*votes))) == 3
+    sink.committer().commit(committables)
+    sink.sink.settled(CheckpointId(1), committables)
+    # One producer was made ahead before the settlement was known; the next one may take the id.
+    later = [sink.write(4, batch(b"4")), sink.write(5, batch(b"5"))]
+    assert ids(*later)[0] not in ids(*votes)
+    assert ids(*later)[1] == ids(votes[0])[0]
+    # That id is in doubt again now, whatever is said about its first transaction.
+    more = [sink.write(number, batch(b"x")) for number in range(6, 10)]
+    assert not set(ids(*more)) & set(ids(*votes, *later))
+    open_now = {str(identifier) for identifier in ids(*votes[1:], *later, *more)}
+    assert set(sink.committer().leftovers(sink.job)) == open_now
+
+
+def test_the_number_of_ids_stays_small_over_many_checkpoints(sink: SinkJob) -> None:
+    used = set()
+    for checkpoint in range(1, 41):
+        votes = [sink.write(checkpoint, batch(b"x"), slot=slot) for slot in range(2)]
+        used |= set(ids(*votes))
+        settle(sink, checkpoint, *votes)
+    assert len(used) <= 5
+
+
+def test_a_failed_attempt_retires_its_id(sink: SinkJob) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield batch(b"1")
+        used.extend(map(str, sink.committer().leftovers(sink.job)))
+        raise ZeroDivisionError
+
+    used: list[str] = []
+
+    def failing_when_open() -> Iterator[pa.RecordBatch]:
+        yield batch(b"1")
+        wait_until(lambda: bool(sink.committer().leftovers(sink.job)), "the transaction is open")
+        yield from failing()
+
+    with pytest.raises(ZeroDivisionError):
+        sink.sink.write()(sink.task(1), 0, 1, failing_when_open())
+    assert len(used) == 1
+    votes = []
+    for checkpoint in range(2, 8):
+        votes.append(sink.write(checkpoint, batch(b"x")))
+        settle(sink, checkpoint, votes[-1])
+    assert used[0] not in {vote.body["id"] for vote in votes}
+
+
+def test_ids_of_another_generation_are_not_used_again(kafka: LocalKafka, job: str, out: str) -> None:
+    seen = set()
+    for generation in (1, 2):
+        with SinkJob(kafka.bootstrap_servers, job, topic=out, generation=generation) as sink:
+            for checkpoint in range(1, 4):
+                vote = sink.write(checkpoint, batch(b"x"))
+                settle(sink, checkpoint, vote)
+                seen.add((generation, ids(vote)[0].generation, ids(vote)[0].worker))
+    assert {(mine, theirs) for mine, theirs, _ in seen} == {(1, 1), (2, 2)}
+    assert len({worker for _, _, worker in seen}) == 2
+
+
+def test_a_producer_made_ahead_that_went_stale_is_replaced(sink: SinkJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle(sink, 1, sink.write(1, batch(b"1")))
+    monkeypatch.setattr(producers, "_STALE_AFTER_S", 0.0)
+    settle(sink, 2, sink.write(2, batch(b"2")))
+
+
+def test_a_producer_made_ahead_that_was_fenced_fails_one_attempt_and_no_more(sink: SinkJob) -> None:
+    first = sink.write(1, batch(b"1"))
+    ahead = str(replace(ids(first)[0], n=ids(first)[0].n + 1))
+    wait_until(lambda: sink.transactions.describe([ahead])[ahead].code == 0, "it was made ahead")
+    fence_ids(sink.control, [ahead], QUICK)
+    with pytest.raises(DeliveryError):
+        sink.write(1, batch(b"2"), slot=1)
+    settle(sink, 1, first, sink.write(1, batch(b"2"), slot=1))
+
+
+def test_large_input_is_written_with_bounded_queues(
+    sink: SinkJob, topics: Topics, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "QUEUED_BYTES", 1 << 20)
+    monkeypatch.setattr(records, "CHUNK_BYTES", 100_000)
+    values = [b"%05d" % number + bytes(1_000) for number in range(10_000)]
+    settle(sink, 1, sink.write(1, batch(*values)))
+    await_values(topics, out, list(values))
+
+
+def test_a_full_client_queue_loses_and_reorders_nothing(kafka: LocalKafka, job: str, topics: Topics) -> None:
+    single = topics.create("single")
+    cluster = KafkaCluster(kafka.bootstrap_servers, config={"queue.buffering.max.messages": 500, "linger.ms": 0})
+    values = [b"%06d" % number for number in range(20_000)]
+    with SinkJob(kafka.bootstrap_servers, job, topic=single, cluster=cluster) as sink:
+        try:
+            vote = sink.write(1, batch(*values))
+        except DeliveryError:
+            # A gap in what a full queue left over would change the order, so it fails the slot instead.
+            assert sink.committer().leftovers(sink.job) == []
+            assert topics.values(single) == []
+            return
+        settle(sink, 1, vote)
+        wait_until(lambda: len(topics.values(single)) == len(values), "all arrived")
+        assert topics.values(single) == values
+
+
+def test_the_writer_travels_to_executors(sink: SinkJob, topics: Topics, out: str) -> None:
+    writer = pickle.loads(pickle.dumps(sink.sink.write()))
+    settle(sink, 1, sink.write(1, batch(b"1"), writer=writer))
+    await_values(topics, out, [b"1"])
+
+
+def test_pre_commit_aborts_the_losing_attempts_and_keeps_the_rest(sink: SinkJob, out: str, topics: Topics) -> None:
+    unsettled = sink.prepared(1, [b"earlier"])
+    loser, producer = sink.open_transaction(out)
+    votes = [sink.write(2, batch(b"winner"))]
+    committables = sink.pre_commit(2, votes, unsettled)
+    view = sink.transactions.describe([loser])[loser]
+    assert view.state in (State.EMPTY, State.COMPLETE_ABORT)
+    sink.committer().commit(unsettled)
+    sink.committer().commit(committables)
+    await_values(topics, out, [b"earlier", b"winner"])
+    del producer
+
+
+def test_pre_commit_refuses_a_vote_whose_transaction_is_gone(kafka: LocalKafka, job: str, out: str) -> None:
+    with SinkJob(kafka.bootstrap_servers, job, topic=out, transaction_timeout="1s") as sink:
+        vote = sink.write(1, batch(b"1"))
+        name = vote.body["id"]
+        wait_until(lambda: sink.transactions.describe([name])[name].state is State.COMPLETE_ABORT, "it timed out")
+        with pytest.raises(PreCommitError, match="CompleteAbort instead of open"):
+            sink.pre_commit(1, [vote])
+
+
+def test_pre_commit_refuses_a_hijacked_id(sink: SinkJob, out: str) -> None:
+    vote = sink.write(1, batch(b"1"))
+    hijacker = Producer({"bootstrap.servers": sink.servers, "transactional.id": vote.body["id"], "log_level": 0})
+    hijacker.init_transactions(10)
+    hijacker.begin_transaction()
+    hijacker.produce(out, b"foreign")
+    assert hijacker.flush(10) == 0
+    with pytest.raises(PreCommitError, match="another program"):
+        sink.pre_commit(1, [vote])
+
+
+def test_pre_commit_refuses_two_votes_for_one_transaction(sink: SinkJob) -> None:
+    vote = sink.write(1, batch(b"1"))
+    with pytest.raises(PreCommitError, match="same transaction"):
+        sink.pre_commit(1, [vote, replace(vote, slot=1)])
+
+
+def test_a_committable_says_what_it_holds(sink: SinkJob, kafka: LocalKafka, out: str) -> None:
+    (committable,) = sink.prepared(7, [b"abc", b"de"])
+    handle = KafkaCommittable.of(committable)
+    assert (handle.records, handle.bytes, handle.checkpoint) == (2, 5, 7)
+    assert handle.cluster_id == kafka.cluster_id
+    assert handle.inputs == ({"topic": "in", "partition": 0},)
+    assert handle.topics[out].records == 2
+    assert handle.timeout == timedelta(minutes=15)
+    sink.committer().abort([committable])
+
+
+# -- preflight
+
+
+def errors(findings: list[Finding]) -> list[str]:
+    return [f"{finding.subject}: {finding.message}" for finding in findings if finding.severity is Severity.ERROR]
+
+
+def examined(servers: str, job: str, *, timeout: timedelta = timedelta(minutes=2), **sink: Any) -> list[Finding]:
+    cluster = sink.pop("cluster", servers)
+    opened = KafkaSink(cluster, **sink)
+    try:
+        opened.open(JobContext(job=JobName(job), checkpoint_timeout=timeout))
+        return list(opened.preflight())
+    finally:
+        opened.close()
+
+
+def test_a_safe_sink_has_only_warnings_about_a_single_broker(kafka: LocalKafka, job: str, out: str) -> None:
+    findings = examined(kafka.bootstrap_servers, job, topic=out)
+    assert errors(findings) == []
+    warned = " ".join(f"{finding.subject} {finding.message}" for finding in findings)
+    for said in ("replication factor 1", "min.insync.replicas is 1", "transaction state log"):
+        assert said in warned
+
+
+def test_all_problems_are_found_together(kafka: LocalKafka, job: str, topics: Topics) -> None:
+    unclean = topics.create("unclean", config={"unclean.leader.election.enable": "true"})
+    cluster = KafkaCluster(
+        kafka.bootstrap_servers, config={"acks": "1", "enable.idempotence": "false", "compression.type": "lz4"}
+    )
+    findings = examined(
+        kafka.bootstrap_servers, job, cluster=cluster, topics=[unclean, "missing"], transaction_timeout="20min"
+    )
+    said = "\n".join(errors(findings))
+    assert "acks is 1" in said
+    assert "enable.idempotence is false" in said
+    assert "compression" not in said
+    assert "missing: does not exist" in said
+    assert "0:20:00, the brokers allow 0:15:00" in said
+    assert any("unclean leader election" in finding.message for finding in findings)
+    assert all(finding.fix for finding in findings)
+
+
+def test_a_transaction_timeout_below_checkpoint_plus_restart_is_refused_with_both_numbers(
+    kafka: LocalKafka, job: str, out: str
+) -> None:
+    (said,) = errors(examined(kafka.bootstrap_servers, job, topic=out, transaction_timeout="5min"))
+    assert "0:05:00" in said
+    assert "0:12:00" in said
+    (said,) = errors(examined(kafka.bootstrap_servers, job, topic=out, timeout=timedelta(minutes=6)))
+    assert "0:15:00" in said
+    assert "0:16:00" in said
+
+
+def test_an_unreachable_cluster_is_one_clear_error_in_time(job: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(PreflightError, match="cannot be reached"):
+        examined("127.0.0.1:1", job, topic="out")
+    assert time.monotonic() - began < 15
+
+
+def test_a_sink_that_is_not_open_says_so() -> None:
+    with pytest.raises(ConfigurationError, match="not open"):
+        KafkaSink("localhost:9092", topic="out").preflight()
+
+
+ACL = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.client.plain.sasl.jaas.config": (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required user_nobody='nothing';"
+    ),
+}
+
+
+def test_missing_rights_are_found_at_the_start_and_not_at_the_first_commit(
+    job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOBODYS_PASSWORD", "nothing")
+    with LocalKafka(properties=ACL, heap="256m") as guarded:
+        out = Topics(guarded.internal_servers, job).create("out")
+        cluster = KafkaCluster(
+            guarded.bootstrap_servers,
+            config={
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanisms": "PLAIN",
+                "sasl.username": "nobody",
+                "sasl.password": "env:NOBODYS_PASSWORD",
+            },
+        )
+        said = "\n".join(errors(examined(guarded.bootstrap_servers, job, cluster=cluster, topic=out)))
+    assert f"sink topic {out}" in said
+    assert "the user may not write with them" in said
+    assert "receipts" in said
+    assert "nothing'" not in said
