@@ -11,9 +11,11 @@ from sqlalchemy.pool import NullPool
 
 from coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
 
-__all__ = ["connect", "file_of"]
+__all__ = ["checkpoint", "connect", "file_of"]
 
 _CACHED_STATEMENTS = 64
+_MAGIC = b"SQLite format 3\0"
+_HEADER_BYTES = 512
 
 
 def file_of(url: str) -> Path:
@@ -39,6 +41,7 @@ def file_of(url: str) -> Path:
 
 def connect(file: Path) -> tuple[Engine, Connection]:
     """Open the file and force its log into it. Raises StoreError; a file that is no database is StoreDamagedError."""
+    _refuse_other_files(file)
     # The one connection moves from the thread that opens the store to the one that serves it.
     engine = create_engine(
         URL.create("sqlite", database=str(file)),
@@ -48,6 +51,27 @@ def connect(file: Path) -> tuple[Engine, Connection]:
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", _begin)
     return engine, engine.connect()
+
+
+def checkpoint(connection: sqlite3.Connection) -> None:
+    """Force the log into the file. Raises StoreError when another process keeps it from that."""
+    busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    if busy:
+        raise StoreError("The store's log could not be forced into its file: another process reads it. Stop it.")
+
+
+def _refuse_other_files(file: Path) -> None:
+    """SQLite takes a stump of a file for an empty one and would begin anew."""
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(_HEADER_BYTES)
+    except FileNotFoundError:
+        return
+    if head and (len(head) < _HEADER_BYTES or not head.startswith(_MAGIC)):
+        raise StoreDamagedError(
+            f"{file} is not a whole SQLite database. Nothing was changed or guessed. Restore it from a backup; the "
+            "claim on the sink's cluster tells whether the backup is too old."
+        )
 
 
 def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
@@ -61,9 +85,7 @@ def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
             raise StoreError(f"SQLite refuses a write-ahead log here (it says {mode}). Nothing was changed.")
         cursor.execute("PRAGMA synchronous=FULL")
         # An interrupted run may have left a log whose last write was never confirmed. Believe only what is in the file.
-        busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-        if busy:
-            raise StoreError("The store's log could not be forced into its file: another process reads it. Stop it.")
+        checkpoint(connection)
         report = [row[0] for row in cursor.execute("PRAGMA quick_check(5)")]
         if report != ["ok"]:
             raise StoreDamagedError(

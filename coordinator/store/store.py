@@ -1,12 +1,13 @@
 """The store of one coordinator: durable facts in, state for a restart and listings out."""
 
 import os
+import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 from sqlalchemy import Connection, Engine, Table, insert, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from coordinator.protocol.facts import Fact
 from coordinator.protocol.state import Durable
 from coordinator.protocol.values import CheckpointId, JobName
-from coordinator.store.engine import connect, file_of
+from coordinator.store.engine import checkpoint, connect, file_of
 from coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
 from coordinator.store.filesystem import refuse_network_filesystem
 from coordinator.store.lock import StoreLock
@@ -89,10 +90,10 @@ class Store:
         with self._using(f"listing checkpoints of job {job}") as connection:
             return checkpoint_records(connection, job, limit)
 
-    def checkpoint(self, job: JobName, checkpoint: CheckpointId) -> CheckpointDetails | None:
+    def checkpoint(self, job: JobName, number: CheckpointId) -> CheckpointDetails | None:
         """Everything stored about one checkpoint; None when it left no row or is retained no longer."""
-        with self._using(f"reading checkpoint {checkpoint} of job {job}") as connection:
-            return checkpoint_details(connection, job, checkpoint)
+        with self._using(f"reading checkpoint {number} of job {job}") as connection:
+            return checkpoint_details(connection, job, number)
 
     def close(self) -> None:
         """Release file and lock. Never raises: everything applied is on disk already."""
@@ -154,6 +155,8 @@ def _identify(connection: Connection, file: Path) -> str:
             store_id = _known_id(connection, file, tables)
             created = False
     if created:
+        # In the file itself, so that a lost log leaves an old store of the same id, which the claim finds out.
+        checkpoint(cast(sqlite3.Connection, connection.connection.dbapi_connection))
         _flush_directory(file.parent)
     return store_id
 
