@@ -35,6 +35,9 @@ REQUEST_TIMEOUT_MS = 5_000
 IN_FLIGHT = 64
 """Requests on one connection at a time. The library refuses further ones, so `send_all` goes in waves of this size."""
 
+SILENT_WAVES = 20
+"""In a row without a single answer: then begin anew from the bootstrap servers. The brokers known may all be gone."""
+
 _T = TypeVar("_T")
 
 Request = Any
@@ -76,6 +79,7 @@ class ControlPlane:
         self._net: Any = None
         self._manager: Any = None
         self._closed = False
+        self._silent_waves = 0
 
     def cluster_id(self) -> str:
         """The id of the cluster that answers now. Raises ControlPlaneError when nobody does."""
@@ -173,8 +177,12 @@ class ControlPlane:
         except (KafkaError, RuntimeError) as error:
             # The loop itself ended, for example because another thread saw refused credentials.
             answers = [NoAnswer(why=repr(error), begin_anew=True)] * len(requests)
-        if any(isinstance(answer, NoAnswer) and answer.begin_anew for answer in answers):
-            with self._lock:
+        silent = all(isinstance(answer, NoAnswer) for answer in answers)
+        with self._lock:
+            self._silent_waves = self._silent_waves + 1 if silent else 0
+            stuck = self._silent_waves >= SILENT_WAVES
+            if stuck or any(isinstance(answer, NoAnswer) and answer.begin_anew for answer in answers):
+                self._silent_waves = 0
                 if self._manager is manager:
                     self._drop()
         return answers

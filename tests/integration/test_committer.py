@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.committer import KafkaCommitter
 from sinks.kafka.errors import ContradictionError
 from sinks.kafka.fencing import fence_ids
+from sinks.kafka.patience import Clock
 from sinks.kafka.receipts import ReceiptState, read_receipts
 from sinks.kafka.transactions import State
 from tests.integration.sink_tools import QUICK, SinkJob, later
@@ -180,6 +182,21 @@ def test_nothing_is_reported_for_what_is_still_unanswered_when_it_gives_up(sink:
     nobody.close()
     assert sink.view(committables[0]).state is State.ONGOING
     assert sink.committer().commit(committables)[0].outcome is Outcome.COMMITTED
+
+
+def test_a_commit_outlasts_a_broker_that_is_killed_and_comes_back(job: str) -> None:
+    with LocalKafka(heap="256m") as local:
+        topics = Topics(local.bootstrap_servers, job)
+        out = topics.create("out")
+        with SinkJob(local.bootstrap_servers, job, topic=out) as sink:
+            committables = sink.prepared(1, [b"a"], [b"b"])
+            local.kill()
+            restarting = threading.Thread(target=local.restart)
+            restarting.start()
+            settlements = sink.committer(Clock()).commit(committables)
+            restarting.join()
+            assert [each.outcome for each in settlements] == [Outcome.COMMITTED] * 2
+            wait_until(lambda: sorted(map(str, topics.values(out))) == ["b'a'", "b'b'"], "both are visible")
 
 
 def test_outcome_changes_nothing(sink: SinkJob) -> None:
