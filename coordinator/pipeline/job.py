@@ -44,7 +44,8 @@ class CheckpointJob:
 
     def check(self) -> None:
         """Build the plan once without running it. Raises ConfigurationError for a transform that cannot be used."""
-        self._build(1)
+        # two splits: with one, Spark leaves out the exchanges that more would need
+        self._build(2)
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
         """Read, transform and write the plan's splits. Nothing of it is visible yet.
@@ -91,14 +92,14 @@ class CheckpointJob:
         else:
             source = numbers.mapInArrow(reading(self._source.read()), self._source.schema)
             prepared = self._sink.prepare(self._transform(source))
-            if self._built is None:
+            if self._built is not None and self._built[2].exchanges:
+                facts = self._built[2]  # the careful case stays
+            else:
                 facts = plans.examine(
                     prepared,
                     self._source_columns,
                     per_checkpoint_operations=self._per_checkpoint_operations,
                 )
-            else:
-                facts = self._built[2]
             df = prepared.mapInArrow(writing(self._sink.write()), VOTE_SCHEMA)
         expected = None if facts.exchanges else int(df._jdf.queryExecution().toRdd().getNumPartitions())
         self._built = (splits, df, facts, expected)
