@@ -298,14 +298,16 @@ def test_a_bounded_end_behind_control_records_is_reached_once_and_kept(topics: T
 
 
 def test_a_datetime_bounds_before_its_first_record(topics: Topics, opened: Opener) -> None:
-    topic = topics.create("in", partitions=2)
+    topic = topics.create("in", partitions=3)
     producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
     base = datetime(2025, 1, 1, tzinfo=UTC)
     for i in range(4):
         producer.produce(topic, b"%d" % i, partition=0, timestamp=int((base + timedelta(days=i)).timestamp() * 1000))
+    # Nothing that late: bounded by what is there.
+    producer.produce(topic, b"early", partition=1, timestamp=int(base.timestamp() * 1000))
     assert producer.flush(30) == 0
     document = opened([topic], start="earliest", end=base + timedelta(days=2)).resolve()
-    assert ends(document, topic) == {0: 2, 1: 0}
+    assert ends(document, topic) == {0: 2, 1: 1, 2: 0}
 
 
 def test_offsets_bound_a_job_that_waits_for_them(topics: Topics, opened: Opener) -> None:
