@@ -15,21 +15,25 @@ from coordinator.wire.channel import KeepAlive
 from coordinator.wire.limits import MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES
 from coordinator.wire.malformed import MalformedError
 
-__all__ = ["UNKNOWN_OUTCOME", "Backoff", "Caller", "open_channel"]
+__all__ = ["REFUSALS", "Backoff", "Caller", "open_channel"]
 
 _log = logging.getLogger("onceward.client")
 
 T = TypeVar("T")
 
-UNKNOWN_OUTCOME = frozenset(
+REFUSALS = frozenset(
     {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,  # overloaded; the size was checked before
-        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
     }
 )
-"""Ask again: the call may or may not have been carried out, and repeating it is harmless."""
+"""The coordinator has looked at the call and will not carry it out. After anything else the outcome is unknown (a
+coordinator that stops answers CANCELLED, a broken connection may look like INTERNAL): repeating is harmless, so ask again.
+"""
 
 _CALL_TIMEOUT_S = 5.0
 _FRAME_ALLOWANCE = 1024
@@ -107,7 +111,7 @@ class Caller:
                 answer = decode(method(request, timeout=_CALL_TIMEOUT_S))
             except grpc.RpcError as error:
                 code, detail = error.code(), error.details() or ""
-                if code not in UNKNOWN_OUTCOME:
+                if code in REFUSALS:
                     raise self._refused(code, detail, doing) from None
             except MalformedError as error:
                 raise self.not_understood(error, doing) from None

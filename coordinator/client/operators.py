@@ -100,6 +100,12 @@ class OperatorClient:
         doing = f"describing job {job}"
         return self._caller.call(self._stub.DescribeJob, request, lambda r: _job(r.summary), doing=doing)
 
+    def connected(self, job: JobName) -> bool:
+        """True while the job's driver has its instruction stream."""
+        request = pb.DescribeJobRequest(job=job)
+        doing = f"describing job {job}"
+        return self._caller.call(self._stub.DescribeJob, request, lambda r: bool(r.connected), doing=doing)
+
     def checkpoints(self, job: JobName, limit: int = 20) -> list[CheckpointSummary]:
         """Newest first."""
         return self._caller.call(

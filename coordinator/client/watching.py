@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from coordinator.client.calls import UNKNOWN_OUTCOME, Backoff, Caller
+from coordinator.client.calls import REFUSALS, Backoff, Caller
 from coordinator.errors import CoordinatorLostError, FencedError, OncewardError
 from coordinator.protocol.answers import Instruction
 from coordinator.v1 import participants_pb2 as pb
@@ -99,7 +99,7 @@ class WatchThread:
                 self._deliver(instruction)
         except grpc.RpcError as error:
             code = error.code()
-            if code not in UNKNOWN_OUTCOME and code is not grpc.StatusCode.CANCELLED:
+            if code in REFUSALS:
                 raise CoordinatorLostError(
                     f"The coordinator at {self._caller.address} refuses to instruct job {self._request.job}: "
                     f"{code.name}: {error.details()}. Is it another store? Nothing more is done. Start the job again."

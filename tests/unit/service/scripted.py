@@ -1,0 +1,213 @@
+"""A driver without Spark and Kafka, and a coordinator process to kill under it."""
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO
+
+from coordinator.client.session import CoordinatorClient, Session
+from coordinator.errors import OncewardError
+from coordinator.protocol.answers import Abort, Answer, Complete, Decision, Instruction, Trigger, Verdict
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.values import (
+    CheckpointId,
+    Committable,
+    Document,
+    JobName,
+    Outcome,
+    Participant,
+    ParticipantName,
+    Role,
+    Settlement,
+    Snapshot,
+)
+
+__all__ = [
+    "SETTINGS",
+    "SINK",
+    "SOURCE",
+    "CoordinatorProcess",
+    "ScriptedDriver",
+    "free_port",
+    "positions",
+    "slots",
+    "wait_until",
+]
+
+SOURCE = Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="test")
+SINK = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="test")
+SETTINGS = CheckpointSettings(
+    interval="5ms", tolerable_failed_checkpoints=1000, lease="5s", stream_grace="1s", orphan_grace="10s"
+)
+
+
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = 30.0) -> None:
+    """Wait for a condition; fail with ``what`` after the limit."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {limit_s:g} s: {what}"
+        time.sleep(0.005)
+
+
+def positions(offset: int) -> Snapshot:
+    return Snapshot(positions=Document(kind="test", version=1, body={"offset": offset}), records=1)
+
+
+def slots(checkpoint: int, count: int = 2) -> Snapshot:
+    document = Document(kind="test", version=1, body={"of": checkpoint})
+    return Snapshot(
+        committables=tuple(Committable(slot=slot, document=document) for slot in range(count)), records=count
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class CoordinatorProcess:
+    """``onceward serve`` in a process of its own; ``preamble`` is Python that it runs first."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        preamble: str = "",
+    ) -> None:
+        self.directory = directory
+        self.port = port or free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.store_url = f"sqlite:///{directory / 'store.db'}"
+        directory.mkdir(exist_ok=True)
+        self.log = directory / "coordinator.log"
+        self._log_file: IO[bytes] = self.log.open("ab")
+        code = f"{preamble}\nfrom coordinator.ops.cli import main\nmain()"
+        options = ["--log-level", "debug", "--listen", self.address, "--store", self.store_url]
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", code, "serve", *options],
+            env={**os.environ, **(environment or {})},
+            stdout=self._log_file,
+            stderr=self._log_file,
+        )
+
+    def wait_ready(self) -> "CoordinatorProcess":
+        wait_until(lambda: self._connects() or not self.running, "the coordinator listens")
+        assert self.running, self.log.read_text()
+        return self
+
+    @property
+    def running(self) -> bool:
+        return self._child.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def kill(self) -> None:
+        self._child.kill()
+        self.wait()
+
+    def terminate(self) -> None:
+        self._child.send_signal(signal.SIGTERM)
+
+    def wait(self, limit_s: float = 30.0) -> int:
+        code = self._child.wait(limit_s)
+        self._log_file.close()
+        return code
+
+    def _connects(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+
+class ScriptedDriver:
+    """Does what a driver has to: runs a trigger once, repeats recorded answers, commits what is decided."""
+
+    def __init__(self, client: CoordinatorClient, job: JobName, *, settings: CheckpointSettings = SETTINGS) -> None:
+        self.job = job
+        self.errors: queue.Queue[OncewardError] = queue.Queue()
+        self.runs: list[CheckpointId] = []
+        self.committed: list[CheckpointId] = []
+        self.aborted: list[CheckpointId] = []
+        self.decisions: dict[CheckpointId, Decision] = {}
+        self.session: Session = client.open_job(
+            job, (SOURCE, SINK), settings, None, driver=uuid.uuid4().hex, on_error=self.errors.put
+        )
+        self._instructions: queue.Queue[Instruction | None] = queue.Queue()
+        self._answers: dict[CheckpointId, tuple[CheckpointId, Snapshot, Snapshot]] = {}
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+        self.session.start_watch(self._instructions.put)
+
+    def wait_committed(self, count: int) -> None:
+        """Wait until so many checkpoints are committed in all; fail with the driver's error, if it has one."""
+        wait_until(
+            lambda: len(self.committed) >= count or not self.errors.empty(), f"{count} checkpoints are committed"
+        )
+        assert self.errors.empty(), self.errors.get()
+
+    def close(self, reason: CloseReason = CloseReason.STOPPED) -> None:
+        self._instructions.put(None)
+        self._thread.join(30)
+        self.session.close(reason)
+
+    def _work(self) -> None:
+        try:
+            while (instruction := self._instructions.get()) is not None:
+                self._follow(instruction)
+        except OncewardError as error:
+            self.errors.put(error)
+
+    def _follow(self, instruction: Instruction) -> None:
+        match instruction:
+            case Trigger(checkpoint=checkpoint, base=base):
+                for earlier in [known for known in self._answers if base < known < checkpoint]:
+                    self._abort(earlier)  # the base shows it
+                if checkpoint not in self._answers:
+                    self.runs.append(checkpoint)
+                    self._answers[checkpoint] = (base, positions(int(checkpoint)), slots(int(checkpoint)))
+                self._acknowledge(checkpoint)
+            case Complete(checkpoint=checkpoint):
+                self._decided(checkpoint, Decision.COMPLETED)
+                if checkpoint not in self.committed:
+                    self.committed.append(checkpoint)
+                proved = [Settlement(slot=slot, outcome=Outcome.COMMITTED, evidence="test") for slot in range(2)]
+                self.session.settle(checkpoint, SINK.name, proved)
+            case Abort(checkpoint=checkpoint):
+                self._abort(checkpoint)
+            case _:
+                pass
+
+    def _acknowledge(self, checkpoint: CheckpointId) -> None:
+        base, source, sink = self._answers[checkpoint]
+        for participant, snapshot in ((SOURCE, source), (SINK, sink)):
+            answer: Answer = self.session.acknowledge(checkpoint, participant.name, base, snapshot)
+            if answer.verdict is Verdict.TOO_LATE and answer.decision is Decision.ABORTED:
+                self._abort(checkpoint)
+                return
+            assert answer.verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE), answer
+
+    def _abort(self, checkpoint: CheckpointId) -> None:
+        self._decided(checkpoint, Decision.ABORTED)
+        self._answers.pop(checkpoint, None)
+        if checkpoint not in self.aborted:
+            self.aborted.append(checkpoint)
+
+    def _decided(self, checkpoint: CheckpointId, decision: Decision) -> None:
+        before = self.decisions.setdefault(checkpoint, decision)
+        assert before is decision, f"checkpoint {checkpoint} was {before} and is now {decision}"

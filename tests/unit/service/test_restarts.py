@@ -1,0 +1,181 @@
+"""A coordinator that is killed, stopped, restarted: each checkpoint is decided once, and the running job goes on."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from coordinator.client.session import connect
+from coordinator.errors import CoordinatorLostError, ExitCode, FencedError
+from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.facts import JobStatus
+from coordinator.protocol.values import JobName
+from coordinator.store.records import CheckpointState
+from coordinator.store.store import Store
+from tests.unit.service.scripted import SETTINGS, SINK, SOURCE, CoordinatorProcess, ScriptedDriver, wait_until
+
+POINTS = [point for point in KillPoint if point.name.startswith("COORDINATOR_")]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def started(
+    stack: ExitStack,
+    directory: Path,
+    *,
+    port: int | None = None,
+    preamble: str = "",
+    environment: dict[str, str] | None = None,
+) -> CoordinatorProcess:
+    process = CoordinatorProcess(directory, port=port, environment=environment, preamble=preamble)
+    stack.callback(lambda: process.kill() if process.running else None)
+    return process.wait_ready()
+
+
+class Revival:
+    """A coordinator that dies at an armed kill point, and its successor on the same port and store."""
+
+    def __init__(self, stack: ExitStack, pool: ThreadPoolExecutor, directory: Path, armed: dict[str, str]) -> None:
+        self._start: Callable[..., CoordinatorProcess] = lambda **options: started(
+            stack, directory, environment=armed, **options
+        )
+        self.process = self._start()
+        self.done: Future[None] = pool.submit(self._revive)
+
+    def _revive(self) -> None:
+        assert self.process.wait(60) == -signal.SIGKILL
+        self.process = self._start(port=self.process.port)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.value)
+def test_killed_anywhere_and_restarted_it_decides_each_checkpoint_once(
+    stack: ExitStack, pool: ThreadPoolExecutor, tmp_path: Path, job: str, point: KillPoint
+) -> None:
+    kills = tmp_path / "kills"
+    kills.mkdir()
+    rare = point.name.endswith(("GRANT", "CLOSE", "ABORT"))
+    armed = {KILL_POINT_VARIABLE: f"{point.value}:{1 if rare else 4}", KILL_ONCE_VARIABLE: str(kills)}
+    revival = Revival(stack, pool, tmp_path / "c", armed)
+    client = stack.enter_context(connect(revival.process.address, patience="30s"))
+
+    driver = ScriptedDriver(client, JobName(job))
+    driver.wait_committed(2)
+    if point.name.endswith("ABORT"):
+        while not driver.aborted:  # until one was declined before it was decided
+            driver.session.decline(driver.runs[-1], SINK.name, "a test wants it")
+    if point.name.endswith("CLOSE"):
+        driver.close()
+    revival.done.result(60)
+    assert os.listdir(kills) == [armed[KILL_POINT_VARIABLE]]
+    if not point.name.endswith("CLOSE"):
+        driver.wait_committed(len(driver.committed) + 3)
+        driver.close()
+    revival.process.terminate()
+    assert revival.process.wait() == ExitCode.FINISHED
+
+    assert driver.errors.empty(), driver.errors.get()
+    assert len(driver.runs) == len(set(driver.runs)), "a trigger runs once"
+    with closing(Store.open(revival.process.store_url)) as store:
+        (durable,) = store.load_jobs()
+        rows = {record.id: record.state for record in store.checkpoints(durable.job, 1000)}
+    assert (durable.generation, durable.pending) == (1, None)
+    for checkpoint in driver.committed:  # those no longer retained have no row
+        assert rows.get(checkpoint, CheckpointState.SETTLED) is CheckpointState.SETTLED
+    for checkpoint in driver.aborted:
+        assert rows.get(checkpoint, CheckpointState.ABORTED) is CheckpointState.ABORTED
+
+
+def test_sigterm_ends_it_quickly_with_open_streams_and_the_job_goes_on_after_the_restart(
+    stack: ExitStack, tmp_path: Path, job: str
+) -> None:
+    process = started(stack, tmp_path / "c")
+    client = stack.enter_context(connect(process.address, patience="30s"))
+    driver = ScriptedDriver(client, JobName(job))
+    for restart in range(3):
+        driver.wait_committed(3 * (restart + 1))
+        process.terminate()
+        assert process.wait(5) == ExitCode.FINISHED
+        process = started(stack, tmp_path / "c", port=process.port)
+    driver.wait_committed(len(driver.committed) + 3)
+    driver.close(CloseReason.FINISHED)
+    assert driver.errors.empty()
+    process.terminate()
+    assert process.wait(5) == ExitCode.FINISHED
+    with closing(Store.open(process.store_url)) as store:
+        (durable,) = store.load_jobs()
+    assert (durable.status, durable.generation) == (JobStatus.FINISHED, 1)
+
+
+def test_a_restart_keeps_the_undecided_checkpoint_and_the_job_completes_it(
+    stack: ExitStack, tmp_path: Path, job: str
+) -> None:
+    # dies after the fourth trigger is durable and before anybody is told
+    armed = {KILL_POINT_VARIABLE: f"{KillPoint.COORDINATOR_AFTER_TRIGGER.value}:4"}
+    process = started(stack, tmp_path / "c", environment=armed)
+    client = stack.enter_context(connect(process.address, patience="30s"))
+    driver = ScriptedDriver(client, JobName(job))
+    assert process.wait(60) == -signal.SIGKILL
+    with closing(Store.open(process.store_url)) as store:
+        (durable,) = store.load_jobs()
+    assert durable.pending is not None
+    pending, _base = durable.pending
+    assert pending not in driver.runs
+    started(stack, tmp_path / "c", port=process.port)
+    wait_until(lambda: pending in driver.committed, "the pending checkpoint is completed")
+    driver.close()
+    assert driver.aborted in ([], [driver.runs[-1]]), "nothing but the last, by closing"
+    assert driver.errors.empty()
+
+
+def test_a_full_disk_ends_the_process_with_its_own_exit_code_and_nothing_told_is_lost(
+    stack: ExitStack, tmp_path: Path, job: str
+) -> None:
+    # No file may grow beyond this: the log of the store runs into it after some checkpoints.
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))"
+    process = started(stack, tmp_path / "c", preamble=full)
+    client = stack.enter_context(connect(process.address, patience="2s"))
+    driver = ScriptedDriver(client, JobName(job))
+    assert process.wait(60) == ExitCode.COORDINATOR_LOST
+    assert "The store failed" in process.log.read_text(errors="replace")
+    assert isinstance(driver.errors.get(timeout=30), CoordinatorLostError)
+    with closing(Store.open(process.store_url)) as store:
+        (durable,) = store.load_jobs()
+    assert durable.completed is not None
+    assert durable.completed.id >= max(driver.committed)
+
+
+def test_a_second_coordinator_on_the_same_store_or_port_is_refused(stack: ExitStack, tmp_path: Path) -> None:
+    process = started(stack, tmp_path / "c")
+    same_store = CoordinatorProcess(tmp_path / "c")
+    assert same_store.wait() == ExitCode.USAGE
+    assert f"in use by process {process.pid}" in same_store.log.read_text()
+    same_port = CoordinatorProcess(tmp_path / "d", port=process.port)
+    assert same_port.wait() == ExitCode.USAGE
+    assert "Cannot listen" in same_port.log.read_text()
+
+
+def test_a_new_generation_fences_the_old_driver_through_its_stream(stack: ExitStack, tmp_path: Path, job: str) -> None:
+    process = started(stack, tmp_path / "c")
+    client = stack.enter_context(connect(process.address))
+    first = ScriptedDriver(client, JobName(job))
+    first.wait_committed(1)
+    session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="second", takeover=True)
+    assert session.generation == 2
+    assert isinstance(first.errors.get(timeout=5), FencedError)
+    session.close(CloseReason.STOPPED)

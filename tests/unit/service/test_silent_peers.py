@@ -1,0 +1,77 @@
+"""A peer that keeps its connection and says nothing more (FAULTS E16)."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coordinator.client.operators import OperatorClient
+from coordinator.client.session import connect
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.values import JobName
+from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess, wait_until
+
+LIMIT_S = 15.0
+SETTINGS = CheckpointSettings(interval="1h", lease="60s", orphan_grace="60s")  # only the connection can tell
+
+
+def drive(address: str, job: str) -> None:
+    """A driver process that holds its stream until it is killed."""
+    with connect(address) as client:
+        session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")
+        session.start_watch(lambda _instruction: None)
+        signal.pause()
+
+
+def since(begun: float, condition: Callable[[], object], what: str) -> float:
+    wait_until(condition, what, LIMIT_S * 2)
+    return time.monotonic() - begun
+
+
+@pytest.mark.slow
+def test_a_silent_driver_is_noticed_within_15_seconds(tmp_path: Path, job: str) -> None:
+    process = CoordinatorProcess(tmp_path / "c")
+    code = f"from {__name__} import drive; drive(*{json.dumps([process.address, job])})"
+    driver = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        process.wait_ready()
+        with OperatorClient(process.address) as people:
+            wait_until(lambda: [one.job for one in people.jobs()] == [job], "the driver has opened the job")
+            wait_until(lambda: people.connected(JobName(job)), "its stream is there")
+            os.kill(driver.pid, signal.SIGSTOP)
+            took = since(time.monotonic(), lambda: not people.connected(JobName(job)), "the stream counts as lost")
+        assert took < LIMIT_S
+    finally:
+        driver.kill()
+        driver.wait()
+        process.kill()
+
+
+@pytest.mark.slow
+def test_a_silent_coordinator_is_noticed_within_15_seconds(
+    tmp_path: Path, job: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = CoordinatorProcess(tmp_path / "c").wait_ready()
+    try:
+        with caplog.at_level(logging.WARNING, "onceward.client"), connect(process.address) as client:
+            session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")
+            instructions: list[object] = []
+            session.start_watch(instructions.append)
+            wait_until(lambda: instructions, "the first trigger arrives")
+            os.kill(process.pid, signal.SIGSTOP)
+            took = since(time.monotonic(), lambda: "event=stream_lost" in caplog.text, "the stream counts as lost")
+            assert took < LIMIT_S
+            os.kill(process.pid, signal.SIGCONT)
+            seen = len(instructions)
+            wait_until(lambda: len(instructions) > seen, "everything that is wanted arrives again")
+            session.close(CloseReason.STOPPED)
+    finally:
+        process.kill()
