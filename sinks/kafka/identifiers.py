@@ -9,7 +9,7 @@ Runs on executors too: standard library only.
 import re
 from dataclasses import dataclass
 
-__all__ = ["TransactionalId", "claim_group", "job_pattern", "job_prefix"]
+__all__ = ["TransactionalId", "claim_group", "job_pattern"]
 
 _NAME = r"[a-z0-9][a-z0-9_-]{0,62}"
 _ID = re.compile(
@@ -52,13 +52,8 @@ class TransactionalId:
         )
 
 
-def job_prefix(job: str) -> str:
-    """What every transactional id of ``job`` begins with, and no id of another job does."""
-    return f"{job}."
-
-
 def job_pattern(job: str) -> str:
-    """The same as a regular expression for the broker (RE2/J, matched against the whole id)."""
+    """What every id of ``job`` matches, for the broker (RE2/J, matched against the whole id)."""
     return re.escape(job) + r"\..*"
 
 

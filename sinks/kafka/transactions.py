@@ -13,7 +13,7 @@ from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRe
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from sinks.kafka.control import ControlPlane, CoordinatorKind, Located, NoAnswer
-from sinks.kafka.identifiers import TransactionalId, job_pattern, job_prefix
+from sinks.kafka.identifiers import TransactionalId, job_pattern
 
 __all__ = [
     "CODE_NONE",
@@ -175,8 +175,7 @@ class Transactions:
             else:
                 found.update(str(entry.transactional_id) for entry in answer.transaction_states)
         # The pattern only saves work: what is ours is decided here, on the parsed id.
-        ours = _parsed(name for name in found if name.startswith(job_prefix(job)))
-        return sorted(identifier for identifier in ours if identifier.job == job), failed
+        return sorted(identifier for identifier in _parsed(found) if identifier.job == job), failed
 
     def _lists_by_pattern(self) -> bool:
         return self._control.highest_version(ListTransactionsRequest) >= 2

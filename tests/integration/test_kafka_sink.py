@@ -265,6 +265,7 @@ def test_what_the_transform_raises_keeps_its_words_and_leaves_nothing_open(
 ) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(b"1")
+        wait_until(lambda: bool(sink.committer().leftovers(sink.job)), "the transaction is open")
         raise ZeroDivisionError("in the transform")
 
     with pytest.raises(ZeroDivisionError, match="in the transform"):
@@ -340,18 +341,34 @@ def test_ids_of_another_generation_are_not_used_again(kafka: LocalKafka, job: st
 
 
 def test_a_producer_made_ahead_that_went_stale_is_replaced(sink: SinkJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    settle(sink, 1, sink.write(1, batch(b"1")))
+    first = sink.write(1, batch(b"1"))
+    settle(sink, 1, first)
+    ahead = made_ahead(sink, first)
+    old = sink.transactions.describe([ahead])[ahead]
     monkeypatch.setattr(producers, "_STALE_AFTER_S", 0.0)
-    settle(sink, 2, sink.write(2, batch(b"2")))
+    second = sink.write(2, batch(b"2"))
+    assert second.body["id"] == ahead
+    assert sink.transactions.describe([ahead])[ahead].epoch > old.epoch
+    settle(sink, 2, second)
+
+
+def made_ahead(sink: SinkJob, vote: Any, *, after: int = 1) -> str:
+    """The id of the producer that is made ahead of need, once it is initialised."""
+    name = str(replace(ids(vote)[0], n=ids(vote)[0].n + after))
+    wait_until(lambda: sink.transactions.describe([name])[name].code == 0, "it was made ahead")
+    return name
 
 
 def test_a_producer_made_ahead_that_was_fenced_fails_one_attempt_and_no_more(sink: SinkJob) -> None:
     first = sink.write(1, batch(b"1"))
-    ahead = str(replace(ids(first)[0], n=ids(first)[0].n + 1))
-    wait_until(lambda: sink.transactions.describe([ahead])[ahead].code == 0, "it was made ahead")
-    fence_ids(sink.control, [ahead], QUICK)
+    fence_ids(sink.control, [made_ahead(sink, first)], QUICK)
+
+    def and_the_next_one_too() -> Iterator[pa.RecordBatch]:
+        yield batch(b"2")
+        fence_ids(sink.control, [made_ahead(sink, first, after=2)], QUICK)
+
     with pytest.raises(DeliveryError):
-        sink.write(1, batch(b"2"), slot=1)
+        sink.sink.write()(sink.task(1), 1, 1, and_the_next_one_too())
     settle(sink, 1, first, sink.write(1, batch(b"2"), slot=1))
 
 
@@ -412,7 +429,14 @@ def test_pre_commit_refuses_a_vote_whose_transaction_is_gone(kafka: LocalKafka, 
 
 def test_pre_commit_refuses_a_hijacked_id(sink: SinkJob, out: str) -> None:
     vote = sink.write(1, batch(b"1"))
-    hijacker = Producer({"bootstrap.servers": sink.servers, "transactional.id": vote.body["id"], "log_level": 0})
+    hijacker = Producer(
+        {
+            "bootstrap.servers": sink.servers,
+            "transactional.id": vote.body["id"],
+            "log_level": 0,
+            "transaction.timeout.ms": vote.body["timeout_ms"],
+        }
+    )
     hijacker.init_transactions(10)
     hijacker.begin_transaction()
     hijacker.produce(out, b"foreign")
@@ -535,3 +559,34 @@ def test_missing_rights_are_found_at_the_start_and_not_at_the_first_commit(
     assert "the user may not write with them" in said
     assert "receipts" in said
     assert "nothing'" not in said
+
+
+# -- columns
+
+
+def test_prepare_projects_text_to_bytes_and_adds_no_shuffle(spark: Any) -> None:
+    df = spark.sql(
+        "select 'k' as Key, 'wörld' as value, 't' as topic, 1 as partition, timestamp'2024-01-01' as timestamp, 5 as x"
+    )
+    routed_sink = KafkaSink("localhost:9092", topics=["t"]).prepare(df)
+    assert routed_sink.columns == ["key", "value", "topic", "partition", "timestamp"]
+    row = routed_sink.collect()[0]
+    assert (bytes(row.key), bytes(row.value)) == (b"k", "wörld".encode())
+    fixed = KafkaSink("localhost:9092", topic="t").prepare(df)
+    assert fixed.columns == ["key", "value", "partition", "timestamp"]
+    assert "Exchange" not in fixed._jdf.queryExecution().executedPlan().toString()
+
+
+def test_prepare_names_every_column_that_is_wrong(spark: Any) -> None:
+    df = spark.sql("select 1.5D as key, map('a', 1) as headers, 1L as partition, 'now' as timestamp")
+    with pytest.raises(ConfigurationError) as caught:
+        KafkaSink("localhost:9092", topics=["t"]).prepare(df)
+    for said in ("key: is double", "value: the column is missing", "headers: is map", "topic: the column is missing"):
+        assert said in str(caught.value)
+    for said in ("partition: is bigint", "timestamp: is string"):
+        assert said in str(caught.value)
+
+
+def test_headers_from_spark_have_the_type_that_is_asked_for(spark: Any) -> None:
+    df = spark.sql("select 'v' as value, array(named_struct('key', 'h', 'value', cast('1' as binary))) as headers")
+    assert KafkaSink("localhost:9092", topic="t").prepare(df).columns == ["value", "headers"]

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 from coordinator.dev.kafka import LocalKafka
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.receipts import ReceiptState, read_receipts
-from sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, State, Transaction
+from sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, State, Transaction, Transactions
 from tests.integration.sink_tools import SinkJob
 from tests.integration.tools import Topics, wait_until
 
@@ -187,7 +187,12 @@ def test_a_zombie_that_goes_on_after_its_transaction_was_ended_is_refused(
     assert topics.values(out) == [b"left open"]
 
 
-def test_open_transactions_are_listed_exactly_for_their_job(broker: LocalKafka, out: str, job: str) -> None:
+@pytest.mark.parametrize("by_pattern", [True, False], ids=["pattern", "older-broker"])
+def test_open_transactions_are_listed_exactly_for_their_job(
+    broker: LocalKafka, out: str, job: str, by_pattern: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not by_pattern:  # brokers before 4.1 list everything
+        monkeypatch.setattr(Transactions, "_lists_by_pattern", lambda _: False)
     jobs = [SinkJob(broker.bootstrap_servers, name, topic=out) for name in (job, f"{job}-b", f"{job}b")]
     kept = [each.open_transaction(out) for each in jobs]
     for each, (name, _) in zip(jobs, kept, strict=True):
