@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Collection
 from datetime import timedelta
 
+from coordinator.errors import CheckpointFailedError
 from sources.kafka.checks import confirm_topics, refuse_other_topics
 from sources.kafka.metadata import BrokerView
 from sources.kafka.positions import Cursor, KafkaPositions, Partition
@@ -45,13 +46,19 @@ class Discovery:
             for partition in (Partition(name, number) for number in topics[name].partitions)
             if partition not in base and partition not in self._starts
         ]
-        for partition, offset in self._view.log_starts(new).items():
+        try:
+            starts = self._view.log_starts(new)
+        except CheckpointFailedError:
+            starts = {}
+        for partition, offset in starts.items():
             self._starts[partition] = offset
             self._ids[partition.topic] = topics[partition.topic].id
             # A new partition whose log does not start at 0 has already lost records.
             level = logging.WARNING if offset else logging.INFO
             _log.log(level, "found partition %s, which starts at offset %d", partition, offset)
-        self.looked()
+        # A partition that was just made may have no leader yet: then look again with the next plan.
+        if len(starts) == len(new):
+            self.looked()
 
     def added_to(self, base: KafkaPositions) -> KafkaPositions:
         """``base`` with what was found and it does not have yet."""

@@ -5,7 +5,8 @@ CheckpointFailedError: nothing was read, the next checkpoint asks again. What is
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError
 from sources.kafka.positions import Partition
 
-__all__ = ["BrokerView", "TopicState"]
+__all__ = ["BrokerView", "TopicState", "insist"]
 
 _T = TypeVar("_T")
 
@@ -28,6 +29,7 @@ _LATEST: OffsetSpec = OffsetSpec.latest()
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()
 _UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 _REQUEST_SECONDS = 10.0
+_ASK_AGAIN_SECONDS = 0.1
 _GRACE_SECONDS = 2.0
 """For the client to report its own time-out."""
 
@@ -38,6 +40,39 @@ class TopicState:
     partitions: tuple[int, ...]
     operations: frozenset[str]
     """What this user may do with the topic: names of Kafka's ACL operations."""
+
+
+def insist(
+    ask: Callable[[Collection[Partition]], dict[Partition, _T]],
+    partitions: Collection[Partition],
+    *,
+    patience: float = 8.0,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[Partition, _T]:
+    """Answers for all of ``partitions``: asked again, for ``patience`` seconds, for those left out.
+
+    Right after a topic is made, or a broker restarted, some leaders are not known for a moment. Raises
+    CheckpointFailedError with the partitions that stayed without an answer.
+    """
+    found: dict[Partition, _T] = {}
+    missing = sorted(set(partitions))
+    deadline = monotonic() + patience
+    while missing:
+        try:
+            found |= ask(missing)
+        except CheckpointFailedError:
+            if monotonic() >= deadline:
+                raise
+        missing = [partition for partition in missing if partition not in found]
+        if missing and monotonic() >= deadline:
+            raise CheckpointFailedError(
+                f"Kafka did not tell the offsets of {', '.join(map(str, missing[:10]))} ({len(missing)} partitions) "
+                f"for {patience:g} s: their leaders are away. Nothing was read; starting again asks again."
+            )
+        if missing:
+            sleep(_ASK_AGAIN_SECONDS)
+    return found
 
 
 class BrokerView:

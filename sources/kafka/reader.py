@@ -8,6 +8,7 @@ reached the end of the partition at or behind it. ``plan`` never sets an end abo
 comes.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ _FAST_SETTINGS: Final[Mapping[str, str]] = {
     "queued.max.messages.kbytes": str(32 * 1024),
     "socket.keepalive.enable": "true",
 }
+
+_KAFKA_LOG = logging.getLogger("onceward.kafka")
 
 _MAX_ROWS = 10_000
 _FIRST_ROWS = 1_000
@@ -121,7 +124,7 @@ class KafkaSplitReader:
             return
         build = _builder(schema_of(self.include_headers), columns, topic, partition)
         client = (os.getpid(), self.cluster, self.group_id)
-        consumer = _take(client) or Consumer(self.settings())
+        consumer = _take(client) or Consumer(self.settings(), logger=_KAFKA_LOG)
         healthy = False
         try:
             consumer.assign([TopicPartition(topic, partition, start)])

@@ -2,16 +2,14 @@
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
 
-from coordinator.errors import CheckpointFailedError, ConfigurationError, HaltedError
-from sources.kafka.metadata import BrokerView
+from coordinator.errors import ConfigurationError, HaltedError
+from sources.kafka.metadata import BrokerView, insist
 from sources.kafka.positions import Partition
 from sources.kafka.starts import End, Reset, Start, StartMode
 
 __all__ = ["resolve_ends", "resolve_starts"]
 
-_T = TypeVar("_T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -24,14 +22,15 @@ def resolve_starts(
     records that are gone, CheckpointFailedError when the brokers do not answer.
     """
     # Asked before anything else: a record that arrives between two questions lies behind this end, so it is not missed.
-    ends = _complete(view.committed_ends(partitions), partitions)
-    firsts = _complete(view.log_starts(partitions), partitions)
+    ends = insist(view.committed_ends, partitions)
+    firsts = insist(view.log_starts, partitions)
     if isinstance(start, datetime):
-        at = _complete(view.first_at(partitions, milliseconds(start)), partitions)
+        instant = milliseconds(start)
+        at = insist(lambda wanted: view.first_at(wanted, instant), partitions)
         return {p: ends[p] if (offset := at[p]) is None else max(offset, firsts[p]) for p in partitions}
     if isinstance(start, Mapping):
         named = _named("start", start, partitions)
-        _refuse_outside("start", named, firsts, view.high_watermarks(named))
+        _refuse_outside("start", named, firsts, insist(view.high_watermarks, named))
         return {**_reset(set(partitions) - named.keys(), reset, firsts, ends, "start= names no offset"), **named}
     match StartMode(start):
         case StartMode.EARLIEST:
@@ -40,7 +39,7 @@ def resolve_starts(
             return ends
         case StartMode.GROUP:
             committed = view.committed(group, partitions)
-            _refuse_gone(group, committed, firsts, view.high_watermarks(partitions))
+            _refuse_gone(group, committed, firsts, insist(view.high_watermarks, committed))
             why = f"group {group!r} has committed no offset"
             return {**_reset(set(partitions) - committed.keys(), reset, firsts, ends, why), **committed}
 
@@ -58,26 +57,17 @@ def resolve_ends(view: BrokerView, partitions: Collection[Partition], *, end: En
                 "Name every partition, or use end='latest'."
             )
         return named
-    ends = _complete(view.committed_ends(partitions), partitions)
+    ends = insist(view.committed_ends, partitions)
     if end == "latest":
         return ends
-    at = _complete(view.first_at(partitions, milliseconds(end)), partitions)
+    instant = milliseconds(end)
+    at = insist(lambda wanted: view.first_at(wanted, instant), partitions)
     return {p: ends[p] if (offset := at[p]) is None else offset for p in partitions}
 
 
 def milliseconds(instant: datetime) -> int:
     """Since 1970, rounded up: a record is at or behind an instant exactly when its whole milliseconds are."""
     return -((_EPOCH - instant) // timedelta(milliseconds=1))
-
-
-def _complete(found: dict[Partition, _T], partitions: Collection[Partition]) -> dict[Partition, _T]:
-    missing = sorted(set(partitions) - found.keys())
-    if missing:
-        raise CheckpointFailedError(
-            f"Kafka did not tell the offsets of {_listed(missing)}: probably an election is going on. Nothing was "
-            "read; starting again asks again."
-        )
-    return found
 
 
 def _named(
@@ -97,9 +87,9 @@ def _refuse_outside(
     argument: str, named: Mapping[Partition, int], firsts: Mapping[Partition, int], watermarks: Mapping[Partition, int]
 ) -> None:
     outside = [
-        f"{p} at {offset} (its log is [{firsts[p]}, {watermarks.get(p, firsts[p])}))"
+        f"{p} at {offset} (its log is [{firsts[p]}, {watermarks[p]}))"
         for p, offset in sorted(named.items())
-        if not firsts[p] <= offset <= watermarks.get(p, offset)
+        if not firsts[p] <= offset <= watermarks[p]
     ]
     if outside:
         raise ConfigurationError(
@@ -112,9 +102,9 @@ def _refuse_gone(
     group: str, committed: Mapping[Partition, int], firsts: Mapping[Partition, int], watermarks: Mapping[Partition, int]
 ) -> None:
     gone = [
-        f"{p} at {offset} (its log is [{firsts[p]}, {watermarks.get(p, firsts[p])}))"
+        f"{p} at {offset} (its log is [{firsts[p]}, {watermarks[p]}))"
         for p, offset in sorted(committed.items())
-        if not firsts[p] <= offset <= watermarks.get(p, offset)
+        if not firsts[p] <= offset <= watermarks[p]
     ]
     if gone:
         raise HaltedError(

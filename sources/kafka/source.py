@@ -25,7 +25,7 @@ from sources.kafka.checks import (
 from sources.kafka.discovery import Discovery
 from sources.kafka.faults import OffsetGone, halt_for, offset_gone_in
 from sources.kafka.limits import RateLimit
-from sources.kafka.metadata import BrokerView, TopicState
+from sources.kafka.metadata import BrokerView, TopicState, insist
 from sources.kafka.mirror import GroupMirror
 from sources.kafka.offsets import Limits, gone_backwards, plan_ranges
 from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
@@ -176,14 +176,8 @@ class KafkaSource(Source):
         subscribed = self._subscribed(stored)
         self._refuse_other_topics(stored, subscribed)
         read = [partition for partition, cursor in stored if partition.topic in subscribed and not cursor.done]
-        starts, ends = self._broker().log_starts(read), self._broker().high_watermarks(read)
+        starts, ends = insist(self._broker().log_starts, read), insist(self._broker().high_watermarks, read)
         refuse_outside(stored, read, starts, ends)
-        unknown = sorted(set(read) - (starts.keys() & ends.keys()))
-        if unknown:
-            raise CheckpointFailedError(
-                f"Kafka did not tell the offsets of {', '.join(map(str, unknown[:10]))}: probably an election is going "
-                "on. Nothing was read; starting again asks again."
-            )
         dropped = sorted(stored.topics.keys() - subscribed)
         if dropped:
             _log.warning("topics %s have positions but are not read by this source: they stay where they are", dropped)

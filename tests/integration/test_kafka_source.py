@@ -25,6 +25,9 @@ from sources import KafkaSource
 from sources.kafka.reader import KafkaSplitReader, close_idle_clients
 from tests.integration.tools import Topics, wait_for, wait_until
 
+KEPT = {"retention.ms": "-1"}
+"""For records with old timestamps: the broker deletes what is past retention while we look."""
+
 KEY_VALUE = frozenset({"key", "value"})
 Opener = Callable[..., KafkaSource]
 
@@ -117,7 +120,7 @@ def delete_before(topics: Topics, topic: str, offset: int, partition: int = 0) -
 def test_every_start_resolves_each_partition_the_empty_one_too(
     topics: Topics, opened: Opener, start: str, reset: str, expected: dict[int, Any]
 ) -> None:
-    topic = topics.create("in", partitions=3)
+    topic = topics.create("in", partitions=3, config=KEPT)
     producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
     day = 86_400_000
     base = int(datetime(2025, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -149,7 +152,7 @@ def test_reset_error_names_the_partitions_without_an_offset(topics: Topics, open
 
 
 def test_a_datetime_means_the_first_record_with_that_very_millisecond(topics: Topics, opened: Opener) -> None:
-    topic = topics.create("in")
+    topic = topics.create("in", config=KEPT)
     producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
     instant = datetime(2025, 3, 1, 12, 0, 0, 5000, tzinfo=UTC)
     for shift in (-1, 0, 1):
@@ -298,7 +301,7 @@ def test_a_bounded_end_behind_control_records_is_reached_once_and_kept(topics: T
 
 
 def test_a_datetime_bounds_before_its_first_record(topics: Topics, opened: Opener) -> None:
-    topic = topics.create("in", partitions=3)
+    topic = topics.create("in", partitions=3, config=KEPT)
     producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
     base = datetime(2025, 1, 1, tzinfo=UTC)
     for i in range(4):
@@ -374,7 +377,7 @@ def test_a_rate_is_kept_over_time(topics: Topics, opened: Opener) -> None:
 
 
 def test_all_columns_are_as_in_spark_s_kafka_source(topics: Topics, opened: Opener) -> None:
-    topic = topics.create("in", partitions=2)
+    topic = topics.create("in", partitions=2, config=KEPT)
     producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
     producer.produce(topic, b"v", b"k", partition=1, timestamp=1_700_000_000_123, headers=[("a", b"1"), ("a", None)])
     producer.produce(topic, None, None, partition=1, timestamp=1_700_000_000_124)
@@ -446,7 +449,7 @@ assert df.selectExpr("headers[0].value v").where("v is not null").count() == 1
 
 
 def test_spark_takes_the_batches_as_the_schema_says_in_any_time_zone(topics: Topics, opened: Opener) -> None:
-    topic = topics.create("in")
+    topic = topics.create("in", config=KEPT)
     producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
     producer.produce(topic, b"one", timestamp=1_700_000_000_123, headers=[("a", b"1")])
     producer.produce(topic, b"two", timestamp=1_700_000_000_124)
@@ -674,18 +677,22 @@ def test_positions_behind_the_end_of_the_log_halt_with_both_offsets(topics: Topi
             use(ahead)
 
 
-def test_a_dead_broker_fails_the_task_instead_of_hanging_and_a_restarted_one_is_read_on() -> None:
+def test_a_dead_broker_fails_the_task_instead_of_hanging_and_a_restarted_one_is_read_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     close_idle_clients()
     with LocalKafka(heap="256m") as kafka:
         topics = Topics(kafka.bootstrap_servers, "dead")
         topic = topics.create("in")
         topics.fill(topic, values(3))
-        reader = KafkaSplitReader(cluster=KafkaCluster(kafka.bootstrap_servers, config={"log_level": 0}), group_id="g")
+        reader = KafkaSplitReader(cluster=KafkaCluster(kafka.bootstrap_servers), group_id="g")
         split = {"topic": topic, "partition": 0, "start": 0, "end": 3}
         assert sum(batch.num_rows for batch in reader(split, KEY_VALUE)) == 3
         kafka.kill()
         with pytest.raises(Exception, match=f"{topic}-0 stopped at offset 0 of 3"):
             list(replace(reader, give_up_after=1.0)(split, KEY_VALUE))
+        # The client's own words come through our logger, not over standard error.
+        assert any(record.name == "onceward.kafka" for record in caplog.records)
 
         topics.servers = kafka.bootstrap_servers
         batches = reader({**split, "end": 4}, KEY_VALUE)

@@ -1,12 +1,16 @@
 """A plan takes what is there, within its limits, never backwards and never unfairly for ever."""
 
+from collections.abc import Collection
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.errors import CheckpointFailedError
 from coordinator.pipeline.interfaces import Plan
 from sources.kafka.limits import BURST_SECONDS, RateLimit, share
+from sources.kafka.metadata import insist
 from sources.kafka.offsets import Limits, gone_backwards, plan_ranges
 from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 
@@ -132,3 +136,29 @@ def test_an_idle_partition_saves_up_only_so_much() -> None:
     limit = RateLimit(10.0)
     limit.allowed(P[0], 0.0)
     assert limit.allowed(P[0], 10_000.0) == 10 * BURST_SECONDS
+
+
+def test_leaders_that_are_away_for_a_moment_are_asked_again() -> None:
+    answers: list[dict[Partition, int] | CheckpointFailedError] = [
+        {P[0]: 1},
+        CheckpointFailedError("nobody"),
+        {},
+        {P[1]: 2},
+    ]
+    asked: list[list[Partition]] = []
+
+    def ask(partitions: Collection[Partition]) -> dict[Partition, int]:
+        asked.append(list(partitions))
+        answer = answers.pop(0)
+        if isinstance(answer, CheckpointFailedError):
+            raise answer
+        return answer
+
+    assert insist(ask, P[:2], sleep=lambda _: None) == {P[0]: 1, P[1]: 2}
+    assert asked == [P[:2], P[1:2], P[1:2], P[1:2]]
+
+
+def test_leaders_that_stay_away_are_named_in_the_end() -> None:
+    clock = iter(range(100))
+    with pytest.raises(CheckpointFailedError, match=str(P[1])):
+        insist(lambda _: {P[0]: 1}, P[:2], monotonic=lambda: next(clock), sleep=lambda _: None)
