@@ -1,6 +1,10 @@
 """The demo's check against a real broker: it passes a right output and fails each wrong one."""
 
-import json
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,13 +14,16 @@ from confluent_kafka import Producer
 from coordinator.dev.demo import topics as names
 from coordinator.dev.demo.broker import Broker, read_committed
 from coordinator.dev.demo.check import Checked, check
-from coordinator.dev.demo.expected import Expected, Record, expected_output
+from coordinator.dev.demo.expected import Expected, Record, expected_output, output_of
 from coordinator.dev.demo.feeder import feed
 from coordinator.dev.demo.flights import messages
+from coordinator.dev.demo.history import History
 from coordinator.dev.demo.markers import End
 from coordinator.dev.kafka import LocalKafka
+from tests.integration.tools import wait_until
 
 LIMIT = 2000
+HISTORY = History(generations=2, completed=9, aborted=1, unsettled=0)
 KILL = "driver.after_decision:8"
 
 
@@ -62,18 +69,11 @@ class Writer:
                 self._open.append(producer)
 
 
-@pytest.fixture
-def events(tmp_path: Path) -> Path:
-    path = tmp_path / "events.jsonl"
-    path.write_text(json.dumps({"event": "recovered", "generation": 2, "resumed": 3, "aborted": 1}) + "\n")
-    return path
-
-
-def checked(cluster: LocalKafka, events: Path) -> Checked:
+def checked(cluster: LocalKafka) -> Checked:
     """Judge as if the first two transactions had been open when the driver was killed."""
     left_open = [f"{names.JOB}.kafka.1.test.{number}" for number in (1, 2)]
     return check(
-        cluster.bootstrap_servers, events=events, left_open=left_open, planned=[KILL], happened=[KILL], limit=LIMIT
+        cluster.bootstrap_servers, history=HISTORY, left_open=left_open, planned=[KILL], happened=[KILL], limit=LIMIT
     )
 
 
@@ -94,7 +94,7 @@ def swapped(records: Sequence[Record]) -> list[Record]:
     return changed
 
 
-def test_a_right_run_passes_with_the_brokers_own_numbers(cluster: LocalKafka, events: Path) -> None:
+def test_a_right_run_passes_with_the_brokers_own_numbers(cluster: LocalKafka) -> None:
     assert feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=1, limit=LIMIT) == LIMIT
     output = expected_output(messages(LIMIT))
     writer = Writer(cluster.bootstrap_servers)
@@ -103,7 +103,7 @@ def test_a_right_run_passes_with_the_brokers_own_numbers(cluster: LocalKafka, ev
     writer.write({names.DELAYED: output[names.DELAYED][:100]}, end=End.ABORT)
     writer.write({names.REJECTED: output[names.REJECTED]}, end=End.COMMIT)
 
-    result = checked(cluster, events)
+    result = checked(cluster)
     assert result.verdict.passed, result.verdict.problems
     assert result.rows["transactions committed"] == "4"
     assert result.rows["transactions aborted"] == "1"
@@ -128,7 +128,7 @@ MUTATIONS: dict[str, tuple[Callable[[Expected], Expected], str]] = {
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-def test_a_wrong_output_fails(cluster: LocalKafka, events: Path, mutation: str) -> None:
+def test_a_wrong_output_fails(cluster: LocalKafka, mutation: str) -> None:
     change, words = MUTATIONS[mutation]
     feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
     output = change(expected_output(messages(LIMIT)))
@@ -136,12 +136,12 @@ def test_a_wrong_output_fails(cluster: LocalKafka, events: Path, mutation: str) 
     writer.write({names.REJECTED: output[names.REJECTED][:5]}, end=End.ABORT)
     writer.write(output, end=End.COMMIT)
 
-    problems = checked(cluster, events).verdict.problems
+    problems = checked(cluster).verdict.problems
     assert any(words in problem for problem in problems), problems
     assert all("records" in problem for problem in problems), "nothing else is wrong"
 
 
-def test_a_transaction_left_open_fails_and_what_it_hides_counts_as_lost(cluster: LocalKafka, events: Path) -> None:
+def test_a_transaction_left_open_fails_and_what_it_hides_counts_as_lost(cluster: LocalKafka) -> None:
     feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
     output = expected_output(messages(LIMIT))
     writer = Writer(cluster.bootstrap_servers)
@@ -149,21 +149,21 @@ def test_a_transaction_left_open_fails_and_what_it_hides_counts_as_lost(cluster:
     writer.write({names.DELAYED: output[names.DELAYED]}, end=End.COMMIT)
     writer.write({names.REJECTED: output[names.REJECTED]}, end=None)
 
-    problems = checked(cluster, events).verdict.problems
+    problems = checked(cluster).verdict.problems
     assert any("1 transactions are still open: flights.kafka.1.test.3" in problem for problem in problems)
     assert any("held back from read_committed readers" in problem for problem in problems)
     assert any(f"flights-rejected: {len(output[names.REJECTED])} records lost" in problem for problem in problems)
 
 
 def test_a_run_without_aborted_or_resumed_transactions_or_without_its_kill_fails(
-    cluster: LocalKafka, tmp_path: Path
+    cluster: LocalKafka,
 ) -> None:
     feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
     Writer(cluster.bootstrap_servers).write(expected_output(messages(LIMIT)), end=End.COMMIT)
 
     result = check(
         cluster.bootstrap_servers,
-        events=tmp_path / "none.jsonl",
+        history=HISTORY,
         left_open=[],
         planned=[KILL],
         happened=[],
@@ -186,3 +186,69 @@ def test_what_was_fed_is_the_data_set_in_order_per_key(cluster: LocalKafka) -> N
             one.value for one in sent if one.key == key
         ]
     assert len(seen) == LIMIT
+
+
+_TRANSFORM = """
+import sys
+from pyspark.sql import SparkSession
+from coordinator.dev.demo.flights import messages
+from coordinator.dev.demo.job import delays
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .getOrCreate()
+)
+rows = [(one.key, one.value) for one in messages(6000)]
+for row in delays(spark.createDataFrame(rows, "key binary, value binary").coalesce(1)).collect():
+    print(row.topic, bytes(row.key).decode(), row.value)
+"""
+
+
+def test_the_jobs_transform_and_the_check_agree_byte_for_byte() -> None:
+    """On 6,000 real messages with every kind of damage, in order."""
+    ran = subprocess.run([sys.executable, "-c", _TRANSFORM], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    output = [routed for one in messages(6000) if (routed := output_of(one)) is not None]
+    assert ran.stdout.splitlines() == [
+        f"{topic} {(record.key or b'').decode()} {(record.value or b'').decode()}" for topic, record in output
+    ]
+
+
+def _processes_with(text: str) -> list[str]:
+    """Command lines of living processes that mention ``text``."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            # the driver's JVM and Python workers are known by the environment that they inherit
+            environment = (process / "environ").read_bytes().decode(errors="replace")
+            if text in command or text in environment:
+                found.append(command)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_demo_that_is_ended_takes_all_of_its_processes_along(tmp_path: Path, number: signal.Signals) -> None:
+    keep = tmp_path / "demo"
+    with (tmp_path / "output").open("wb") as output:
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "coordinator.dev.demo", "--seconds", "60", "--keep", str(keep)],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "TMPDIR": str(tmp_path)},  # inherited by all, which is how they are found
+        )
+    try:
+        # once Spark is up: the driver's JVM, its workers, the broker, the coordinator and the feeder are running
+        wait_until(lambda: demo.poll() is not None or (keep / "events.jsonl").exists(), "the job runs", limit_s=120)
+        assert demo.poll() is None, (tmp_path / "output").read_text()
+        assert len(_processes_with(str(tmp_path))) >= 6
+        demo.send_signal(number)
+        code = demo.wait(60)
+        wait_until(lambda: not _processes_with(str(tmp_path)), f"all are gone: {_processes_with(str(tmp_path))}")
+        assert code == (-number if number is signal.SIGKILL else 128 + number)
+    finally:
+        demo.kill()
+        demo.wait()

@@ -2,12 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from coordinator.dev.demo.broker import Broker, read_committed
-from coordinator.dev.demo.events import Told, told_by
 from coordinator.dev.demo.expected import expected_output
 from coordinator.dev.demo.flights import TOTAL, messages
+from coordinator.dev.demo.history import History
 from coordinator.dev.demo.judge import Facts, Seen, Verdict, judge
 from coordinator.dev.demo.markers import End
 from coordinator.dev.demo.topics import DELAYED, FLIGHTS, JOB, OUTPUTS, REJECTED
@@ -29,7 +28,7 @@ class Checked:
 def check(
     brokers: str,
     *,
-    events: Path,
+    history: History,
     left_open: Collection[str],
     planned: Sequence[str],
     happened: Sequence[str],
@@ -38,12 +37,11 @@ def check(
 ) -> Checked:
     """Judge a run that is over: the driver has stopped, nothing writes any more.
 
-    ``events``: the drivers' notes; ``left_open``: ids of transactions that were open when their writers were dead;
-    ``planned`` and ``happened``: names of kills; ``troubles``: what else went wrong;
+    ``history``: the coordinator's checkpoints; ``left_open``: ids of transactions that were open when their writers
+    were dead; ``planned`` and ``happened``: names of kills; ``troubles``: what else went wrong;
     ``limit``: how many flights were to be fed (default: all).
     """
     broker = Broker(brokers)
-    told = told_by(events)
     ended = broker.ended_transactions(OUTPUTS)
     ends = broker.ends(OUTPUTS, committed=True)
     seen = {topic: list(read_committed(brokers, topic, ends)) for topic in OUTPUTS}
@@ -55,23 +53,27 @@ def check(
         open=broker.open_transactions(_PREFIX),
         stalled=broker.stalled(OUTPUTS),
         missing_kills=[kill for kill in planned if kill not in happened],
-        troubles=troubles,
+        troubles=[*troubles, *_unsettled(history)],
     )
     verdict = judge(expected_output(messages(limit)), seen, facts)
-    return Checked(verdict=verdict, rows=_rows(facts, told, seen, happened, ended[End.COMMIT]))
+    return Checked(verdict=verdict, rows=_rows(facts, history, seen, happened, ended[End.COMMIT]))
+
+
+def _unsettled(history: History) -> list[str]:
+    return [f"{history.unsettled} checkpoints are not settled"] if history.unsettled else []
 
 
 def _rows(
-    facts: Facts, told: Told, seen: Mapping[str, Sequence[Seen]], kills: Sequence[str], committed: int
+    facts: Facts, history: History, seen: Mapping[str, Sequence[Seen]], kills: Sequence[str], committed: int
 ) -> Mapping[str, str]:
     return {
         "records in": f"{facts.arrived:,}",
         "records out": f"{len(seen[DELAYED]):,}",
         "records rejected": f"{len(seen[REJECTED]):,}",
-        "checkpoints completed": f"{told.completed:,}",
-        "checkpoints aborted": f"{told.aborted:,}",
+        "checkpoints completed": f"{history.completed:,}",
+        "checkpoints aborted": f"{history.aborted:,}",
         "kills": f"{len(kills)}: {', '.join(kills)}",
-        "generations": f"{told.generations}",
+        "generations": f"{history.generations}",
         "transactions committed": f"{committed:,}",
         "transactions resumed": f"{facts.resumed:,}",
         "transactions aborted": f"{facts.aborted:,}",

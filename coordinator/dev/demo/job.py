@@ -65,15 +65,15 @@ def delays(df: DataFrame) -> DataFrame:
     )
 
 
-def pipeline(brokers: str, coordinator: str) -> Pipeline:
-    """The whole job."""
+def pipeline(brokers: str, coordinator: str, *, per_checkpoint: int | None = None) -> Pipeline:
+    """The whole job; a checkpoint reads at most ``per_checkpoint`` records, and all that are there by default."""
     return Pipeline(
         job=JOB,
-        source=KafkaSource(brokers, topics=[FLIGHTS], start="earliest"),
+        source=KafkaSource(brokers, topics=[FLIGHTS], start="earliest", max_offsets_per_checkpoint=per_checkpoint),
         transform=delays,
         sink=KafkaSink(brokers, topics=list(OUTPUTS)),
         coordinator=coordinator,
-        settings=CheckpointSettings(interval="1s"),
+        settings=CheckpointSettings(interval="1s", num_retained=1000),
     )
 
 
@@ -82,9 +82,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="how late was every flight?")
     parser.add_argument("--brokers", required=True)
     parser.add_argument("--coordinator", required=True)
+    parser.add_argument("--per-checkpoint", type=int)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    pipeline(arguments.brokers, arguments.coordinator).run()
+    logging.getLogger("kafka").setLevel(logging.WARNING)
+    pipeline(arguments.brokers, arguments.coordinator, per_checkpoint=arguments.per_checkpoint).run()
 
 
 if __name__ == "__main__":

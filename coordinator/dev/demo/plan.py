@@ -6,10 +6,10 @@ from pathlib import Path
 
 from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 
-__all__ = ["Kill", "KillPlan", "planned_kills"]
+__all__ = ["LEAST_CHECKPOINTS", "PLAN", "Kill", "KillPlan"]
 
-_SETTLED_IN = 8
-"""Checkpoints that a driver completes before it dies, at the demo's normal rate: enough to be in full flow."""
+LEAST_CHECKPOINTS = 34
+"""A job must need at least so many for its input, or the last kills may find nothing left to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,32 +47,31 @@ class KillPlan:
         return (*self.driver, *self.coordinator)
 
 
-def planned_kills(feed_seconds: float) -> KillPlan:
-    """Kills spread over the feed: a driver needs about 8 s to start and makes a checkpoint a second."""
-    n = max(2, min(_SETTLED_IN, int(feed_seconds / 12)))
-    return KillPlan(
-        driver=(
-            Kill(
-                point=KillPoint.DRIVER_AFTER_DECISION,
-                nth=n,
-                meaning="the checkpoint is completed, none of its transactions is committed: the next driver commits",
-            ),
-            Kill(
-                point=KillPoint.DRIVER_AFTER_PRE_COMMIT,
-                nth=n,
-                meaning="records are written and flushed, nobody was told: the next driver aborts them",
-            ),
-            Kill(
-                point=KillPoint.DRIVER_BETWEEN_END_TXN,
-                nth=n,
-                meaning="some transactions of a completed checkpoint are committed, some not: the next driver finishes",
-            ),
+# However slow the machine is: every driver dies after a few checkpoints, the coordinator during the last driver's, and
+# by then not more than two thirds of the records are processed (`LEAST_CHECKPOINTS`).
+PLAN = KillPlan(
+    driver=(
+        Kill(
+            point=KillPoint.DRIVER_AFTER_DECISION,
+            nth=6,
+            meaning="the checkpoint is completed, none of its transactions is committed: the next driver commits",
         ),
-        coordinator=(
-            Kill(
-                point=KillPoint.COORDINATOR_AFTER_DECISION,
-                nth=3 * n + n // 2,
-                meaning="the decision is durable, no driver knows it: the next coordinator tells",
-            ),
+        Kill(
+            point=KillPoint.DRIVER_AFTER_PRE_COMMIT,
+            nth=5,
+            meaning="records are written and flushed, nobody was told: the next driver aborts",
         ),
-    )
+        Kill(
+            point=KillPoint.DRIVER_BETWEEN_END_TXN,
+            nth=5,
+            meaning="one transaction of a completed checkpoint is committed, the others not: the next driver commits",
+        ),
+    ),
+    coordinator=(
+        Kill(
+            point=KillPoint.COORDINATOR_AFTER_DECISION,
+            nth=21,
+            meaning="the decision is durable, the driver was not told: the next coordinator tells",
+        ),
+    ),
+)

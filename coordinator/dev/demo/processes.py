@@ -14,9 +14,10 @@ from pathlib import Path
 import coordinator
 from coordinator.dev.kafka import keeper
 
-__all__ = ["Child"]
+__all__ = ["OURS", "Child"]
 
-_OURS = str(Path(coordinator.__file__).parents[1])
+OURS = str(Path(coordinator.__file__).parents[1])
+"""Where our packages are, for children that run somewhere else."""
 _KILLED = 128 + signal.SIGKILL
 
 
@@ -30,7 +31,7 @@ class Child:
         self._keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper.__file__, str(log), "", sys.executable, "-m", *command],
             cwd=log.parent,  # not the user's: a folder of theirs may have the name of a package of ours
-            env={**os.environ, "PYTHONPATH": _OURS, **environment},
+            env={**os.environ, "PYTHONPATH": OURS, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

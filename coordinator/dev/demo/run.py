@@ -18,7 +18,7 @@ from coordinator.dev.demo.check import Checked, check
 from coordinator.dev.demo.errors import DemoError
 from coordinator.dev.demo.events import EventReader
 from coordinator.dev.demo.flights import TOTAL, messages
-from coordinator.dev.demo.plan import planned_kills
+from coordinator.dev.demo.plan import PLAN
 from coordinator.dev.demo.screen import Screen, Status
 from coordinator.dev.demo.supervisor import Supervisor
 from coordinator.dev.demo.topics import FLIGHTS, JOB, OUTPUTS, PARTITIONS
@@ -97,22 +97,23 @@ class _Demo:
             supervisor = Supervisor(
                 brokers=kafka.bootstrap_servers,
                 directory=self._directory,
-                plan=planned_kills(self._seconds),
+                plan=PLAN,
+                total=self._total,
                 open_now=lambda: broker.open_transactions(f"{JOB}."),
             )
             cleanup.callback(supervisor.close)
-            supervisor.start(seconds=self._seconds, limit=self._limit)
+            supervisor.start(seconds=self._seconds)
             troubles = self._watch(broker, supervisor)
             screen.phase("stopping the driver and the coordinator")
-            troubles += supervisor.stop()
+            history, unclean = supervisor.stop()
             screen.phase("checking the output against the data set")
             checked = check(
                 kafka.bootstrap_servers,
-                events=supervisor.events,
+                history=history,
                 left_open=supervisor.left_open,
                 planned=[kill.name for kill in supervisor.plan.all],
                 happened=[kill.name for kill in supervisor.kills_done()],
-                troubles=troubles,
+                troubles=troubles + unclean,
                 limit=self._limit,
             )
         return self._report(checked)
@@ -148,7 +149,7 @@ class _Demo:
         for event in events.new():
             self._generation = max(self._generation, int(event.get("generation", 0)))
             match event.get("event"):
-                case "completed":
+                case "settled":
                     self._checkpoint = int(event["checkpoint"])
                 case "recovered":
                     self._screen.tell(

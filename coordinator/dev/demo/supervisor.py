@@ -8,9 +8,10 @@ from pathlib import Path
 
 from coordinator.dev.demo.errors import DemoError
 from coordinator.dev.demo.events import EVENTS_VARIABLE
-from coordinator.dev.demo.plan import Kill, KillPlan
+from coordinator.dev.demo.history import History, told_by
+from coordinator.dev.demo.plan import LEAST_CHECKPOINTS, Kill, KillPlan
 from coordinator.dev.demo.processes import Child
-from coordinator.dev.demo.topics import FLIGHTS
+from coordinator.dev.demo.topics import FLIGHTS, JOB
 from coordinator.dev.kafka.places import free_ports
 
 __all__ = ["Supervised", "Supervisor"]
@@ -77,16 +78,24 @@ class Supervisor:
     """All processes of one demo. Must be used by the main thread; `close` on every path."""
 
     def __init__(
-        self, *, brokers: str, directory: Path, plan: KillPlan, open_now: Callable[[], Collection[str]]
+        self,
+        *,
+        brokers: str,
+        directory: Path,
+        plan: KillPlan,
+        total: int,
+        open_now: Callable[[], Collection[str]],
     ) -> None:
-        """``open_now`` lists the transactions that are open at the broker."""
+        """``total``: records to feed; ``open_now`` lists the transactions that are open at the broker."""
         self._brokers = brokers
         self._directory = directory
         self._markers = directory / "kills"
         self._markers.mkdir()
         self.plan = plan
+        self._total = total
         self.events = directory / "events.jsonl"
         self._port = free_ports(1, None)[0].client
+        self._address = f"127.0.0.1:{self._port}"
         self._open_now = open_now
         self.left_open: set[str] = set()
         """Transactions that were open when a driver was dead and the next one was not started yet."""
@@ -95,15 +104,14 @@ class Supervisor:
         self.driver: Supervised | None = None
         self.feeder: Child | None = None
 
-    def start(self, *, seconds: float, limit: int | None) -> None:
+    def start(self, *, seconds: float) -> None:
         """Start all three. Raises DemoError when the coordinator does not come up."""
         self.coordinator = Supervised("coordinator", self._start_coordinator, self.plan.coordinator, self._markers)
         self.driver = Supervised(
             "driver", self._start_driver, self.plan.driver, self._markers, left_behind=self._note_open
         )
-        limited = ["--limit", str(limit)] if limit is not None else []
         feed = ["coordinator.dev.demo.feeder", "--brokers", self._brokers, "--topic", FLIGHTS]
-        self.feeder = self._child("feeder", [*feed, "--seconds", str(seconds), *limited], {})
+        self.feeder = self._child("feeder", [*feed, "--seconds", str(seconds), "--limit", str(self._total)], {})
 
     def look(self) -> list[str]:
         """What happened to the processes since the last look; those that ended are running again.
@@ -128,14 +136,21 @@ class Supervisor:
         """Kills whose point was reached, as their marker files prove."""
         return [kill for kill in self.plan.all if kill.happened(self._markers)]
 
-    def stop(self) -> list[str]:
-        """Stop the driver, then the coordinator, as a service manager would; what was wrong with how they ended."""
-        troubles = []
-        for one in (self.driver, self.coordinator):
-            if one is not None:
-                troubles += one.unplanned
-                if (code := one.child.terminate(_STOP_LIMIT_S)) != 0:
-                    troubles.append(f"{one.child.name} was asked to stop and ended with exit code {code}")
+    def stop(self) -> tuple[History, list[str]]:
+        """Stop the driver, then the coordinator, as a service manager would.
+
+        The job's history, and what was wrong with how the processes ended.
+        """
+        assert self.driver is not None
+        assert self.coordinator is not None
+        troubles = self._stopped(self.driver)
+        history = told_by(self._address, JOB, self._directory)
+        return history, troubles + self._stopped(self.coordinator)
+
+    def _stopped(self, one: Supervised) -> list[str]:
+        troubles = list(one.unplanned)
+        if (code := one.child.terminate(_STOP_LIMIT_S)) != 0:
+            troubles.append(f"{one.child.name} was asked to stop and ended with exit code {code}")
         return troubles
 
     def close(self) -> None:
@@ -151,8 +166,7 @@ class Supervisor:
 
     def _start_coordinator(self, name: str, armed: dict[str, str]) -> Child:
         store = self._directory / "coordinator.sqlite"
-        listen = f"127.0.0.1:{self._port}"
-        command = ["coordinator.ops", "serve", "--listen", listen, "--store", f"sqlite:///{store}"]
+        command = ["coordinator.ops", "serve", "--listen", self._address, "--store", f"sqlite:///{store}"]
         child = self._child(name, command, armed)
         limit = time.monotonic() + _START_LIMIT_S
         while not self._listening():
@@ -178,9 +192,9 @@ class Supervisor:
             "SPARK_LOCAL_IP": "127.0.0.1",
             **armed,
         }
-        coordinator = f"127.0.0.1:{self._port}"
-        command = ["coordinator.dev.demo.job", "--brokers", self._brokers, "--coordinator", coordinator]
-        return self._child(name, command, environment)
+        per_checkpoint = str(self._total // LEAST_CHECKPOINTS + 1)
+        command = ["coordinator.dev.demo.job", "--brokers", self._brokers, "--coordinator", self._address]
+        return self._child(name, [*command, "--per-checkpoint", per_checkpoint], environment)
 
     def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Child:
         environment = {"PYTHONUNBUFFERED": "1", **environment}

@@ -1,5 +1,6 @@
 """Processes of the demo: killed ones come back with the next kill armed, and none outlives the demo."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.dev.demo.errors import DemoError
-from coordinator.dev.demo.events import EventReader, told_by
-from coordinator.dev.demo.plan import Kill, planned_kills
+from coordinator.dev.demo.events import EventReader
+from coordinator.dev.demo.history import History, history_of
+from coordinator.dev.demo.plan import LEAST_CHECKPOINTS, PLAN, Kill
 from coordinator.dev.demo.processes import Child
 from coordinator.dev.demo.supervisor import Supervised
 from coordinator.killpoints import KillPoint
@@ -150,33 +152,39 @@ while True:
 
 
 def test_the_plan_kills_the_driver_three_times_and_the_coordinator_once() -> None:
-    plan = planned_kills(90)
-    assert len(plan.driver) >= 3
-    assert len(plan.coordinator) == 1
-    points = {kill.point for kill in plan.all}
+    assert len(PLAN.driver) >= 3
+    assert len(PLAN.coordinator) == 1
+    points = {kill.point for kill in PLAN.all}
     assert {KillPoint.DRIVER_AFTER_DECISION, KillPoint.DRIVER_AFTER_PRE_COMMIT} <= points
-    assert len({kill.name for kill in plan.all}) == len(plan.all)
+    assert len({kill.name for kill in PLAN.all}) == len(PLAN.all)
 
 
-def test_events_are_summed_over_generations_and_a_torn_line_is_waited_for(tmp_path: Path) -> None:
+def test_every_planned_kill_comes_while_records_are_left() -> None:
+    drivers = sum(kill.nth for kill in PLAN.driver)
+    (coordinator,) = PLAN.coordinator
+    assert drivers < coordinator.nth, "the coordinator dies under the last driver"
+    assert coordinator.nth < LEAST_CHECKPOINTS * 2 / 3
+
+
+def test_events_are_read_as_they_come_and_a_torn_line_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    assert told_by(path).generations == 0
-    path.write_text(
-        '{"event": "opened", "generation": 1}\n'
-        '{"event": "completed", "generation": 1, "checkpoint": 2}\n'
-        '{"event": "aborted", "generation": 2, "checkpoint": 3}\n'
-        '{"event": "recovered", "generation": 2, "resumed": 4, "aborted": 1}\n'
-        '{"event": "completed", "generation": 2, "checkpoint": 4}\n'
-        '{"event": "recovered", "generation": 3, "resumed": 2'
-    )
-    told = told_by(path)
-    assert (told.generations, told.resumed, told.completed, told.aborted) == (2, 4, 2, 1)
     reader = EventReader(path)
-    assert len(list(reader.new())) == 5
+    assert list(reader.new()) == []
+    path.write_text('{"event": "opened", "generation": 1}\n{"event": "recovered", "generation": 3, "resumed": 2')
+    assert [event["generation"] for event in reader.new()] == [1]
     with path.open("a") as file:
         file.write(', "aborted": 0}\n')
     assert [event["generation"] for event in reader.new()] == [3]
-    assert told_by(path).resumed == 6
+    assert list(reader.new()) == []
+
+
+def test_checkpoints_are_counted_by_what_became_of_them() -> None:
+    listing = [
+        {"generation": generation, "state": state}
+        for generation, state in ((1, "settled"), (1, "aborted"), (2, "settled"), (2, "completed"), (2, "triggered"))
+    ]
+    assert history_of(json.dumps(listing)) == History(generations=2, completed=3, aborted=1, unsettled=2)
+    assert history_of("[]") == History(generations=0, completed=0, aborted=0, unsettled=0)
 
 
 def test_children_do_not_run_in_the_users_folder(start: Starter, tmp_path: Path) -> None:
