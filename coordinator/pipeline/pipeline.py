@@ -128,22 +128,13 @@ class Pipeline:
                 findings += check_session(self._spark, embedded=self._address is None)
             preflight.require_safe(self._job, findings)
             client = self._connect(stack)
-            spark = self._session(stack)
+            spark_job, spark_alive = self._spark_side(stack)
             # after Spark's own handlers: they would cancel all jobs and leave
             stack.enter_context(stopping_on_signals(self.stop))
             progress = Progress(self._job)
             stack.callback(progress.close)
             committer = self._sink.committer()
             stack.callback(committer.close)
-            spark_job = CheckpointJob(
-                spark=spark,
-                job=self._job,
-                source=self._source,
-                transform=self._transform,
-                sink=self._sink,
-                per_checkpoint_operations=self._per_checkpoint_operations,
-            )
-            spark_job.check()
             members = Members(
                 job=self._job,
                 source=self._source,
@@ -154,7 +145,7 @@ class Pipeline:
                 journal=Journal(self._job),
                 progress=progress,
             )
-            return self._generations(members, client, lambda: is_alive(spark))
+            return self._generations(members, client, spark_alive)
 
     def _connect(self, stack: contextlib.ExitStack) -> CoordinatorClient:
         if self._address is None:
@@ -168,14 +159,24 @@ class Pipeline:
         stack.callback(client.close)
         return client
 
-    def _session(self, stack: contextlib.ExitStack) -> "SparkSession":
+    def _spark_side(self, stack: contextlib.ExitStack) -> tuple[CheckpointJob, Callable[[], bool]]:
+        """The job to run for each checkpoint, and how to ask whether Spark is still there."""
         spark = self._spark
         if spark is None:
             spark = make_session(self._job)
             stack.callback(spark.stop)
             preflight.require_safe(self._job, check_session(spark, embedded=self._address is None))
         ship(spark)
-        return spark
+        spark_job = CheckpointJob(
+            spark=spark,
+            job=self._job,
+            source=self._source,
+            transform=self._transform,
+            sink=self._sink,
+            per_checkpoint_operations=self._per_checkpoint_operations,
+        )
+        spark_job.check()
+        return spark_job, lambda: is_alive(spark)
 
     def _generations(self, members: Members, client: CoordinatorClient, spark_alive: Callable[[], bool]) -> CloseReason:
         chance = random.Random()

@@ -9,6 +9,7 @@ from coordinator import CheckpointSettings, Pipeline
 from coordinator.pipeline.restarts import Restart
 from sinks import KafkaSink
 from sources import KafkaSource
+from tests.integration.sparkless import SparklessPipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,7 +23,8 @@ def keep_all(df: "DataFrame") -> "DataFrame":
 def main() -> int:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    pipeline = Pipeline(
+    kind = SparklessPipeline if spec.get("sparkless") else Pipeline
+    pipeline = kind(
         job=spec["job"],
         source=KafkaSource(spec["servers"], topics=[spec["source"]], **spec.get("source_options", {})),
         transform=keep_all if spec.get("dataframe") else None,

@@ -74,13 +74,21 @@ class World:
         self.spec = dict(spec)
         self._events = directory / "events"
         self._kills = directory / "kills"
-        self._kills.mkdir(exist_ok=True)
+        self._scratch = directory / "scratch"
+        for made in (self._kills, self._scratch):
+            made.mkdir(exist_ok=True)
         self._processes: list[Process] = []
 
     def driver(self, *, kill_at: Sequence[str] = ()) -> Process:
         return self._start(
             [sys.executable, "-m", "tests.integration.job", json.dumps(self.spec)], "driver.log", kill_at
         )
+
+    def finish(self) -> None:
+        """Run a driver to its end; it must end well."""
+        driver = self.driver()
+        code = driver.wait()
+        assert code == 0, f"the driver ended with {code}:\n{driver.tail(8000)}"
 
     def coordinator(self, address: str, *, kill_at: Sequence[str] = ()) -> Process:
         store = f"sqlite:///{self.directory / 'coordinator.db'}"
@@ -120,6 +128,9 @@ class World:
             EVENTS_VARIABLE: str(self._events),
             KILL_POINT_VARIABLE: ",".join(kill_at),
             KILL_ONCE_VARIABLE: str(self._kills),
+            # what a killed JVM leaves behind goes with the test's directory
+            "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._scratch}",
+            "SPARK_LOCAL_DIRS": str(self._scratch),
         }
         process = Process(command, self.directory / log, environment)
         self._processes.append(process)

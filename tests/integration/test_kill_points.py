@@ -19,6 +19,14 @@ DRIVER_POINTS = [
     for point in KillPoint
     if point.startswith("driver.") and point not in (KillPoint.DRIVER_AFTER_ABORT, KillPoint.DRIVER_BEFORE_CLOSE)
 ]
+OPENING_POINTS = {
+    KillPoint.DRIVER_BEFORE_OPEN,
+    KillPoint.DRIVER_AFTER_OPEN,
+    KillPoint.DRIVER_AFTER_CLAIM,
+    KillPoint.DRIVER_AFTER_RECOVERY_ABORT,
+    KillPoint.DRIVER_AFTER_RECOVERY_COMMIT,
+}
+"""Passed once per generation."""
 TASK_POINTS = [point for point in KillPoint if point.startswith("task.")]
 COORDINATOR_RUNNING_POINTS = [
     KillPoint.COORDINATOR_BEFORE_GRANT,
@@ -45,7 +53,16 @@ def fill(topics: Topics, source: str, records: int) -> None:
         topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
 
 
-def test_the_driver_dies_at_every_kill_point(topics: Topics, job: str, tmp_path: Path) -> None:
+SPARK_POINTS = [KillPoint.DRIVER_AFTER_PRE_COMMIT, KillPoint.DRIVER_BETWEEN_END_TXN]
+"""With Spark, whose processes outlive the driver for a moment. Without it (quicker) the driver dies everywhere."""
+
+
+@pytest.mark.parametrize(
+    ("sparkless", "points"), [(True, DRIVER_POINTS), (False, SPARK_POINTS)], ids=["everywhere", "with_spark"]
+)
+def test_the_driver_dies_at_every_kill_point(
+    topics: Topics, job: str, tmp_path: Path, sparkless: bool, points: list[KillPoint]
+) -> None:
     source, sink = topics.create("in", 3), topics.create("out", 3)
     fill(topics, source, 5000)
     address = free_address()
@@ -59,16 +76,17 @@ def test_the_driver_dies_at_every_kill_point(topics: Topics, job: str, tmp_path:
         coordinator=address,
         source_options=options,
         settings=QUICK,
+        sparkless=sparkless,
     ) as here:
         here.coordinator(address)
-        for point in DRIVER_POINTS:
+        for point in points:
             # the 4th pass of points that every checkpoint has, so that positions and ids are in full use
-            count = 1 if "open" in point or point[-5:] == "claim" or "recovery" in point else 4
+            count = 1 if point in OPENING_POINTS else 4
             here.wait_for_kill(point, count, here.driver(kill_at=[f"{point}:{count}"]))
         here.wait_for_kill(
             KillPoint.DRIVER_BEFORE_CLOSE, 1, here.driver(kill_at=[f"{KillPoint.DRIVER_BEFORE_CLOSE}:1"])
         )
-        assert here.driver().wait() == 0
+        here.finish()
         assert_exactly_once(topics, source, sink)
         recovered = here.events("recovered")
         assert sum(event["resumed"] for event in recovered) > 0, "no transaction of another process was committed"
@@ -90,12 +108,13 @@ def test_the_driver_dies_while_it_aborts(topics: Topics, job: str, tmp_path: Pat
         coordinator=address,
         source_options={"start": "earliest", "end": "latest"},
         settings=QUICK,
+        sparkless=True,
     ) as here:
         here.coordinator(address)
         here.wait_for_kill(KillPoint.DRIVER_AFTER_ABORT, 1, here.driver(kill_at=[f"{KillPoint.DRIVER_AFTER_ABORT}:1"]))
         assert topics.read(sink) == [], "something of an aborted checkpoint is visible"
         topics.configure(sink, {"max.message.bytes": "100000"})
-        assert here.driver().wait() == 0
+        here.finish()
         assert_exactly_once(topics, source, sink)
 
 
@@ -134,6 +153,7 @@ def test_the_coordinator_dies_at_every_kill_point_under_a_running_job(topics: To
         coordinator=address,
         source_options={"start": "earliest", "max_offsets_per_checkpoint": 150},
         settings={**QUICK, "lease": "60s", "orphan_grace": "60s"},
+        sparkless=True,
     ) as here:
         first, *others = COORDINATOR_RUNNING_POINTS
         coordinator = here.coordinator(address, kill_at=[f"{first}:1"])

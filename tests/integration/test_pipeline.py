@@ -222,7 +222,7 @@ def test_a_lost_transaction_halts_the_job_and_names_its_records(bench: Bench, mo
             real.abort(committables[:1])
             return commit(committables, **options)
 
-        real.commit = lose_one
+        monkeypatch.setattr(real, "commit", lose_one)
         return real
 
     monkeypatch.setattr(sink, "committer", sabotaged)

@@ -1,0 +1,63 @@
+"""A pipeline whose tasks run in the driver's own process: everything but Spark is real.
+
+Spark takes seconds to start. Where a test is about the driver, the coordinator and Kafka, it can do without.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
+
+from coordinator import Pipeline
+from coordinator.pipeline.interfaces import Plan, Sink, Source
+from coordinator.pipeline.job import CheckpointJob
+from coordinator.pipeline.tasks import CheckpointTask, Vote
+from coordinator.pipeline.votes import check_votes
+from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_COPIED = ("key", "value")
+
+
+class TasksInProcess:
+    """Stands in for :class:`CheckpointJob`: same reader, same writer, one task after the other."""
+
+    def __init__(self, job: JobName, source: Source, sink: Sink) -> None:
+        self._job, self._source, self._sink = job, source, sink
+        self._attempts = 0
+
+    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+        task = CheckpointTask(
+            job=self._job,
+            generation=generation,
+            checkpoint=checkpoint,
+            splits=plan.splits,
+            columns=_COPIED,
+            sink=self._sink.participant.name,
+            sink_options=self._sink.options(),
+        )
+        read, write = self._source.read(), self._sink.write()
+        votes = []
+        for slot, split in enumerate(plan.splits):
+            self._attempts += 1
+            batches = (self._only_copied(batch) for batch in read(split, frozenset(_COPIED)))
+            votes.append(write(task, slot, self._attempts, batches).to_json())
+        return check_votes(votes, len(plan.splits))
+
+    def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
+        return [[split] for split in plan.splits]
+
+    def cancel(self) -> None:
+        """Nothing runs beside the driver's main thread."""
+
+    @staticmethod
+    def _only_copied(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        return batch.select(_COPIED)
+
+
+class SparklessPipeline(Pipeline):
+    """A :class:`Pipeline` without a transform and without Spark."""
+
+    def _spark_side(self, stack: contextlib.ExitStack) -> tuple[CheckpointJob, Callable[[], bool]]:
+        return cast(CheckpointJob, TasksInProcess(self._job, self._source, self._sink)), lambda: True
