@@ -90,4 +90,4 @@ class StoreError(OncewardError):
 
 
 class CheckpointFailedError(OncewardError):
-    """One checkpoint cannot be completed. It is declined, its transactions are aborted, its records belong to the next one."""
+    """One checkpoint cannot be completed. It is declined and aborted; its records belong to the next one."""

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 
-from coordinator.errors import PreflightError
+from coordinator.errors import ExitCode, OncewardError, PreflightError
 from coordinator.pipeline.interfaces import Finding, Severity, Sink, Source
 
 _log = logging.getLogger("onceward.preflight")
@@ -23,9 +23,16 @@ def require_safe(job: str, findings: Sequence[Finding]) -> None:
 
 
 def examine(source: Source, sink: Sink) -> list[Finding]:
-    """What source and sink find on their clusters, and what they would do to each other."""
-    findings = list(source.preflight())
-    findings += sink.preflight()
+    """What source and sink find on their clusters, and what they would do to each other.
+
+    Raises PreflightError when a cluster gives no usable answer.
+    """
+    try:
+        findings = [*source.preflight(), *sink.preflight()]
+    except OncewardError as error:
+        if error.exit_code is not ExitCode.BUG:
+            raise
+        raise PreflightError(f"The preflight could not be finished: {error}") from error
     overlap = None if _has_error(findings) else source.overlaps(sink)
     if overlap:
         findings.append(
