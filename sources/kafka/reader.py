@@ -11,7 +11,7 @@ comes.
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -20,9 +20,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError
+from sources.kafka.columns import batch_builder, schema_of
 from sources.kafka.faults import offset_gone
 
-__all__ = ["OWNED_SETTINGS", "KafkaSplitReader", "close_idle_clients", "schema_of"]
+__all__ = ["OWNED_SETTINGS", "KafkaSplitReader", "close_idle_clients"]
 
 OWNED_SETTINGS: Final[Mapping[str, str]] = {
     "auto.offset.reset": "error",
@@ -76,23 +77,6 @@ _PASSING = frozenset(
     }
 )
 
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_FIELDS: Final[Mapping[str, pa.DataType]] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    # What Spark's TimestampType is in Arrow, whatever the session's time zone.
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestampType": pa.int32(),
-}
-
-
-def schema_of(include_headers: bool) -> pa.Schema:
-    fields = {**_FIELDS, "headers": _HEADERS} if include_headers else _FIELDS
-    return pa.schema(list(fields.items()))
-
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSplitReader:
@@ -122,7 +106,7 @@ class KafkaSplitReader:
         start, end = int(split["start"]), int(split["end"])
         if start >= end:
             return
-        build = _builder(schema_of(self.include_headers), columns, topic, partition)
+        build = batch_builder(schema_of(self.include_headers), columns, topic, partition)
         client = (os.getpid(), self.cluster, self.group_id)
         consumer = _take(client) or Consumer(self.settings(), logger=_KAFKA_LOG)
         healthy = False
@@ -257,44 +241,3 @@ def _offset(message: Message) -> int:
     offset = message.offset()
     assert offset is not None
     return offset
-
-
-def _builder(
-    schema: pa.Schema, columns: frozenset[str], topic: str, partition: int
-) -> Callable[[Sequence[Message]], pa.RecordBatch]:
-    """What turns messages into a batch: one comprehension per used column, nulls for the others."""
-
-    def timestamps(ms: Sequence[Message]) -> pa.Array:
-        return pa.array([m.timestamp()[1] * 1000 for m in ms], pa.int64()).view(_FIELDS["timestamp"])
-
-    makers: dict[str, Callable[[Sequence[Message]], pa.Array]] = {
-        "key": lambda ms: pa.array([m.key() for m in ms], pa.binary()),
-        "value": lambda ms: pa.array([m.value() for m in ms], pa.binary()),
-        "topic": lambda ms: pa.repeat(topic, len(ms)),
-        "partition": lambda ms: pa.repeat(pa.scalar(partition, pa.int32()), len(ms)),
-        "offset": lambda ms: pa.array([m.offset() for m in ms], pa.int64()),
-        "timestamp": timestamps,
-        # Spark, like Java, counts from -1 (none); librdkafka from 0.
-        "timestampType": lambda ms: pa.array([m.timestamp()[0] - 1 for m in ms], pa.int32()),
-        "headers": _headers,
-    }
-    chosen = [(makers[f.name] if f.name in columns else None, f.type) for f in schema]
-
-    def build(messages: Sequence[Message]) -> pa.RecordBatch:
-        arrays = [pa.nulls(len(messages), kind) if make is None else make(messages) for make, kind in chosen]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    return build
-
-
-def _pairs(headers: Any) -> Iterator[tuple[str, bytes | None]]:
-    yield from headers
-
-
-def _headers(messages: Sequence[Message]) -> pa.Array:
-    """Null for a record without headers, as in Spark's own source."""
-    rows = []
-    for message in messages:
-        headers = message.headers()
-        rows.append([{"key": name, "value": value} for name, value in _pairs(headers)] if headers else None)
-    return pa.array(rows, _HEADERS)
