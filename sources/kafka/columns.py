@@ -1,4 +1,4 @@
-"""The columns of Spark's Kafka source as Arrow arrays. Runs on executors: standard library, pyarrow, confluent_kafka."""
+"""The columns of Spark's Kafka source as Arrow arrays. For executors: only pyarrow and confluent_kafka."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
