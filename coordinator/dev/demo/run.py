@@ -29,9 +29,9 @@ __all__ = ["run_demo"]
 
 _TICK_S = 0.25
 _STATUS_EVERY_S = 1.0
-_QUIET_S = 30.0
-"""Nothing left to feed and nothing moves: whatever is missing then will not come."""
-_PATIENCE_S = 240.0
+_QUIET_S = 90.0
+"""Nothing left to feed and nothing moves, for longer than a driver needs to start on a busy machine."""
+_PATIENCE_S = 300.0
 """After the feeder's planned end."""
 
 
@@ -124,12 +124,16 @@ class _Demo:
         deadline = time.monotonic() + self._seconds + _PATIENCE_S
         quiet_since = time.monotonic()
         next_status = 0.0
+        all_fed = False
         last: Status | None = None
         while True:
             for story in supervisor.look():
                 self._screen.tell(story, style="red")
                 quiet_since = time.monotonic()
             self._follow(events)
+            if supervisor.fed and not all_fed:
+                all_fed = True
+                self._screen.phase("everything is fed, the job catches up")
             if time.monotonic() < next_status:
                 time.sleep(_TICK_S)
                 continue
