@@ -31,8 +31,8 @@ REFUSALS = frozenset(
         grpc.StatusCode.UNAUTHENTICATED,
     }
 )
-"""The coordinator has looked at the call and will not carry it out. After anything else the outcome is unknown (a
-coordinator that stops answers CANCELLED, a broken connection may look like INTERNAL): repeating is harmless, so ask again.
+"""The coordinator has looked at the call and will not carry it out. After anything else the outcome is unknown: a
+coordinator that stops answers CANCELLED, a broken connection may look like INTERNAL. Repeating is harmless: ask again.
 """
 
 _CALL_TIMEOUT_S = 5.0

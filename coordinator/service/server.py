@@ -31,7 +31,7 @@ _SERVICES = tuple(
     for service in file.DESCRIPTOR.services_by_name.values()
 )
 _SOONEST_TICK_S = 0.001
-_GRACE_S = 2.0
+_GRACE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,9 @@ class CoordinatorServer:
             self._due.clear()
             deadline = self.engine.next_deadline()
             wait = None if deadline is None else max(deadline - self.engine.clock(), _SOONEST_TICK_S)
+            # not wait_for: before Python 3.12 it swallows a cancellation that meets the event, and stopping would hang
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._due.wait()
             with contextlib.suppress(StoreError):  # kept in engine.failure, which ends the process
                 self.engine.tick()

@@ -1,0 +1,59 @@
+"""An embedded coordinator per test, with a checker for documents of kind ``checked``."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from coordinator.client.calls import open_channel
+from coordinator.client.operators import OperatorClient
+from coordinator.client.session import CoordinatorClient, connect
+from coordinator.protocol.values import Document
+from coordinator.service.documents import Checkers
+from coordinator.service.embedded import EmbeddedCoordinator
+
+
+def check(document: Document, base: Document | None) -> None:
+    """Knows version 1; ``offset`` must not go backwards."""
+    if document.version != 1:
+        raise ValueError(f"version {document.version} is not known, only 1")
+    if base is not None and document.body["offset"] < base.body["offset"]:
+        raise ValueError(f"offset {document.body['offset']} is behind {base.body['offset']}")
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Iterator[EmbeddedCoordinator]:
+    with EmbeddedCoordinator(tmp_path / "state", checkers=Checkers({"checked": check})) as coordinator:
+        yield coordinator
+
+
+@pytest.fixture
+def client(coordinator: EmbeddedCoordinator) -> Iterator[CoordinatorClient]:
+    with connect(coordinator.address, patience="10s", broken=lambda: coordinator.failed) as client:
+        yield client
+
+
+@pytest.fixture
+def people(coordinator: EmbeddedCoordinator) -> Iterator[OperatorClient]:
+    with OperatorClient(coordinator.address) as people:
+        yield people
+
+
+@pytest.fixture
+def channel(coordinator: EmbeddedCoordinator) -> Iterator[grpc.Channel]:
+    with open_channel(coordinator.address) as channel:
+        yield channel
+
+
+@pytest.fixture
+def on() -> Iterator[Callable[..., EmbeddedCoordinator]]:
+    """Embedded coordinators of one's own, closed at the end."""
+    with ExitStack() as stack:
+
+        def start(state_dir: Path, **options: Any) -> EmbeddedCoordinator:
+            return stack.enter_context(EmbeddedCoordinator(state_dir, **options))
+
+        yield start

@@ -1,0 +1,370 @@
+"""Bad input on every method: typed refusal, state unchanged, process alive (FAULTS H1, H3, H9, H10, B13, J6)."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+
+from coordinator.client.operators import OperatorClient
+from coordinator.client.session import CoordinatorClient, Session
+from coordinator.errors import CheckpointFailedError, ExitCode, RefusedError
+from coordinator.protocol.answers import Complete, Trigger, Verdict
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.values import (
+    MAX_ID,
+    CheckpointId,
+    Committable,
+    Document,
+    JobName,
+    Outcome,
+    ParticipantName,
+    Settlement,
+    Snapshot,
+)
+from coordinator.service.embedded import EmbeddedCoordinator
+from coordinator.v1 import operators_pb2, participants_pb2
+from coordinator.v1 import participants_pb2 as pb
+from tests.unit.service.scripted import SINK, SOURCE, positions, slots, wait_until
+
+JOB = JobName("orders")
+ONE_CHECKPOINT = CheckpointSettings(interval="1h")
+
+METHODS = {
+    f"/{service.full_name}/{method.name}": method.server_streaming
+    for file in (participants_pb2, operators_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+
+
+class Running:
+    """A job whose first checkpoint is triggered."""
+
+    def __init__(self, client: CoordinatorClient, people: OperatorClient, settings: CheckpointSettings) -> None:
+        self.people = people
+        self.instructions: list[object] = []
+        self.session: Session = client.open_job(JOB, (SOURCE, SINK), settings, None, driver="d1")
+        self.session.start_watch(self.instructions.append)
+        self.wait_for(Trigger(checkpoint=CheckpointId(1), base=CheckpointId(0)))
+
+    def wait_for(self, instruction: object) -> None:
+        wait_until(lambda: instruction in self.instructions, f"{instruction} arrives")
+
+    def stored(self) -> Any:
+        return self.people.job(JOB), self.people.checkpoints(JOB, 100)
+
+
+@pytest.fixture
+def running(client: CoordinatorClient, people: OperatorClient) -> Running:
+    return Running(client, people, ONE_CHECKPOINT)
+
+
+def send(channel: grpc.Channel, method: str, data: bytes) -> None:
+    method_: Any = channel.unary_unary(method)  # without serializers: bytes as they are
+    method_(data, timeout=5)
+
+
+def stream_of(channel: grpc.Channel, method: str, data: bytes, timeout: float) -> Any:
+    method_: Any = channel.unary_stream(method)
+    return method_(data, timeout=timeout)
+
+
+def call(channel: grpc.Channel, method: str, data: bytes) -> grpc.StatusCode:
+    """Send raw bytes; the status."""
+    try:
+        if METHODS[method]:
+            stream = stream_of(channel, method, data, 5)
+            next(stream)
+            stream.cancel()
+        else:
+            send(channel, method, data)
+    except grpc.RpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+def ask(channel: grpc.Channel, method: str, request: Message) -> tuple[grpc.StatusCode, str]:
+    path = f"/coordinator.v1.ParticipantService/{method}"
+    try:
+        send(channel, path, request.SerializeToString())
+    except grpc.RpcError as error:
+        return error.code(), error.details() or ""
+    return grpc.StatusCode.OK, ""
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.rpartition("/")[2])
+def test_random_bytes_are_refused_and_change_nothing(channel: grpc.Channel, running: Running, method: str) -> None:
+    chance = random.Random(method)
+    before = running.stored()
+    for size in [1, 2, 3, 10, 100, 1000, 100_000] * 5:
+        status = call(channel, method, chance.randbytes(size))
+        harmless = method.endswith("ListJobs")  # asks nothing, so unknown fields may be all there is
+        assert status is grpc.StatusCode.INVALID_ARGUMENT or (harmless and status is grpc.StatusCode.OK)
+    assert running.stored() == before
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.rpartition("/")[2])
+def test_an_empty_request_is_refused_where_it_means_nothing(
+    channel: grpc.Channel, running: Running, method: str
+) -> None:
+    expected = grpc.StatusCode.OK if method.endswith("ListJobs") else grpc.StatusCode.INVALID_ARGUMENT
+    assert call(channel, method, b"") is expected
+
+
+def test_requests_with_a_flipped_byte_never_hurt(channel: grpc.Channel, running: Running) -> None:
+    chance = random.Random(4)
+    good = acknowledge(base=7).SerializeToString()  # refused for its base if it stays readable
+    for _ in range(300):
+        data = bytearray(good)
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        status = call(channel, "/coordinator.v1.ParticipantService/Acknowledge", bytes(data))
+        assert status in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+    assert running.stored()[0].last_completed == 0
+
+
+def acknowledge(**changes: Any) -> pb.AcknowledgeRequest:
+    body = changes.pop("body", '{"offset":1}')
+    document = pb.Document(kind=changes.pop("kind", "test"), version=changes.pop("version", 1), body=body)
+    values: dict[str, Any] = {
+        "job": JOB,
+        "generation": 1,
+        "checkpoint": 1,
+        "participant": "source",
+        "base": 0,
+        "snapshot": pb.Snapshot(positions=document),
+    }
+    return pb.AcknowledgeRequest(**(values | changes))
+
+
+def settle(**changes: Any) -> pb.SettleRequest:
+    settlement = pb.Settlement(slot=changes.pop("slot", 0), outcome=changes.pop("outcome", pb.OUTCOME_COMMITTED))
+    values: dict[str, Any] = {"job": JOB, "generation": 1, "checkpoint": 1, "participant": "sink"}
+    return pb.SettleRequest(**(values | changes), settlements=[settlement])
+
+
+def open_job(**changes: Any) -> pb.OpenJobRequest:
+    members = [
+        pb.Participant(name="source", role=pb.ROLE_SOURCE, kind="test"),
+        pb.Participant(name="sink", role=changes.pop("role", pb.ROLE_SINK), kind="test"),
+    ]
+    settings: dict[str, Any] = {
+        "interval_us": 1_000_000,
+        "timeout_us": 60_000_000,
+        "num_retained": 10,
+        "lease_us": 10_000_000,
+        "stream_grace_us": 2_000_000,
+        "orphan_grace_us": 30_000_000,
+    }
+    settings |= changes.pop("settings", {})
+    values: dict[str, Any] = {"job": "other", "driver": "d", "participants": members}
+    return pb.OpenJobRequest(**(values | changes), settings=pb.CheckpointSettings(**settings))
+
+
+DEEP = '{"a":' * 33 + "1" + "}" * 33
+VERY_DEEP = "[" * 200_000
+
+MALFORMED: list[tuple[str, Message, str]] = [
+    ("Acknowledge", acknowledge(generation=-1), "generation: -1"),
+    ("Acknowledge", acknowledge(generation=0), "generation: 0"),
+    ("Acknowledge", acknowledge(generation=MAX_ID + 1), "generation"),
+    ("Acknowledge", acknowledge(checkpoint=-1), "checkpoint: -1"),
+    ("Acknowledge", acknowledge(checkpoint=2**63 - 1), "checkpoint"),
+    ("Acknowledge", acknowledge(base=-1), "base: -1"),
+    ("Acknowledge", acknowledge(base=MAX_ID + 1), "base"),
+    ("Acknowledge", acknowledge(job="Orders.EUR"), "job: "),
+    ("Acknowledge", acknowledge(job="o" * 100_000), "job: "),
+    ("Acknowledge", acknowledge(participant="../etc"), "participant: "),
+    ("Acknowledge", acknowledge(kind=""), "kind: "),
+    ("Acknowledge", acknowledge(version=0), "version: 0"),
+    ("Acknowledge", acknowledge(version=-3), "version: -3"),
+    ("Acknowledge", acknowledge(body=""), "not JSON"),
+    ("Acknowledge", acknowledge(body="[1]"), "JSON object"),
+    ("Acknowledge", acknowledge(body='{"a":NaN}'), "NaN"),
+    ("Acknowledge", acknowledge(body='{"a":-Infinity}'), "Infinity"),
+    ("Acknowledge", acknowledge(body='{"a":1e999}'), "1e999"),
+    ("Acknowledge", acknowledge(body='{"a":1,"a":2}'), "twice"),
+    ("Acknowledge", acknowledge(body='{"a":' + "9" * 5000 + "}"), "not JSON"),
+    ("Acknowledge", acknowledge(body=DEEP), "deep"),
+    ("Acknowledge", acknowledge(body=VERY_DEEP), "deep"),
+    ("Acknowledge", acknowledge(snapshot=pb.Snapshot(records=-1)), "records: -1"),
+    ("Acknowledge", acknowledge(snapshot=pb.Snapshot(committables=[pb.Committable(slot=1)])), "no document"),
+    (
+        "Decline",
+        pb.DeclineRequest(job=JOB, generation=1, checkpoint=1, participant="sink", reason="x" * 9000),
+        "reason",
+    ),
+    ("Settle", settle(outcome=pb.OUTCOME_UNSPECIFIED), "Outcome: is not specified"),
+    ("Settle", settle(outcome=99), "Outcome: has the unknown number 99"),
+    ("Settle", settle(slot=-1), "slot: -1"),
+    ("CloseJob", pb.CloseJobRequest(job=JOB, generation=1), "CloseReason: is not specified"),
+    ("CloseJob", pb.CloseJobRequest(job=JOB, generation=1, reason=77), "unknown number 77"),  # type: ignore[arg-type]
+    ("OpenJob", open_job(role=0), "Role: is not specified"),
+    ("OpenJob", open_job(role=9), "unknown number 9"),
+    ("OpenJob", open_job(driver=""), "driver"),
+    ("OpenJob", open_job(driver="d" * 200), "driver"),
+    ("OpenJob", open_job(participants=[]), "participants: 0"),
+    ("OpenJob", open_job(settings={"interval_us": -1}), "settings: "),
+    ("OpenJob", open_job(settings={"lease_us": 2**63 - 1}), "settings: "),
+    ("OpenJob", open_job(settings={"num_retained": 0}), "num_retained"),
+    ("OpenJob", open_job(claim=pb.Claim(store_id="s", generation=-4)), "generation: -4"),
+    ("OpenJob", open_job(claim=pb.Claim(store_id="", generation=1)), "store_id"),
+]
+
+
+@pytest.mark.parametrize(("method", "request_", "named"), MALFORMED, ids=lambda value: str(value)[:30])
+def test_a_malformed_request_is_refused_with_what_is_wrong(
+    channel: grpc.Channel, running: Running, method: str, request_: Message, named: str
+) -> None:
+    before = running.stored()
+    status, detail = ask(channel, method, request_)
+    assert status is grpc.StatusCode.INVALID_ARGUMENT, detail
+    assert named in detail
+    assert len(detail) < 2000
+    assert running.stored() == before
+    assert [one.job for one in running.people.jobs()] == [JOB]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.rpartition("/")[2])
+def test_an_unknown_job_is_not_found(channel: grpc.Channel, running: Running, method: str) -> None:
+    name = method.rpartition("/")[2]
+    request: Message
+    match name:
+        case "Acknowledge":
+            request = acknowledge(job="nobody")
+        case "Decline":
+            request = pb.DeclineRequest(job="nobody", generation=1, checkpoint=1, participant="sink")
+        case "Settle":
+            request = settle(job="nobody")
+        case "CloseJob":
+            request = pb.CloseJobRequest(job="nobody", generation=1, reason=pb.CLOSE_REASON_FAILED)
+        case "Watch" | "Renew":
+            request = pb.RenewRequest(job="nobody", generation=1)
+        case "DescribeCheckpoint":
+            request = operators_pb2.DescribeCheckpointRequest(job="nobody", checkpoint=1)
+        case "OpenJob" | "ListJobs":
+            return  # opening makes a job known, listing names none
+        case _:
+            request = operators_pb2.StopJobRequest(job="nobody")
+    assert call(channel, method, request.SerializeToString()) is grpc.StatusCode.NOT_FOUND
+    assert [one.job for one in running.people.jobs()] == [JOB]
+
+
+def test_a_request_of_ten_megabytes_is_refused_by_the_service(channel: grpc.Channel, running: Running) -> None:
+    request = acknowledge(participant="sink", snapshot=pb.Snapshot(committables=[big_committable(10_000_000)]))
+    before = running.stored()
+    assert ask(channel, "Acknowledge", request)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert running.stored() == before
+
+
+def big_committable(size: int) -> pb.Committable:
+    return pb.Committable(slot=0, document=pb.Document(kind="test", version=1, body='{"a":"' + "x" * size + '"}'))
+
+
+def test_committables_of_ten_megabytes_fail_their_checkpoint_before_they_are_sent(running: Running) -> None:
+    document = Document(kind="test", version=1, body={"a": "x" * 10_000_000})
+    snapshot = Snapshot(committables=(Committable(slot=0, document=document),))
+    with pytest.raises(CheckpointFailedError, match="Nothing was sent"):
+        running.session.acknowledge(CheckpointId(1), SINK.name, CheckpointId(0), snapshot)
+
+
+def test_committables_just_below_the_limit_are_kept_and_given_back(running: Running, client: CoordinatorClient) -> None:
+    document = Document(kind="test", version=1, body={"a": "x" * 4_180_000})
+    snapshot = Snapshot(committables=(Committable(slot=0, document=document),))
+    session = running.session
+    session.acknowledge(CheckpointId(1), SOURCE.name, CheckpointId(0), positions(1))
+    answer = session.acknowledge(CheckpointId(1), SINK.name, CheckpointId(0), snapshot)
+    assert answer.verdict is Verdict.ACCEPTED
+    again = client.open_job(JOB, (SOURCE, SINK), ONE_CHECKPOINT, None, driver="d2", takeover=True)
+    assert again.grant.completed is not None
+    assert again.grant.completed.snapshots[SINK.name] == snapshot
+
+
+def test_the_protocols_refusals_come_back_as_verdicts_and_change_nothing(running: Running) -> None:
+    session, zero, one, two = running.session, CheckpointId(0), CheckpointId(1), CheckpointId(2)
+    before = running.stored()
+    nobody = ParticipantName("nobody")
+    proved = [Settlement(slot=0, outcome=Outcome.COMMITTED, evidence="")]
+    assert session.acknowledge(one, SOURCE.name, two, positions(1)).verdict is Verdict.WRONG_BASE
+    assert session.acknowledge(two, SOURCE.name, zero, positions(1)).verdict is Verdict.UNKNOWN_CHECKPOINT
+    assert session.acknowledge(one, nobody, zero, positions(1)).verdict is Verdict.UNKNOWN_PARTICIPANT
+    assert session.acknowledge(one, SINK.name, zero, positions(1)).verdict is Verdict.INVALID
+    assert session.settle(one, SINK.name, proved).verdict is Verdict.TOO_LATE
+    assert session.decline(two, SINK.name, "no").verdict is Verdict.UNKNOWN_CHECKPOINT
+    assert running.stored() == before
+    assert session.acknowledge(one, SOURCE.name, zero, positions(1)).verdict is Verdict.ACCEPTED
+    assert session.acknowledge(one, SOURCE.name, zero, positions(1)).verdict is Verdict.DUPLICATE
+    assert session.acknowledge(one, SOURCE.name, zero, positions(2)).verdict is Verdict.CONFLICT
+    assert session.acknowledge(one, SOURCE.name, zero, positions(1)).verdict is Verdict.TOO_LATE
+
+
+def checked(offset: int, version: int = 1) -> Snapshot:
+    return Snapshot(positions=Document(kind="checked", version=version, body={"offset": offset}))
+
+
+def test_positions_that_go_backwards_and_unknown_versions_of_a_known_kind_are_refused(
+    client: CoordinatorClient, people: OperatorClient
+) -> None:
+    running = Running(client, people, CheckpointSettings(interval=0))
+    session, zero, one, two = running.session, CheckpointId(0), CheckpointId(1), CheckpointId(2)
+    newer = session.acknowledge(one, SOURCE.name, zero, checked(10, version=2))
+    assert (newer.verdict, "version 2 is not known" in newer.detail) == (Verdict.INVALID, True)
+    session.acknowledge(one, SOURCE.name, zero, checked(10))
+    session.acknowledge(one, SINK.name, zero, slots(1))
+    running.wait_for(Complete(checkpoint=one))
+    running.wait_for(Trigger(checkpoint=two, base=one))
+    backwards = session.acknowledge(two, SOURCE.name, one, checked(9))
+    assert (backwards.verdict, "offset 9 is behind 10" in backwards.detail) == (Verdict.INVALID, True)
+    broken = Snapshot(positions=Document(kind="checked", version=1, body={}))
+    assert session.acknowledge(two, SOURCE.name, one, broken).verdict is Verdict.INVALID, "fails closed"
+    assert session.acknowledge(two, SOURCE.name, one, checked(10)).verdict is Verdict.ACCEPTED
+
+
+def test_documents_of_an_unknown_kind_are_kept_as_they_are(running: Running, client: CoordinatorClient) -> None:
+    body = {"ä": ["\ud800", 2**53, -0.5, None, True, {"deep": []}]}
+    snapshot = Snapshot(positions=Document(kind="never-heard-of", version=99, body=body))
+    session = running.session
+    session.acknowledge(CheckpointId(1), SOURCE.name, CheckpointId(0), snapshot)
+    session.acknowledge(CheckpointId(1), SINK.name, CheckpointId(0), Snapshot())
+    session.close(CloseReason.STOPPED)
+    grant = client.open_job(JOB, (SOURCE, SINK), ONE_CHECKPOINT, None, driver="d2").grant
+    assert grant.completed is not None
+    assert grant.completed.snapshots[SOURCE.name] == snapshot
+
+
+def test_what_cannot_be_json_is_refused_before_it_is_sent(running: Running) -> None:
+    for body in ({"a": float("nan")}, {"a": b"bytes"}):
+        snapshot = Snapshot(positions=Document(kind="test", version=1, body=body))
+        with pytest.raises(RefusedError, match="not JSON"):
+            running.session.acknowledge(CheckpointId(1), SOURCE.name, CheckpointId(0), snapshot)
+
+
+def test_too_many_calls_at_once_are_refused_with_resource_exhausted(
+    tmp_path: Any, on: Callable[..., EmbeddedCoordinator]
+) -> None:
+    from coordinator.client.calls import open_channel
+    from coordinator.service.server import ServerOptions
+
+    coordinator = on(tmp_path / "small", options=ServerOptions(max_concurrent_rpcs=20))
+    with open_channel(coordinator.address) as channel:
+        method = "/grpc.health.v1.Health/Watch"
+        streams = [stream_of(channel, method, b"", 30) for _ in range(20)]
+        for stream in streams:
+            next(stream)
+        refused = stream_of(channel, method, b"", 30)
+        assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for stream in streams:
+            stream.cancel()
+        wait_until(
+            lambda: call(channel, "/coordinator.v1.OperatorService/ListJobs", b"") is grpc.StatusCode.OK,
+            "calls are taken again",
+        )
+
+
+def test_refusals_of_the_client_carry_the_exit_code_of_a_usage_error(people: OperatorClient) -> None:
+    with pytest.raises(RefusedError, match="job nobody is unknown") as refused:
+        people.job(JobName("nobody"))
+    assert refused.value.exit_code is ExitCode.USAGE
