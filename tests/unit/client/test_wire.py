@@ -1,0 +1,117 @@
+"""What goes over the wire comes out the same, and enumerations are closed on both sides."""
+
+import contextlib
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.protocol.answers import (
+    Abort,
+    Answer,
+    Complete,
+    Decision,
+    Fail,
+    Halt,
+    Instruction,
+    Stop,
+    Trigger,
+    Verdict,
+)
+from coordinator.protocol.facts import AbortReason
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.values import CheckpointId, Committable, Document, Snapshot
+from coordinator.v1 import participants_pb2 as pb
+from coordinator.wire.answers import answer_from_wire, answer_to_wire, instruction_from_wire, instruction_to_wire
+from coordinator.wire.documents import body_from_text, body_to_text
+from coordinator.wire.malformed import MalformedError
+from coordinator.wire.values import settings_from_wire, settings_to_wire, snapshot_from_wire, snapshot_to_wire
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+bodies = st.dictionaries(st.text(), json_values, max_size=4)
+documents = st.builds(Document, kind=st.just("test"), version=st.integers(1, 2**31 - 1), body=bodies)
+counts = st.integers(0, 2**53 - 1)
+snapshots = st.builds(
+    Snapshot,
+    positions=st.none() | documents,
+    committables=st.lists(st.builds(Committable, slot=counts, document=documents), max_size=3).map(tuple),
+    records=counts,
+    bytes=counts,
+    unchanged=st.booleans(),
+)
+ids = st.integers(1, 2**53 - 1).map(CheckpointId)
+instructions = st.one_of(
+    st.builds(Trigger, checkpoint=ids, base=ids),
+    st.builds(Complete, checkpoint=ids),
+    st.builds(Abort, checkpoint=ids, reason=st.sampled_from(AbortReason), detail=st.text(max_size=50)),
+    st.builds(Stop),
+    st.builds(Fail, reason=st.text(max_size=50)),
+    st.builds(Halt, reason=st.text(max_size=50)),
+)
+
+
+@given(snapshots)
+def test_snapshots_come_out_as_they_went_in(snapshot: Snapshot) -> None:
+    message = pb.Snapshot.FromString(snapshot_to_wire(snapshot).SerializeToString())
+    assert snapshot_from_wire(message) == snapshot
+
+
+@given(instructions)
+def test_instructions_come_out_as_they_went_in(instruction: Instruction) -> None:
+    assert instruction_from_wire(instruction_to_wire(instruction)) == instruction
+
+
+@given(
+    st.builds(
+        Answer,
+        verdict=st.sampled_from(Verdict),
+        detail=st.text(max_size=50),
+        decision=st.none() | st.sampled_from(Decision),
+        retry_after=st.integers(0, 10**9).map(lambda microseconds: microseconds / 1e6),
+    )
+)
+def test_answers_come_out_as_they_went_in(answer: Answer) -> None:
+    decoded = answer_from_wire(answer_to_wire(answer))
+    assert math.isclose(decoded.retry_after, answer.retry_after)
+    assert (decoded.verdict, decoded.detail, decoded.decision) == (answer.verdict, answer.detail, answer.decision)
+
+
+def test_settings_come_out_as_they_went_in() -> None:
+    settings = CheckpointSettings(interval="1500us", timeout="7min", num_retained=3, tolerable_failed_checkpoints=2)
+    assert settings_from_wire(settings_to_wire(settings)) == settings
+
+
+@given(bodies)
+def test_bodies_are_read_as_they_were_written(body: dict[str, object]) -> None:
+    assert body_from_text(body_to_text(body)) == body
+
+
+@given(st.text())
+def test_any_other_text_is_refused_and_nothing_else_is_raised(text: str) -> None:
+    with contextlib.suppress(MalformedError):
+        assert isinstance(body_from_text(text), dict)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.Answer(),
+        pb.Answer(verdict=200),  # type: ignore[arg-type]
+        pb.Answer(verdict=pb.VERDICT_ACCEPTED, decision=pb.DECISION_UNSPECIFIED),
+        pb.Answer(verdict=pb.VERDICT_ACCEPTED, decision=9),  # type: ignore[arg-type]
+    ],
+)
+def test_a_driver_does_not_guess_at_an_answer_of_a_newer_coordinator(message: pb.Answer) -> None:
+    with pytest.raises(MalformedError):
+        answer_from_wire(message)
+
+
+@pytest.mark.parametrize("message", [pb.Instruction(), pb.Instruction(abort=pb.Abort(checkpoint=1))])
+def test_a_driver_does_not_guess_at_an_instruction_of_a_newer_coordinator(message: pb.Instruction) -> None:
+    with pytest.raises(MalformedError):
+        instruction_from_wire(message)

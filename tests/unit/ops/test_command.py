@@ -1,0 +1,173 @@
+"""The command: listings for people and programs, clear refusals, exit codes that tell the truth."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.client.session import connect
+from coordinator.errors import ExitCode
+from coordinator.protocol.answers import Stop
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.values import CheckpointId, JobName
+from coordinator.service.embedded import EmbeddedCoordinator
+from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess, positions, slots, wait_until
+
+
+def onceward(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ONCEWARD_")}
+    return subprocess.run(
+        [sys.executable, "-m", "coordinator.ops", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**clean, **environment, "COLUMNS": "200"},
+    )
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    """The directory of a coordinator with job ``orders``: 1 is settled, 2 aborted, 3 undecided."""
+    directory = tmp_path / "state"
+    settings = CheckpointSettings(interval=0, tolerable_failed_checkpoints=5)
+    with EmbeddedCoordinator(directory) as coordinator, connect(coordinator.address) as client:
+        session = client.open_job(JobName("orders"), (SOURCE, SINK), settings, None, driver="d")
+        arrived: list[Any] = []
+        session.start_watch(arrived.append)
+
+        def triggered(checkpoint: int) -> None:
+            wait_until(
+                lambda: any(getattr(one, "checkpoint", 0) == checkpoint for one in arrived), f"trigger {checkpoint}"
+            )
+
+        triggered(1)
+        session.acknowledge(CheckpointId(1), SOURCE.name, CheckpointId(0), positions(1))
+        session.acknowledge(CheckpointId(1), SINK.name, CheckpointId(0), slots(1, count=0))
+        triggered(2)
+        session.decline(CheckpointId(2), SINK.name, "the disk is full")
+        triggered(3)
+        yield directory
+        if (directory / "expect-stop").exists():
+            wait_until(lambda: Stop() in arrived, "the driver is told to stop")
+
+
+def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(state_dir: Path) -> None:
+    listed = onceward("jobs", "--json", "--state-dir", str(state_dir))
+    (job,) = json.loads(listed.stdout)
+    assert datetime.fromisoformat(job.pop("last_completed_at")).tzinfo is not None
+    assert job == {
+        "job": "orders",
+        "status": "running",
+        "status_detail": "",
+        "generation": 1,
+        "last_checkpoint": 3,
+        "last_completed": 1,
+        "settled": True,
+        "stop_requested": False,
+    }
+    shown = onceward("jobs", ONCEWARD_STATE_DIR=str(state_dir))
+    assert "orders" in shown.stdout
+    assert "running" in shown.stdout
+
+
+def test_checkpoints_lists_newest_first_with_the_reason_of_an_abort(state_dir: Path) -> None:
+    listed = onceward("checkpoints", "orders", "--json", "--state-dir", str(state_dir))
+    rows = json.loads(listed.stdout)
+    assert [(row["checkpoint"], row["base"], row["state"]) for row in rows] == [
+        (3, 1, "triggered"),
+        (2, 1, "aborted"),
+        (1, 0, "settled"),
+    ]
+    assert rows[1]["abort_reason"] == "a participant declined it"
+    assert rows[1]["detail"] == "sink: the disk is full"
+    assert rows[0]["decided_at"] is None
+    shown = onceward("checkpoints", "orders", "--limit", "2", "--state-dir", str(state_dir))
+    assert "a participant declined it: sink: the disk is full" in " ".join(shown.stdout.split())
+    assert "settled" not in shown.stdout
+
+
+def test_stop_reaches_the_driver_and_may_be_repeated(state_dir: Path) -> None:
+    (state_dir / "expect-stop").touch()
+    first = onceward("stop", "orders", "--state-dir", str(state_dir))
+    assert (first.returncode, "was asked to stop" in first.stdout) == (0, True)
+    again = onceward("stop", "orders", "--state-dir", str(state_dir))
+    assert (again.returncode, "before" in again.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("command", [("stop", "nobody"), ("checkpoints", "nobody"), ("stop", "No.Name")])
+def test_unknown_and_impossible_jobs_are_usage_errors(state_dir: Path, command: tuple[str, ...]) -> None:
+    refused = onceward(*command, "--state-dir", str(state_dir))
+    assert refused.returncode == ExitCode.USAGE
+    assert refused.stderr.startswith("onceward: ")
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_directory_without_a_coordinator_is_said_in_one_sentence(tmp_path: Path) -> None:
+    refused = onceward("jobs", "--state-dir", str(tmp_path))
+    assert refused.returncode == ExitCode.USAGE
+    assert "No coordinator is running on" in refused.stderr
+
+
+def test_an_unreachable_coordinator_has_its_own_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "coordinator.address").write_text(f"unix:{tmp_path}/gone.sock\n")
+    refused = onceward("jobs", "--state-dir", str(tmp_path))
+    assert refused.returncode == ExitCode.COORDINATOR_LOST
+    assert "is lost while listing jobs" in refused.stderr
+
+
+def test_serve_announces_its_address_and_ends_with_zero_on_sigterm(tmp_path: Path) -> None:
+    process = CoordinatorProcess(tmp_path / "c").wait_ready()
+    try:
+        wait_until(lambda: f"listens on {process.address}" in process.log.read_text(), "the address is announced")
+        listed = onceward("jobs", "--json", "--coordinator", process.address)
+        assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait() == ExitCode.FINISHED
+    finally:
+        if process.running:
+            process.kill()
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7878", "[::]:0", "192.0.2.1:0", "example.org:0", ":7878"])
+def test_serve_listens_on_loopback_only_unless_told_otherwise(tmp_path: Path, listen: str) -> None:
+    refused = onceward("serve", "--listen", listen, "--store", f"sqlite:///{tmp_path / 'store.db'}")
+    assert refused.returncode == ExitCode.USAGE
+    assert "Nothing was started" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_serve_refuses_a_clusters_file_that_cannot_be_used(tmp_path: Path) -> None:
+    clusters = tmp_path / "clusters.toml"
+    clusters.write_text("[clusters.main]\nbootstrap = 'x'\n")
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    refused = onceward("serve", "--listen", "127.0.0.1:0", "--store", store, "--clusters", str(clusters))
+    assert refused.returncode == ExitCode.USAGE
+    assert "clusters.main" in refused.stderr
+    assert not (tmp_path / "store.db").exists()
+
+
+def test_doctor_reports_everything_and_an_unreachable_coordinator_as_wrong(tmp_path: Path) -> None:
+    said = onceward("doctor", "--json", "--coordinator", f"unix:{tmp_path}/gone.sock")
+    checks = json.loads(said.stdout)
+    assert {"Python", "Java", "grpcio", "pyspark"} <= {check["subject"] for check in checks}
+    assert checks[-1]["ok"] is False
+    assert said.returncode == 1
+
+
+def test_serving_and_listing_load_neither_spark_nor_kafka_clients() -> None:
+    code = (
+        "import sys\n"
+        "import coordinator.ops.cli, coordinator.ops.serve, coordinator.ops.listings, coordinator.ops.doctor\n"
+        "heavy = {'pyspark', 'confluent_kafka', 'kafka', 'pyarrow', 'pandas', 'py4j'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)\n"
+    )
+    checked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert checked.returncode == 0, checked.stderr

@@ -1,0 +1,124 @@
+"""The house rules on imports (DESIGN 8): who may know whom."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ("benchmarks", "connections", "coordinator", "sinks", "sources", "tests")
+
+# What a package may import of ours, besides itself. The error tree and the kill points belong to everybody.
+EVERYBODY = ("coordinator.errors", "coordinator.killpoints")
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "coordinator/protocol": (),
+    "coordinator/v1": (),
+    "coordinator/wire": ("coordinator.protocol", "coordinator.v1"),
+    "coordinator/store": ("coordinator.protocol",),
+    "coordinator/service": ("coordinator.protocol", "coordinator.store", "coordinator.v1", "coordinator.wire"),
+    "coordinator/client": ("coordinator.protocol", "coordinator.v1", "coordinator.wire"),
+    "coordinator/pipeline": ("coordinator.protocol", "coordinator.client", "coordinator.service.embedded"),
+    "coordinator/ops": (
+        "coordinator.protocol",
+        "coordinator.client",
+        "coordinator.service",
+        "coordinator.dev",
+        "connections",
+    ),
+    "connections": ("coordinator.protocol",),
+    "sources": ("connections", "coordinator.pipeline", "coordinator.protocol"),
+    "sinks": ("connections", "coordinator.pipeline", "coordinator.protocol"),
+}
+
+# Nothing in here may know the time, chance, threads, files or the network.
+PURE_FORBIDDEN = {
+    "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "socket", "sqlite3",
+    "subprocess", "sys", "tempfile", "threading", "time", "uuid", "grpc", "sqlalchemy", "io", "shutil", "signal",
+}  # fmt: skip
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Modules that a file imports anywhere; ``from package import name`` as ``package.name``."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative imports hide who knows whom"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def under(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(package + ".") for package in packages)
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
+    itself = package.replace("/", ".")
+    below = (itself, *ALLOWED[package], *(() if itself == "coordinator.protocol" else EVERYBODY))
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for module in imports(file)
+        if under(module, OURS) and not under(module, below)
+    ]
+    assert wrong == []
+
+
+def test_the_coordinator_knows_no_source_and_no_sink() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for file in sorted((ROOT / "coordinator").rglob("*.py"))
+        if not file.is_relative_to(ROOT / "coordinator" / "dev")
+        for module in imports(file)
+        if under(module, ("sources", "sinks"))
+    ]
+    assert wrong == []
+
+
+def test_the_core_is_pure() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for file in sorted((ROOT / "coordinator" / "protocol").rglob("*.py"))
+        for module in imports(file)
+        if module.partition(".")[0] in PURE_FORBIDDEN or module.startswith("datetime.datetime")
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("module", ["sources.kafka.reader", "sinks.kafka.writer", "coordinator.pipeline.tasks"])
+def test_an_executor_module_needs_only_pyarrow_and_its_kafka_client(module: str) -> None:
+    if find_spec(module) is None:
+        pytest.fail(f"{module} is what executors import; it does not exist")
+    code = (
+        "import sys\n"
+        f"import {module}\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
+        "print(*sorted(name for name in sys.modules if name.partition('.')[0] == 'coordinator'))\n"
+    )
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
+    ).stdout.splitlines()
+    bare = subprocess.run(
+        [sys.executable, "-c", "import sys; print(*{name.partition('.')[0] for name in sys.modules})"],
+        capture_output=True, text=True, timeout=60, check=True, cwd=ROOT,
+    ).stdout.split()  # fmt: skip
+    allowed = {*sys.stdlib_module_names, *bare, "pyarrow", "confluent_kafka", *OURS}
+    # pyarrow brings Cython's runtime, and loads numpy by itself where it is installed
+    extra = {name for name in loaded[0].split() if name not in allowed and not name.startswith("_")} - {
+        "numpy",
+        "cython_runtime",
+    }
+    assert extra == set()
+    heavy = [
+        name
+        for name in loaded[1].split()
+        if under(
+            name, tuple(f"coordinator.{part}" for part in ("client", "service", "store", "wire", "v1", "ops", "dev"))
+        )
+    ]
+    assert heavy == []
