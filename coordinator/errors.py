@@ -8,7 +8,7 @@
     ├── CoordinatorLostError    the coordinator cannot be reached or its store failed                 exit code 6
     ├── RefusedError            the coordinator refused a call, state unchanged
     ├── StoreError              the store failed; whether the last write happened is unknown
-    └── CheckpointFailedError   one checkpoint cannot be completed; it is declined and its records belong to the next one
+    └── CheckpointFailedError   one checkpoint cannot be completed; its records belong to the next one
 
 Every message says what happened, what it means for the data, and what to do next.
 """
@@ -54,7 +54,7 @@ class ConfigurationError(OncewardError):
 
 
 class PreflightError(OncewardError):
-    """The clusters or the Spark session do not allow exactly-once. Nothing was started; all findings are in the message."""
+    """The clusters or the Spark session do not allow exactly-once. Nothing was started; the message lists all."""
 
     exit_code = ExitCode.PREFLIGHT
 

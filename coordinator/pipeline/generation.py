@@ -7,7 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.client.session import CoordinatorClient, Session
-from coordinator.errors import CheckpointFailedError, CoordinatorLostError, FencedError, OncewardError
+from coordinator.errors import (
+    CheckpointFailedError,
+    ConfigurationError,
+    CoordinatorLostError,
+    FencedError,
+    OncewardError,
+)
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.interfaces import Committer, Plan, Sink, Source
 from coordinator.pipeline.job import CheckpointJob
@@ -19,9 +25,11 @@ from coordinator.protocol.answers import Decision, Trigger, Verdict
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
+    NO_CHECKPOINT,
     CheckpointId,
     Claim,
     Committable,
+    CompletedCheckpoint,
     Document,
     JobName,
     Snapshot,
@@ -31,8 +39,8 @@ _IDLE_POLL = 0.05
 """Seconds between two looks for new data while a triggered checkpoint waits for some."""
 _IDLE_WAIT = 1.0
 """Seconds after which a checkpoint without new data is acknowledged unchanged; far below every timeout."""
-_POSITIONS_KEPT = 20
-"""A base is at most the last completed checkpoint; some more than that are kept."""
+_SWEEP_INTERVAL = 30.0
+"""Seconds between sweeps of an idle job; a busy one sweeps in every checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +77,10 @@ class GenerationRun:
         self._mailbox = Mailbox(on_complete=self._complete, on_interrupt=members.spark_job.cancel)
         self._session: Session
         self._settler: Settler
-        self._positions: dict[CheckpointId, Document | None] = {}
+        self._positions: dict[CheckpointId, Document] = {}
         self._answers: dict[CheckpointId, tuple[CheckpointId, Snapshot, Snapshot]] = {}
+        self._last_run = CheckpointId(0)
+        self._last_sweep = time.monotonic()
         self._finished = False
         self.completed_any = False
         """True once this generation has settled a checkpoint: a failure after it begins a new row of restarts."""
@@ -131,7 +141,7 @@ class GenerationRun:
         to_commit: tuple[Committable, ...] = ()
         if completed is not None:
             last_settled = completed.id if completed.settled else completed.base
-            self._remember_positions(completed.id, completed.snapshots[m.source.participant.name].positions)
+            self._positions[completed.id] = self._restored_positions(completed)
             if not completed.settled:
                 to_commit = completed.snapshots[m.sink.participant.name].committables
         m.sink.write_claim(
@@ -147,14 +157,25 @@ class GenerationRun:
             while not self._mailbox.wait(lambda: self._settler.settled >= settled, 1.0):
                 self._require_spark()
         kill_point(KillPoint.DRIVER_AFTER_RECOVERY_COMMIT)
-        if completed is not None and (positions := self._positions[completed.id]) is not None:
-            m.source.restore(positions)
+        if completed is not None:
+            m.source.restore(self._positions[completed.id])
         m.journal.tell(
             "recovered",
             checkpoint=completed.id if completed else 0,
             resumed=len(to_commit),
             aborted=len(aborted),
         )
+
+    def _restored_positions(self, completed: CompletedCheckpoint) -> Document:
+        name = self._m.source.participant.name
+        snapshot = completed.snapshots.get(name)
+        if snapshot is None or snapshot.positions is None:
+            known = [other for other, found in completed.snapshots.items() if found.positions is not None]
+            raise ConfigurationError(
+                f"Checkpoint {completed.id} of job {self._m.job} has positions of {', '.join(known)}, none of {name}. "
+                f"Starting over would write records twice, so nothing was read. Call the source {known[0]} again."
+            )
+        return snapshot.positions
 
     # -- the loop
 
@@ -175,11 +196,12 @@ class GenerationRun:
 
     def _checkpoint(self, trigger: Trigger) -> None:
         checkpoint, base = trigger.checkpoint, trigger.base
-        if checkpoint in self._answers:
-            self._send(checkpoint)  # triggered again: it runs once, its answers are sent again
+        if checkpoint <= self._last_run:  # triggered again: it runs once, its answers are sent again
+            if checkpoint in self._answers:
+                self._send(checkpoint)
             return
-        for undecided in [c for c in self._answers if base < c < checkpoint]:
-            self._abandon(undecided, "the next checkpoint builds on an earlier one")
+        self._last_run = checkpoint
+        self._forget_undone(base)
         kill_point(KillPoint.DRIVER_AFTER_TRIGGER)
         self._mailbox.running(checkpoint)
         try:
@@ -189,26 +211,38 @@ class GenerationRun:
             return
         finally:
             self._mailbox.running(None)
-        if answers is None:
-            return
         self._answers[checkpoint] = (base, *answers)
-        for old in [c for c in self._answers if c < base]:
-            del self._answers[old]
         self._settler.expect(checkpoint, answers[1].committables, answers[0].positions)
         self._send(checkpoint)
 
-    def _run(self, checkpoint: CheckpointId, base: CheckpointId) -> tuple[Snapshot, Snapshot] | None:
-        """Do the checkpoint's work; the source's and the sink's snapshots, or None when there is nothing to say."""
+    def _forget_undone(self, base: CheckpointId) -> None:
+        """A trigger tells what is decided: ``base`` is completed, and what was answered after it came to nothing."""
+        for undone in [c for c in self._answers if c > base]:
+            if self._answers[undone][2].committables:
+                self._abandon(undone, "the next checkpoint builds on an earlier one")
+            else:
+                del self._answers[undone]
+        self._answers = {c: answers for c, answers in self._answers.items() if c == base}
+        if base not in self._positions and base != NO_CHECKPOINT:
+            raise GenerationFailedError(
+                f"The coordinator names checkpoint {base} as base, whose positions this driver does not know. "
+                "Nothing was read; the next generation gets them from the store."
+            )
+        self._positions = {c: positions for c, positions in self._positions.items() if c == base}
+
+    def _run(self, checkpoint: CheckpointId, base: CheckpointId) -> tuple[Snapshot, Snapshot]:
+        """Do the checkpoint's work; the source's and the sink's snapshots."""
         m = self._m
-        positions = self._positions.get(base)
-        if positions is None:
-            start = m.source.resolve()
-            self._remember_positions(checkpoint, start)
+        self._require_spark()
+        if base == NO_CHECKPOINT:
+            self._positions[checkpoint] = start = m.source.resolve()
             return Snapshot(positions=start), Snapshot()
+        positions = self._positions[base]
         plan = self._plan(checkpoint, positions)
         kill_point(KillPoint.DRIVER_AFTER_PLAN)
-        self._remember_positions(checkpoint, plan.positions)
+        self._positions[checkpoint] = plan.positions
         if plan.records == 0:
+            self._sweep_now_and_then()
             unchanged = plan.positions == positions
             self._finished = plan.finished and unchanged
             return Snapshot(positions=plan.positions, unchanged=unchanged), Snapshot(unchanged=unchanged)
@@ -235,6 +269,14 @@ class GenerationRun:
             Snapshot(positions=m.source.snapshot(plan), records=plan.records),
             Snapshot(committables=committables, records=records, bytes=size),
         )
+
+    def _sweep_now_and_then(self) -> None:
+        """A late zombie of an earlier generation must not hold readers back while there is nothing to write."""
+        if time.monotonic() - self._last_sweep >= _SWEEP_INTERVAL:
+            swept = self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
+            self._last_sweep = time.monotonic()
+            if swept:
+                self._m.journal.tell("swept", transactions=len(swept))
 
     def _plan(self, checkpoint: CheckpointId, positions: Document) -> Plan:
         """Plan, waiting a little for new data; a stop or an abort ends the wait."""
@@ -326,11 +368,6 @@ class GenerationRun:
         self.completed_any = True
         self._m.progress.ended(checkpoint)
         self._mailbox.wake()
-
-    def _remember_positions(self, checkpoint: CheckpointId, positions: Document | None) -> None:
-        self._positions[checkpoint] = positions
-        for old in sorted(self._positions)[:-_POSITIONS_KEPT]:
-            del self._positions[old]
 
 
 def _shorten(text: str, limit: int = 2000) -> str:

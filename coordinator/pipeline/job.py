@@ -15,8 +15,9 @@ from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonO
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_COPIED = ("key", "value", "headers", "timestamp")
-"""What a job without a transform takes over; the partition follows from the key, as for any producer."""
+_COPIED = ("key", "value", "headers")
+"""What a job without a transform takes over, as Spark's Kafka sink does; the partition follows from the key, as for any
+producer. Timestamps would cost the client's fast path; a transform that selects them keeps them."""
 
 
 class CheckpointJob:

@@ -74,7 +74,7 @@ class Pipeline:
         """Describe a job. Nothing is started and no network is used before :meth:`run`.
 
         :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; generations of one job continue each other.
-        :param transform: lazy, DataFrame to DataFrame; without it key, value, headers and timestamp are copied.
+        :param transform: lazy, DataFrame to DataFrame; without it key, value and headers are copied.
         :param coordinator: ``host:port`` of ``onceward serve``; without it one runs inside this process.
         :param spark: a classic session of yours, never changed; without it one is made (``local[*,4]``).
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.

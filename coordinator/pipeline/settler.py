@@ -143,7 +143,7 @@ class Settler:
 
 def _halt_message(checkpoint: CheckpointId, settlements: tuple[Settlement, ...]) -> str:
     unproved = [settlement for settlement in settlements if settlement.outcome is not Outcome.COMMITTED]
-    lines = [f"slot {settlement.slot}: {settlement.outcome.value}: {settlement.evidence}" for settlement in unproved]
+    lines = [f"{settlement.outcome.value}: {settlement.evidence}" for settlement in unproved]
     return (
         f"Checkpoint {checkpoint} is completed, but {len(unproved)} of its {len(settlements)} transactions are not "
         "proved committed. The job halts: nothing is repeated and nothing is skipped until a person has decided.\n  "

@@ -11,12 +11,10 @@ from typing import Any
 
 from coordinator.errors import HaltedError
 from coordinator.protocol.values import Committable, Document, JsonObject
+from sinks.kafka.documents import KIND, VERSION
 from sinks.kafka.transactions import Transaction
 
 __all__ = ["KIND", "VERSION", "KafkaCommittable", "TopicRecords"]
-
-KIND = "kafka-transaction"
-VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)

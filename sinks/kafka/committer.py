@@ -123,6 +123,18 @@ class KafkaCommitter(Committer):
         evidence = judgements[-1].evidence if judgements else "its cluster cannot be reached"
         return Settlement(slot=handle.slot, outcome=Outcome.IN_DOUBT, evidence=evidence)
 
+    def describe(self, committable: Committable) -> str:
+        """See :meth:`Committer.describe`: names the slot, the transaction and the exact input."""
+        handle = KafkaCommittable.of(committable)
+        ranges = ", ".join(
+            f"{r.get('topic')}-{r.get('partition')} [{r.get('start')}, {r.get('end')})" for r in handle.inputs
+        )
+        written = ", ".join(f"{topic.records} to {name}" for name, topic in sorted(handle.topics.items()))
+        return (
+            f"slot {handle.slot} of checkpoint {handle.checkpoint}, transaction {handle.transaction.id} on cluster "
+            f"{handle.cluster_name!r}: {handle.records} records ({written}) from input {ranges}"
+        )
+
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         """See :meth:`Committer.leftovers`. Raises ControlPlaneError when a broker cannot say."""
         kept = {KafkaCommittable.of(committable).transaction.id for committable in keep}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from coordinator.errors import HaltedError
 from coordinator.protocol.values import Document
 
-__all__ = ["KIND", "VERSION", "Cursor", "KafkaPositions", "Partition", "TopicPosition"]
+__all__ = ["KIND", "VERSION", "Cursor", "KafkaPositions", "Partition", "TopicPosition", "check_positions"]
 
 KIND = "kafka-positions"
 VERSION = 1
@@ -156,3 +156,31 @@ def _unreadable(why: str) -> HaltedError:
         f"The stored positions of the Kafka source cannot be read: {why}. Nothing was read from Kafka. "
         "Run the job with the program version that wrote them, or restore a checkpoint that this one can read."
     )
+
+
+def check_positions(document: Document, base: Document | None) -> None:
+    """What the coordinator asks before it takes positions (entry point ``onceward.documents``).
+
+    Raises ValueError for a version or content that is not known, and for positions that go backwards from ``base``: a
+    partition with a lower offset, one that vanished, another topic under the same name, another cluster.
+    """
+    try:
+        after = KafkaPositions.from_document(document)
+        before = KafkaPositions.from_document(base) if base is not None else None
+    except HaltedError as error:
+        raise ValueError(str(error)) from None
+    if before is None:
+        return
+    if after.cluster_id != before.cluster_id:
+        raise ValueError(f"they are of cluster {after.cluster_id}, the base's of {before.cluster_id}")
+    for name, topic in before.topics.items():
+        if name not in after.topics:
+            raise ValueError(f"topic {name} of the base is missing")
+        if after.topics[name].id != topic.id:
+            raise ValueError(f"topic {name} has id {after.topics[name].id}, in the base {topic.id}: it was made anew")
+    found = dict(after)
+    for partition, cursor in before:
+        if partition not in found:
+            raise ValueError(f"{partition} of the base is missing")
+        if found[partition].next < cursor.next:
+            raise ValueError(f"{partition} goes backwards, from offset {cursor.next} to {found[partition].next}")

@@ -1,0 +1,143 @@
+"""How a driver's process ends: signals, exit codes, a lost JVM, a second driver."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.integration.processes import Process, World, world
+from tests.integration.test_kill_points import QUICK, free_address
+from tests.integration.tools import Topics, assert_exactly_once, wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def fill(topics: Topics, source: str, first: int, records: int) -> None:
+    topics.fill(source, [b"%d" % number for number in range(first, first + records)], key=b"key")
+
+
+def wait_for_output(topics: Topics, sink: str, records: int, driver: Process) -> None:
+    wait_until(lambda: len(topics.read(sink)) >= records or not driver.running, "the output is complete", 120)
+    assert driver.running, driver.tail()
+
+
+def java_of(driver: Process) -> int:
+    """The JVM that a driver started: it is in the driver's process group, which is named like the driver."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                group = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[2])
+                if group == driver.pid and (entry / "comm").read_text().strip() == "java":
+                    return int(entry.name)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    raise AssertionError("the driver has no JVM")
+
+
+def test_sigterm_settles_and_ends_with_0_and_the_next_start_continues(topics: Topics, job: str, tmp_path: Path) -> None:
+    source, sink = topics.create("in", 2), topics.create("out", 2)
+    fill(topics, source, 0, 500)
+    spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(tmp_path / "state")}
+    with world(tmp_path, **spec, dataframe=True, source_options={"start": "earliest"}) as here:
+        driver = here.driver()
+        wait_for_output(topics, sink, 500, driver)
+        fill(topics, source, 500, 500)
+        driver.send(signal.SIGTERM)
+        assert driver.wait() == 0, driver.tail()
+        here.spec["source_options"] = {"start": "earliest", "end": "latest"}
+        here.finish()
+        assert_exactly_once(topics, source, sink)
+
+
+def test_a_lost_jvm_ends_the_driver_with_a_clear_message(topics: Topics, job: str, tmp_path: Path) -> None:
+    source, sink = topics.create("in", 2), topics.create("out", 2)
+    fill(topics, source, 0, 100)
+    spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(tmp_path / "state")}
+    with world(tmp_path, **spec, source_options={"start": "earliest"}) as here:
+        driver = here.driver()
+        wait_for_output(topics, sink, 100, driver)
+        os.kill(java_of(driver), signal.SIGKILL)
+        assert driver.wait() == 1
+        assert "JVM is gone" in driver.tail()
+        fill(topics, source, 100, 100)
+        here.spec["source_options"] = {"start": "earliest", "end": "latest"}
+        here.finish()
+        assert_exactly_once(topics, source, sink)
+
+
+@pytest.fixture
+def running(topics: Topics, job: str, tmp_path: Path) -> World:
+    source, sink = topics.create("in", 2), topics.create("out", 2)
+    address = free_address()
+    return World(
+        tmp_path,
+        {
+            "job": job,
+            "servers": topics.servers,
+            "source": source,
+            "sink": sink,
+            "coordinator": address,
+            "source_options": {"start": "earliest"},
+            "settings": QUICK,
+            "sparkless": True,
+        },
+    )
+
+
+def test_a_second_driver_waits_and_is_refused_while_the_first_is_alive(running: World, topics: Topics) -> None:
+    try:
+        running.coordinator(running.spec["coordinator"])
+        fill(topics, running.spec["source"], 0, 100)
+        first = running.driver()
+        wait_for_output(topics, running.spec["sink"], 100, first)
+        second = running.driver()
+        assert second.wait() == 2, second.tail()
+        assert "living driver" in second.tail()
+        fill(topics, running.spec["source"], 100, 100)
+        wait_for_output(topics, running.spec["sink"], 200, first)
+        assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
+    finally:
+        running.end()
+
+
+def test_a_driver_that_is_taken_over_changes_nothing_more_and_ends_with_5(running: World, topics: Topics) -> None:
+    try:
+        running.coordinator(running.spec["coordinator"])
+        fill(topics, running.spec["source"], 0, 100)
+        first = running.driver()
+        wait_for_output(topics, running.spec["sink"], 100, first)
+        running.spec["takeover"] = True
+        second = running.driver()
+        assert first.wait() == 5, first.tail()
+        fill(topics, running.spec["source"], 100, 100)
+        wait_for_output(topics, running.spec["sink"], 200, second)
+        assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
+    finally:
+        running.end()
+
+
+def test_an_idle_job_keeps_its_positions_however_many_checkpoints_are_unchanged(running: World, topics: Topics) -> None:
+    try:
+        running.spec["settings"] = {"interval": "0s", "timeout": "100ms"}
+        running.coordinator(running.spec["coordinator"])
+        fill(topics, running.spec["source"], 0, 100)
+        driver = running.driver()
+        wait_for_output(topics, running.spec["sink"], 100, driver)
+        unchanged = "event=unchanged"
+        log = running.directory / "coordinator.log"
+        wait_until(lambda: log.read_text().count(unchanged) > 60 or not driver.running, "60 idle checkpoints", 120)
+        fill(topics, running.spec["source"], 100, 100)
+        wait_for_output(topics, running.spec["sink"], 200, driver)
+        assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
+    finally:
+        running.end()
+
+
+def test_an_unreachable_broker_is_one_clear_error_and_nothing_is_half_started(job: str, tmp_path: Path) -> None:
+    spec = {"job": job, "servers": free_address(), "source": "in", "sink": "out", "state_dir": str(tmp_path / "state")}
+    with world(tmp_path, **spec) as here:
+        driver = here.driver()
+        assert driver.wait(60) == 3, driver.tail()
+        assert spec["servers"] in driver.tail()
+        assert not (tmp_path / "state").exists()

@@ -1,0 +1,55 @@
+"""What the coordinator refuses to take as positions, through the checker that it loads by entry point."""
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+
+from coordinator.protocol.values import Document
+from sources.kafka.positions import check_positions
+
+
+def positions(next_offset: int = 5, **changes: object) -> Document:
+    topics = {"orders": {"id": "t1", "partitions": {"0": {"next": next_offset, "end": None}}}}
+    body = {"cluster": "main", "cluster_id": "c1", "bound": None, "topics": topics, **changes}
+    return Document(kind="kafka-positions", version=1, body=body)
+
+
+@pytest.mark.parametrize("after", [positions(5), positions(6)])
+def test_positions_may_stay_or_go_forwards(after: Document) -> None:
+    check_positions(after, positions(5))
+    check_positions(after, None)
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        (positions(4), "orders-0 goes backwards, from offset 5 to 4"),
+        (positions(topics={}), "topic orders of the base is missing"),
+        (positions(cluster_id="c2"), "cluster c2"),
+        (positions(topics={"orders": {"id": "t2", "partitions": {"0": {"next": 9, "end": None}}}}), "made anew"),
+        (positions(topics={"orders": {"id": "t1", "partitions": {}}}), "orders-0 of the base is missing"),
+        (positions(-1), "not a number"),
+        (Document(kind="kafka-positions", version=2, body=positions().body), "version 2"),
+    ],
+)
+def test_positions_that_would_lose_or_repeat_records_are_refused(after: Document, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        check_positions(after, positions(5))
+
+
+def test_the_checkers_load_without_a_kafka_client() -> None:
+    """The coordinator's core install has none."""
+    names = [point.value for point in entry_points(group="onceward.documents")]
+    assert len(names) == 2
+    program = f"""
+import sys
+for name in ("confluent_kafka", "kafka", "pyarrow", "pyspark"):
+    sys.modules[name] = None
+from importlib.metadata import EntryPoint
+for value in {names!r}:
+    assert callable(EntryPoint("x", value, "y").load())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
