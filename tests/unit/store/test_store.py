@@ -394,7 +394,10 @@ def test_a_killed_process_leaves_whole_transactions_only(tmp_path: Path) -> None
             break
     told = max([told, *(int(line) for line in child.stdout if line.endswith("\n"))])
     child.wait()
+    log = file.with_name("store.db-wal")
+    assert log.stat().st_size > 0
     with closing(Store.open(f"sqlite:///{file}")) as store:
+        assert log.stat().st_size == 0, "the log is forced into the file before anything is believed"
         (durable,) = store.load_jobs()
     assert durable.completed is not None
     assert durable.pending is None
