@@ -83,7 +83,7 @@ class OperatorClient:
     :param patience: how long an unreachable coordinator is asked again.
     """
 
-    def __init__(self, address: str, *, patience: Duration = "3s") -> None:
+    def __init__(self, address: str, *, patience: Duration = "2s") -> None:
         channel = open_channel(address)
         seconds = as_duration(patience).total_seconds()
         self._caller = Caller(channel, address, patience=seconds, broken=lambda: None)

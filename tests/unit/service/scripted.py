@@ -178,6 +178,8 @@ class ScriptedDriver:
             case Trigger(checkpoint=checkpoint, base=base):
                 for earlier in [known for known in self._answers if base < known < checkpoint]:
                     self._abort(earlier)  # the base shows it
+                if checkpoint in self.decisions:
+                    return  # repeated before its decision was known, delivered after it
                 if checkpoint not in self._answers:
                     self.runs.append(checkpoint)
                     self._answers[checkpoint] = (base, positions(int(checkpoint)), slots(int(checkpoint)))
