@@ -3,7 +3,6 @@
 import contextlib
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.client.session import CoordinatorClient, Session
@@ -16,10 +15,10 @@ from coordinator.errors import (
 )
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.interfaces import Committer, Plan, Sink, Source
-from coordinator.pipeline.job import CheckpointJob
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from coordinator.pipeline.progress import Progress
+from coordinator.pipeline.running import Tasks
 from coordinator.pipeline.settler import Settler
 from coordinator.protocol.answers import Decision, Trigger, Verdict
 from coordinator.protocol.events import CloseReason
@@ -51,7 +50,7 @@ class Members:
     source: Source
     sink: Sink
     committer: Committer
-    spark_job: CheckpointJob
+    tasks: Tasks
     settings: CheckpointSettings
     journal: Journal
     progress: Progress
@@ -67,14 +66,12 @@ class GenerationRun:
         *,
         takeover: bool,
         adopt: bool,
-        spark_alive: Callable[[], bool],
     ) -> None:
         self._m = members
         self._client = client
         self._takeover = takeover
         self._adopt = adopt
-        self._spark_alive = spark_alive
-        self._mailbox = Mailbox(on_complete=self._complete, on_interrupt=members.spark_job.cancel)
+        self._mailbox = Mailbox(on_complete=self._complete, on_interrupt=members.tasks.cancel)
         self._session: Session
         self._settler: Settler
         self._positions: dict[CheckpointId, Document] = {}
@@ -94,6 +91,10 @@ class GenerationRun:
         self._open()
         try:
             self._recover()
+            # Only now: starting Spark takes seconds, and readers waited for what the recovery has ended.
+            if not self._mailbox.stopping:
+                self._m.tasks.start()
+            self._restore()
             self._session.start_watch(self._mailbox.deliver)
             reason = self._loop()
         except BaseException as error:
@@ -155,16 +156,18 @@ class GenerationRun:
             self._settler.complete(completed.id)
             settled = completed.id
             while not self._mailbox.wait(lambda: self._settler.settled >= settled, 1.0):
-                self._require_spark()
+                pass
         kill_point(KillPoint.DRIVER_AFTER_RECOVERY_COMMIT)
-        if completed is not None:
-            m.source.restore(self._positions[completed.id])
         m.journal.tell(
             "recovered",
             checkpoint=completed.id if completed else 0,
             resumed=len(to_commit),
             aborted=len(aborted),
         )
+
+    def _restore(self) -> None:
+        for positions in self._positions.values():
+            self._m.source.restore(positions)
 
     def _restored_positions(self, completed: CompletedCheckpoint) -> Document:
         name = self._m.source.participant.name
@@ -248,10 +251,10 @@ class GenerationRun:
             return Snapshot(positions=plan.positions, unchanged=unchanged), Snapshot(unchanged=unchanged)
         m.progress.began(checkpoint)
         began = time.monotonic()
-        votes = m.spark_job.run(generation=self._session.generation, checkpoint=checkpoint, plan=plan)
+        votes = m.tasks.run(generation=self._session.generation, checkpoint=checkpoint, plan=plan)
         kill_point(KillPoint.DRIVER_AFTER_VOTES)
         committables = m.sink.pre_commit(
-            checkpoint, votes, m.spark_job.inputs(plan, len(votes)), unsettled=self._settler.unsettled()
+            checkpoint, votes, m.tasks.inputs(plan, len(votes)), unsettled=self._settler.unsettled()
         )
         kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
         m.progress.read(plan.records, plan.lag)
@@ -344,7 +347,7 @@ class GenerationRun:
     def _leave_failed(self, error: BaseException) -> None:
         """Let go of everything. What is decided stays for the next generation; what is not is aborted by it."""
         reason = _shorten(str(error) or repr(error))
-        self._m.spark_job.cancel()
+        self._m.tasks.cancel()
         self._settler.close(wait=not isinstance(error, KeyboardInterrupt))
         if not isinstance(error, (FencedError, CoordinatorLostError, KeyboardInterrupt)):
             with contextlib.suppress(Exception):  # whatever stays open is aborted by the next generation
@@ -353,7 +356,7 @@ class GenerationRun:
         self._m.journal.tell("failed", reason=reason)
 
     def _require_spark(self) -> None:
-        if not self._spark_alive():
+        if not self._m.tasks.alive():
             raise OncewardError(
                 "Spark's JVM is gone. What is decided is settled; the running checkpoint is aborted by the next start, "
                 "its records are read again. Start the program again."

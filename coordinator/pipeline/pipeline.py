@@ -23,11 +23,11 @@ from coordinator.pipeline import preflight
 from coordinator.pipeline.exits import exit_with_codes, stopping_on_signals
 from coordinator.pipeline.generation import GenerationRun, Members
 from coordinator.pipeline.interfaces import JobContext, Sink, Source
-from coordinator.pipeline.job import CheckpointJob
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.progress import Progress
 from coordinator.pipeline.restarts import Restart
-from coordinator.pipeline.spark import check_session, is_alive, make_session, ship
+from coordinator.pipeline.running import SparkTasks, Tasks
+from coordinator.pipeline.spark import check_session, check_submission
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings, as_duration
 from coordinator.protocol.values import JobName
@@ -124,13 +124,17 @@ class Pipeline:
                 stack.callback(participant.close)
                 participant.open(context)
             findings = preflight.examine(self._source, self._sink)
+            embedded = self._address is None
             if self._spark is not None:
-                findings += check_session(self._spark, embedded=self._address is None)
+                findings += check_session(self._spark, embedded=embedded)
+            else:
+                findings += check_submission(embedded=embedded)
             preflight.require_safe(self._job, findings)
             client = self._connect(stack)
-            spark_job, spark_alive = self._spark_side(stack)
-            # after Spark's own handlers: they would cancel all jobs and leave
             stack.enter_context(stopping_on_signals(self.stop))
+            tasks = self._tasks(stack)
+            if self._spark is not None:
+                tasks.start()
             progress = Progress(self._job)
             stack.callback(progress.close)
             committer = self._sink.committer()
@@ -140,12 +144,12 @@ class Pipeline:
                 source=self._source,
                 sink=self._sink,
                 committer=committer,
-                spark_job=spark_job,
+                tasks=tasks,
                 settings=self._settings,
                 journal=Journal(self._job),
                 progress=progress,
             )
-            return self._generations(members, client, spark_alive)
+            return self._generations(members, client)
 
     def _connect(self, stack: contextlib.ExitStack) -> CoordinatorClient:
         if self._address is None:
@@ -159,26 +163,20 @@ class Pipeline:
         stack.callback(client.close)
         return client
 
-    def _spark_side(self, stack: contextlib.ExitStack) -> tuple[CheckpointJob, Callable[[], bool]]:
-        """The job to run for each checkpoint, and how to ask whether Spark is still there."""
-        spark = self._spark
-        if spark is None:
-            spark = make_session(self._job)
-            stack.callback(spark.stop)
-            preflight.require_safe(self._job, check_session(spark, embedded=self._address is None))
-        ship(spark)
-        spark_job = CheckpointJob(
-            spark=spark,
+    def _tasks(self, stack: contextlib.ExitStack) -> Tasks:
+        tasks = SparkTasks(
             job=self._job,
             source=self._source,
-            transform=self._transform,
             sink=self._sink,
+            transform=self._transform,
+            spark=self._spark,
+            embedded=self._address is None,
             per_checkpoint_operations=self._per_checkpoint_operations,
         )
-        spark_job.check()
-        return spark_job, lambda: is_alive(spark)
+        stack.callback(tasks.close)
+        return tasks
 
-    def _generations(self, members: Members, client: CoordinatorClient, spark_alive: Callable[[], bool]) -> CloseReason:
+    def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
         chance = random.Random()
         failures = 0
         while True:
@@ -188,7 +186,6 @@ class Pipeline:
                 # the lock on the embedded coordinator's directory replaces the lease
                 takeover=self._takeover or self._address is None,
                 adopt=self._adopt,
-                spark_alive=spark_alive,
             )
             self._running = run
             if self._stopping.is_set():
@@ -202,7 +199,7 @@ class Pipeline:
             except Exception as error:
                 failures = 1 if run.completed_any else failures + 1
                 delay = self._restart.delay(failures, chance)
-                if delay is None or not spark_alive():
+                if delay is None or not members.tasks.alive():
                     raise
                 if not isinstance(error, OncewardError):
                     _log.exception("generation failed unexpectedly")

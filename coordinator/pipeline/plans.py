@@ -41,7 +41,7 @@ class PlanFacts:
     """Columns of the source that the plan uses."""
     exchanges: bool
     """Rows move between partitions. Such a plan must be built anew for each checkpoint: Spark would reuse the shuffle
-    files of the first run and return the old checkpoint's rows (FACTS 4)."""
+    files of the first run and return the old checkpoint's rows (measured on 2 cores)."""
 
 
 def examine(df: "DataFrame", source_columns: tuple[str, ...], *, per_checkpoint_operations: bool) -> PlanFacts:

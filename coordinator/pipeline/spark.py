@@ -22,9 +22,12 @@ _PROBED_MODULES = (
     "coordinator.killpoints",
 )
 
+_SOCKET_PATH_BYTES = 104
+"""The shortest limit of the systems that Spark runs on (macOS; Linux has 108)."""
+_SOCKET_NAME_BYTES = 48
+"""Spark's names are a dot, a UUID and a suffix."""
+
 _DEFAULTS = {
-    # Unix sockets between JVM and Python halve the cost of a small Python task (measured: FACTS 4).
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -37,21 +40,46 @@ _DEFAULTS = {
 
 def make_session(job: str) -> "SparkSession":
     """A session with our defaults. What spark-submit or spark-defaults.conf say is left as it is."""
-    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    given = SparkConf()
+    given = _given_configuration()
     builder = SparkSession.builder
     if not given.contains("spark.master"):
         # local mode has no task retry unless the second number says so
         builder = builder.master("local[*,4]")
     if not given.contains("spark.app.name"):
         builder = builder.appName(f"onceward {job}")
-    for key, value in _DEFAULTS.items():
+    for key, value in {**_DEFAULTS, **_unix_sockets()}.items():
         if not given.contains(key):
             builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _unix_sockets() -> dict[str, str]:
+    """Unix sockets between JVM and Python halve the cost of a small Python task (measured on 2 cores). Spark keeps them
+    in the JVM's temporary directory; where its path is long they cannot be bound and TCP has to do."""
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    directory = jvm.java.lang.System.getProperty("java.io.tmpdir")
+    fits = len(directory) + _SOCKET_NAME_BYTES < _SOCKET_PATH_BYTES
+    return {"spark.python.unix.domain.socket.enabled": "true"} if fits else {}
+
+
+def _given_configuration() -> Any:
+    """What spark-submit and spark-defaults.conf say. Without a JVM PySpark would say nothing, so one is started."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return SparkConf()
+
+
+def check_submission(*, embedded: bool) -> list[Finding]:
+    """What spark-submit was told, before anything is started; nothing when the program was not submitted."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return []
+    return _check_configuration(_given_configuration(), embedded=embedded)
 
 
 def check_session(spark: Any, *, embedded: bool) -> list[Finding]:
@@ -65,7 +93,10 @@ def check_session(spark: Any, *, embedded: bool) -> list[Finding]:
                 fix="run the program with a classic session (spark-submit, or SparkSession.builder.master(...))",
             )
         ]
-    conf = spark.sparkContext.getConf()
+    return _check_configuration(spark.sparkContext.getConf(), embedded=embedded)
+
+
+def _check_configuration(conf: Any, *, embedded: bool) -> list[Finding]:
     findings = []
     if conf.get("spark.speculation", "false").lower() == "true":
         findings.append(

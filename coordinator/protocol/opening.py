@@ -76,7 +76,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     lease_ends = event.now + event.settings.seconds("lease")
     state = JobState(
         durable=state.durable,
-        session=Session(driver=event.driver, lease_ends=lease_ends, stream_lost_at=event.now),
+        session=Session(driver=event.driver, lease_ends=lease_ends, stream_lost_at=event.now, watched=False),
         next_trigger=event.now,
     )
     return state, Ready(answer=_granted(state, former, Verdict.ACCEPTED), facts=tuple(facts))
@@ -99,7 +99,7 @@ def _wait(state: JobState, now: float) -> float:
     if state.session is None:
         return 0.0
     waits = [state.session.lease_ends - now]
-    if state.session.stream_lost_at is not None:
+    if state.session.watched and state.session.stream_lost_at is not None:
         waits.append(state.session.stream_lost_at + state.durable.settings.seconds("stream_grace") - now)
     return max(0.0, min(waits))
 
@@ -153,7 +153,7 @@ def _claim_refusal(state: JobState, claim: Claim) -> str | None:
 def watch(state: JobState, event: Watch) -> tuple[JobState, Ready]:
     if not owns(state, event.generation):
         return state, fenced()
-    return _alive(state, event.now, stream_lost_at=None), Ready(answer=Answer(verdict=Verdict.ACCEPTED))
+    return _alive(state, event.now, stream_lost_at=None, watched=True), Ready(answer=Answer(verdict=Verdict.ACCEPTED))
 
 
 def stream_lost(state: JobState, event: StreamLost) -> tuple[JobState, Ready]:
@@ -166,15 +166,18 @@ def renew(state: JobState, event: Renew) -> tuple[JobState, Ready]:
     if not owns(state, event.generation):
         return state, fenced()
     lost_at = state.session.stream_lost_at if state.session else event.now
-    return _alive(state, event.now, stream_lost_at=lost_at), Ready(answer=Answer(verdict=Verdict.ACCEPTED))
+    watched = state.session is None or state.session.watched
+    state = _alive(state, event.now, stream_lost_at=lost_at, watched=watched)
+    return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED))
 
 
-def _alive(state: JobState, now: float, *, stream_lost_at: float | None) -> JobState:
+def _alive(state: JobState, now: float, *, stream_lost_at: float | None, watched: bool) -> JobState:
     assert state.durable.driver is not None
     session = Session(
         driver=state.durable.driver,
         lease_ends=now + state.durable.settings.seconds("lease"),
         stream_lost_at=stream_lost_at,
+        watched=watched,
     )
     return replace(state, session=session)
 

@@ -26,6 +26,8 @@ class Session:
     lease_ends: float
     stream_lost_at: float | None
     """None while the instruction stream is there."""
+    watched: bool
+    """False for a driver that has had no stream yet: it recovers and starts Spark, so only its lease counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,9 @@ def restart(durable: Durable, now: float) -> JobState:
     """State after a start of the coordinator: undecided stays undecided, the driver gets a full lease to come back."""
     session = pending = None
     if durable.driver is not None:
-        session = Session(driver=durable.driver, lease_ends=now + durable.settings.seconds("lease"), stream_lost_at=now)
+        session = Session(
+            driver=durable.driver, lease_ends=now + durable.settings.seconds("lease"), stream_lost_at=now, watched=True
+        )
     if durable.pending is not None:
         pending = PendingCheckpoint(id=durable.pending[0], base=durable.pending[1], started=now)
     return JobState(durable=durable, session=session, pending=pending)

@@ -12,12 +12,19 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from connections.admin import admin_client, cluster_id
-from connections.cluster import KafkaCluster
+from connections.admin import KAFKA_LOGGER, admin_client, cluster_id
+from connections.cluster import KafkaCluster, Setting
 from coordinator.errors import CheckpointFailedError
 from sources.kafka.positions import Partition
 
@@ -171,17 +178,24 @@ class BrokerView:
         """Offsets that the consumer group committed; partitions without one are left out.
 
         Waits for other people's open transactions that commit offsets of the group: what they will be is unknown.
+        Asks as a consumer: the admin client of librdkafka 2.16.0 crashes the process when the group's coordinator is
+        not available for a moment.
         """
-        request = ConsumerGroupTopicPartitions(group, [ClientPartition(p.topic, p.number) for p in partitions])
+        owned: dict[str, Setting] = {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+        consumer = Consumer(self._cluster.client_config(**owned), logger=KAFKA_LOGGER)
+        wanted = [ClientPartition(p.topic, p.number) for p in partitions]
         try:
-            answers = self._admin.list_consumer_group_offsets(
-                [request], require_stable=True, request_timeout=self._timeout
-            )
-            answer = self._wait(answers[group], f"offsets of group {group}")
+            answer = consumer.committed(wanted, timeout=self._timeout)
         except KafkaException as error:
             raise self._unanswered(f"offsets of group {group}", error.args[0]) from None
+        finally:
+            consumer.close()
         found: dict[Partition, int] = {}
-        for partition in answer.topic_partitions:
+        for partition in answer:
             if partition.error is not None:
                 raise self._unanswered(f"offsets of group {group}", partition.error)
             if partition.offset >= 0:

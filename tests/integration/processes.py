@@ -84,6 +84,11 @@ class World:
             [sys.executable, "-m", "tests.integration.job", json.dumps(self.spec)], "driver.log", kill_at
         )
 
+    def submit(self, program: Path, *options: str) -> Process:
+        """A driver through spark-submit."""
+        command = [str(Path(sys.executable).with_name("spark-submit")), *options, str(program), json.dumps(self.spec)]
+        return self._start(command, "driver.log", (), {"PYSPARK_PYTHON": sys.executable})
+
     def finish(self) -> None:
         """Run a driver to its end; it must end well."""
         driver = self.driver()
@@ -123,7 +128,9 @@ class World:
         for process in self._processes:
             process.kill()
 
-    def _start(self, command: Sequence[str], log: str, kill_at: Sequence[str]) -> Process:
+    def _start(
+        self, command: Sequence[str], log: str, kill_at: Sequence[str], more: Mapping[str, str] | None = None
+    ) -> Process:
         environment = {
             EVENTS_VARIABLE: str(self._events),
             KILL_POINT_VARIABLE: ",".join(kill_at),
@@ -131,6 +138,7 @@ class World:
             # what a killed JVM leaves behind goes with the test's directory
             "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._scratch}",
             "SPARK_LOCAL_DIRS": str(self._scratch),
+            **(more or {}),
         }
         process = Process(command, self.directory / log, environment)
         self._processes.append(process)

@@ -4,12 +4,12 @@ Spark takes seconds to start. Where a test is about the driver, the coordinator 
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from coordinator import Pipeline
 from coordinator.pipeline.interfaces import Plan, Sink, Source
-from coordinator.pipeline.job import CheckpointJob
+from coordinator.pipeline.running import Tasks
 from coordinator.pipeline.tasks import CheckpointTask, Vote
 from coordinator.pipeline.votes import check_votes
 from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
@@ -21,11 +21,17 @@ _COPIED = ("key", "value")
 
 
 class TasksInProcess:
-    """Stands in for :class:`CheckpointJob`: same reader, same writer, one task after the other."""
+    """Stands in for tasks on Spark: same reader, same writer, one task after the other."""
 
     def __init__(self, job: JobName, source: Source, sink: Sink) -> None:
         self._job, self._source, self._sink = job, source, sink
         self._attempts = 0
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def alive(self) -> bool:
+        return True
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
         task = CheckpointTask(
@@ -59,5 +65,5 @@ class TasksInProcess:
 class SparklessPipeline(Pipeline):
     """A :class:`Pipeline` without a transform and without Spark."""
 
-    def _spark_side(self, stack: contextlib.ExitStack) -> tuple[CheckpointJob, Callable[[], bool]]:
-        return cast(CheckpointJob, TasksInProcess(self._job, self._source, self._sink)), lambda: True
+    def _tasks(self, stack: contextlib.ExitStack) -> Tasks:
+        return TasksInProcess(self._job, self._source, self._sink)

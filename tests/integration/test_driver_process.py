@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.client.operators import OperatorClient
 from tests.integration.processes import Process, World, world
 from tests.integration.test_kill_points import QUICK, free_address
 from tests.integration.tools import Topics, assert_exactly_once, wait_until
@@ -124,9 +125,10 @@ def test_an_idle_job_keeps_its_positions_however_many_checkpoints_are_unchanged(
         fill(topics, running.spec["source"], 0, 100)
         driver = running.driver()
         wait_for_output(topics, running.spec["sink"], 100, driver)
-        unchanged = "event=unchanged"
-        log = running.directory / "coordinator.log"
-        wait_until(lambda: log.read_text().count(unchanged) > 60 or not driver.running, "60 idle checkpoints", 120)
+        with OperatorClient(running.spec["coordinator"]) as operator:
+            wait_until(
+                lambda: operator.jobs()[0].last_checkpoint > 60 or not driver.running, "60 idle checkpoints", 120
+            )
         fill(topics, running.spec["source"], 100, 100)
         wait_for_output(topics, running.spec["sink"], 200, driver)
         assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
@@ -141,3 +143,15 @@ def test_an_unreachable_broker_is_one_clear_error_and_nothing_is_half_started(jo
         assert driver.wait(60) == 3, driver.tail()
         assert spec["servers"] in driver.tail()
         assert not (tmp_path / "state").exists()
+
+
+def test_what_spark_submit_was_told_is_obeyed(topics: Topics, job: str, tmp_path: Path) -> None:
+    source, sink = topics.create("in", 2), topics.create("out", 2)
+    fill(topics, source, 0, 100)
+    spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(tmp_path / "state")}
+    with world(tmp_path, **spec, source_options={"start": "earliest", "end": "latest"}) as here:
+        program = Path(__file__).with_name("submitted.py")
+        driver = here.submit(program, "--master", "local[1,4]", "--conf", "spark.app.name=told")
+        assert driver.wait() == 0, driver.tail()
+        assert "master local[1,4] name told" in driver.tail(20000)
+        assert_exactly_once(topics, source, sink)

@@ -12,7 +12,7 @@ from tests.integration.tools import Topics, assert_exactly_once, wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(900)]
 
-QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "5s"}
+QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
 
 DRIVER_POINTS = [
     point

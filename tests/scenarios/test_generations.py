@@ -489,3 +489,17 @@ def test_a_job_that_leaves_unsettled_commits_behind_is_suspended_not_finished() 
           wants nothing
         """,
     )
+
+
+def test_a_driver_that_has_no_stream_yet_is_protected_by_its_lease() -> None:
+    """It recovers and starts Spark first, which takes longer than the grace time of a stream that broke."""
+    play(
+        """
+        > open d1
+          accepted g1 from the beginning
+          fact granted g1 to d1, ids through 0 are taken
+        > after 9
+        > open d2
+          busy 1
+        """,
+    )

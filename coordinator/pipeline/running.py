@@ -1,0 +1,118 @@
+"""What a generation needs of Spark, started when it is needed."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from coordinator.pipeline import preflight
+from coordinator.pipeline.interfaces import Plan, Sink, Source
+from coordinator.pipeline.spark import check_session, is_alive, make_session, ship
+from coordinator.pipeline.spark_job import CheckpointJob
+from coordinator.pipeline.tasks import Vote
+from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Tasks(Protocol):
+    """Runs the tasks of one checkpoint after the other."""
+
+    def start(self) -> None:
+        """Make everything ready; called once per generation, does nothing the second time."""
+
+    def alive(self) -> bool:
+        """False when tasks can never run again in this process."""
+
+    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+        """Read, transform and write the plan's splits; complete votes, ordered by slot."""
+
+    def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
+        """The splits that made each slot."""
+
+    def cancel(self) -> None:
+        """Stop what runs, from any thread."""
+
+
+class SparkTasks:
+    """Tasks on Spark: a session given or made, our code shipped, the plan checked, one job per checkpoint."""
+
+    def __init__(
+        self,
+        *,
+        job: JobName,
+        source: Source,
+        sink: Sink,
+        transform: "Callable[[DataFrame], DataFrame] | None",
+        spark: "SparkSession | None",
+        embedded: bool,
+        per_checkpoint_operations: bool,
+    ) -> None:
+        self._job = job
+        self._source = source
+        self._sink = sink
+        self._transform = transform
+        self._spark = spark
+        self._made = spark is None
+        self._embedded = embedded
+        self._per_checkpoint_operations = per_checkpoint_operations
+        self._checkpoint_job: CheckpointJob | None = None
+
+    def start(self) -> None:
+        """Raises PreflightError and ConfigurationError for a session or a transform that cannot be used."""
+        if self._checkpoint_job is not None:
+            return
+        if self._spark is None:
+            with _our_handlers_kept():
+                self._spark = make_session(self._job)
+            preflight.require_safe(self._job, check_session(self._spark, embedded=self._embedded))
+        ship(self._spark)
+        checkpoint_job = CheckpointJob(
+            spark=self._spark,
+            job=self._job,
+            source=self._source,
+            transform=self._transform,
+            sink=self._sink,
+            per_checkpoint_operations=self._per_checkpoint_operations,
+        )
+        checkpoint_job.check()
+        self._checkpoint_job = checkpoint_job
+
+    def alive(self) -> bool:
+        return self._spark is None or is_alive(self._spark)
+
+    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+        return self._started.run(generation=generation, checkpoint=checkpoint, plan=plan)
+
+    def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
+        return self._started.inputs(plan, slots)
+
+    def cancel(self) -> None:
+        if self._checkpoint_job is not None:
+            self._checkpoint_job.cancel()
+
+    def close(self) -> None:
+        """Stop a session that was made here; one that was given stays."""
+        if self._made and self._spark is not None:
+            with contextlib.suppress(Exception):  # a JVM that is gone cannot be stopped
+                self._spark.stop()
+
+    @property
+    def _started(self) -> CheckpointJob:
+        assert self._checkpoint_job is not None, "started before its first checkpoint"
+        return self._checkpoint_job
+
+
+@contextlib.contextmanager
+def _our_handlers_kept() -> Iterator[None]:
+    """Spark takes SIGINT for itself when it starts: it would cancel all jobs and leave."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

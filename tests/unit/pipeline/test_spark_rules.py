@@ -1,0 +1,38 @@
+"""Which sessions and submissions are refused: judged by configuration alone."""
+
+import pytest
+from pyspark import SparkConf
+
+from coordinator.pipeline.interfaces import Severity
+from coordinator.pipeline.spark import _check_configuration, check_session
+
+
+def configuration(**settings: str) -> SparkConf:
+    conf = SparkConf(loadDefaults=False)
+    for key, value in settings.items():
+        conf.set("spark." + key.replace("_", "."), value)
+    return conf
+
+
+@pytest.mark.parametrize(
+    ("settings", "embedded", "refused"),
+    [
+        ({}, True, False),
+        ({"speculation": "true"}, False, True),
+        ({"submit_deployMode": "cluster"}, True, True),
+        ({"submit_deployMode": "cluster"}, False, False),
+        ({"python_worker_reuse": "false"}, True, False),
+    ],
+)
+def test_sessions_that_break_the_promise_are_refused(settings: dict[str, str], embedded: bool, refused: bool) -> None:
+    findings = _check_configuration(configuration(**settings), embedded=embedded)
+    assert any(finding.severity is Severity.ERROR for finding in findings) is refused
+
+
+def test_a_spark_connect_session_is_refused() -> None:
+    class ConnectSession:
+        """Has no JVM session."""
+
+    (finding,) = check_session(ConnectSession(), embedded=False)
+    assert finding.severity is Severity.ERROR
+    assert "Connect" in finding.message
