@@ -30,7 +30,7 @@ __all__ = [
 
 
 class ExitCode(IntEnum):
-    """What a job's process tells its supervisor (DESIGN 7)."""
+    """What a job's process tells its supervisor (docs/operations.md#exit-codes)."""
 
     FINISHED = 0
     BUG = 1

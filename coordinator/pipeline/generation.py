@@ -1,4 +1,4 @@
-"""One generation of a job: open, recover, then checkpoint after checkpoint until it ends (DESIGN 4 and 5)."""
+"""One generation of a job: open, recover, then checkpoint after checkpoint to its end (docs/protocol.md#recovery)."""
 
 import contextlib
 import time

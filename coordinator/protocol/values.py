@@ -1,4 +1,4 @@
-"""The protocol's vocabulary as types (DESIGN 2). Values only: nothing here does anything."""
+"""The protocol's vocabulary as types (docs/protocol.md#words). Values only: nothing here does anything."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The claim: an offset commit that says which store and generation own a job (DESIGN 5).
+"""The claim: an offset commit that says which store and generation own a job (docs/protocol.md#claim).
 
 Group ``<job>.claim``, partition 0 of the receipts' topic, offset = the last settled checkpoint, metadata = JSON.
 It lives on the sink's cluster, where a second or wiped store would do its damage.

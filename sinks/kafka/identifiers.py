@@ -1,4 +1,4 @@
-"""Transactional ids: ``<job>.<sink>.<generation>.<worker>.<n>`` (DESIGN 5).
+"""Transactional ids: ``<job>.<sink>.<generation>.<worker>.<n>`` (docs/protocol.md#transactional-ids).
 
 Names cannot contain a dot, so five parts separated by four dots are ours and nothing else is: a job never mistakes
 another job's id for its own, even when one name is a prefix of the other.

@@ -1,4 +1,4 @@
-"""What the broker's answers prove about a transaction of a completed checkpoint (DESIGN 5). Pure.
+"""What the broker's answers prove about a transaction of a completed checkpoint (docs/protocol.md#outcomes). Pure.
 
 A (producer id, epoch) pair serves one transaction for ever, so a state at that pair is about ours and about no other.
 Ending raises the epoch by one with EndTxn version 5. With version 4 it does not: there a state at epoch + 1 may belong

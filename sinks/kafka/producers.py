@@ -1,9 +1,9 @@
 """Producers of one Python worker process: one new producer per transaction, ids owned by the process. Executors only.
 
-Rules (DESIGN 5): an id is used by the process that made it, one transaction at a time, each begun with
-``init_transactions`` on a new producer. It is taken again only when a task says that the transaction which used it last
-is settled as committed; after a failure or any doubt it is never touched again. Initialising a producer under an id
-aborts what is open there, so a mistake here would lose decided records.
+Rules (docs/protocol.md#transactional-ids): an id is used by the process that made it, one transaction at a time, each
+begun with ``init_transactions`` on a new producer. It is taken again only when a task says that the transaction which
+used it last is settled as committed; after a failure or any doubt it is never touched again. Initialising a producer
+under an id aborts what is open there, so a mistake here would lose decided records.
 
 The producer after the current one is made ahead, in a thread: that costs about 20 ms, off the critical path.
 """

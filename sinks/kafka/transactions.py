@@ -1,4 +1,4 @@
-"""Transactions of others: end, fence, describe and list them (FACTS 1).
+"""Transactions of others: end, fence, describe and list them (docs/facts.md#transactions-of-others).
 
 Every call asks once, at a freshly located coordinator, and reports what came back. Patience and judgement are the
 committer's.
@@ -64,7 +64,7 @@ class Transaction:
     producer_id: int
     epoch: int
     version: int
-    """Of EndTxn; the same one must be used for every attempt (FACTS 1)."""
+    """Of EndTxn; the same one must be used for every attempt (docs/facts.md#transactions-of-others)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""One checkpoint, from its trigger until it is settled (DESIGN 4)."""
+"""One checkpoint, from its trigger until it is settled (docs/protocol.md#one-checkpoint)."""
 
 from tests.scenarios.play import play
 

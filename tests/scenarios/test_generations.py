@@ -1,4 +1,4 @@
-"""Who may drive a job, and what a new generation finds (DESIGN 5)."""
+"""Who may drive a job, and what a new generation finds (docs/protocol.md#generations)."""
 
 from tests.scenarios.play import play
 

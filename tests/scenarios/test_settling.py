@@ -1,4 +1,4 @@
-"""After the decision: proved, lost or in doubt (DESIGN 4.6 and 5)."""
+"""After the decision: proved, lost or in doubt (docs/protocol.md#outcomes)."""
 
 from tests.scenarios.play import play
 

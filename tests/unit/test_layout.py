@@ -1,4 +1,4 @@
-"""The house rules on imports (DESIGN 8): who may know whom."""
+"""The house rules on imports (README, "Where things are"): who may know whom."""
 
 import ast
 import subprocess

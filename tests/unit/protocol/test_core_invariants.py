@@ -1,4 +1,5 @@
-"""Invariants of the core over random histories (FAULTS I5, I6, I7, I10, I11)."""
+"""Invariants of the core over random histories: one decision per checkpoint, durable and never changed; completed only
+with everybody's answer; stale ones refused; positions restored are the last completed ones; refusals change nothing."""
 
 from hypothesis import given, settings
 

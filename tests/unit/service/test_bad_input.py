@@ -1,4 +1,5 @@
-"""Bad input on every method: typed refusal, state unchanged, process alive (FAULTS H1, H3, H9, H10, B13, J6)."""
+"""Bad input on every method (random bytes, unknown participants, floods, huge documents, unknown enum values): typed
+refusal, state unchanged, process alive."""
 
 import random
 from collections.abc import Callable

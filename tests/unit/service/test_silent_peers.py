@@ -1,4 +1,4 @@
-"""A peer that keeps its connection and says nothing more (FAULTS E16)."""
+"""A peer that keeps its connection and says nothing more: a stopped process, or a network that swallows everything."""
 
 import json
 import logging
