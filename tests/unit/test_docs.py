@@ -1,0 +1,199 @@
+"""What the pages say is what the code has: names, defaults, exit codes, links, the first job."""
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.errors import ExitCode
+from coordinator.killpoints import KillPoint
+from coordinator.ops.cli import app, dev_app
+from coordinator.pipeline.pipeline import Pipeline
+from coordinator.pipeline.restarts import Restart
+from coordinator.protocol.settings import CheckpointSettings
+from sinks import KafkaSink
+from sources import KafkaSource
+
+ROOT = Path(__file__).resolve().parents[2]
+README, OPERATIONS, PROTOCOL, FACTS = (
+    ROOT / name for name in ("README.md", "docs/operations.md", "docs/protocol.md", "docs/facts.md")
+)
+PAGES = (README, ROOT / "CHANGELOG.md", OPERATIONS, PROTOCOL, FACTS)
+
+CODE = ("benchmarks", "connections", "coordinator", "examples", "protos", "scripts", "sinks", "sources", "tests")
+PRODUCTION = ("connections", "coordinator", "scripts", "sinks", "sources")
+_TEXT = {".ini", ".md", ".proto", ".py", ".pyi", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+_BARE = {".gitignore", "LICENSE", "Makefile", "run"}
+
+
+def text_files(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and (path.suffix in _TEXT or path.name in _BARE):
+                yield path
+
+
+def committed_files() -> Iterator[Path]:
+    """Everything that belongs to the repository."""
+    yield from (path for path in ROOT.iterdir() if path.is_file() and (path.suffix in _TEXT or path.name in _BARE))
+    yield from text_files(*CODE, "docs", ".ci")
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def prose(page: Path) -> str:
+    """The page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", read(page), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in links."""
+    headings = re.findall(r"^#+ +(.+)$", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def rows(page: Path, heading: str) -> dict[str, list[str]]:
+    """The cells of the first table below a heading, by each name in a row's first cell."""
+    section = re.split(rf"^#+ {re.escape(heading)}$", read(page), flags=re.MULTILINE)[1]
+    table = re.search(r"(?:^\|.*\n)+", section, flags=re.MULTILINE)
+    assert table is not None, heading
+    found = {}
+    for line in table[0].splitlines()[2:]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for name in re.findall(r"`([^`]+)`", cells[0]) or [cells[0]]:
+            found[name] = cells[1:]
+    return found
+
+
+def test_the_first_job_is_the_example() -> None:
+    example = read(ROOT / "examples" / "first_job.py")
+    docstring = ast.parse(example).body[0]
+    code = "\n".join(example.splitlines()[docstring.end_lineno :]).strip()
+    blocks = re.findall(r"^```python\n(.*?)^```$", read(README), flags=re.MULTILINE | re.DOTALL)
+    assert [block.strip() for block in blocks] == [code]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.is_file(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+def test_every_page_is_found_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/[^)#]+)", read(README)))
+    assert linked == {f"docs/{path.name}" for path in (ROOT / "docs").iterdir()}
+
+
+def test_references_in_the_code_lead_to_sections_of_these_pages() -> None:
+    found = set()
+    for path in text_files(*CODE):
+        for name, anchor in re.findall(r"(docs/\w+\.md)#([\w-]+)", read(path)):
+            assert anchor in anchors(ROOT / name), f"{path}: {name}#{anchor}"
+            found.add(name)
+    assert found
+
+
+def test_tests_and_modules_that_the_pages_name_exist() -> None:
+    tests = {name for path in text_files("tests") for name in re.findall(r"def (test_\w+)", read(path))}
+    for page in PAGES:
+        text = prose(page)
+        assert set(re.findall(r"`(test_\w+)`", text)) <= tests, page
+        for name in re.findall(r"`([\w/]+/[\w/]+\.(?:py|sh))`", text):
+            assert (ROOT / name).is_file(), f"{page}: {name}"
+
+
+def test_every_variable_of_the_environment_is_described() -> None:
+    used = {name for path in text_files(*PRODUCTION) for name in re.findall(r"\bONCEWARD_[A-Z_]+\b", read(path))}
+    assert used == rows(OPERATIONS, "Environment variables").keys()
+
+
+def test_every_kill_point_is_listed_and_has_its_place() -> None:
+    assert set(rows_of_kill_points()) == set(KillPoint)
+    places = "".join(read(path) for path in text_files(*PRODUCTION) if path.name != "killpoints.py")
+    assert [point for point in KillPoint if not re.search(rf"\bKillPoint\.{point.name}\b", places)] == []
+
+
+def rows_of_kill_points() -> list[str]:
+    listed = [cell for cells in rows(PROTOCOL, "Kill points").values() for cell in cells]
+    return re.findall(r"`([\w.]+)`", " ".join(listed))
+
+
+def _parameters(function: Callable[..., Any], *left_out: str) -> dict[str, Any]:
+    """Name -> default, of what can be given."""
+    given = list(inspect.signature(function).parameters.values())[1:]
+    return {p.name: p.default for p in given if p.name not in left_out}
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    return {field.name: field.default for field in fields(kind)}
+
+
+@pytest.mark.parametrize(
+    ("heading", "given"),
+    [
+        ("CheckpointSettings", _fields(CheckpointSettings)),
+        ("Restart", _fields(Restart)),
+        ("Pipeline", _parameters(Pipeline.__init__)),
+        ("KafkaSource", _parameters(KafkaSource.__init__, "monotonic", "sleep")),
+        ("KafkaSink", _parameters(KafkaSink.__init__)),
+    ],
+)
+def test_every_setting_is_described_with_its_default(heading: str, given: dict[str, Any]) -> None:
+    described = {name: cells[0].strip("`") for name, cells in rows(OPERATIONS, heading).items()}
+    assert described.keys() == given.keys()
+    for name, default in given.items():
+        shown = ("",) if default is inspect.Parameter.empty else (repr(default), str(default))
+        assert described[name] in shown, name
+
+
+@pytest.mark.parametrize(("page", "heading"), [(README, "How a job ends"), (OPERATIONS, "Exit codes")])
+def test_exit_codes_are_all_there(page: Path, heading: str) -> None:
+    assert [int(code) for code in rows(page, heading)] == [int(code) for code in ExitCode]
+
+
+def test_the_commands_of_the_pages_exist() -> None:
+    commands = {command.name or str(getattr(command.callback, "__name__", "")) for command in app.registered_commands}
+    commands |= {f"dev {command.name}" for command in dev_app.registered_commands}
+    assert {name.removeprefix("onceward ").split(" JOB")[0] for name in rows(OPERATIONS, "Commands")} == commands
+    targets = re.findall(r"^([a-z]+):", read(ROOT / "Makefile"), flags=re.MULTILINE)
+    for page in PAGES:
+        assert set(re.findall(r"`make (\w+)", read(page))) <= set(targets), page
+
+
+# Written in pieces, so that this file does not find itself.
+_FORBIDDEN = {
+    "a machine's path": rf"(?<![\w.}}])/(?:{'work'}|{'root'}|{'home'}|{'Users'})/\w",
+    "a package registry": "|".join(
+        re.escape(".".join(parts))
+        for parts in (
+            ("pypi", "org"),
+            ("pythonhosted", "org"),
+            ("repo1", "maven", "org"),
+            ("repo", "maven", "apache"),
+            ("proxy", "golang", "org"),
+            ("registry", "npmjs", "org"),
+        )
+    ),
+    "a page that is not here": rf"\b(?:{'DESIGN'}|{'FACTS'}|{'FAULTS'}|{'STYLE'})(?:\.md| [0-9A-Z]+[0-9.]*)\b",
+}
+
+
+@pytest.mark.parametrize("what", _FORBIDDEN)
+def test_no_file_names_what_is_only_here(what: str) -> None:
+    pattern = re.compile(_FORBIDDEN[what])
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}" for path in committed_files() for match in pattern.finditer(read(path))
+    ]
+    assert found == []
