@@ -19,6 +19,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.cpu import CpuOfTree
 from coordinator.dev.kafka import LocalKafka
 from coordinator.pipeline.journal import EVENTS_VARIABLE
 
@@ -92,20 +93,23 @@ def _run(
         "dataframe": dataframe,
         "state_dir": str(scratch / name),
     }
-    broker_before, job_before = _cpu_of(kafka.pids), _cpu_of_children()
     with log.open("wb") as output:
-        done = subprocess.run(
+        job = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.copy_job", json.dumps(options)],
             env={**os.environ, EVENTS_VARIABLE: str(events)},
             stdout=output,
             stderr=subprocess.STDOUT,
-            check=False,
         )
-    if done.returncode != 0:
-        raise SystemExit(f"{name} ended with {done.returncode}:\n{log.read_text()[-4000:]}")
+        job_cpu, broker_cpu = CpuOfTree(job.pid), CpuOfTree(*kafka.pids.values())
+        before = broker_cpu.sample()
+        while job.poll() is None:
+            job_cpu.sample()
+            time.sleep(0.2)
+    if job.returncode != 0:
+        raise SystemExit(f"{name} ended with {job.returncode}:\n{log.read_text()[-4000:]}")
     measured = _from_events([json.loads(line) for line in events.read_text().splitlines()])
-    measured["cpu_seconds_job"] = round(_cpu_of_children() - job_before, 1)
-    measured["cpu_seconds_broker"] = round(_cpu_of(kafka.pids) - broker_before, 1)
+    measured["cpu_seconds_job"] = round(job_cpu.sample(), 1)
+    measured["cpu_seconds_broker"] = round(broker_cpu.sample() - before, 1)
     return measured
 
 
@@ -127,20 +131,6 @@ def _from_events(events: list[dict[str, Any]]) -> dict[str, float]:
         "checkpoint_ms_median": round(statistics.median(gaps) * 1000, 1),
         "checkpoint_ms_worst": round(max(gaps) * 1000, 1),
     }
-
-
-def _cpu_of(pids: Any) -> float:
-    ticks = os.sysconf("SC_CLK_TCK")
-    total = 0.0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        total += (int(fields[11]) + int(fields[12])) / ticks
-    return total
-
-
-def _cpu_of_children() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
 
 
 def _say(text: str) -> None:
