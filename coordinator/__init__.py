@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coordinator.pipeline.pipeline import Pipeline
+    from coordinator.pipeline.restarts import NO_RESTART, Restart
     from coordinator.protocol.settings import CheckpointSettings
 
-__all__ = ["CheckpointSettings", "Pipeline"]
+__all__ = ["NO_RESTART", "CheckpointSettings", "Pipeline", "Restart"]
 
 _HOMES = {
+    "NO_RESTART": "coordinator.pipeline.restarts",
     "CheckpointSettings": "coordinator.protocol.settings",
     "Pipeline": "coordinator.pipeline.pipeline",
+    "Restart": "coordinator.pipeline.restarts",
 }
 
 

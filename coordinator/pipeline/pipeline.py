@@ -5,6 +5,7 @@ import logging
 import os
 import random
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -179,7 +180,9 @@ class Pipeline:
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
         chance = random.Random()
         failures = 0
+        lasting = as_duration(self._restart.reset_after).total_seconds()
         while True:
+            begun = time.monotonic()
             run = GenerationRun(
                 members,
                 client,
@@ -197,7 +200,8 @@ class Pipeline:
                     return CloseReason.STOPPED  # it waited for another driver, and nothing was begun
                 raise
             except Exception as error:
-                failures = 1 if run.completed_any else failures + 1
+                fresh = run.completed_any or time.monotonic() - begun >= lasting
+                failures = 1 if fresh else failures + 1
                 delay = self._restart.delay(failures, chance)
                 if delay is None or not members.tasks.alive():
                     raise

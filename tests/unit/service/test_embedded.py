@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,9 +148,16 @@ def test_another_driver_is_waited_for_and_told_why(client: CoordinatorClient, jo
     assert client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d3").generation == 2
 
 
-def test_a_vanished_driver_is_replaced_after_its_grace_time(client: CoordinatorClient, job: str) -> None:
+def test_a_vanished_driver_is_replaced_after_its_grace_time(
+    coordinator: EmbeddedCoordinator, client: CoordinatorClient, job: str
+) -> None:
     settings = CheckpointSettings(lease="30s", stream_grace="300ms")
-    client.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="d1")  # and never comes back
+    instructed = threading.Event()
+    with connect(coordinator.address) as vanishing:
+        session = vanishing.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="d1")
+        session.start_watch(lambda _: instructed.set())
+        assert instructed.wait(30)
+    # its connection is gone, and it never comes back
     assert client.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="d2").generation == 2
 
 
