@@ -4,6 +4,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -34,7 +35,8 @@ class Snapshot:
 class Progress:
     """Collects from the driver's threads; draws at most a few times per second."""
 
-    def __init__(self, job: str, *, stream: TextIO | None = None) -> None:
+    def __init__(self, job: str, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._job = job
         self._stream = stream if stream is not None else sys.stderr
         self._live = self._stream.isatty()
@@ -43,18 +45,18 @@ class Progress:
         self._recent: list[tuple[float, int]] = []
         self._checkpoint = 0
         self._lag = 0
-        self._shown = 0.0
+        self._shown = -_LOG_EVERY
 
     def began(self, checkpoint: int) -> None:
         """The checkpoint's transactions may be open from now on."""
         with self._lock:
             self._checkpoint = max(self._checkpoint, checkpoint)
-            self._open[checkpoint] = time.monotonic()
+            self._open[checkpoint] = self._clock()
 
     def read(self, records: int, lag: int) -> None:
         """A checkpoint has read ``records``; ``lag`` are left."""
         with self._lock:
-            now = time.monotonic()
+            now = self._clock()
             self._recent = [(at, n) for at, n in self._recent if now - at < 10.0]
             self._recent.append((now, records))
             self._lag = lag
@@ -68,7 +70,7 @@ class Progress:
 
     def snapshot(self) -> Snapshot:
         with self._lock:
-            now = time.monotonic()
+            now = self._clock()
             first = self._recent[0][0] if self._recent else now
             records = sum(n for _, n in self._recent[1:])
             oldest = min(self._open.values(), default=now)
@@ -80,7 +82,7 @@ class Progress:
             )
 
     def show(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if now - self._shown < (0.2 if self._live else _LOG_EVERY):
             return
         self._shown = now
@@ -93,6 +95,6 @@ class Progress:
 
     def close(self) -> None:
         """Leave the terminal on a fresh line."""
-        if self._live and self._shown:
+        if self._live:
             self._stream.write("\n")
             self._stream.flush()
