@@ -1,6 +1,9 @@
 """``onceward jobs``, ``onceward checkpoints``, ``onceward stop``: ask a coordinator, show the answer."""
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -13,20 +16,44 @@ from coordinator.client.operators import CheckpointSummary, JobSummary, Operator
 from coordinator.errors import ConfigurationError, RefusedError
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.values import JobName
+from coordinator.service.embedded import EmbeddedCoordinator
 from coordinator.service.places import StateDirectory, state_directory
+from coordinator.store.errors import StoreUnusableError
 
-__all__ = ["address_of", "list_checkpoints", "list_jobs", "stop_job"]
+__all__ = ["list_checkpoints", "list_jobs", "operators", "stop_job"]
+
+_WIDTH_OF_A_PIPE = 400
 
 
-def address_of(coordinator: str | None, state_dir: Path | None) -> str:
-    """The address given, or the one that a job's own coordinator has left in its directory."""
-    if coordinator is not None and state_dir is None:
-        return coordinator
-    return StateDirectory(state_directory(state_dir)).published()
+@contextmanager
+def operators(coordinator: str | None, state_dir: Path | None) -> Iterator[OperatorClient]:
+    """A client of the coordinator at the address given, or of a job's own one, found through its directory.
+
+    A directory that no job uses now is served for the moment, so that history outlives every process.
+    """
+    with ExitStack() as stack:
+        if coordinator is not None and state_dir is None:
+            address = coordinator
+        else:
+            directory = StateDirectory(state_directory(state_dir))
+            address = _served_for_the_moment(directory, stack) or directory.published()
+        yield stack.enter_context(OperatorClient(address))
+
+
+def _served_for_the_moment(directory: StateDirectory, stack: ExitStack) -> str | None:
+    """The address of a coordinator that ends with ``stack``; None when there is no store, or its owner is running."""
+    if not directory.has_store:
+        return None
+    try:
+        embedded = EmbeddedCoordinator(directory.path)
+    except StoreUnusableError:
+        return None
+    stack.callback(embedded.close)
+    return embedded.address
 
 
 def list_jobs(coordinator: str | None, state_dir: Path | None, *, as_json: bool) -> None:
-    with OperatorClient(address_of(coordinator, state_dir)) as client:
+    with operators(coordinator, state_dir) as client:
         found = client.jobs()
     if as_json:
         _print_json(found)
@@ -48,7 +75,7 @@ def list_jobs(coordinator: str | None, state_dir: Path | None, *, as_json: bool)
 
 
 def list_checkpoints(job: str, limit: int, coordinator: str | None, state_dir: Path | None, *, as_json: bool) -> None:
-    with OperatorClient(address_of(coordinator, state_dir)) as client:
+    with operators(coordinator, state_dir) as client:
         found = client.checkpoints(_job(job), limit)
     if as_json:
         _print_json(found)
@@ -75,7 +102,7 @@ def list_checkpoints(job: str, limit: int, coordinator: str | None, state_dir: P
 
 def stop_job(job: str, coordinator: str | None, state_dir: Path | None) -> None:
     """Raises RefusedError when the job is unknown or not running."""
-    with OperatorClient(address_of(coordinator, state_dir)) as client:
+    with operators(coordinator, state_dir) as client:
         answer = client.stop(_job(job))
     match answer.verdict:
         case Verdict.ACCEPTED:
@@ -112,7 +139,9 @@ def _table(*columns: str) -> Table:
 
 def _show(table: Table, if_empty: str) -> None:
     if table.row_count:
-        Console(markup=False, highlight=False).print(table)
+        # a pipe has no width to wrap at
+        width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
+        Console(markup=False, highlight=False, width=width).print(table)
     else:
         print(if_empty)
 

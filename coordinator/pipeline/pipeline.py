@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.client.session import CoordinatorClient, connect
@@ -35,9 +34,6 @@ from coordinator.protocol.values import JobName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-STATE_DIRECTORY_VARIABLE = "ONCEWARD_STATE_DIR"
-DEFAULT_STATE_DIRECTORY = ".onceward"
 
 _log = logging.getLogger("onceward.pipeline")
 
@@ -99,7 +95,7 @@ class Pipeline:
         self._spark = spark
         self._per_checkpoint_operations = per_checkpoint_operations
         self._restart = restart or Restart()
-        self._state_dir = Path(state_dir or os.environ.get(STATE_DIRECTORY_VARIABLE) or DEFAULT_STATE_DIRECTORY)
+        self._state_dir = state_dir
         self._takeover = takeover
         self._adopt = adopt
         self._stopping = threading.Event()

@@ -13,6 +13,7 @@ __all__ = ["STATE_DIR_VARIABLE", "StateDirectory", "state_directory"]
 STATE_DIR_VARIABLE = "ONCEWARD_STATE_DIR"
 
 _DEFAULT = ".onceward"
+_STORE = "store.db"
 _LONGEST_SOCKET_PATH = 100  # the kernel takes 107 bytes
 
 
@@ -26,9 +27,13 @@ class StateDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.store_url = f"sqlite:///{path / 'store.db'}"
+        self.store_url = f"sqlite:///{path / _STORE}"
         self._address_file = path / "coordinator.address"
         self._scratch: Path | None = None
+
+    @property
+    def has_store(self) -> bool:
+        return (self.path / _STORE).exists()
 
     def socket(self) -> Path:
         """A path for the Unix socket: inside the directory, or in a private one where the path would be too long."""

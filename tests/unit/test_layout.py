@@ -26,6 +26,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "coordinator.protocol",
         "coordinator.client",
         "coordinator.service",
+        "coordinator.store",
         "coordinator.dev",
         "connections",
     ),

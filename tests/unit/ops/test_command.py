@@ -15,6 +15,7 @@ import pytest
 from coordinator.client.session import connect
 from coordinator.errors import ExitCode
 from coordinator.protocol.answers import Stop
+from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import CheckpointId, JobName
 from coordinator.service.embedded import EmbeddedCoordinator
@@ -76,6 +77,14 @@ def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(sta
     shown = onceward("jobs", ONCEWARD_STATE_DIR=str(state_dir))
     assert "orders" in shown.stdout
     assert "running" in shown.stdout
+
+
+def test_history_is_listed_when_no_process_uses_the_directory_any_more(tmp_path: Path) -> None:
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+        session = client.open_job(JobName("orders"), (SOURCE, SINK), CheckpointSettings(), None, driver="d")
+        session.close(CloseReason.STOPPED)
+    listed = onceward("jobs", "--json", "--state-dir", str(tmp_path))
+    assert [(job["job"], job["status"]) for job in json.loads(listed.stdout)] == [("orders", "stopped")]
 
 
 def test_checkpoints_lists_newest_first_with_the_reason_of_an_abort(state_dir: Path) -> None:
