@@ -8,17 +8,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coordinator.pipeline.interfaces import Committer, Sink, Source
     from coordinator.pipeline.pipeline import Pipeline
     from coordinator.pipeline.restarts import NO_RESTART, Restart
     from coordinator.protocol.settings import CheckpointSettings
 
-__all__ = ["NO_RESTART", "CheckpointSettings", "Pipeline", "Restart"]
+__all__ = ["NO_RESTART", "CheckpointSettings", "Committer", "Pipeline", "Restart", "Sink", "Source"]
 
 _HOMES = {
     "NO_RESTART": "coordinator.pipeline.restarts",
     "CheckpointSettings": "coordinator.protocol.settings",
+    "Committer": "coordinator.pipeline.interfaces",
     "Pipeline": "coordinator.pipeline.pipeline",
     "Restart": "coordinator.pipeline.restarts",
+    "Sink": "coordinator.pipeline.interfaces",
+    "Source": "coordinator.pipeline.interfaces",
 }
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -10,16 +11,24 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from coordinator.errors import CheckpointFailedError, CoordinatorLostError, OncewardError, RefusedError
+from coordinator.errors import (
+    CheckpointFailedError,
+    ConfigurationError,
+    CoordinatorLostError,
+    OncewardError,
+    RefusedError,
+)
 from coordinator.wire.channel import KeepAlive
 from coordinator.wire.limits import MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES
 from coordinator.wire.malformed import MalformedError
 
-__all__ = ["REFUSALS", "Backoff", "Caller", "open_channel"]
+__all__ = ["REFUSALS", "Backoff", "Caller", "open_channel", "require_address"]
 
 _log = logging.getLogger("onceward.client")
 
 T = TypeVar("T")
+
+_ADDRESS = re.compile(r"unix:.+|(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
 
 REFUSALS = frozenset(
     {
@@ -50,8 +59,19 @@ class Backoff:
         return wait * random.uniform(0.5, 1.0)
 
 
+def require_address(address: str) -> None:
+    """Raises ConfigurationError for what gRPC would try in vain for as long as a coordinator may be away."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None or not 0 < int(match["port"] or 1) < 65536:
+        raise ConfigurationError(
+            f"coordinator: {address!r} is no address. Nothing was started. Write HOST:PORT or [IPV6]:PORT, "
+            "for example localhost:7878"
+        )
+
+
 def open_channel(address: str, keep_alive: KeepAlive | None = None) -> grpc.Channel:
-    """``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``; connects when first used."""
+    """``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``; connects when first used. Raises ConfigurationError."""
+    require_address(address)
     return grpc.insecure_channel(
         address,
         options=[

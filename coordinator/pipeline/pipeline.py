@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from coordinator.client.calls import require_address
 from coordinator.client.session import CoordinatorClient, connect
 from coordinator.errors import (
     ConfigurationError,
@@ -85,6 +86,8 @@ class Pipeline:
             self._job = JobName(job)
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"job: {error}") from None
+        if coordinator is not None:
+            require_address(coordinator)
         if source.participant.name == sink.participant.name:
             raise ConfigurationError(f"Source and sink are both called {source.participant.name}; name one of them.")
         self._source = source

@@ -4,7 +4,7 @@ import pytest
 from pyspark import SparkConf
 
 from coordinator.pipeline.interfaces import Severity
-from coordinator.pipeline.spark import _check_configuration, check_session
+from coordinator.pipeline.spark import _check_configuration, _problems, check_session
 
 
 def configuration(**settings: str) -> SparkConf:
@@ -36,3 +36,19 @@ def test_a_spark_connect_session_is_refused() -> None:
     (finding,) = check_session(ConnectSession(), embedded=False)
     assert finding.severity is Severity.ERROR
     assert "Connect" in finding.message
+
+
+def test_executors_without_a_library_or_with_other_code_are_refused_by_name() -> None:
+    expected = {"coordinator.pipeline.executor": "a", "sinks.kafka.writer": "b"}
+    right = {"confluent_kafka": "2.16.1", "pyarrow": "26.0.1", **expected}
+    assert list(_problems(right, expected)) == []
+    wrong = {
+        **right,
+        "pyarrow": "missing: no module",
+        "coordinator.pipeline.executor": "missing: no module",
+        "sinks.kafka.writer": "c",
+        "file of sinks.kafka.writer": "/opt/old/writer.py",
+    }
+    said = list(_problems(wrong, expected))
+    assert [problem.split(" ")[0] for problem in said] == ["pyarrow", *expected]
+    assert "/opt/old/writer.py" in said[-1]

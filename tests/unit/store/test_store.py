@@ -39,6 +39,7 @@ from coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
+from coordinator.store.engine import connect
 from coordinator.store.errors import StoreDamagedError, StoreUnusableError
 from coordinator.store.filesystem import filesystem_of, refuse_network_filesystem
 from coordinator.store.records import CheckpointState
@@ -228,6 +229,18 @@ def test_removing_the_lock_file_lets_no_second_process_in(store: Store, file: Pa
         [sys.executable, "-c", code, f"sqlite:///{file}"], capture_output=True, text=True, timeout=60, check=False
     )
     assert "StoreUnusableError" in second.stderr
+
+
+def test_a_decision_is_on_disk_before_it_is_told(file: Path) -> None:
+    """NORMAL would lose the last decisions in a power cut: they are synced only when the log is folded in."""
+    file.parent.mkdir()
+    engine, connection = connect(file)
+    try:
+        pragmas = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")]
+    finally:
+        connection.close()
+        engine.dispose()
+    assert pragmas == ["wal", 2]
 
 
 def test_a_closed_store_can_be_opened_again(store: Store, file: Path) -> None:
