@@ -4,6 +4,7 @@
 
 # Answers to questions that the environment must not change.
 PY := .venv/bin/python
+unexport ONCEWARD_VENV
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -10,11 +10,11 @@ from coordinator.protocol.settings import Duration, as_duration
 
 @dataclass(frozen=True, kw_only=True)
 class Restart:
-    """Exponential delay (Flink: ``restart-strategy.exponential-delay``)."""
+    """Exponential delay with Flink's defaults (``restart-strategy.exponential-delay``, FLINK-33736)."""
 
     initial: Duration = "1s"
     maximum: Duration = "1min"
-    multiplier: float = 2.0
+    multiplier: float = 1.5
     jitter: float = 0.1
     """Part of the delay by which it varies to both sides."""
     attempts: int | None = None

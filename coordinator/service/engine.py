@@ -19,6 +19,7 @@ from coordinator.protocol.facts import (
     Fact,
     GenerationGranted,
     JobClosed,
+    JobHalted,
 )
 from coordinator.protocol.state import Durable, JobState, restart
 from coordinator.protocol.values import Generation, JobName
@@ -36,6 +37,7 @@ _KILL_POINTS: dict[type[Fact], tuple[KillPoint, KillPoint]] = {
     CheckpointCompleted: (KillPoint.COORDINATOR_BEFORE_DECISION, KillPoint.COORDINATOR_AFTER_DECISION),
     CheckpointAborted: (KillPoint.COORDINATOR_BEFORE_ABORT, KillPoint.COORDINATOR_AFTER_ABORT),
     CheckpointSettled: (KillPoint.COORDINATOR_BEFORE_SETTLED, KillPoint.COORDINATOR_AFTER_SETTLED),
+    JobHalted: (KillPoint.COORDINATOR_BEFORE_SETTLED, KillPoint.COORDINATOR_AFTER_SETTLED),
     JobClosed: (KillPoint.COORDINATOR_BEFORE_CLOSE, KillPoint.COORDINATOR_AFTER_CLOSE),
 }
 

@@ -6,8 +6,13 @@ from coordinator.errors import ConfigurationError
 from coordinator.pipeline.restarts import NO_RESTART, Restart
 
 
-def test_delays_double_from_one_second_to_one_minute() -> None:
+def test_delays_grow_by_half_as_in_flink() -> None:
     steady = Restart(jitter=0.0)
+    assert [steady.delay(failures, random.Random(1)) for failures in (1, 2, 3)] == [1, 1.5, 2.25]
+
+
+def test_delays_grow_from_one_second_to_one_minute() -> None:
+    steady = Restart(jitter=0.0, multiplier=2.0)
     delays = [steady.delay(failures, random.Random(1)) for failures in range(1, 10)]
     assert delays == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
