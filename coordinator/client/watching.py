@@ -58,6 +58,10 @@ class WatchThread:
         except OncewardError as error:
             if not self._closed.is_set():
                 self._on_error(error)
+        except Exception as error:  # noqa: BLE001 - a driver without instructions must not live on
+            if not self._closed.is_set():
+                _log.exception("event=watch_failed")
+                self._on_error(OncewardError(f"The instructions could not be handled: {error!r}. Start the job again."))
 
     def _keep_watching(self) -> None:
         backoff, away_since = Backoff(), time.monotonic()

@@ -10,6 +10,32 @@ from types import FrameType, TracebackType
 from coordinator.errors import OncewardError
 
 
+class StopFlag:
+    """Like ``threading.Event``, and safe to set in a signal handler while the same thread waits: its lock may be taken
+    twice by one thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # on an RLock
+        self._set = False
+
+    def set(self) -> None:
+        with self._changed:
+            self._set = True
+            self._changed.notify_all()
+
+    def clear(self) -> None:
+        with self._changed:
+            self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float) -> bool:
+        """True as soon as it is set, False after ``timeout`` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._set, timeout)
+
+
 @contextlib.contextmanager
 def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """SIGINT and SIGTERM call ``stop``; a second one raises KeyboardInterrupt. Former handlers come back afterwards.

@@ -38,6 +38,8 @@ _IDLE_POLL = 0.05
 """Seconds between two looks for new data while a triggered checkpoint waits for some."""
 _IDLE_WAIT = 1.0
 """Seconds after which a checkpoint without new data is acknowledged unchanged; far below every timeout."""
+_SETTLE_LIMIT = 60.0
+"""Seconds that decided commits get after Spark is lost; what is left then is committed by the next generation."""
 _SWEEP_INTERVAL = 30.0
 """Seconds between sweeps of an idle job; a busy one sweeps in every checkpoint."""
 
@@ -94,7 +96,7 @@ class GenerationRun:
             # Only now: starting Spark takes seconds, and readers waited for what the recovery has ended.
             if not self._mailbox.stopping:
                 self._m.tasks.start()
-            self._restore()
+                self._restore()
             self._session.start_watch(self._mailbox.deliver)
             reason = self._loop()
         except BaseException as error:
@@ -191,10 +193,14 @@ class GenerationRun:
                     return CloseReason.STOPPED
             work = self._mailbox.next(0.1)
             if work is None:
-                self._require_spark()
+                if not self._mailbox.stopping:
+                    self._require_spark()
             elif work.abort is not None:
                 self._abandon(work.abort.checkpoint, work.abort.reason.value)
-            elif work.trigger is not None and not self._mailbox.stopping:
+            elif work.trigger is not None and (
+                not self._mailbox.stopping
+                or work.trigger.checkpoint in self._answers  # asked again by a new coordinator
+            ):
                 self._checkpoint(work.trigger)
 
     def _checkpoint(self, trigger: Trigger) -> None:
@@ -249,6 +255,9 @@ class GenerationRun:
             unchanged = plan.positions == positions
             self._finished = plan.finished and unchanged
             return Snapshot(positions=plan.positions, unchanged=unchanged), Snapshot(unchanged=unchanged)
+        self._mailbox.raise_error()
+        if self._mailbox.aborted(checkpoint):
+            raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before its Spark job began.")
         m.progress.began(checkpoint)
         began = time.monotonic()
         votes = m.tasks.run(generation=self._session.generation, checkpoint=checkpoint, plan=plan)
@@ -296,13 +305,18 @@ class GenerationRun:
         base, source, sink = self._answers[checkpoint]
         m = self._m
         for participant, snapshot in ((m.source.participant, source), (m.sink.participant, sink)):
-            answer = self._session.acknowledge(checkpoint, participant.name, base, snapshot)
+            try:
+                answer = self._session.acknowledge(checkpoint, participant.name, base, snapshot)
+            except CheckpointFailedError as error:  # too large: this participant's answer was not sent
+                self._session.decline(checkpoint, participant.name, _shorten(str(error)))
+                self._abandon(checkpoint, _shorten(str(error)))
+                return
             match answer.verdict:
                 case Verdict.ACCEPTED | Verdict.DUPLICATE:
                     pass
                 case Verdict.TOO_LATE if answer.decision is Decision.COMPLETED:
                     pass
-                case Verdict.TOO_LATE | Verdict.CONFLICT:
+                case Verdict.TOO_LATE | Verdict.CONFLICT if answer.decision is Decision.ABORTED:
                     self._abandon(checkpoint, answer.detail or answer.verdict.value)
                     return
                 case _:
@@ -329,7 +343,8 @@ class GenerationRun:
         self._abandon(checkpoint, _shorten(reason))
         if known is not None and not isinstance(known, CheckpointFailedError):
             raise known from error
-        self._require_spark()
+        if not self._mailbox.stopping:
+            self._require_spark()
 
     def _abandon(self, checkpoint: CheckpointId, reason: str) -> None:
         """Abort what a checkpoint that was decided against, or never acknowledged, has left open."""
@@ -350,6 +365,8 @@ class GenerationRun:
         self._m.tasks.cancel()
         self._settler.close(wait=not isinstance(error, KeyboardInterrupt))
         if not isinstance(error, (FencedError, CoordinatorLostError, KeyboardInterrupt)):
+            if (decided := self._mailbox.last_aborted()) is not None:
+                self._settler.forget(decided)
             with contextlib.suppress(Exception):  # whatever stays open is aborted by the next generation
                 self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
             self._session.abandon(reason)
@@ -357,8 +374,12 @@ class GenerationRun:
 
     def _require_spark(self) -> None:
         if not self._m.tasks.alive():
+            give_up = time.monotonic() + _SETTLE_LIMIT
+            while self._settler.unsettled() and time.monotonic() < give_up:
+                time.sleep(0.05)
             raise OncewardError(
-                "Spark's JVM is gone. What is decided is settled; the running checkpoint is aborted by the next start, "
+                "Spark's JVM is gone. What is decided is settled, now or by the next start; "
+                "the running checkpoint is aborted by the next start, "
                 "its records are read again. Start the program again."
             )
 

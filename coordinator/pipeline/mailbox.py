@@ -94,6 +94,11 @@ class Mailbox:
         with self._changed:
             return self._abort is not None and self._abort.checkpoint >= checkpoint
 
+    def last_aborted(self) -> CheckpointId | None:
+        """The newest checkpoint that is known to be decided against."""
+        with self._changed:
+            return self._abort.checkpoint if self._abort is not None else None
+
     def next(self, timeout: float) -> Work | None:
         """The next thing to do, or None after ``timeout`` seconds. Raises what another thread found."""
         with self._changed:

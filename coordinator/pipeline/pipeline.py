@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import random
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from coordinator.errors import (
     RefusedError,
 )
 from coordinator.pipeline import preflight
-from coordinator.pipeline.exits import exit_with_codes, stopping_on_signals
+from coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
 from coordinator.pipeline.generation import GenerationRun, Members
 from coordinator.pipeline.interfaces import JobContext, Sink, Source
 from coordinator.pipeline.journal import Journal
@@ -101,7 +100,7 @@ class Pipeline:
         self._state_dir = state_dir
         self._takeover = takeover
         self._adopt = adopt
-        self._stopping = threading.Event()
+        self._stopping = StopFlag()
         self._running: GenerationRun | None = None
 
     def stop(self) -> None:
@@ -119,6 +118,7 @@ class Pipeline:
         """
         exit_with_codes()
         with contextlib.ExitStack() as stack:
+            stack.callback(self._stopping.clear)
             context = JobContext(job=self._job, checkpoint_timeout=as_duration(self._settings.timeout))
             for participant in (self._source, self._sink):
                 stack.callback(participant.close)
@@ -190,22 +190,23 @@ class Pipeline:
                 adopt=self._adopt,
             )
             self._running = run
-            if self._stopping.is_set():
+            stopped = self._stopping.is_set()
+            if stopped:
                 run.stop()
             try:
                 return run.run()
             except _FINAL as error:
-                if isinstance(error, RefusedError) and self._stopping.is_set():
+                if isinstance(error, RefusedError) and self._stopping.is_set() and failures == 0:
                     return CloseReason.STOPPED  # it waited for another driver, and nothing was begun
                 raise
             except Exception as error:
                 fresh = run.completed_any or time.monotonic() - begun >= lasting
                 failures = 1 if fresh else failures + 1
                 delay = self._restart.delay(failures, chance)
-                if delay is None or not members.tasks.alive():
+                if delay is None or not members.tasks.alive() or stopped:
                     raise
                 if not isinstance(error, OncewardError):
                     _log.exception("generation failed unexpectedly")
                 _log.warning("restarting in %.1f s: %s", delay, error)
-                if self._stopping.wait(delay):
-                    return CloseReason.STOPPED
+                # stopped meanwhile: one more generation settles what is decided, without starting Spark
+                self._stopping.wait(delay)

@@ -33,15 +33,29 @@ _PER_CHECKPOINT = {
 }
 
 
+_REARRANGING = ("Union", "Coalesce", "CartesianProduct")
+"""Operators that change which partition a row is in without an exchange."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanFacts:
     """What the pipeline needs to know of a plan."""
 
     columns: tuple[str, ...]
     """Columns of the source that the plan uses."""
+    one_to_one: bool
+    """Each slot's rows come from the split of the same number and from no other."""
+    changing: bool
+    """The plan draws random numbers or reads the clock. Spark fixes seeds and times when it plans, so a plan used again
+    would repeat them: such a plan must be built anew too."""
     exchanges: bool
     """Rows move between partitions. Such a plan must be built anew for each checkpoint: Spark would reuse the shuffle
     files of the first run and return the old checkpoint's rows (measured on 2 cores)."""
+
+    @property
+    def reusable(self) -> bool:
+        """One DataFrame may serve many checkpoints."""
+        return not self.exchanges and not self.changing
 
 
 def examine(df: "DataFrame", source_columns: tuple[str, ...], *, per_checkpoint_operations: bool) -> PlanFacts:
@@ -51,7 +65,21 @@ def examine(df: "DataFrame", source_columns: tuple[str, ...], *, per_checkpoint_
         _refuse_per_checkpoint_operations(execution.analyzed())
     physical = execution.executedPlan().toString()
     _require_reader(physical)
-    return PlanFacts(columns=_columns_used(execution.optimizedPlan(), source_columns), exchanges="Exchange" in physical)
+    exchanges = "Exchange" in physical
+    return PlanFacts(
+        columns=_columns_used(execution.optimizedPlan(), source_columns),
+        one_to_one=not exchanges and not any(word in physical for word in _REARRANGING),
+        changing=_is_changing(execution.analyzed()),
+        exchanges=exchanges,
+    )
+
+
+def _is_changing(analyzed: Any) -> bool:
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    clock = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    return not analyzed.deterministic() or bool(analyzed.containsPattern(clock))
 
 
 def _refuse_per_checkpoint_operations(analyzed: Any) -> None:

@@ -55,7 +55,7 @@ class SparkTasks:
         self._sink = sink
         self._transform = transform
         self._spark = spark
-        self._made = spark is None
+        self._made = False
         self._embedded = embedded
         self._per_checkpoint_operations = per_checkpoint_operations
         self._checkpoint_job: CheckpointJob | None = None
@@ -66,7 +66,7 @@ class SparkTasks:
             return
         if self._spark is None:
             with _our_handlers_kept():
-                self._spark = make_session(self._job)
+                self._spark, self._made = make_session(self._job)
             preflight.require_safe(self._job, check_session(self._spark, embedded=self._embedded))
         ship(self._spark)
         checkpoint_job = CheckpointJob(

@@ -11,6 +11,7 @@ from coordinator.errors import HaltedError, OncewardError
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.interfaces import Committer, Sink, Source
 from coordinator.pipeline.journal import Journal
+from coordinator.protocol.answers import Verdict
 from coordinator.protocol.values import CheckpointId, Claim, Committable, Document, Outcome, Settlement
 
 _log = logging.getLogger("onceward.pipeline")
@@ -52,7 +53,9 @@ class Settler:
         """Remember what to commit if ``checkpoint`` is completed."""
         with self._lock:
             self._work[checkpoint] = (committables, positions)
-            for old in [known for known in self._work if known < checkpoint - 100]:
+            # Only what can never be committed or aborted again: an idle job burns an id each second while the brokers
+            # may take minutes to answer for the last checkpoint that wrote something.
+            for old in [c for c, (held, _) in self._work.items() if c < checkpoint and (c <= self.settled or not held)]:
                 del self._work[old]
 
     def forget(self, checkpoint: CheckpointId) -> None:
@@ -121,7 +124,12 @@ class Settler:
             kill_point(KillPoint.DRIVER_AFTER_END_TXN)
             self._settlements = {checkpoint: self._named(settlements, committables)}
         settlements = self._settlements[checkpoint]
-        self._session.settle(checkpoint, self._sink.participant.name, settlements)
+        answer = self._session.settle(checkpoint, self._sink.participant.name, settlements)
+        if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE, Verdict.TOO_LATE):
+            raise OncewardError(
+                f"The coordinator refused the outcomes of checkpoint {checkpoint}: {answer.verdict.value}: "
+                f"{answer.detail}. What Kafka has committed stays committed; the next generation reports it again."
+            )
         if any(settlement.outcome is not Outcome.COMMITTED for settlement in settlements):
             raise HaltedError(_halt_message(checkpoint, settlements))
         kill_point(KillPoint.DRIVER_AFTER_SETTLE)

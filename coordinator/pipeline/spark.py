@@ -38,10 +38,17 @@ _DEFAULTS = {
 }
 
 
-def make_session(job: str) -> "SparkSession":
-    """A session with our defaults. What spark-submit or spark-defaults.conf say is left as it is."""
+def make_session(job: str) -> "tuple[SparkSession, bool]":
+    """A session, and whether it was made here and must be stopped here.
+
+    One that runs in this process already belongs to somebody: it is used as it is. Else one is made with our defaults;
+    what spark-submit or spark-defaults.conf say is left as it is.
+    """
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate(), False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = _given_configuration()
     builder = SparkSession.builder
@@ -53,7 +60,7 @@ def make_session(job: str) -> "SparkSession":
     for key, value in {**_DEFAULTS, **_unix_sockets()}.items():
         if not given.contains(key):
             builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return builder.getOrCreate(), True
 
 
 def _unix_sockets() -> dict[str, str]:

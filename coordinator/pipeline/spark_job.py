@@ -73,7 +73,7 @@ class CheckpointJob:
         """The splits that made each slot: one where the plan moves no rows, else all of them."""
         if self._built is None:
             raise CheckpointFailedError("No Spark job was built. Nothing was written.")
-        if not self._built[2].exchanges and slots == len(plan.splits):
+        if self._built[2].one_to_one and slots == len(plan.splits):
             return [[split] for split in plan.splits]
         return [list(plan.splits)] * slots
 
@@ -83,13 +83,13 @@ class CheckpointJob:
             self._spark.sparkContext.cancelJobGroup(self._group)
 
     def _build(self, splits: int) -> "tuple[DataFrame, plans.PlanFacts, int | None]":
-        if self._built is not None and self._built[0] == splits and not self._built[2].exchanges:
+        if self._built is not None and self._built[0] == splits and self._built[2].reusable:
             return self._built[1:]
         numbers = self._spark.range(0, splits, 1, max(1, splits))
         if self._transform is None:
             columns = tuple(column for column in _COPIED if column in self._source_columns)
             df = numbers.mapInArrow(copying(self._source.read(), self._sink.write(), columns), VOTE_SCHEMA)
-            facts = plans.PlanFacts(columns=columns, exchanges=False)
+            facts = plans.PlanFacts(columns=columns, one_to_one=True, changing=False, exchanges=False)
         else:
             source = numbers.mapInArrow(reading(self._source.read()), self._source.schema)
             prepared = self._sink.prepare(self._transform(source))

@@ -31,6 +31,6 @@ def topics(kafka: LocalKafka, request: pytest.FixtureRequest) -> Topics:
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """One session for all tests that run a pipeline in this process."""
-    session = make_session("tests")
+    session, _ = make_session("tests")
     yield session
     session.stop()

@@ -238,3 +238,23 @@ def test_a_lost_transaction_halts_the_job_and_names_its_records(bench: Bench, mo
     with pytest.raises(HaltedError):  # durable: the next start does not forget it
         bench.pipeline().run()
     assert not [e for e in map(json.loads, events.read_text().splitlines()) if e["event"] == "settled"]
+
+
+def test_random_values_are_drawn_anew_in_each_checkpoint(bench: Bench) -> None:
+    """Spark fixes seeds when it plans: a plan used again would give other records the same ids."""
+    bench.fill(0, 100)
+    bench.pipeline(
+        lambda df: df.select("key", F.expr("uuid()").alias("value")), source={"max_offsets_per_checkpoint": 60}
+    ).run()
+    drawn = bench.topics.values(bench.sink)
+    assert len(drawn) == 300
+    assert len(set(drawn)) == 300
+
+
+def test_a_pipeline_can_run_again_after_it_was_stopped(bench: Bench) -> None:
+    bench.fill(0, 10)
+    pipeline = bench.pipeline()
+    pipeline.stop()
+    assert pipeline.run() is CloseReason.STOPPED
+    assert pipeline.run() is CloseReason.FINISHED
+    assert_exactly_once(bench.topics, bench.source, bench.sink)
