@@ -8,7 +8,9 @@ def test_a_signal_handler_may_set_it_while_its_own_thread_waits() -> None:
     flag = StopFlag()
     former = signal.signal(signal.SIGUSR1, lambda *_: flag.set())
     try:
-        threading.Timer(0.05, signal.raise_signal, [signal.SIGUSR1]).start()
+        main = threading.main_thread().ident
+        assert main is not None
+        threading.Timer(0.05, signal.pthread_kill, [main, signal.SIGUSR1]).start()
         assert flag.wait(60)
     finally:
         signal.signal(signal.SIGUSR1, former)
