@@ -68,7 +68,7 @@ class SparkTasks:
             with _our_handlers_kept():
                 self._spark, self._made = make_session(self._job)
             preflight.require_safe(self._job, check_session(self._spark, embedded=self._embedded))
-        ship(self._spark)
+        ship(self._spark, tuple(type(part).__module__ for part in (self._source.read(), self._sink.write())))
         checkpoint_job = CheckpointJob(
             spark=self._spark,
             job=self._job,

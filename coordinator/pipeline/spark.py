@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ _PROBED_MODULES = (
     "coordinator.pipeline.tasks",
     "coordinator.killpoints",
 )
+
+_LEAST_VERSIONS = {"confluent_kafka": "2.16.1", "pyarrow": "15"}
+"""What executors need, as in pyproject.toml."""
 
 _SOCKET_PATH_BYTES = 104
 """The shortest limit of the systems that Spark runs on (macOS; Linux has 108)."""
@@ -135,8 +139,12 @@ def _check_configuration(conf: Any, *, embedded: bool) -> list[Finding]:
     return findings
 
 
-def ship(spark: "SparkSession") -> None:
-    """Send our modules to all executors, then run one task that proves which code and which libraries they have."""
+def ship(spark: "SparkSession", modules: tuple[str, ...] = ()) -> None:
+    """Send our modules to all executors, then run one task that proves which code and which libraries they have.
+
+    ``modules`` are where reader and writer come from: a user's own folder ``sinks`` would win over what is shipped.
+    Raises PreflightError with everything that is missing, too old, or other code than here.
+    """
     context: Any = spark.sparkContext
     # the session's own directory: executors fetch the archive from it as long as the session lives
     archive = Path(context._temp_dir) / f"onceward-{_digest_of_sources()[:12]}.zip"
@@ -145,10 +153,11 @@ def ship(spark: "SparkSession") -> None:
             for name, source in _sources():
                 file.writestr(name, source)
         context.addPyFile(str(archive))
-    expected = {name: _digest(name) for name in _PROBED_MODULES}
+    ours = tuple(module for module in modules if module.split(".")[0] in SHIPPED_PACKAGES)
+    expected = {name: _digest(name) for name in (*_PROBED_MODULES, *ours)}
     parallelism = max(1, context.defaultParallelism)
     numbers = context.parallelize(range(parallelism), parallelism)
-    probes = numbers.mapPartitions(_probe_task(_PROBED_MODULES)).collect()
+    probes = numbers.mapPartitions(_probe_task(tuple(_LEAST_VERSIONS), tuple(expected))).collect()
     problems = sorted({problem for probe in probes for problem in _problems(probe, expected)})
     if problems:
         raise PreflightError(
@@ -159,7 +168,7 @@ def ship(spark: "SparkSession") -> None:
         )
 
 
-def _probe_task(modules: tuple[str, ...]) -> Any:
+def _probe_task(libraries: tuple[str, ...], modules: tuple[str, ...]) -> Any:
     # Defined inside a function so that it is pickled by value: it must run where our modules may be missing.
     def probe(_: Iterator[int]) -> Iterator[dict[str, str]]:
         import hashlib
@@ -167,7 +176,7 @@ def _probe_task(modules: tuple[str, ...]) -> Any:
         from importlib import import_module
 
         found = {"python": ".".join(platform.python_version_tuple()[:2])}
-        for name in ("confluent_kafka", "pyarrow"):
+        for name in libraries:
             try:
                 found[name] = str(import_module(name).__version__)
             except Exception as error:  # noqa: BLE001 - whatever keeps a module from loading is the answer
@@ -186,14 +195,21 @@ def _probe_task(modules: tuple[str, ...]) -> Any:
 
 
 def _problems(probe: dict[str, str], expected: dict[str, str]) -> Iterator[str]:
-    for library in ("confluent_kafka", "pyarrow"):
+    for library, least in _LEAST_VERSIONS.items():
         if probe[library].startswith("missing"):
             yield f"{library} is {probe[library]}"
+        elif _release(probe[library]) < _release(least):
+            yield f"{library} is {probe[library]}, at least {least} is needed"
     for name, digest in expected.items():
         if probe[name].startswith("missing"):
             yield f"{name} is {probe[name]}"
         elif probe[name] != digest:
             yield f"{name} comes from {probe[f'file of {name}']}, which is other code than the driver's"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: ``2.16.1rc1`` -> (2, 16, 1)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:

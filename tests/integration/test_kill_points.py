@@ -178,8 +178,38 @@ def test_the_coordinator_dies_at_every_kill_point_under_a_running_job(topics: To
         assert_exactly_once(topics, source, sink)
 
 
+@pytest.mark.parametrize("point", [KillPoint.COORDINATOR_BEFORE_ABORT, KillPoint.COORDINATOR_AFTER_ABORT])
+def test_the_coordinator_dies_while_it_decides_against_a_checkpoint(
+    topics: Topics, job: str, tmp_path: Path, point: KillPoint
+) -> None:
+    source = topics.create("in", 3)
+    sink = topics.create("out", 3, config={"max.message.bytes": "2000"})
+    fill(topics, source, 100)
+    topics.fill(source, [b"x" * 5000], partition=1, key=b"key-1")
+    address = free_address()
+    with world(
+        tmp_path,
+        job=job,
+        servers=topics.servers,
+        source=source,
+        sink=sink,
+        coordinator=address,
+        source_options={"start": "earliest", "end": "latest"},
+        settings=QUICK,
+        sparkless=True,
+    ) as here:
+        coordinator = here.coordinator(address, kill_at=[f"{point}:1"])
+        driver = here.driver()
+        here.wait_for_kill(point, 1, coordinator)
+        assert topics.read(sink) == [], "something of an aborted checkpoint is visible"
+        topics.configure(sink, {"max.message.bytes": "100000"})
+        here.coordinator(address)
+        assert driver.wait() == 0, driver.tail()
+        assert_exactly_once(topics, source, sink)
+
+
 def test_every_kill_point_is_covered() -> None:
-    """The points above and the coordinator's abort, which tests/unit/service kills at, are the whole registry."""
+    """The points above are the whole registry."""
     covered = {
         *DRIVER_POINTS,
         *TASK_POINTS,

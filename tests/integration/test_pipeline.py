@@ -258,3 +258,12 @@ def test_a_pipeline_can_run_again_after_it_was_stopped(bench: Bench) -> None:
     assert pipeline.run() is CloseReason.STOPPED
     assert pipeline.run() is CloseReason.FINISHED
     assert_exactly_once(bench.topics, bench.source, bench.sink)
+
+
+def test_the_callers_spark_configuration_is_left_as_it_was(bench: Bench) -> None:
+    bench.fill(0, 10)
+    context = bench.spark.sparkContext
+    before = (sorted(context.getConf().getAll()), dict(bench.spark.conf.getAll))
+    bench.pipeline(lambda df: df.select("key", "value")).run()
+    assert (sorted(context.getConf().getAll()), dict(bench.spark.conf.getAll)) == before
+    assert bench.spark.range(3).count() == 3, "the session still works"

@@ -42,6 +42,9 @@ def test_executors_without_a_library_or_with_other_code_are_refused_by_name() ->
     expected = {"coordinator.pipeline.executor": "a", "sinks.kafka.writer": "b"}
     right = {"confluent_kafka": "2.16.1", "pyarrow": "26.0.1", **expected}
     assert list(_problems(right, expected)) == []
+    assert list(_problems({**right, "confluent_kafka": "2.3.0"}, expected)) == [
+        "confluent_kafka is 2.3.0, at least 2.16.1 is needed"
+    ]
     wrong = {
         **right,
         "pyarrow": "missing: no module",
