@@ -20,7 +20,7 @@ from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from coordinator.pipeline.progress import Progress
 from coordinator.pipeline.running import Tasks
 from coordinator.pipeline.settler import Settler
-from coordinator.protocol.answers import Decision, Trigger, Verdict
+from coordinator.protocol.answers import Abort, Decision, Trigger, Verdict
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
@@ -78,7 +78,7 @@ class GenerationRun:
         self._settler: Settler
         self._positions: dict[CheckpointId, Document] = {}
         self._answers: dict[CheckpointId, tuple[CheckpointId, Snapshot, Snapshot]] = {}
-        self._last_run = CheckpointId(0)
+        self._last_run = NO_CHECKPOINT
         self._last_sweep = time.monotonic()
         self._finished = False
         self.completed_any = False
@@ -140,7 +140,7 @@ class GenerationRun:
         """Abort the undecided, commit what was completed, restore positions; in this order."""
         m, completed = self._m, self._session.grant.completed
         m.sink.begin_generation(self._session.generation)
-        last_settled = CheckpointId(0)
+        last_settled = NO_CHECKPOINT
         to_commit: tuple[Committable, ...] = ()
         if completed is not None:
             last_settled = completed.id if completed.settled else completed.base
@@ -157,8 +157,7 @@ class GenerationRun:
             self._settler.expect(completed.id, to_commit, self._positions[completed.id])
             self._settler.complete(completed.id)
             settled = completed.id
-            while not self._mailbox.wait(lambda: self._settler.settled >= settled, 1.0):
-                pass
+            self._mailbox.wait(lambda: self._settler.settled >= settled, None)
         kill_point(KillPoint.DRIVER_AFTER_RECOVERY_COMMIT)
         m.journal.tell(
             "recovered",
@@ -191,17 +190,15 @@ class GenerationRun:
                     return CloseReason.FINISHED
                 if self._mailbox.stopping:
                     return CloseReason.STOPPED
-            work = self._mailbox.next(0.1)
-            if work is None:
-                if not self._mailbox.stopping:
+            match self._mailbox.next(0.1):
+                case Abort(checkpoint=checkpoint, reason=reason):
+                    self._abandon(checkpoint, reason.value)
+                case Trigger() as trigger:
+                    # a stopping driver begins nothing, but a new coordinator may have to ask for its answers again
+                    if not self._mailbox.stopping or trigger.checkpoint in self._answers:
+                        self._checkpoint(trigger)
+                case None if not self._mailbox.stopping:
                     self._require_spark()
-            elif work.abort is not None:
-                self._abandon(work.abort.checkpoint, work.abort.reason.value)
-            elif work.trigger is not None and (
-                not self._mailbox.stopping
-                or work.trigger.checkpoint in self._answers  # asked again by a new coordinator
-            ):
-                self._checkpoint(work.trigger)
 
     def _checkpoint(self, trigger: Trigger) -> None:
         checkpoint, base = trigger.checkpoint, trigger.base

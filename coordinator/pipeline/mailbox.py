@@ -2,25 +2,16 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from coordinator.errors import HaltedError, OncewardError
 from coordinator.protocol.answers import Abort, Complete, Fail, Halt, Instruction, Stop, Trigger
-from coordinator.protocol.values import CheckpointId
+from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId
 
-__all__ = ["GenerationFailedError", "Mailbox", "Work"]
+__all__ = ["GenerationFailedError", "Mailbox"]
 
 
 class GenerationFailedError(OncewardError):
     """This generation cannot go on; the next one can."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What the main thread should do next; at most one of the fields is set, none = leave."""
-
-    trigger: Trigger | None = None
-    abort: Abort | None = None
 
 
 class Mailbox:
@@ -33,7 +24,7 @@ class Mailbox:
         self._on_interrupt = on_interrupt
         self._trigger: Trigger | None = None
         self._abort: Abort | None = None
-        self._handled_abort = CheckpointId(0)
+        self._handled_abort = NO_CHECKPOINT
         self._running: CheckpointId | None = None
         self._stop = False
         self._error: OncewardError | None = None
@@ -99,22 +90,19 @@ class Mailbox:
         with self._changed:
             return self._abort.checkpoint if self._abort is not None else None
 
-    def next(self, timeout: float) -> Work | None:
+    def next(self, timeout: float) -> Trigger | Abort | None:
         """The next thing to do, or None after ``timeout`` seconds. Raises what another thread found."""
         with self._changed:
             self._changed.wait_for(self._has_work, timeout)
             self.raise_error()
             if self._abort is not None and self._abort.checkpoint > self._handled_abort:
                 self._handled_abort = self._abort.checkpoint
-                return Work(abort=self._abort)
-            if self._trigger is not None:
-                work = Work(trigger=self._trigger)
-                self._trigger = None
-                return work
-            return None
+                return self._abort
+            trigger, self._trigger = self._trigger, None
+            return trigger
 
-    def wait(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Wait until ``done()``; woken by every change. Raises what another thread found."""
+    def wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until ``done()``, for ever when ``timeout`` is None. Raises what another thread found."""
         with self._changed:
             result = self._changed.wait_for(lambda: self._error is not None or done(), timeout)
             self.raise_error()

@@ -12,7 +12,7 @@ from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.interfaces import Committer, Sink, Source
 from coordinator.pipeline.journal import Journal
 from coordinator.protocol.answers import Verdict
-from coordinator.protocol.values import CheckpointId, Claim, Committable, Document, Outcome, Settlement
+from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, Claim, Committable, Document, Outcome, Settlement
 
 _log = logging.getLogger("onceward.pipeline")
 
@@ -44,7 +44,7 @@ class Settler:
         self._submitted: set[CheckpointId] = set()
         self._settlements: dict[CheckpointId, tuple[Settlement, ...]] = {}
         self._closing = threading.Event()
-        self.settled = CheckpointId(0)
+        self.settled = NO_CHECKPOINT
         """The newest checkpoint that is settled, or had nothing to settle."""
 
     def expect(

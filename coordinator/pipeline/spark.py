@@ -147,10 +147,11 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = ()) -> None:
     """
     context: Any = spark.sparkContext
     # the session's own directory: executors fetch the archive from it as long as the session lives
-    archive = Path(context._temp_dir) / f"onceward-{_digest_of_sources()[:12]}.zip"
+    sources = dict(_sources())
+    archive = Path(context._temp_dir) / f"onceward-{_digest_of(sources)[:12]}.zip"
     if not archive.exists():
         with zipfile.ZipFile(archive, "w") as file:
-            for name, source in _sources():
+            for name, source in sources.items():
                 file.writestr(name, source)
         context.addPyFile(str(archive))
     ours = tuple(module for module in modules if module.split(".")[0] in SHIPPED_PACKAGES)
@@ -220,9 +221,9 @@ def _sources() -> Iterator[tuple[str, bytes]]:
             yield f"{package}/{path.relative_to(root).as_posix()}", path.read_bytes()
 
 
-def _digest_of_sources() -> str:
+def _digest_of(sources: dict[str, bytes]) -> str:
     total = hashlib.sha256()
-    for name, source in _sources():
+    for name, source in sources.items():
         total.update(name.encode() + b"\0" + source)
     return total.hexdigest()
 

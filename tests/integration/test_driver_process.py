@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,72 +69,60 @@ def test_a_lost_jvm_ends_the_driver_with_a_clear_message(topics: Topics, job: st
 
 
 @pytest.fixture
-def running(topics: Topics, job: str, tmp_path: Path) -> World:
+def running(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
     source, sink = topics.create("in", 2), topics.create("out", 2)
     address = free_address()
-    return World(
+    with world(
         tmp_path,
-        {
-            "job": job,
-            "servers": topics.servers,
-            "source": source,
-            "sink": sink,
-            "coordinator": address,
-            "source_options": {"start": "earliest"},
-            "settings": QUICK,
-            "sparkless": True,
-        },
-    )
+        job=job,
+        servers=topics.servers,
+        source=source,
+        sink=sink,
+        coordinator=address,
+        source_options={"start": "earliest"},
+        settings=QUICK,
+        sparkless=True,
+    ) as made:
+        yield made
 
 
 def test_a_second_driver_waits_and_is_refused_while_the_first_is_alive(running: World, topics: Topics) -> None:
-    try:
-        running.coordinator(running.spec["coordinator"])
-        fill(topics, running.spec["source"], 0, 100)
-        first = running.driver()
-        wait_for_output(topics, running.spec["sink"], 100, first)
-        second = running.driver()
-        assert second.wait() == 2, second.tail()
-        assert "living driver" in second.tail()
-        fill(topics, running.spec["source"], 100, 100)
-        wait_for_output(topics, running.spec["sink"], 200, first)
-        assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
-    finally:
-        running.end()
+    running.coordinator(running.spec["coordinator"])
+    fill(topics, running.spec["source"], 0, 100)
+    first = running.driver()
+    wait_for_output(topics, running.spec["sink"], 100, first)
+    second = running.driver()
+    assert second.wait() == 2, second.tail()
+    assert "living driver" in second.tail()
+    fill(topics, running.spec["source"], 100, 100)
+    wait_for_output(topics, running.spec["sink"], 200, first)
+    assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
 
 
 def test_a_driver_that_is_taken_over_changes_nothing_more_and_ends_with_5(running: World, topics: Topics) -> None:
-    try:
-        running.coordinator(running.spec["coordinator"])
-        fill(topics, running.spec["source"], 0, 100)
-        first = running.driver()
-        wait_for_output(topics, running.spec["sink"], 100, first)
-        running.spec["takeover"] = True
-        second = running.driver()
-        assert first.wait() == 5, first.tail()
-        fill(topics, running.spec["source"], 100, 100)
-        wait_for_output(topics, running.spec["sink"], 200, second)
-        assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
-    finally:
-        running.end()
+    running.coordinator(running.spec["coordinator"])
+    fill(topics, running.spec["source"], 0, 100)
+    first = running.driver()
+    wait_for_output(topics, running.spec["sink"], 100, first)
+    running.spec["takeover"] = True
+    second = running.driver()
+    assert first.wait() == 5, first.tail()
+    fill(topics, running.spec["source"], 100, 100)
+    wait_for_output(topics, running.spec["sink"], 200, second)
+    assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
 
 
 def test_an_idle_job_keeps_its_positions_however_many_checkpoints_are_unchanged(running: World, topics: Topics) -> None:
-    try:
-        running.spec["settings"] = {"interval": "0s", "timeout": "100ms"}
-        running.coordinator(running.spec["coordinator"])
-        fill(topics, running.spec["source"], 0, 100)
-        driver = running.driver()
-        wait_for_output(topics, running.spec["sink"], 100, driver)
-        with OperatorClient(running.spec["coordinator"]) as operator:
-            wait_until(
-                lambda: operator.jobs()[0].last_checkpoint > 60 or not driver.running, "60 idle checkpoints", 120
-            )
-        fill(topics, running.spec["source"], 100, 100)
-        wait_for_output(topics, running.spec["sink"], 200, driver)
-        assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
-    finally:
-        running.end()
+    running.spec["settings"] = {"interval": "0s", "timeout": "100ms"}
+    running.coordinator(running.spec["coordinator"])
+    fill(topics, running.spec["source"], 0, 100)
+    driver = running.driver()
+    wait_for_output(topics, running.spec["sink"], 100, driver)
+    with OperatorClient(running.spec["coordinator"]) as operator:
+        wait_until(lambda: operator.jobs()[0].last_checkpoint > 60 or not driver.running, "60 idle checkpoints", 120)
+    fill(topics, running.spec["source"], 100, 100)
+    wait_for_output(topics, running.spec["sink"], 200, driver)
+    assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
 
 
 def test_an_unreachable_broker_is_one_clear_error_and_nothing_is_half_started(job: str, tmp_path: Path) -> None:

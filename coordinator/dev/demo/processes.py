@@ -18,7 +18,6 @@ __all__ = ["OURS", "Child"]
 
 OURS = str(Path(coordinator.__file__).parents[1])
 """Where our packages are, for children that run somewhere else."""
-_KILLED = 128 + signal.SIGKILL
 
 
 class Child:
@@ -43,11 +42,6 @@ class Child:
     def exit_code(self) -> int | None:
         """None while it runs; 128 + n after signal n."""
         return self._keeper.poll()
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether it died by SIGKILL."""
-        return self.exit_code in (_KILLED, -signal.SIGKILL)
 
     def terminate(self, limit_s: float) -> int:
         """SIGTERM, wait up to the limit, SIGKILL what is left; its exit code."""

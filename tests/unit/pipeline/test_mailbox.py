@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from coordinator.errors import FencedError, HaltedError
-from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox, Work
+from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from coordinator.protocol.answers import Abort, Complete, Fail, Halt, Stop, Trigger
 from coordinator.protocol.facts import AbortReason
 from coordinator.protocol.values import CheckpointId
@@ -33,7 +33,7 @@ def test_a_trigger_wakes_the_main_thread() -> None:
     driver = Driver()
     timer = threading.Timer(0.01, driver.mailbox.deliver, [trigger(3)])
     timer.start()
-    assert driver.mailbox.next(30) == Work(trigger=trigger(3))
+    assert driver.mailbox.next(30) == trigger(3)
     assert driver.mailbox.next(0) is None
 
 
@@ -41,14 +41,14 @@ def test_an_abort_that_overtakes_its_trigger_ends_it() -> None:
     driver = Driver()
     driver.mailbox.deliver(trigger(3))
     driver.mailbox.deliver(abort(3))
-    assert driver.mailbox.next(0) == Work(abort=abort(3))
+    assert driver.mailbox.next(0) == abort(3)
     assert driver.mailbox.next(0) is None
 
 
 def test_a_repeated_abort_is_handled_once_and_is_not_forgotten() -> None:
     driver = Driver()
     driver.mailbox.deliver(abort(3))
-    assert driver.mailbox.next(0) == Work(abort=abort(3))
+    assert driver.mailbox.next(0) == abort(3)
     driver.mailbox.deliver(abort(3))
     assert driver.mailbox.next(0) is None
     assert driver.mailbox.aborted(CheckpointId(3))
