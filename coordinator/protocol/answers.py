@@ -1,11 +1,19 @@
 """What a call is told, and what a driver is instructed to do."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
 from coordinator.protocol.facts import AbortReason, Fact
-from coordinator.protocol.values import CheckpointId, CompletedCheckpoint, Generation, Participant
+from coordinator.protocol.requests import Request
+from coordinator.protocol.values import (
+    CheckpointId,
+    CompletedCheckpoint,
+    Generation,
+    Participant,
+    ParticipantName,
+)
 
 
 class Verdict(StrEnum):
@@ -18,6 +26,8 @@ class Verdict(StrEnum):
     """Said before with other content; the checkpoint is aborted."""
     TOO_LATE = "too_late"
     """The checkpoint is decided; ``decision`` says how."""
+    EXPIRED = "expired"
+    """The checkpoint was aborted because it was not acknowledged in time."""
     FENCED = "fenced"
     """A newer generation owns the job, or this one was ended."""
     WRONG_BASE = "wrong_base"
@@ -32,6 +42,8 @@ class Verdict(StrEnum):
     """Cannot be granted as asked; ``detail`` says what to change."""
     HALTED = "halted"
     """The job is halted until a person decides; ``detail`` says why."""
+    QUEUE_FULL = "queue_full"
+    """Too many requests of people wait for this job; ask again when some have ended."""
 
 
 class Decision(StrEnum):
@@ -53,6 +65,8 @@ class Answer:
     """Seconds, for BUSY."""
     grant: "Grant | None" = None
     """For an accepted OpenJob."""
+    request: Request | None = None
+    """For a RequestCheckpoint that is known: what became of it so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +77,8 @@ class Grant:
     generation: Generation
     completed: CompletedCheckpoint | None
     """Restore its positions; commit its committables unless it is settled."""
+    lost: Mapping[ParticipantName, frozenset[int]]
+    """Slots of ``completed`` that are proved lost: not to be committed, a :class:`Replay` will be wanted."""
     former_participants: tuple[Participant, ...]
     lease: float
     """Seconds."""
@@ -74,6 +90,8 @@ class Trigger:
 
     checkpoint: CheckpointId
     base: CheckpointId
+    at_once: bool = False
+    """A person waits for it or for the next one: do not wait for data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +99,22 @@ class Complete:
     """Commit what was pre-committed for this checkpoint and report the outcomes."""
 
     checkpoint: CheckpointId
+    amendment: int = 0
+    """Which committables: those of the acknowledgement, or the last that replaced them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Write these lost slots again from the same ranges and say so with Amend, or decline the checkpoint.
+
+    Comes after the abort of every later checkpoint, which must be confirmed before the first record is written.
+    """
+
+    checkpoint: CheckpointId
+    participant: ParticipantName
+    slots: frozenset[int]
+    amendment: int
+    """The checkpoint's amendment now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +128,12 @@ class Abort:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Leave after settling."""
+    """Finish what runs and leave after settling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancel:
+    """Stop what runs and leave after settling what is decided."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +150,7 @@ class Halt:
     reason: str
 
 
-Instruction: TypeAlias = Trigger | Complete | Abort | Stop | Fail | Halt
+Instruction: TypeAlias = Trigger | Complete | Abort | Replay | Stop | Cancel | Fail | Halt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,3 +162,20 @@ class Ready:
 
     answer: Answer
     facts: tuple[Fact, ...] = ()
+    note: "Note | None" = None
+    """For the history: a call that changed nothing. It need not be durable before the answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """A call that was not accepted, for people. Never read by the protocol."""
+
+    what: str
+    """The event's name, for example ``Acknowledge``."""
+    verdict: Verdict
+    generation: Generation
+    """The one that the caller named; 0 where none is named."""
+    checkpoint: CheckpointId
+    """0 where none is named."""
+    participant: str
+    detail: str

@@ -6,41 +6,69 @@ from coordinator.protocol.answers import Answer, Decision, Ready, Verdict
 from coordinator.protocol.events import Acknowledge, Decline
 from coordinator.protocol.facts import (
     AbortReason,
-    CheckpointAborted,
     CheckpointCompleted,
     CheckpointTriggered,
     CheckpointUnchanged,
+    EndingRequested,
     Fact,
-    JobStatus,
+    GenerationFailed,
+    RequestEnded,
 )
-from coordinator.protocol.opening import fenced, owns
-from coordinator.protocol.state import JobState, PendingCheckpoint
-from coordinator.protocol.values import CheckpointId, CompletedCheckpoint, Participant, ParticipantName, Role, Snapshot
+from coordinator.protocol.opening import Step, against, fail_requests, fenced, moved, owns
+from coordinator.protocol.requests import Ending, Request, RequestState
+from coordinator.protocol.state import JobState, PendingCheckpoint, record
+from coordinator.protocol.status import JobStatus, Transition
+from coordinator.protocol.values import (
+    NO_CHECKPOINT,
+    CheckpointId,
+    CheckpointKind,
+    Participant,
+    ParticipantName,
+    Role,
+    Snapshot,
+)
 
-Step = tuple[JobState, tuple[Fact, ...]]
+
+def due(state: JobState) -> float | None:
+    """When the next checkpoint may be triggered: 0 when a person waits for one, None when nothing leads to one."""
+    session, durable = state.session, state.durable
+    if (
+        session is None
+        or session.stream_lost_at is not None
+        or durable.pending is not None
+        or durable.replaying
+        or durable.status is not JobStatus.RUNNING
+    ):
+        return None
+    if durable.next_request is not None:
+        return 0.0
+    if durable.settings.interval is None and durable.base != NO_CHECKPOINT:
+        return None  # the first one holds the start positions and is taken in any case
+    paused_until = 0.0
+    if state.completed_at is not None:
+        paused_until = state.completed_at + durable.settings.seconds("min_pause")
+    return max(state.next_trigger, paused_until)
 
 
 def trigger(state: JobState, now: float) -> Step:
     """Burn the next id when a checkpoint is due and there is somebody to run it."""
-    session = state.session
-    if (
-        session is None
-        or session.stream_lost_at is not None
-        or state.pending is not None
-        or state.failed is not None
-        or state.durable.status is not JobStatus.RUNNING
-        or state.durable.stop_requested
-        or now < state.next_trigger
-    ):
+    since = due(state)
+    if since is None or now < since:
         return state, ()
-    checkpoint = CheckpointId(state.durable.last_id + 1)
-    state = replace(
-        state,
-        pending=PendingCheckpoint(id=checkpoint, base=state.base, started=now),
-        next_trigger=now + state.durable.settings.seconds("interval"),
-    ).remember(last_id=checkpoint, pending=(checkpoint, state.base))
-    fact = CheckpointTriggered(checkpoint=checkpoint, base=state.base, generation=state.durable.generation)
-    return state, (fact,)
+    durable, request = state.durable, state.durable.next_request
+    if request is not None:
+        since = state.asked.get(request.id, now)
+    fact = CheckpointTriggered(
+        checkpoint=CheckpointId(durable.last_id + 1),
+        base=durable.base,
+        generation=durable.generation,
+        kind=request.kind if request is not None else CheckpointKind.CHECKPOINT,
+        request=request.id if request is not None else None,
+        waited=now - since,
+    )
+    interval = durable.settings.seconds("interval") if durable.settings.interval is not None else 0.0
+    state = replace(state, pending=PendingCheckpoint(started=now), next_trigger=now + interval)
+    return record(state, (fact,)), (fact,)
 
 
 def acknowledge(state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
@@ -49,8 +77,8 @@ def acknowledge(state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
     participant = _participant(state, event.participant)
     if participant is None:
         return state, _unknown_participant(event.participant)
-    pending = state.pending
-    if pending is None or pending.id != event.checkpoint:
+    pending, known = state.durable.pending, state.pending
+    if pending is None or known is None or pending.id != event.checkpoint:
         return state, _decided(state, event.checkpoint, event.participant, event.snapshot)
     if event.base != pending.base:
         detail = f"checkpoint {pending.id} builds on {pending.base}, the acknowledgement on {event.base}"
@@ -58,7 +86,7 @@ def acknowledge(state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
     problem = _contradiction(participant, event.snapshot)
     if problem:
         return state, Ready(answer=Answer(verdict=Verdict.INVALID, detail=problem))
-    recorded = pending.answers.get(event.participant)
+    recorded = known.answers.get(event.participant)
     if recorded is not None:
         if recorded == event.snapshot:
             return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
@@ -66,17 +94,18 @@ def acknowledge(state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
         state, facts = abort(state, event.now, AbortReason.CONFLICT, detail)
         answer = Answer(verdict=Verdict.CONFLICT, detail=detail, decision=Decision.ABORTED)
         return state, Ready(answer=answer, facts=facts)
-    answers = {**pending.answers, event.participant: event.snapshot}
-    state = replace(state, pending=replace(pending, answers=answers))
+    answers = {**known.answers, event.participant: event.snapshot}
+    state = replace(state, pending=replace(known, answers=answers, answered=event.now))
     return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED))
 
 
 def decline(state: JobState, event: Decline) -> tuple[JobState, Ready]:
+    """A participant of the pending checkpoint says no."""
     if not owns(state, event.generation):
         return state, fenced()
     if _participant(state, event.participant) is None:
         return state, _unknown_participant(event.participant)
-    if state.pending is None or state.pending.id != event.checkpoint:
+    if state.durable.pending is None or state.durable.pending.id != event.checkpoint:
         return state, _decided(state, event.checkpoint, event.participant, None)
     state, facts = abort(state, event.now, AbortReason.DECLINED, f"{event.participant}: {event.reason}")
     return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED, decision=Decision.ABORTED), facts=facts)
@@ -84,64 +113,83 @@ def decline(state: JobState, event: Decline) -> tuple[JobState, Ready]:
 
 def decide(state: JobState, now: float) -> Step:
     """Complete the pending checkpoint once everybody has answered and its predecessor is settled."""
-    pending = state.pending
-    if pending is None or not state.all_answered:
+    pending, known = state.durable.pending, state.pending
+    if pending is None or known is None or not state.all_answered:
         return state, ()
-    if all(snapshot.unchanged for snapshot in pending.answers.values()):
-        state = replace(state, pending=None).remember(pending=None)
-        return state, (CheckpointUnchanged(checkpoint=pending.id),)
+    facts: list[Fact] = []
+    unchanged = all(snapshot.unchanged for snapshot in known.answers.values())
+    if unchanged and pending.kind is CheckpointKind.CHECKPOINT:
+        facts.append(CheckpointUnchanged(checkpoint=pending.id))
+        facts += _request_done(state, state.base)
+        return replace(record(state, facts), pending=None), tuple(facts)
     if not state.settled:
         return state, ()  # visibility stays in order; this checkpoint's timeout stands still meanwhile
-    settings = state.durable.settings
-    settled = not any(snapshot.committables for snapshot in pending.answers.values())
-    completed = CompletedCheckpoint(
-        id=pending.id,
-        base=pending.base,
-        generation=state.durable.generation,
-        snapshots=dict(pending.answers),
-        settled=settled,
+    settled = not any(snapshot.committables for snapshot in known.answers.values())
+    facts.append(
+        CheckpointCompleted(
+            checkpoint=pending.id,
+            snapshots=dict(known.answers),
+            settled=settled,
+            ran=known.answered - known.started,
+            decided=now - known.answered,
+        )
     )
-    state = replace(
-        state,
-        pending=None,
-        settled_slots={},
-        aborted=None,
-        failures=0,
-        next_trigger=max(state.next_trigger, now + settings.seconds("min_pause")),
-    ).remember(pending=None, completed=completed)
-    fact = CheckpointCompleted(
-        checkpoint=completed.id, snapshots=completed.snapshots, settled=settled, keep=settings.num_retained
-    )
-    return state, (fact,)
+    facts += _request_done(state, pending.id)
+    state = replace(record(state, facts), pending=None, settled_slots={}, completed_at=now)
+    return state, tuple(facts)
 
 
 def expire(state: JobState, now: float) -> Step:
     """Abort a checkpoint that was not acknowledged in time."""
-    pending = state.pending
     timeout = state.durable.settings.seconds("timeout")
-    if pending is None or state.all_answered or now - pending.started <= timeout:
+    if state.pending is None or state.all_answered or now - state.pending.started <= timeout:
         return state, ()
-    missing = [p.name for p in state.durable.participants if p.name not in pending.answers]
+    missing = [p.name for p in state.durable.participants if p.name not in state.pending.answers]
     return abort(state, now, AbortReason.EXPIRED, f"no answer from {', '.join(missing)} within {timeout:g} s")
 
 
 def abort(state: JobState, now: float, reason: AbortReason, detail: str) -> Step:
-    """Decide against the pending checkpoint; too many counted failures in a row end the generation."""
-    pending = state.pending
-    assert pending is not None
-    failures = state.failures + (1 if reason.counted else 0)
-    failed = state.failed
-    if failures > state.durable.settings.tolerable_failed_checkpoints:
-        failed = failed or f"checkpoint {pending.id} was aborted: {reason.value}: {detail}"
-    state = replace(
-        state,
-        pending=None,
-        aborted=(pending.id, reason, detail),
-        failures=failures,
-        failed=failed,
-        next_trigger=max(state.next_trigger, now),
-    ).remember(pending=None)
-    return state, (CheckpointAborted(checkpoint=pending.id, reason=reason, detail=detail),)
+    """Decide against the pending checkpoint; too many counted failures in a row end the generation.
+
+    So does a failed stop-with-savepoint: its participants have already stopped for it (Flink: a synchronous savepoint).
+    """
+    durable = state.durable
+    fact = against(state, reason, detail, now)
+    facts: list[Fact] = [fact]
+    request = _request_of(state)
+    if request is not None:
+        ended = replace(request, state=RequestState.FAILED, detail=f"{reason.value}: {detail}")
+        facts.append(RequestEnded(request=ended))
+    too_many = durable.failures + fact.counted > durable.settings.tolerable_failed_checkpoints
+    last_wish = request is not None and request.stop and reason.counted
+    if (fact.counted and too_many) or last_wish:
+        why = f"checkpoint {fact.checkpoint} was aborted: {reason.value}: {detail}"
+        facts.append(GenerationFailed(generation=durable.generation, reason=why))
+        if durable.status is not JobStatus.HALTED:
+            facts.append(moved(durable, Transition.FAILED, why))
+    state = replace(record(state, facts), pending=None, next_trigger=max(state.next_trigger, now))
+    return state, tuple(facts)
+
+
+def _request_of(state: JobState) -> Request | None:
+    """What the pending checkpoint was asked for by."""
+    pending = state.durable.pending
+    if pending is None or pending.request is None:
+        return None
+    return next((request for request in state.durable.requests if request.id == pending.request), None)
+
+
+def _request_done(state: JobState, checkpoint: CheckpointId) -> list[Fact]:
+    """The pending checkpoint's request is fulfilled by ``checkpoint``; a stop follows where it was part of it."""
+    request = _request_of(state)
+    if request is None:
+        return []
+    done: list[Fact] = [RequestEnded(request=replace(request, state=RequestState.COMPLETED, checkpoint=checkpoint))]
+    if request.stop and state.durable.ending is None:
+        done += fail_requests(state.durable, "the job is stopping", but=request.id)
+        done.append(EndingRequested(ending=Ending.STOP))
+        done.append(moved(state.durable, Transition.ENDING, f"stopping with savepoint {checkpoint}"))
+    return done
 
 
 def _decided(
@@ -158,8 +206,12 @@ def _decided(
         return Ready(answer=Answer(verdict=verdict, decision=Decision.COMPLETED))
     # Burnt, not pending, and nothing after it is completed: aborted, or unchanged with nothing to commit.
     decision = Decision.ABORTED if completed is None or checkpoint > completed.id else None
-    detail = f"checkpoint {checkpoint} is decided"
-    return Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail, decision=decision))
+    verdict, detail, aborted = Verdict.TOO_LATE, f"checkpoint {checkpoint} is decided", state.durable.aborted
+    if aborted is not None and aborted.id == checkpoint:
+        detail = f"checkpoint {checkpoint} is aborted: {aborted.reason.value}"
+        if aborted.reason is AbortReason.EXPIRED:
+            verdict = Verdict.EXPIRED
+    return Ready(answer=Answer(verdict=verdict, detail=detail, decision=decision))
 
 
 def _participant(state: JobState, name: ParticipantName) -> Participant | None:

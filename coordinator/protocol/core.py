@@ -8,34 +8,45 @@ unknown: the new state must be thrown away and rebuilt from the store.
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.protocol import checkpoints, opening, settling
+from coordinator.protocol import checkpoints, opening, people, settling
 from coordinator.protocol.answers import (
     Abort,
     Answer,
+    Cancel,
     Complete,
     Fail,
     Halt,
     Instruction,
+    Note,
     Ready,
+    Replay,
     Stop,
     Trigger,
     Verdict,
 )
 from coordinator.protocol.events import (
     Acknowledge,
+    Amend,
+    CancelJob,
     CloseJob,
     Decline,
     Event,
     OpenJob,
+    ReleaseSavepoint,
     Renew,
+    RequestCheckpoint,
+    RequestRestore,
     Settle,
     StopJob,
     StreamLost,
     Tick,
     Watch,
 )
-from coordinator.protocol.facts import Fact, JobStatus, StopRequested
+from coordinator.protocol.facts import Fact
+from coordinator.protocol.requests import Ending
 from coordinator.protocol.state import JobState
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION
 
 __all__ = ["step", "wanted"]
 
@@ -47,7 +58,7 @@ def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
     for follow_up in (checkpoints.decide, checkpoints.expire, opening.give_up_lost_driver, checkpoints.trigger):
         state, more = follow_up(state, event.now)
         facts += more
-    return state, replace(ready, facts=facts)
+    return state, replace(ready, facts=facts, note=_note(event, ready.answer))
 
 
 def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
@@ -63,26 +74,41 @@ def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
         case Acknowledge():
             return checkpoints.acknowledge(state, event)
         case Decline():
-            return checkpoints.decline(state, event)
+            return settling.decline_replay(state, event) or checkpoints.decline(state, event)
         case Settle():
             return settling.settle(state, event)
+        case Amend():
+            return settling.amend(state, event)
         case CloseJob():
             return opening.close_job(state, event)
+        case RequestCheckpoint():
+            return people.request_checkpoint(state, event)
         case StopJob():
-            return _stop(state)
+            return people.stop(state, event)
+        case CancelJob():
+            return people.cancel(state, event)
+        case RequestRestore():
+            return people.restore(state, event)
+        case ReleaseSavepoint():
+            return people.release(state, event)
         case Tick():
             return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED))
         case _:
             assert_never(event)
 
 
-def _stop(state: JobState) -> tuple[JobState, Ready]:
-    if state.durable.driver is None:
-        detail = f"job {state.durable.job} is not running: {state.durable.status.value}"
-        return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail))
-    if state.durable.stop_requested:
-        return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
-    return state.remember(stop_requested=True), Ready(answer=Answer(verdict=Verdict.ACCEPTED), facts=(StopRequested(),))
+def _note(event: Event, answer: Answer) -> Note | None:
+    """For the history: calls that were not accepted. Waiting for a living driver is no news."""
+    if answer.verdict in (Verdict.ACCEPTED, Verdict.BUSY):
+        return None
+    return Note(
+        what=type(event).__name__,
+        verdict=answer.verdict,
+        generation=getattr(event, "generation", NO_GENERATION),
+        checkpoint=getattr(event, "checkpoint", NO_CHECKPOINT),
+        participant=getattr(event, "participant", ""),
+        detail=answer.detail,
+    )
 
 
 def wanted(state: JobState) -> tuple[Instruction, ...]:
@@ -94,17 +120,26 @@ def wanted(state: JobState) -> tuple[Instruction, ...]:
     if durable.driver is None:
         return ()
     instructions: list[Instruction] = []
-    if state.aborted is not None:
-        checkpoint, reason, detail = state.aborted
-        instructions.append(Abort(checkpoint=checkpoint, reason=reason, detail=detail))
+    aborted, completed, pending = durable.aborted, durable.completed, durable.pending
+    if aborted is not None and aborted.generation == durable.generation and aborted.id > durable.base:
+        instructions.append(Abort(checkpoint=aborted.id, reason=aborted.reason, detail=aborted.detail))
     if durable.status is JobStatus.HALTED:
         return (*instructions, Halt(reason=durable.status_detail))
-    if durable.completed is not None and not durable.completed.settled:
-        instructions.append(Complete(checkpoint=durable.completed.id))
-    if state.failed is not None:
-        instructions.append(Fail(reason=state.failed))
-    elif state.pending is not None and not state.all_answered:
-        instructions.append(Trigger(checkpoint=state.pending.id, base=state.pending.base))
-    if durable.stop_requested:
+    if completed is not None and not completed.settled:
+        if durable.replaying:
+            instructions += (
+                Replay(checkpoint=completed.id, participant=name, slots=slots, amendment=completed.amendment)
+                for name, slots in sorted(durable.replaying.items())
+            )
+        else:
+            instructions.append(Complete(checkpoint=completed.id, amendment=completed.amendment))
+    if durable.status is JobStatus.RESTARTING:
+        instructions.append(Fail(reason=durable.status_detail))
+    elif pending is not None and not state.all_answered:
+        at_once = bool(durable.open_requests)
+        instructions.append(Trigger(checkpoint=pending.id, base=pending.base, at_once=at_once))
+    if durable.ending is Ending.STOP:
         instructions.append(Stop())
+    elif durable.ending is Ending.CANCEL:
+        instructions.append(Cancel())
     return tuple(instructions)

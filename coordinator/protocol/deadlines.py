@@ -1,6 +1,6 @@
 """When time alone will next change a job: until then no tick is needed."""
 
-from coordinator.protocol.facts import JobStatus
+from coordinator.protocol.checkpoints import due
 from coordinator.protocol.state import JobState
 
 __all__ = ["next_deadline"]
@@ -11,20 +11,9 @@ def next_deadline(state: JobState) -> float | None:
 
     Monotonic seconds; may lie in the past, which means at once.
     """
-    session, pending = state.session, state.pending
-    if session is None:
-        return None
-    deadlines: list[float] = []
-    if session.stream_lost_at is not None:
-        deadlines.append(session.lease_ends)
-    if pending is not None and not state.all_answered:
-        deadlines.append(pending.started + state.durable.settings.seconds("timeout"))
-    if (
-        session.stream_lost_at is None
-        and pending is None
-        and state.failed is None
-        and state.durable.status is JobStatus.RUNNING
-        and not state.durable.stop_requested
-    ):
-        deadlines.append(state.next_trigger)
-    return min(deadlines, default=None)
+    deadlines = [due(state), state.restart_due]
+    if state.session is not None and state.session.stream_lost_at is not None:
+        deadlines.append(state.session.lease_ends)
+    if state.pending is not None and not state.all_answered:
+        deadlines.append(state.pending.started + state.durable.settings.seconds("timeout"))
+    return min((deadline for deadline in deadlines if deadline is not None), default=None)

@@ -7,10 +7,14 @@ from typing import TypeAlias
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
     CheckpointId,
+    CheckpointKind,
     Claim,
+    Committable,
+    CompletedCheckpoint,
     Generation,
     Participant,
     ParticipantName,
+    RequestId,
     Settlement,
     Snapshot,
 )
@@ -23,8 +27,12 @@ class CloseReason(StrEnum):
     """A bounded source has reached its end and everything is settled."""
     STOPPED = "stopped"
     """A person or a signal asked for it."""
+    CANCELLED = "cancelled"
+    """A person asked for it, and everything decided is settled."""
     FAILED = "failed"
-    """The driver failed; it may come back as the next generation."""
+    """The driver failed, and does not come back by itself."""
+    RESTARTING = "restarting"
+    """The generation failed; the driver comes back as the next one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +108,23 @@ class Settle:
     checkpoint: CheckpointId
     participant: ParticipantName
     settlements: tuple[Settlement, ...]
+    amendment: int = 0
+    """Which committables were asked: the checkpoint's amendment in the instruction to complete it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amend:
+    """A sink has written lost slots of a completed checkpoint again. (To decline it is a :class:`Decline`.)"""
+
+    now: float
+    generation: Generation
+    checkpoint: CheckpointId
+    participant: ParticipantName
+    amendment: int
+    """The checkpoint's amendment in the instruction to replay."""
+    slots: frozenset[int]
+    committables: tuple[Committable, ...]
+    """Of ``slots``; a slot that has none had nothing to write."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +135,50 @@ class CloseJob:
     generation: Generation
     reason: CloseReason
     detail: str = ""
+    back_within: float = 0.0
+    """For RESTARTING: seconds within which the driver comes back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestCheckpoint:
+    """A person asks for a checkpoint or a savepoint now; with ``stop``, for the job's end after it."""
+
+    now: float
+    request: RequestId
+    kind: CheckpointKind
+    name: str = ""
+    stop: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopJob:
-    """A person asks the job to stop after settling."""
+    """A person asks the job to finish the running checkpoint, settle it and stop."""
 
     now: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CancelJob:
+    """A person asks the job to end at once: the running checkpoint is aborted, what is decided is settled."""
+
+    now: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestRestore:
+    """A person wants the next generation to begin with the positions of an older checkpoint."""
+
+    now: float
+    source: CompletedCheckpoint
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseSavepoint:
+    """A person needs a savepoint no longer."""
+
+    now: float
+    checkpoint: CheckpointId
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,4 +188,20 @@ class Tick:
     now: float
 
 
-Event: TypeAlias = OpenJob | Watch | StreamLost | Renew | Acknowledge | Decline | Settle | CloseJob | StopJob | Tick
+Event: TypeAlias = (
+    OpenJob
+    | Watch
+    | StreamLost
+    | Renew
+    | Acknowledge
+    | Decline
+    | Settle
+    | Amend
+    | CloseJob
+    | RequestCheckpoint
+    | StopJob
+    | CancelJob
+    | RequestRestore
+    | ReleaseSavepoint
+    | Tick
+)

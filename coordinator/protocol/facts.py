@@ -1,25 +1,29 @@
-"""What must be durable. All facts of one step go into one store transaction, in order, before anything is sent."""
+"""What must be durable. All facts of one step go into one store transaction, in order, before anything is sent.
+
+The only way in which the durable part of a job changes: :func:`coordinator.protocol.evolve.evolve` says how.
+Durations are seconds on the coordinator's monotonic clock; 0 where a restart has forgotten the beginning.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from coordinator.protocol.requests import Ending, Request
 from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import CheckpointId, Generation, Participant, ParticipantName, Settlement, Snapshot
-
-
-class JobStatus(StrEnum):
-    """A job's state between and during its runs."""
-
-    CREATED = "created"
-    RUNNING = "running"
-    SUSPENDED = "suspended"
-    """No driver; the next one continues."""
-    FINISHED = "finished"
-    STOPPED = "stopped"
-    HALTED = "halted"
-    """Needs a person."""
+from coordinator.protocol.status import JobStatus, Transition
+from coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    Committable,
+    CompletedCheckpoint,
+    Generation,
+    Participant,
+    ParticipantName,
+    RequestId,
+    Settlement,
+    Snapshot,
+)
 
 
 class AbortReason(StrEnum):
@@ -31,11 +35,13 @@ class AbortReason(StrEnum):
     DRIVER_LOST = "the driver was lost"
     REPLACED = "a new generation began"
     CLOSED = "the job was closed"
+    CANCELLED = "the job was cancelled"
+    LOST_BASE = "a transaction of its base is lost and is replayed first"
     HALTED = "the job was halted"
 
     @property
     def counted(self) -> bool:
-        """True when it counts as a failed checkpoint (Flink: tolerable failed checkpoints)."""
+        """True when it counts as a failed checkpoint (Flink: tolerable failed checkpoints). Savepoints never count."""
         return self in (AbortReason.DECLINED, AbortReason.EXPIRED, AbortReason.CONFLICT)
 
 
@@ -50,12 +56,41 @@ class GenerationGranted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GenerationFailed:
+    """The generation must end because of its failures."""
+
+    generation: Generation
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationEnded:
+    """Nobody drives the job any more."""
+
+    generation: Generation
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusChanged:
+    transition: Transition
+    status: JobStatus
+    """After it."""
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointTriggered:
     """Burns the id."""
 
     checkpoint: CheckpointId
     base: CheckpointId
     generation: Generation
+    kind: CheckpointKind
+    request: RequestId | None
+    """The person's request that it serves; None when it is due by the interval."""
+    waited: float
+    """Since it was due or asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +101,23 @@ class CheckpointCompleted:
     snapshots: Mapping[ParticipantName, Snapshot]
     settled: bool
     """True when there is nothing to commit."""
-    keep: int
-    """Completed checkpoints to retain, this one included."""
+    ran: float
+    """From the trigger to the last acknowledgement."""
+    decided: float
+    """From the last acknowledgement to the decision: waiting for the base to settle."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointAborted:
     checkpoint: CheckpointId
+    generation: Generation
+    """The one that ran it."""
     reason: AbortReason
     detail: str
+    counted: bool
+    """True when it is a failure that counts."""
+    ran: float
+    """From the trigger to the decision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +130,31 @@ class CheckpointUnchanged:
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSettled:
     checkpoint: CheckpointId
+    took: float
+    """From the decision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossRecorded:
+    """Committables of the newest completed checkpoint are proved lost and will be replayed."""
+
+    checkpoint: CheckpointId
+    participant: ParticipantName
+    settlements: tuple[Settlement, ...]
+    """The lost ones, each with its proof."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointAmended:
+    """Lost slots were written again: their new committables take the place of the lost ones."""
+
+    checkpoint: CheckpointId
+    participant: ParticipantName
+    amendment: int
+    """Of the checkpoint, from 1."""
+    slots: frozenset[int]
+    committables: tuple[Committable, ...]
+    """Of ``slots``; a slot that has none had nothing to write."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,29 +164,73 @@ class JobHalted:
     checkpoint: CheckpointId
     participant: ParticipantName
     settlements: tuple[Settlement, ...]
+    """Empty when a replay was declined."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopRequested:
-    pass
+class RequestQueued:
+    request: Request
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobClosed:
+class RequestEnded:
+    """Completed or failed; never both."""
+
+    request: Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndingRequested:
+    ending: Ending
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreRequested:
+    """The next generation begins with ``source``'s positions."""
+
+    source: CompletedCheckpoint
+    reason: str
+    """Who asked, and why, for the audit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRestored:
+    """A new completed checkpoint with the positions of an older one, which is its base: the history forks."""
+
+    checkpoint: CheckpointId
+    source: CheckpointId
+    former: CheckpointId
+    """The newest completed checkpoint until now; output after ``source`` up to it repeats."""
     generation: Generation
-    status: JobStatus
-    detail: str
+    snapshots: Mapping[ParticipantName, Snapshot]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavepointReleased:
+    """A savepoint becomes an ordinary checkpoint: retention may remove it."""
+
+    checkpoint: CheckpointId
 
 
 Fact: TypeAlias = (
     GenerationGranted
+    | GenerationFailed
+    | GenerationEnded
+    | StatusChanged
     | CheckpointTriggered
     | CheckpointCompleted
     | CheckpointAborted
     | CheckpointUnchanged
     | CheckpointSettled
+    | LossRecorded
+    | CheckpointAmended
     | JobHalted
-    | StopRequested
-    | JobClosed
+    | RequestQueued
+    | RequestEnded
+    | EndingRequested
+    | RestoreRequested
+    | CheckpointRestored
+    | SavepointReleased
 )

@@ -1,19 +1,37 @@
 """Generations: who may drive a job, from when, until when."""
 
 from dataclasses import replace
+from typing import assert_never
 
 from coordinator.protocol.answers import Answer, Grant, Ready, Verdict
+from coordinator.protocol.durable import Durable, RestoreOrder
 from coordinator.protocol.events import CloseJob, CloseReason, OpenJob, Renew, StreamLost, Watch
 from coordinator.protocol.facts import (
     AbortReason,
     CheckpointAborted,
+    CheckpointRestored,
     Fact,
+    GenerationEnded,
     GenerationGranted,
-    JobClosed,
-    JobStatus,
+    RequestEnded,
+    StatusChanged,
 )
-from coordinator.protocol.state import JobState, PendingCheckpoint, Session
-from coordinator.protocol.values import MAX_ID, CheckpointId, Claim, Generation, Participant, Role
+from coordinator.protocol.requests import Ending, RequestState
+from coordinator.protocol.state import JobState, Session, record
+from coordinator.protocol.status import JobStatus, Transition, after
+from coordinator.protocol.values import (
+    MAX_ID,
+    CheckpointId,
+    CheckpointKind,
+    Claim,
+    Generation,
+    Participant,
+    RequestId,
+    Role,
+    Snapshot,
+)
+
+Step = tuple[JobState, tuple[Fact, ...]]
 
 _FENCED = Answer(
     verdict=Verdict.FENCED,
@@ -34,11 +52,11 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     """Grant the next generation; the undecided checkpoint is aborted in the same store transaction."""
     durable = state.durable
     if durable.driver == event.driver and state.session is not None:
-        return state, Ready(answer=_granted(state, durable.participants, Verdict.DUPLICATE))
+        return state, Ready(answer=_granted(durable, durable.participants, Verdict.DUPLICATE))
     if durable.lost:
         detail = f"job {durable.job} is halted: {durable.status_detail}; nothing is written until a person has decided"
         return state, Ready(answer=Answer(verdict=Verdict.HALTED, detail=detail))
-    refusal = _refusal(state, event)
+    refusal = _refusal(durable, event)
     if refusal:
         return state, Ready(answer=Answer(verdict=Verdict.REFUSED, detail=refusal))
     wait = 0.0 if event.takeover else _wait(state, event.now)
@@ -49,10 +67,12 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     claimed = event.claim if event.adopt else None
     generation = Generation(max(durable.generation, claimed.generation if claimed else 0) + 1)
     last_id = CheckpointId(max(durable.last_id, claimed.settled if claimed else 0))
-    former = durable.participants
     facts: list[Fact] = []
-    if state.pending is not None:
-        facts.append(_aborted(state.pending, AbortReason.REPLACED))
+    if durable.pending is not None:
+        facts.append(against(state, AbortReason.REPLACED, "", event.now))
+    if durable.driver is not None:
+        facts.append(GenerationEnded(generation=durable.generation, detail=AbortReason.REPLACED.value))
+    facts += fail_requests(durable, "its generation was replaced")
     facts.append(
         GenerationGranted(
             generation=generation,
@@ -62,32 +82,74 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
             first_id=last_id,
         )
     )
-    state = state.remember(
-        status=JobStatus.RUNNING,
-        status_detail="",
-        generation=generation,
-        driver=event.driver,
-        participants=event.participants,
-        settings=event.settings,
-        last_id=last_id,
-        pending=None,
-        stop_requested=False,
-    )
+    if durable.restore is not None:
+        facts.append(_restored(durable, durable.restore, CheckpointId(last_id + 1), generation))
+    if durable.ending is None:
+        facts.append(moved(durable, Transition.OPENED))
+    else:
+        facts.append(moved(durable, Transition.OPENED_TO_END, f"asked to {durable.ending.value}"))
+    state = record(state, facts)
     lease_ends = event.now + event.settings.seconds("lease")
     state = JobState(
         durable=state.durable,
         session=Session(driver=event.driver, lease_ends=lease_ends, stream_lost_at=event.now, watched=False),
         next_trigger=event.now,
+        completed_at=state.completed_at,
     )
-    return state, Ready(answer=_granted(state, former, Verdict.ACCEPTED), facts=tuple(facts))
+    answer = _granted(state.durable, durable.participants, Verdict.ACCEPTED)
+    return state, Ready(answer=answer, facts=tuple(facts))
 
 
-def _granted(state: JobState, former: tuple[Participant, ...], verdict: Verdict) -> Answer:
-    durable = state.durable
+def moved(durable: Durable, transition: Transition, detail: str = "") -> StatusChanged:
+    """The change of a job's state."""
+    return StatusChanged(transition=transition, status=after(durable.status, transition), detail=detail)
+
+
+def against(state: JobState, reason: AbortReason, detail: str, now: float) -> CheckpointAborted:
+    """The decision against the undecided checkpoint. Its participants are to blame where the reason counts; a savepoint
+    that fails is no sign that checkpoints do (Flink: CheckpointFailureManager)."""
+    pending, known = state.durable.pending, state.pending
+    assert pending is not None
+    assert known is not None
+    return CheckpointAborted(
+        checkpoint=pending.id,
+        generation=state.durable.generation,
+        reason=reason,
+        detail=detail,
+        counted=reason.counted and pending.kind is CheckpointKind.CHECKPOINT,
+        ran=now - known.started,
+    )
+
+
+def fail_requests(durable: Durable, why: str, *, but: RequestId | None = None) -> list[Fact]:
+    """End everything that people wait for, ``but`` one: nobody will do it any more."""
+    return [
+        RequestEnded(request=replace(request, state=RequestState.FAILED, detail=why))
+        for request in durable.open_requests
+        if request.id != but
+    ]
+
+
+def _restored(
+    durable: Durable, order: RestoreOrder, checkpoint: CheckpointId, generation: Generation
+) -> CheckpointRestored:
+    source = order.source
+    return CheckpointRestored(
+        checkpoint=checkpoint,
+        source=source.id,
+        former=durable.base,
+        generation=generation,
+        snapshots={name: Snapshot(positions=snapshot.positions) for name, snapshot in source.snapshots.items()},
+        reason=order.reason,
+    )
+
+
+def _granted(durable: Durable, former: tuple[Participant, ...], verdict: Verdict) -> Answer:
     grant = Grant(
         store_id=durable.store_id,
         generation=durable.generation,
         completed=durable.completed,
+        lost=durable.replaying,
         former_participants=former,
         lease=durable.settings.seconds("lease"),
     )
@@ -104,14 +166,19 @@ def _wait(state: JobState, now: float) -> float:
     return max(0.0, min(waits))
 
 
-def _refusal(state: JobState, event: OpenJob) -> str | None:
-    durable = state.durable
+def _refusal(durable: Durable, event: OpenJob) -> str | None:
     names = [participant.name for participant in event.participants]
     if len(set(names)) != len(names):
         return "two participants have the same name; names are unique within a job"
     if not {Role.SOURCE, Role.SINK} <= {participant.role for participant in event.participants}:
         return "a job needs at least one source and one sink"
-    if durable.generation >= MAX_ID or durable.last_id >= MAX_ID:
+    if durable.unreadable and durable.restore is None:
+        return (
+            f"the newest completed checkpoint of job {durable.job} cannot be read: {durable.unreadable}. Going on "
+            "without it would write records twice or not at all, so nothing was started. Restore the store from a "
+            "backup, or name an older checkpoint: onceward restore JOB --from ID (output after that one repeats)"
+        )
+    if durable.generation >= MAX_ID or durable.last_id >= MAX_ID - 1:
         return f"the job has used up its ids ({MAX_ID}); begin a new job"
     if durable.completed is not None and not durable.completed.settled:
         here = {(participant.name, participant.kind) for participant in event.participants}
@@ -128,12 +195,11 @@ def _refusal(state: JobState, event: OpenJob) -> str | None:
                 f"participant {', '.join(gone)} that has to commit it; start the job once with its former participants"
             )
     if event.claim is not None and not event.adopt:
-        return _claim_refusal(state, event.claim)
+        return _claim_refusal(durable, event.claim)
     return None
 
 
-def _claim_refusal(state: JobState, claim: Claim) -> str | None:
-    durable = state.durable
+def _claim_refusal(durable: Durable, claim: Claim) -> str | None:
     if claim.store_id != durable.store_id:
         return (
             f"the sink's cluster says that job {durable.job} belongs to store {claim.store_id} (generation "
@@ -183,41 +249,62 @@ def _alive(state: JobState, now: float, *, stream_lost_at: float | None, watched
 
 
 def close_job(state: JobState, event: CloseJob) -> tuple[JobState, Ready]:
-    """The driver leaves. Unsettled commits stay for whoever comes next; so does a halt."""
-    if state.durable.driver is None and event.generation == state.durable.generation:
+    """The driver leaves. Unsettled commits stay for whoever comes next; so do a halt and the wish to end."""
+    durable = state.durable
+    if durable.driver is None and event.generation == durable.generation:
         return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
     if not owns(state, event.generation):
         return state, fenced()
-    status = {
-        CloseReason.FINISHED: JobStatus.FINISHED,
-        CloseReason.STOPPED: JobStatus.STOPPED,
-        CloseReason.FAILED: JobStatus.SUSPENDED,
-    }[event.reason]
-    if not state.settled and status is not JobStatus.SUSPENDED:
-        status = JobStatus.SUSPENDED
-    return _end(state, status, event.detail, AbortReason.CLOSED)
+    back = event.now + event.back_within + durable.settings.seconds("lease")
+    state, facts = _end(state, event.now, _leaving(state, event), event.detail, AbortReason.CLOSED)
+    if state.durable.awaits_driver:
+        state = replace(state, restart_due=back)
+    return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED), facts=facts)
 
 
-def give_up_lost_driver(state: JobState, now: float) -> tuple[JobState, tuple[Fact, ...]]:
-    """When lease and stream are both gone: no driver will answer for the undecided checkpoint."""
+def _leaving(state: JobState, event: CloseJob) -> Transition:
+    match event.reason:
+        case CloseReason.RESTARTING:
+            return Transition.FAILED
+        case CloseReason.FINISHED if state.settled:
+            return Transition.FINISHED
+        case CloseReason.STOPPED | CloseReason.CANCELLED | CloseReason.FAILED | CloseReason.FINISHED:
+            return _reached(state.durable) or Transition.LEFT
+        case _:
+            assert_never(event.reason)
+
+
+def _reached(durable: Durable) -> Transition | None:
+    """The end that a person asked for, when nothing stands in its way any more: no driver, everything settled."""
+    if durable.ending is None or not durable.settled:
+        return None
+    return Transition.FINISHED if durable.ending is Ending.STOP else Transition.CANCELLED
+
+
+def give_up_lost_driver(state: JobState, now: float) -> Step:
+    """When lease and stream are both gone, or a driver does not come back: nobody will answer."""
     session = state.session
-    if session is None or session.stream_lost_at is None or now < session.lease_ends:
+    if session is not None:
+        if session.stream_lost_at is None or now < session.lease_ends:
+            return state, ()
+        detail = "its driver is gone: no sign of life for the lease and no instruction stream"
+        return _end(state, now, _reached(state.durable) or Transition.GIVEN_UP, detail, AbortReason.DRIVER_LOST)
+    if state.restart_due is None or now < state.restart_due:
         return state, ()
-    detail = "its driver is gone: no sign of life for the lease and no instruction stream"
-    state, ready = _end(state, JobStatus.SUSPENDED, detail, AbortReason.DRIVER_LOST)
-    return state, ready.facts
+    detail = f"its driver did not come back after: {state.durable.status_detail}"
+    facts = (moved(state.durable, _reached(state.durable) or Transition.GIVEN_UP, detail),)
+    return replace(record(state, facts), restart_due=None), facts
 
 
-def _end(state: JobState, status: JobStatus, detail: str, reason: AbortReason) -> tuple[JobState, Ready]:
-    if state.durable.status is JobStatus.HALTED:
-        status, detail = JobStatus.HALTED, state.durable.status_detail
+def _end(state: JobState, now: float, transition: Transition, detail: str, reason: AbortReason) -> Step:
+    """End the generation. A halted job stays halted."""
+    durable = state.durable
     facts: list[Fact] = []
-    if state.pending is not None:
-        facts.append(_aborted(state.pending, reason))
-    facts.append(JobClosed(generation=state.durable.generation, status=status, detail=detail))
-    state = state.remember(status=status, status_detail=detail, driver=None, pending=None)
-    return JobState(durable=state.durable), Ready(answer=Answer(verdict=Verdict.ACCEPTED), facts=tuple(facts))
-
-
-def _aborted(pending: PendingCheckpoint, reason: AbortReason) -> CheckpointAborted:
-    return CheckpointAborted(checkpoint=pending.id, reason=reason, detail="")
+    if durable.pending is not None:
+        facts.append(against(state, reason, detail, now))
+    facts += fail_requests(durable, f"the generation ended: {detail or transition.value}")
+    facts.append(GenerationEnded(generation=durable.generation, detail=detail or transition.value))
+    if durable.status is not JobStatus.HALTED:
+        facts.append(moved(durable, transition, detail))
+    state = record(state, facts)
+    return JobState(durable=state.durable, completed_at=state.completed_at), tuple(facts)

@@ -58,8 +58,9 @@ class CheckpointSettings:
     Durations may be given as timedelta or text and are timedelta afterwards.
     """
 
-    interval: Duration = "1s"
-    """Time between two triggers; a checkpoint that takes longer is followed by the next at once. 0 = back to back."""
+    interval: Duration | None = "1s"
+    """Time between two triggers; a checkpoint that takes longer is followed by the next at once. 0 = back to back,
+    None = only on demand."""
     timeout: Duration = "2min"
     """A checkpoint that is not acknowledged by then is aborted."""
     min_pause: Duration = 0
@@ -78,6 +79,8 @@ class CheckpointSettings:
     def __post_init__(self) -> None:
         problems: list[str] = []
         for name in ("interval", "timeout", "min_pause", "lease", "stream_grace", "orphan_grace"):
+            if name == "interval" and self.interval is None:
+                continue
             try:
                 object.__setattr__(self, name, as_duration(getattr(self, name)))
             except (ValueError, TypeError) as error:
@@ -107,7 +110,7 @@ class CheckpointSettings:
         return [problem for wrong, problem in limits if wrong]
 
     def seconds(self, name: str) -> float:
-        """The duration called ``name`` in seconds."""
+        """The duration called ``name`` in seconds; the interval must be there."""
         return as_duration(getattr(self, name)).total_seconds()
 
     def to_json(self) -> dict[str, Any]:
@@ -119,7 +122,9 @@ class CheckpointSettings:
     def from_json(cls, raw: dict[str, Any]) -> "CheckpointSettings":
         counts = {"tolerable_failed_checkpoints", "num_retained"}
         values: dict[str, Any] = {
-            field.name: raw[field.name] if field.name in counts else timedelta(seconds=raw[field.name])
+            field.name: raw[field.name]
+            if field.name in counts or raw[field.name] is None
+            else timedelta(seconds=raw[field.name])
             for field in fields(cls)
             if field.name in raw
         }

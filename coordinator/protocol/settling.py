@@ -1,72 +1,165 @@
-"""After the decision: commits are reported, proved, or halt the job."""
+"""After the decision: commits are reported, proved, written again where they are lost, or halt the job."""
 
 from dataclasses import replace
 
 from coordinator.protocol.answers import Answer, Ready, Verdict
 from coordinator.protocol.checkpoints import abort
-from coordinator.protocol.events import Settle
-from coordinator.protocol.facts import AbortReason, CheckpointSettled, Fact, JobHalted, JobStatus
-from coordinator.protocol.opening import fenced, owns
-from coordinator.protocol.state import JobState
-from coordinator.protocol.values import Outcome
+from coordinator.protocol.events import Amend, Decline, Settle
+from coordinator.protocol.facts import (
+    AbortReason,
+    CheckpointAmended,
+    CheckpointSettled,
+    Fact,
+    JobHalted,
+    LossRecorded,
+)
+from coordinator.protocol.opening import Step, fail_requests, fenced, moved, owns
+from coordinator.protocol.state import JobState, record
+from coordinator.protocol.status import Transition
+from coordinator.protocol.values import (
+    CheckpointId,
+    CompletedCheckpoint,
+    Generation,
+    OnLost,
+    Outcome,
+    ParticipantName,
+    Settlement,
+)
+
+_ACCEPTED = Answer(verdict=Verdict.ACCEPTED)
 
 
 def settle(state: JobState, event: Settle) -> tuple[JobState, Ready]:
     """Record what became of committables. Settled when every slot of every sink is proved committed."""
-    if not owns(state, event.generation):
-        return state, fenced()
-    completed = state.durable.completed
-    if event.checkpoint > state.durable.last_id or event.checkpoint < 1:
-        detail = f"checkpoint {event.checkpoint} was never triggered"
-        return state, Ready(answer=Answer(verdict=Verdict.UNKNOWN_CHECKPOINT, detail=detail))
-    if completed is None or completed.id != event.checkpoint:
-        detail = f"checkpoint {event.checkpoint} is not the newest completed one"
+    completed, refusal = _unsettled(state, event.generation, event.checkpoint, event.participant)
+    if completed is None:
+        return state, Ready(answer=refusal)
+    if event.amendment != completed.amendment:
+        detail = f"lost committables of checkpoint {completed.id} were replaced since (amendment {completed.amendment})"
         return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail))
-    if completed.settled:
-        return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
-    snapshot = completed.snapshots.get(event.participant)
-    if snapshot is None or not snapshot.committables:
-        detail = f"{event.participant} has nothing to settle in checkpoint {completed.id}"
-        return state, Ready(answer=Answer(verdict=Verdict.UNKNOWN_PARTICIPANT, detail=detail))
-    slots = frozenset(committable.slot for committable in snapshot.committables)
+    slots = {committable.slot for committable in completed.snapshots[event.participant].committables}
     named = [settlement.slot for settlement in event.settlements]
     if not slots.issuperset(named) or len(set(named)) != len(named) or not named:
         detail = f"settlements must name slots of checkpoint {completed.id} once each"
         return state, Ready(answer=Answer(verdict=Verdict.INVALID, detail=detail))
 
-    bad = tuple(s for s in event.settlements if s.outcome is not Outcome.COMMITTED)
-    good = frozenset(s.slot for s in event.settlements if s.outcome is Outcome.COMMITTED)
+    replaying = state.durable.replaying.get(event.participant, frozenset())
+    bad = tuple(s for s in event.settlements if s.outcome is not Outcome.COMMITTED and s.slot not in replaying)
+    good = frozenset(s.slot for s in event.settlements if s.outcome is Outcome.COMMITTED) - replaying
     known = state.settled_slots.get(event.participant, frozenset())
     if not bad and good <= known:
         return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
     state = replace(state, settled_slots={**state.settled_slots, event.participant: known | good})
     if bad:
-        return _halt(state, event, f"checkpoint {completed.id}: " + "; ".join(s.evidence for s in bad))
-    waiting = [
-        name
-        for name, other in completed.snapshots.items()
-        if not {c.slot for c in other.committables} <= state.settled_slots.get(name, frozenset())
-    ]
-    if waiting:
-        return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED))
-    state = state.remember(completed=replace(completed, settled=True))
-    return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED), facts=(CheckpointSettled(checkpoint=completed.id),))
+        return _replay_or_halt(state, event, bad)
+    state, facts = _settled(state, event.now)
+    return state, Ready(answer=_ACCEPTED, facts=facts)
 
 
-def _halt(state: JobState, event: Settle, reason: str) -> tuple[JobState, Ready]:
-    """Keep the proof and stop everything that would build on the checkpoint."""
-    facts: list[Fact] = []
-    if state.pending is not None:
-        state, facts_of_abort = abort(state, event.now, AbortReason.HALTED, reason)
-        facts += facts_of_abort
-    lost = any(s.outcome is Outcome.LOST for s in event.settlements)
-    facts.append(
-        JobHalted(
-            checkpoint=event.checkpoint,
-            participant=event.participant,
-            settlements=event.settlements,
-            reason=reason,
-        )
+def amend(state: JobState, event: Amend) -> tuple[JobState, Ready]:
+    """Lost slots were written again: their new committables are what has to be committed now."""
+    completed, refusal = _unsettled(state, event.generation, event.checkpoint, event.participant)
+    if completed is None:
+        return state, Ready(answer=refusal)
+    recorded = tuple(c for c in completed.snapshots[event.participant].committables if c.slot in event.slots)
+    if event.amendment != completed.amendment:
+        if event.amendment == completed.amendment - 1 and recorded == event.committables:
+            return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
+        detail = f"checkpoint {completed.id} was amended since (amendment {completed.amendment})"
+        return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail))
+    written = [committable.slot for committable in event.committables]
+    lost = state.durable.replaying.get(event.participant, frozenset())
+    if not event.slots or not event.slots <= lost:
+        detail = f"only lost slots can be written again; lost are {sorted(lost)}"
+        return state, Ready(answer=Answer(verdict=Verdict.INVALID, detail=detail))
+    if not event.slots.issuperset(written) or written != sorted(set(written)):
+        detail = "committables must be of the slots written again, once each and in their order"
+        return state, Ready(answer=Answer(verdict=Verdict.INVALID, detail=detail))
+    fact = CheckpointAmended(
+        checkpoint=completed.id,
+        participant=event.participant,
+        amendment=completed.amendment + 1,
+        slots=event.slots,
+        committables=event.committables,
     )
-    state = state.remember(status=JobStatus.HALTED, status_detail=reason, lost=lost or state.durable.lost)
-    return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED, detail=reason), facts=tuple(facts))
+    state, facts = _settled(record(state, (fact,)), event.now)
+    return state, Ready(answer=_ACCEPTED, facts=(fact, *facts))
+
+
+def decline_replay(state: JobState, event: Decline) -> tuple[JobState, Ready] | None:
+    """A replay that cannot be done halts the job. None when ``event`` declines something else."""
+    completed, lost = state.durable.completed, state.durable.replaying.get(event.participant)
+    if not owns(state, event.generation) or completed is None or completed.id != event.checkpoint or not lost:
+        return None
+    reason = f"checkpoint {completed.id}: lost slots {sorted(lost)} cannot be written again: {event.reason}"
+    return _halt(state, event.now, completed.id, event.participant, (), reason)
+
+
+def _unsettled(
+    state: JobState, generation: Generation, checkpoint: CheckpointId, participant: ParticipantName
+) -> tuple[CompletedCheckpoint | None, Answer]:
+    """The completed checkpoint that is spoken of, or why it cannot be settled now."""
+    if not owns(state, generation):
+        return None, fenced().answer
+    completed = state.durable.completed
+    if checkpoint > state.durable.last_id or checkpoint < 1:
+        detail = f"checkpoint {checkpoint} was never triggered"
+        return None, Answer(verdict=Verdict.UNKNOWN_CHECKPOINT, detail=detail)
+    if completed is None or completed.id != checkpoint:
+        detail = f"checkpoint {checkpoint} is not the newest completed one"
+        return None, Answer(verdict=Verdict.TOO_LATE, detail=detail)
+    if completed.settled:
+        return None, Answer(verdict=Verdict.DUPLICATE)
+    snapshot = completed.snapshots.get(participant)
+    if snapshot is None or not snapshot.committables:
+        detail = f"{participant} has nothing to settle in checkpoint {completed.id}"
+        return None, Answer(verdict=Verdict.UNKNOWN_PARTICIPANT, detail=detail)
+    return completed, _ACCEPTED
+
+
+def _settled(state: JobState, now: float) -> Step:
+    """Settled as soon as every committable is proved committed and none waits to be written again."""
+    completed = state.durable.completed
+    assert completed is not None
+    waiting = state.durable.replaying or any(
+        not {c.slot for c in snapshot.committables} <= state.settled_slots.get(name, frozenset())
+        for name, snapshot in completed.snapshots.items()
+    )
+    if waiting:
+        return state, ()
+    took = now - state.completed_at if state.completed_at is not None else 0.0
+    facts = (CheckpointSettled(checkpoint=completed.id, took=took),)
+    return record(state, facts), facts
+
+
+def _replay_or_halt(state: JobState, event: Settle, bad: tuple[Settlement, ...]) -> tuple[JobState, Ready]:
+    """Keep the proof, and stop everything that would build on the checkpoint."""
+    members = {participant.name: participant.on_lost for participant in state.durable.participants}
+    reason = f"checkpoint {event.checkpoint}: " + "; ".join(settlement.evidence for settlement in bad)
+    doubt = any(settlement.outcome is Outcome.IN_DOUBT for settlement in bad)
+    if doubt or members.get(event.participant, OnLost.HALT) is OnLost.HALT:
+        return _halt(state, event.now, event.checkpoint, event.participant, event.settlements, reason)
+    facts: tuple[Fact, ...] = ()
+    if state.durable.pending is not None:
+        # Readers follow the order of the log: nothing later may be there before the lost records are.
+        state, facts = abort(state, event.now, AbortReason.LOST_BASE, reason)
+    loss = LossRecorded(checkpoint=event.checkpoint, participant=event.participant, settlements=bad)
+    return record(state, (loss,)), Ready(answer=replace(_ACCEPTED, detail=reason), facts=(*facts, loss))
+
+
+def _halt(
+    state: JobState,
+    now: float,
+    checkpoint: CheckpointId,
+    participant: ParticipantName,
+    settlements: tuple[Settlement, ...],
+    reason: str,
+) -> tuple[JobState, Ready]:
+    facts: list[Fact] = []
+    if state.durable.pending is not None:
+        state, aborted = abort(state, now, AbortReason.HALTED, reason)
+        facts += aborted
+    ended = fail_requests(state.durable, f"the job is halted: {reason}")
+    halted = JobHalted(checkpoint=checkpoint, participant=participant, settlements=settlements, reason=reason)
+    more = [*ended, halted, moved(state.durable, Transition.HALTED, reason)]
+    return record(state, more), Ready(answer=replace(_ACCEPTED, detail=reason), facts=(*facts, *more))

@@ -15,6 +15,9 @@ CheckpointId = NewType("CheckpointId", int)
 Generation = NewType("Generation", int)
 """One run of a job; a higher one fences all lower ones; 0 is before the first run."""
 
+RequestId = NewType("RequestId", str)
+"""Random token of one request of a person: makes a repeated call recognisable."""
+
 NO_CHECKPOINT = CheckpointId(0)
 NO_GENERATION = Generation(0)
 
@@ -51,6 +54,26 @@ class ParticipantName(Name):
     __slots__ = ()
 
 
+class CheckpointKind(StrEnum):
+    """Why a checkpoint was taken, which also says how long it is kept."""
+
+    CHECKPOINT = "checkpoint"
+    """By the interval or on demand; removed when enough newer ones are completed."""
+    SAVEPOINT = "savepoint"
+    """Asked for and perhaps named by a person; kept until deleted."""
+    RESTORE = "restore"
+    """Repeats the positions of an earlier checkpoint: the history forks here."""
+
+
+class OnLost(StrEnum):
+    """What happens when a committable of a completed checkpoint is proved lost."""
+
+    HALT = "halt"
+    """The job halts until a person decides."""
+    REPLAY = "replay"
+    """The driver writes the lost slots again from the same ranges, before anything later is written."""
+
+
 class Role(StrEnum):
     """What a participant does in a checkpoint."""
 
@@ -77,6 +100,8 @@ class Participant:
     role: Role
     kind: str
     """Which committer or planner serves it, for example ``kafka``."""
+    on_lost: OnLost = OnLost.HALT
+    """For a sink."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,3 +166,6 @@ class CompletedCheckpoint:
     generation: Generation
     snapshots: Mapping[ParticipantName, Snapshot] = field(default_factory=dict)
     settled: bool = False
+    kind: CheckpointKind = CheckpointKind.CHECKPOINT
+    amendment: int = 0
+    """How often lost committables were replaced by replayed ones."""

@@ -1,0 +1,110 @@
+"""Everything about a job that the store remembers and the protocol needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coordinator.protocol.facts import AbortReason
+from coordinator.protocol.requests import Ending, Request, RequestState
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import (
+    NO_CHECKPOINT,
+    NO_GENERATION,
+    CheckpointId,
+    CheckpointKind,
+    CompletedCheckpoint,
+    Generation,
+    JobName,
+    Participant,
+    ParticipantName,
+    RequestId,
+)
+
+__all__ = ["AbortedCheckpoint", "Durable", "RestoreOrder", "UndecidedCheckpoint"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndecidedCheckpoint:
+    """Triggered and not decided."""
+
+    id: CheckpointId
+    base: CheckpointId
+    kind: CheckpointKind = CheckpointKind.CHECKPOINT
+    request: RequestId | None = None
+    """The person's request that it serves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbortedCheckpoint:
+    """The last one that was decided against."""
+
+    id: CheckpointId
+    generation: Generation
+    reason: AbortReason
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreOrder:
+    """A person's order to begin the next generation with older positions."""
+
+    source: CompletedCheckpoint
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Durable:
+    """Everything about a job that the store remembers and the protocol needs."""
+
+    job: JobName
+    store_id: str
+    status: JobStatus = JobStatus.CREATED
+    status_detail: str = ""
+    generation: Generation = NO_GENERATION
+    driver: str | None = None
+    """The driver of the current generation; None once it closed or was given up."""
+    participants: tuple[Participant, ...] = ()
+    settings: CheckpointSettings = field(default_factory=CheckpointSettings)
+    last_id: CheckpointId = NO_CHECKPOINT
+    """The last id burnt."""
+    completed: CompletedCheckpoint | None = None
+    """The newest completed checkpoint: the base of everything that follows."""
+    unreadable: str = ""
+    """Why the newest completed checkpoint cannot be read; ``completed`` is None then. Found when the store is read."""
+    pending: UndecidedCheckpoint | None = None
+    aborted: AbortedCheckpoint | None = None
+    failures: int = 0
+    """Consecutive failed checkpoints that count, in this generation."""
+    ending: Ending | None = None
+    """What a person asked for, until it is reached."""
+    requests: tuple[Request, ...] = ()
+    """In the order in which they came: what waits or runs, and the last that ended."""
+    replaying: Mapping[ParticipantName, frozenset[int]] = field(default_factory=dict)
+    """Slots of the newest completed checkpoint that are proved lost and not yet written again; no empty sets."""
+    lost: bool = False
+    """A committable of the newest completed checkpoint is proved lost, and only a person can go on."""
+    restore: RestoreOrder | None = None
+
+    @property
+    def base(self) -> CheckpointId:
+        return self.completed.id if self.completed else NO_CHECKPOINT
+
+    @property
+    def settled(self) -> bool:
+        """True when no completed checkpoint waits for its commits."""
+        return self.completed is None or self.completed.settled
+
+    @property
+    def awaits_driver(self) -> bool:
+        """The driver ended its generation and said that it would come back."""
+        return self.status is JobStatus.RESTARTING and self.driver is None
+
+    @property
+    def open_requests(self) -> tuple[Request, ...]:
+        """Those that wait or run, oldest first."""
+        return tuple(request for request in self.requests if not request.state.ended)
+
+    @property
+    def next_request(self) -> Request | None:
+        """The one that waits longest."""
+        return next((request for request in self.requests if request.state is RequestState.QUEUED), None)

@@ -1,0 +1,155 @@
+"""How each fact changes what is durable. The core, the store and every test world share this one definition."""
+
+from dataclasses import replace
+from typing import assert_never
+
+from coordinator.protocol.durable import AbortedCheckpoint, Durable, RestoreOrder, UndecidedCheckpoint
+from coordinator.protocol.facts import (
+    CheckpointAborted,
+    CheckpointAmended,
+    CheckpointCompleted,
+    CheckpointRestored,
+    CheckpointSettled,
+    CheckpointTriggered,
+    CheckpointUnchanged,
+    EndingRequested,
+    Fact,
+    GenerationEnded,
+    GenerationFailed,
+    GenerationGranted,
+    JobHalted,
+    LossRecorded,
+    RequestEnded,
+    RequestQueued,
+    RestoreRequested,
+    SavepointReleased,
+    StatusChanged,
+)
+from coordinator.protocol.requests import MAX_KEPT, Request, RequestState
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import CheckpointKind, CompletedCheckpoint, Outcome
+
+__all__ = ["evolve"]
+
+
+def evolve(durable: Durable, fact: Fact) -> Durable:
+    """What is durable after ``fact``."""
+    match fact:
+        case GenerationGranted():
+            return replace(
+                durable,
+                generation=fact.generation,
+                driver=fact.driver,
+                participants=fact.participants,
+                settings=fact.settings,
+                last_id=fact.first_id,
+                failures=0,
+            )
+        case GenerationFailed():
+            return durable  # what follows from it is a change of status
+        case GenerationEnded():
+            return replace(durable, driver=None)
+        case StatusChanged():
+            reached = fact.status in (JobStatus.FINISHED, JobStatus.CANCELLED)
+            ending = None if reached else durable.ending
+            return replace(durable, status=fact.status, status_detail=fact.detail, ending=ending)
+        case CheckpointTriggered():
+            pending = UndecidedCheckpoint(id=fact.checkpoint, base=fact.base, kind=fact.kind, request=fact.request)
+            requests = tuple(
+                replace(request, state=RequestState.RUNNING, checkpoint=fact.checkpoint)
+                if request.id == fact.request
+                else request
+                for request in durable.requests
+            )
+            return replace(durable, last_id=fact.checkpoint, pending=pending, requests=requests)
+        case CheckpointCompleted():
+            return _complete(durable, fact)
+        case CheckpointAborted():
+            aborted = AbortedCheckpoint(
+                id=fact.checkpoint, generation=fact.generation, reason=fact.reason, detail=fact.detail
+            )
+            return replace(durable, pending=None, aborted=aborted, failures=durable.failures + fact.counted)
+        case CheckpointUnchanged():
+            return replace(durable, pending=None, failures=0)
+        case CheckpointSettled():
+            return replace(durable, completed=replace(_completed(durable), settled=True))
+        case LossRecorded():
+            known = durable.replaying.get(fact.participant, frozenset())
+            slots = known | {settlement.slot for settlement in fact.settlements}
+            return replace(durable, replaying={**durable.replaying, fact.participant: slots})
+        case CheckpointAmended():
+            return _amend(durable, fact)
+        case JobHalted():
+            lost = any(settlement.outcome is Outcome.LOST for settlement in fact.settlements)
+            return replace(durable, lost=durable.lost or lost)
+        case RequestQueued():
+            return replace(durable, requests=_bounded((*durable.requests, fact.request)))
+        case RequestEnded():
+            requests = tuple(fact.request if one.id == fact.request.id else one for one in durable.requests)
+            return replace(durable, requests=requests)
+        case EndingRequested():
+            return replace(durable, ending=fact.ending)
+        case RestoreRequested():
+            return replace(durable, restore=RestoreOrder(source=fact.source, reason=fact.reason))
+        case CheckpointRestored():
+            completed = CompletedCheckpoint(
+                id=fact.checkpoint,
+                base=fact.source,
+                generation=fact.generation,
+                snapshots=fact.snapshots,
+                settled=True,
+                kind=CheckpointKind.RESTORE,
+            )
+            return replace(durable, last_id=fact.checkpoint, completed=completed, unreadable="", restore=None)
+        case SavepointReleased():
+            if durable.base != fact.checkpoint:
+                return durable
+            return replace(durable, completed=replace(_completed(durable), kind=CheckpointKind.CHECKPOINT))
+        case _:
+            assert_never(fact)
+
+
+def _complete(durable: Durable, fact: CheckpointCompleted) -> Durable:
+    pending = durable.pending
+    assert pending is not None, "only what was triggered is completed"
+    completed = CompletedCheckpoint(
+        id=fact.checkpoint,
+        base=pending.base,
+        generation=durable.generation,
+        snapshots=dict(fact.snapshots),
+        settled=fact.settled,
+        kind=pending.kind,
+    )
+    return replace(durable, pending=None, completed=completed, failures=0)
+
+
+def _amend(durable: Durable, fact: CheckpointAmended) -> Durable:
+    """The new committables in place of the lost ones, in the order of slots."""
+    completed = _completed(durable)
+    snapshot = completed.snapshots[fact.participant]
+    kept = [committable for committable in snapshot.committables if committable.slot not in fact.slots]
+    committables = tuple(sorted((*kept, *fact.committables), key=lambda committable: committable.slot))
+    snapshots = {**completed.snapshots, fact.participant: replace(snapshot, committables=committables)}
+    left = durable.replaying.get(fact.participant, frozenset()) - fact.slots
+    replaying = {name: slots for name, slots in durable.replaying.items() if name != fact.participant}
+    if left:
+        replaying[fact.participant] = left
+    amended = replace(completed, snapshots=snapshots, amendment=fact.amendment)
+    return replace(durable, completed=amended, replaying=replaying)
+
+
+def _completed(durable: Durable) -> CompletedCheckpoint:
+    assert durable.completed is not None, "there is a completed checkpoint"
+    return durable.completed
+
+
+def _bounded(requests: tuple[Request, ...]) -> tuple[Request, ...]:
+    """Without the oldest ended ones beyond the bound."""
+    surplus = len(requests) - MAX_KEPT
+    kept = []
+    for request in requests:
+        if surplus > 0 and request.state.ended:
+            surplus -= 1
+        else:
+            kept.append(request)
+    return tuple(kept)

@@ -1,0 +1,120 @@
+"""What people ask for: checkpoints on demand, savepoints, an end, a return to an older checkpoint."""
+
+from dataclasses import replace
+
+from coordinator.protocol.answers import Answer, Ready, Verdict
+from coordinator.protocol.checkpoints import abort
+from coordinator.protocol.events import CancelJob, ReleaseSavepoint, RequestCheckpoint, RequestRestore, StopJob
+from coordinator.protocol.facts import (
+    AbortReason,
+    EndingRequested,
+    Fact,
+    RequestQueued,
+    RestoreRequested,
+    SavepointReleased,
+)
+from coordinator.protocol.opening import fail_requests, moved
+from coordinator.protocol.requests import MAX_QUEUED, Ending, Request
+from coordinator.protocol.state import JobState, record
+from coordinator.protocol.status import JobStatus, Transition
+from coordinator.protocol.values import CheckpointKind
+
+_ACCEPTED = Answer(verdict=Verdict.ACCEPTED)
+_DUPLICATE = Answer(verdict=Verdict.DUPLICATE)
+
+
+def request_checkpoint(state: JobState, event: RequestCheckpoint) -> tuple[JobState, Ready]:
+    """Queue a person's request: it comes before the interval's next checkpoint and waits for no pause."""
+    durable = state.durable
+    request = Request(id=event.request, kind=event.kind, name=event.name, stop=event.stop)
+    known = next((one for one in durable.requests if one.id == event.request), None)
+    if known is not None:
+        if known.same_wish(request):
+            return state, Ready(answer=replace(_DUPLICATE, request=known))
+        return state, _refused("another request was made under the same id")
+    if request.kind is CheckpointKind.RESTORE or (request.name and request.kind is not CheckpointKind.SAVEPOINT):
+        return state, _refused("only checkpoints and savepoints can be asked for, and only savepoints have names")
+    if request.stop and request.kind is not CheckpointKind.SAVEPOINT:
+        return state, _refused("a job is stopped with a savepoint, or without one; not with a checkpoint")
+    if durable.status is not JobStatus.RUNNING:
+        detail = f"job {durable.job} is not running: {durable.status.value}"
+        return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail))
+    if len(durable.open_requests) >= MAX_QUEUED:
+        detail = f"{MAX_QUEUED} requests wait for job {durable.job}; ask again when some have ended"
+        return state, Ready(answer=Answer(verdict=Verdict.QUEUE_FULL, detail=detail))
+    facts = (RequestQueued(request=request),)
+    asked = {one.id: state.asked[one.id] for one in durable.open_requests if one.id in state.asked}
+    state = replace(record(state, facts), asked={**asked, request.id: event.now})
+    return state, Ready(answer=replace(_ACCEPTED, request=request), facts=facts)
+
+
+def stop(state: JobState, event: StopJob) -> tuple[JobState, Ready]:
+    """The running checkpoint is the last one."""
+    return _end(state, event.now, Ending.STOP)
+
+
+def cancel(state: JobState, event: CancelJob) -> tuple[JobState, Ready]:
+    """The running checkpoint is aborted; what is decided is settled."""
+    durable = state.durable
+    if durable.status is JobStatus.SUSPENDED:
+        if not durable.settled:
+            return state, _refused(_unsettled(state))
+        facts = (EndingRequested(ending=Ending.CANCEL), moved(durable, Transition.CANCELLED))
+        return record(state, facts), Ready(answer=_ACCEPTED, facts=facts)
+    return _end(state, event.now, Ending.CANCEL)
+
+
+def _end(state: JobState, now: float, ending: Ending) -> tuple[JobState, Ready]:
+    durable = state.durable
+    if durable.status not in (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING):
+        detail = f"job {durable.job} is not running: {durable.status.value}"
+        return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail))
+    if durable.ending in (ending, Ending.CANCEL):
+        return state, Ready(answer=_DUPLICATE)
+    facts: tuple[Fact, ...] = ()
+    if ending is Ending.CANCEL and durable.pending is not None:
+        state, facts = abort(state, now, AbortReason.CANCELLED, "")
+    why = f"asked to {ending.value}"
+    running = durable.pending.request if durable.pending is not None and ending is Ending.STOP else None
+    more = fail_requests(state.durable, f"the job was {why}", but=running)
+    more.append(EndingRequested(ending=ending))
+    if durable.status is JobStatus.RUNNING:
+        more.append(moved(durable, Transition.ENDING, why))
+    return record(state, more), Ready(answer=_ACCEPTED, facts=(*facts, *more))
+
+
+def restore(state: JobState, event: RequestRestore) -> tuple[JobState, Ready]:
+    """Have the next generation begin with older positions. Output after them repeats."""
+    durable = state.durable
+    if durable.driver is not None or durable.awaits_driver:
+        return state, _refused(f"job {durable.job} has a driver ({durable.status.value}); stop it first")
+    if not durable.settled:
+        return state, _refused(_unsettled(state))
+    if durable.restore is not None and durable.restore.source.id == event.source.id:
+        return state, Ready(answer=_DUPLICATE)
+    if durable.completed is not None and durable.completed.id == event.source.id:
+        return state, _refused(f"checkpoint {event.source.id} is the newest one: the job continues from it anyway")
+    facts = (RestoreRequested(source=event.source, reason=event.reason),)
+    return record(state, facts), Ready(answer=_ACCEPTED, facts=facts)
+
+
+def release(state: JobState, event: ReleaseSavepoint) -> tuple[JobState, Ready]:
+    """Let retention have a savepoint. The caller has seen that there is one."""
+    durable = state.durable
+    if durable.restore is not None and durable.restore.source.id == event.checkpoint:
+        return state, _refused(f"the next generation of job {durable.job} begins with savepoint {event.checkpoint}")
+    facts = (SavepointReleased(checkpoint=event.checkpoint),)
+    return record(state, facts), Ready(answer=_ACCEPTED, facts=facts)
+
+
+def _unsettled(state: JobState) -> str:
+    completed = state.durable.completed
+    assert completed is not None
+    return (
+        f"checkpoint {completed.id} is completed and not settled: its transactions are decided and may still be open. "
+        "Start the job once, so that it commits them, and ask again"
+    )
+
+
+def _refused(detail: str) -> Ready:
+    return Ready(answer=Answer(verdict=Verdict.REFUSED, detail=detail))
