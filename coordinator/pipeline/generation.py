@@ -1,8 +1,6 @@
 """One generation of a job: open, recover, then checkpoint after checkpoint to its end (docs/protocol.md#recovery)."""
 
 import contextlib
-import time
-import uuid
 from dataclasses import dataclass
 
 from coordinator.client.session import CoordinatorClient, Session
@@ -19,6 +17,7 @@ from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from coordinator.pipeline.progress import Progress
 from coordinator.pipeline.running import Tasks
+from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.pipeline.settler import Settler
 from coordinator.protocol.answers import Abort, Decision, Trigger, Verdict
 from coordinator.protocol.events import CloseReason
@@ -56,6 +55,7 @@ class Members:
     settings: CheckpointSettings
     journal: Journal
     progress: Progress
+    runtime: Runtime = THREADS
 
 
 class GenerationRun:
@@ -73,13 +73,13 @@ class GenerationRun:
         self._client = client
         self._takeover = takeover
         self._adopt = adopt
-        self._mailbox = Mailbox(on_complete=self._complete, on_interrupt=members.tasks.cancel)
+        self._mailbox = Mailbox(on_complete=self._complete, on_interrupt=members.tasks.cancel, runtime=members.runtime)
         self._session: Session
         self._settler: Settler
         self._positions: dict[CheckpointId, Document] = {}
         self._answers: dict[CheckpointId, tuple[CheckpointId, Snapshot, Snapshot]] = {}
         self._last_run = NO_CHECKPOINT
-        self._last_sweep = time.monotonic()
+        self._last_sweep = members.runtime.monotonic()
         self._finished = False
         self.completed_any = False
         """True once this generation has settled a checkpoint: a failure after it begins a new row of restarts."""
@@ -118,7 +118,7 @@ class GenerationRun:
             (m.source.participant, m.sink.participant),
             m.settings,
             m.sink.read_claim(),
-            driver=uuid.uuid4().hex,
+            driver=m.runtime.token(),
             takeover=self._takeover,
             adopt=self._adopt,
             on_error=self._mailbox.fail,
@@ -134,6 +134,7 @@ class GenerationRun:
             journal=m.journal,
             on_settled=self._on_settled,
             on_error=self._mailbox.fail,
+            runtime=m.runtime,
         )
 
     def _recover(self) -> None:
@@ -256,7 +257,7 @@ class GenerationRun:
         if self._mailbox.aborted(checkpoint):
             raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before its Spark job began.")
         m.progress.began(checkpoint)
-        began = time.monotonic()
+        began = m.runtime.monotonic()
         votes = m.tasks.run(generation=self._session.generation, checkpoint=checkpoint, plan=plan)
         kill_point(KillPoint.DRIVER_AFTER_VOTES)
         committables = m.sink.pre_commit(
@@ -272,7 +273,7 @@ class GenerationRun:
             transactions=len(committables),
             read=plan.records,
             written=records,
-            seconds=round(time.monotonic() - began, 3),
+            seconds=round(m.runtime.monotonic() - began, 3),
         )
         return (
             Snapshot(positions=m.source.snapshot(plan), records=plan.records),
@@ -281,18 +282,18 @@ class GenerationRun:
 
     def _sweep_now_and_then(self) -> None:
         """A late zombie of an earlier generation must not hold readers back while there is nothing to write."""
-        if time.monotonic() - self._last_sweep >= _SWEEP_INTERVAL:
+        if self._m.runtime.monotonic() - self._last_sweep >= _SWEEP_INTERVAL:
             swept = self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
-            self._last_sweep = time.monotonic()
+            self._last_sweep = self._m.runtime.monotonic()
             if swept:
                 self._m.journal.tell("swept", transactions=len(swept))
 
     def _plan(self, checkpoint: CheckpointId, positions: Document) -> Plan:
         """Plan, waiting a little for new data; a stop or an abort ends the wait."""
-        give_up = time.monotonic() + min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
+        give_up = self._m.runtime.monotonic() + min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
         while True:
             plan = self._m.source.plan(positions)
-            if plan.records or plan.finished or plan.positions != positions or time.monotonic() > give_up:
+            if plan.records or plan.finished or plan.positions != positions or self._m.runtime.monotonic() > give_up:
                 return plan
             if self._mailbox.wait(lambda: self._mailbox.stopping or self._mailbox.aborted(checkpoint), _IDLE_POLL):
                 return plan
@@ -371,9 +372,9 @@ class GenerationRun:
 
     def _require_spark(self) -> None:
         if not self._m.tasks.alive():
-            give_up = time.monotonic() + _SETTLE_LIMIT
-            while self._settler.unsettled() and time.monotonic() < give_up:
-                time.sleep(0.05)
+            give_up = self._m.runtime.monotonic() + _SETTLE_LIMIT
+            while self._settler.unsettled() and self._m.runtime.monotonic() < give_up:
+                self._m.runtime.sleep(0.05)
             raise OncewardError(
                 "Spark's JVM is gone. What is decided is settled, now or by the next start; "
                 "the running checkpoint is aborted by the next start, "

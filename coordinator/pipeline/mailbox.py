@@ -1,9 +1,9 @@
 """Where the instruction stream, signals and the settling thread meet the driver's main thread."""
 
-import threading
 from collections.abc import Callable
 
 from coordinator.errors import HaltedError, OncewardError
+from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.protocol.answers import Abort, Complete, Fail, Halt, Instruction, Stop, Trigger
 from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId
 
@@ -17,9 +17,15 @@ class GenerationFailedError(OncewardError):
 class Mailbox:
     """Level-triggered: keeps the newest of what is wanted, so repeated and reordered deliveries do no harm."""
 
-    def __init__(self, *, on_complete: Callable[[CheckpointId], None], on_interrupt: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        *,
+        on_complete: Callable[[CheckpointId], None],
+        on_interrupt: Callable[[], None],
+        runtime: Runtime = THREADS,
+    ) -> None:
         """``on_complete`` hands a completed checkpoint to the settler, ``on_interrupt`` cancels the Spark job."""
-        self._changed = threading.Condition()
+        self._changed = runtime.condition()
         self._on_complete = on_complete
         self._on_interrupt = on_interrupt
         self._trigger: Trigger | None = None

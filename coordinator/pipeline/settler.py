@@ -1,9 +1,7 @@
 """Carries decisions out: commits completed checkpoints beside the running job, proves it, reports it."""
 
 import logging
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from coordinator.client.session import Session
@@ -11,6 +9,7 @@ from coordinator.errors import HaltedError, OncewardError
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.interfaces import Committer, Sink, Source
 from coordinator.pipeline.journal import Journal
+from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, Claim, Committable, Document, Outcome, Settlement
 
@@ -30,6 +29,7 @@ class Settler:
         journal: Journal,
         on_settled: Callable[[CheckpointId], None],
         on_error: Callable[[OncewardError], None],
+        runtime: Runtime = THREADS,
     ) -> None:
         self._session = session
         self._source = source
@@ -38,12 +38,12 @@ class Settler:
         self._journal = journal
         self._on_settled = on_settled
         self._on_error = on_error
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="onceward-settle")
-        self._lock = threading.Lock()
+        self._worker = runtime.worker("onceward-settle")
+        self._lock = runtime.lock()
         self._work: dict[CheckpointId, tuple[tuple[Committable, ...], Document | None]] = {}
         self._submitted: set[CheckpointId] = set()
         self._settlements: dict[CheckpointId, tuple[Settlement, ...]] = {}
-        self._closing = threading.Event()
+        self._closing = False
         self.settled = NO_CHECKPOINT
         """The newest checkpoint that is settled, or had nothing to settle."""
 
@@ -80,11 +80,11 @@ class Settler:
             if again or checkpoint not in self._work:
                 return
             self._submitted.add(checkpoint)
-        self._pool.submit(self._settle_safely, checkpoint)
+        self._worker.submit(lambda: self._settle_safely(checkpoint))
 
     def close(self, *, wait: bool) -> None:
-        self._closing.set()
-        self._pool.shutdown(wait=wait, cancel_futures=True)
+        self._closing = True
+        self._worker.close(wait=wait)
 
     def _settle_safely(self, checkpoint: CheckpointId) -> None:
         try:
@@ -118,7 +118,7 @@ class Settler:
         committables, positions = self._work[checkpoint]
         if checkpoint not in self._settlements:
             kill_point(KillPoint.DRIVER_AFTER_DECISION)
-            settlements = tuple(self._committer.commit(committables, give_up=self._closing.is_set))
+            settlements = tuple(self._committer.commit(committables, give_up=lambda: self._closing))
             if len(settlements) < len(committables):
                 return  # leaving: nothing is known of the others, the next generation asks again
             kill_point(KillPoint.DRIVER_AFTER_END_TXN)
