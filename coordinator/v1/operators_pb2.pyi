@@ -32,13 +32,17 @@ class _JobStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobStatus.V
     """Known, never run."""
     JOB_STATUS_RUNNING: _JobStatus.ValueType  # 2
     """A driver owns it."""
-    JOB_STATUS_SUSPENDED: _JobStatus.ValueType  # 3
+    JOB_STATUS_RESTARTING: _JobStatus.ValueType  # 3
+    """Its generation failed; the driver ends it and comes back as the next one by itself."""
+    JOB_STATUS_SUSPENDED: _JobStatus.ValueType  # 4
     """No driver; the next one continues."""
-    JOB_STATUS_FINISHED: _JobStatus.ValueType  # 4
-    """Its bounded input is processed."""
-    JOB_STATUS_STOPPED: _JobStatus.ValueType  # 5
-    """Stopped on request."""
-    JOB_STATUS_HALTED: _JobStatus.ValueType  # 6
+    JOB_STATUS_FINISHING: _JobStatus.ValueType  # 5
+    """It was asked to stop or to cancel; what is decided is being settled."""
+    JOB_STATUS_FINISHED: _JobStatus.ValueType  # 6
+    """Its bounded input is processed, or it was stopped; everything is settled."""
+    JOB_STATUS_CANCELLED: _JobStatus.ValueType  # 7
+    """Cancelled by a person; everything that was decided is settled."""
+    JOB_STATUS_HALTED: _JobStatus.ValueType  # 8
     """Needs a person."""
 
 class JobStatus(_JobStatus, metaclass=_JobStatusEnumTypeWrapper):
@@ -50,15 +54,75 @@ JOB_STATUS_CREATED: JobStatus.ValueType  # 1
 """Known, never run."""
 JOB_STATUS_RUNNING: JobStatus.ValueType  # 2
 """A driver owns it."""
-JOB_STATUS_SUSPENDED: JobStatus.ValueType  # 3
+JOB_STATUS_RESTARTING: JobStatus.ValueType  # 3
+"""Its generation failed; the driver ends it and comes back as the next one by itself."""
+JOB_STATUS_SUSPENDED: JobStatus.ValueType  # 4
 """No driver; the next one continues."""
-JOB_STATUS_FINISHED: JobStatus.ValueType  # 4
-"""Its bounded input is processed."""
-JOB_STATUS_STOPPED: JobStatus.ValueType  # 5
-"""Stopped on request."""
-JOB_STATUS_HALTED: JobStatus.ValueType  # 6
+JOB_STATUS_FINISHING: JobStatus.ValueType  # 5
+"""It was asked to stop or to cancel; what is decided is being settled."""
+JOB_STATUS_FINISHED: JobStatus.ValueType  # 6
+"""Its bounded input is processed, or it was stopped; everything is settled."""
+JOB_STATUS_CANCELLED: JobStatus.ValueType  # 7
+"""Cancelled by a person; everything that was decided is settled."""
+JOB_STATUS_HALTED: JobStatus.ValueType  # 8
 """Needs a person."""
 Global___JobStatus: _TypeAlias = JobStatus  # noqa: Y015
+
+class _Ending:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EndingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ending.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ENDING_UNSPECIFIED: _Ending.ValueType  # 0
+    """Never sent."""
+    ENDING_STOP: _Ending.ValueType  # 1
+    """Finish and settle the running checkpoint, take no other."""
+    ENDING_CANCEL: _Ending.ValueType  # 2
+    """Abort the running checkpoint, settle what is decided."""
+
+class Ending(_Ending, metaclass=_EndingEnumTypeWrapper):
+    """How a person wants a job to end."""
+
+ENDING_UNSPECIFIED: Ending.ValueType  # 0
+"""Never sent."""
+ENDING_STOP: Ending.ValueType  # 1
+"""Finish and settle the running checkpoint, take no other."""
+ENDING_CANCEL: Ending.ValueType  # 2
+"""Abort the running checkpoint, settle what is decided."""
+Global___Ending: _TypeAlias = Ending  # noqa: Y015
+
+class _RequestState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RequestStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RequestState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REQUEST_STATE_UNSPECIFIED: _RequestState.ValueType  # 0
+    """Never sent."""
+    REQUEST_STATE_QUEUED: _RequestState.ValueType  # 1
+    """It waits for its turn."""
+    REQUEST_STATE_RUNNING: _RequestState.ValueType  # 2
+    """Its checkpoint is triggered and not decided."""
+    REQUEST_STATE_COMPLETED: _RequestState.ValueType  # 3
+    """Durably; the commits may still be on their way."""
+    REQUEST_STATE_FAILED: _RequestState.ValueType  # 4
+    """`detail` says why."""
+
+class RequestState(_RequestState, metaclass=_RequestStateEnumTypeWrapper):
+    """What became of a request."""
+
+REQUEST_STATE_UNSPECIFIED: RequestState.ValueType  # 0
+"""Never sent."""
+REQUEST_STATE_QUEUED: RequestState.ValueType  # 1
+"""It waits for its turn."""
+REQUEST_STATE_RUNNING: RequestState.ValueType  # 2
+"""Its checkpoint is triggered and not decided."""
+REQUEST_STATE_COMPLETED: RequestState.ValueType  # 3
+"""Durably; the commits may still be on their way."""
+REQUEST_STATE_FAILED: RequestState.ValueType  # 4
+"""`detail` says why."""
+Global___RequestState: _TypeAlias = RequestState  # noqa: Y015
 
 class _CheckpointState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -93,6 +157,52 @@ CHECKPOINT_STATE_ABORTED: CheckpointState.ValueType  # 4
 Global___CheckpointState: _TypeAlias = CheckpointState  # noqa: Y015
 
 @_typing.final
+class CheckpointRequest(_message.Message):
+    """A checkpoint that a person asked for, and what became of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    request: _builtins.str
+    """Its token."""
+    kind: _participants_pb2.CheckpointKind.ValueType
+    """CHECKPOINT or SAVEPOINT."""
+    name: _builtins.str
+    """A label for people; savepoints only. May be empty."""
+    stop: _builtins.bool
+    """The job is stopped once it is completed."""
+    state: Global___RequestState.ValueType
+    """What became of it."""
+    checkpoint: _builtins.int
+    """The checkpoint taken for it; 0 while there is none. For a CHECKPOINT without anything new, the last completed one."""
+    detail: _builtins.str
+    """Why it failed."""
+    def __init__(
+        self,
+        *,
+        request: _builtins.str = ...,
+        kind: _participants_pb2.CheckpointKind.ValueType = ...,
+        name: _builtins.str = ...,
+        stop: _builtins.bool = ...,
+        state: Global___RequestState.ValueType = ...,
+        checkpoint: _builtins.int = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "detail", b"detail", "kind", b"kind", "name", b"name", "request", b"request", "state", b"state", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointRequest: _TypeAlias = CheckpointRequest  # noqa: Y015
+
+@_typing.final
 class JobSummary(_message.Message):
     """One job in a listing."""
 
@@ -106,7 +216,12 @@ class JobSummary(_message.Message):
     LAST_COMPLETED_FIELD_NUMBER: _builtins.int
     LAST_COMPLETED_AT_MS_FIELD_NUMBER: _builtins.int
     SETTLED_FIELD_NUMBER: _builtins.int
-    STOP_REQUESTED_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    OPEN_REQUESTS_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
+    RESTORE_FROM_FIELD_NUMBER: _builtins.int
+    RESTORE_REASON_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """Its name."""
     status: Global___JobStatus.ValueType
@@ -123,8 +238,22 @@ class JobSummary(_message.Message):
     """When the newest completed checkpoint was decided, Unix time in milliseconds; 0 for never."""
     settled: _builtins.bool
     """True when every commit of the newest completed checkpoint is proved."""
-    stop_requested: _builtins.bool
-    """True when a person asked it to stop and it has not left yet."""
+    ending: Global___Ending.ValueType
+    """Present when a person asked for its end and it is not reached yet."""
+    failures: _builtins.int
+    """Consecutive failed checkpoints that count, in this generation."""
+    unreadable: _builtins.str
+    """Why the newest completed checkpoint cannot be read; empty when it can. The job does not start until an older one is
+    named.
+    """
+    restore_from: _builtins.int
+    """The next generation begins with this checkpoint's positions, as a person ordered; 0 for no such order."""
+    restore_reason: _builtins.str
+    """Who ordered it, and why."""
+    @_builtins.property
+    def open_requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointRequest]:
+        """Requests of people that wait or run, oldest first."""
+
     def __init__(
         self,
         *,
@@ -136,13 +265,20 @@ class JobSummary(_message.Message):
         last_completed: _builtins.int = ...,
         last_completed_at_ms: _builtins.int = ...,
         settled: _builtins.bool = ...,
-        stop_requested: _builtins.bool = ...,
+        ending: Global___Ending.ValueType | None = ...,
+        failures: _builtins.int = ...,
+        open_requests: _abc.Iterable[Global___CheckpointRequest] | None = ...,
+        unreadable: _builtins.str = ...,
+        restore_from: _builtins.int = ...,
+        restore_reason: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "ending", b"ending"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "stop_requested", b"stop_requested"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "ending", b"ending", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "open_requests", b"open_requests", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__ending: _TypeAlias = _typing.Literal["ending"]  # noqa: Y015
+    _WhichOneofArgType__ending: _TypeAlias = _typing.Literal["_ending", b"_ending"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ending) -> _WhichOneofReturnType__ending | None: ...
 
 Global___JobSummary: _TypeAlias = JobSummary  # noqa: Y015
 
@@ -247,7 +383,9 @@ Global___DescribeJobResponse: _TypeAlias = DescribeJobResponse  # noqa: Y015
 
 @_typing.final
 class CheckpointSummary(_message.Message):
-    """One checkpoint in a listing."""
+    """One checkpoint in a listing. Durations are microseconds on the coordinator's clock; absent where they did not happen,
+    0 where a restart has forgotten the beginning.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -263,6 +401,15 @@ class CheckpointSummary(_message.Message):
     RECORDS_READ_FIELD_NUMBER: _builtins.int
     RECORDS_WRITTEN_FIELD_NUMBER: _builtins.int
     COMMITTABLES_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    BYTES_READ_FIELD_NUMBER: _builtins.int
+    BYTES_WRITTEN_FIELD_NUMBER: _builtins.int
+    AMENDMENT_FIELD_NUMBER: _builtins.int
+    WAITED_US_FIELD_NUMBER: _builtins.int
+    RAN_US_FIELD_NUMBER: _builtins.int
+    DECIDED_US_FIELD_NUMBER: _builtins.int
+    SETTLED_US_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.int
     """Its id."""
     base: _builtins.int
@@ -287,6 +434,24 @@ class CheckpointSummary(_message.Message):
     """Records written by its sinks."""
     committables: _builtins.int
     """Committables of all its sinks."""
+    kind: _participants_pb2.CheckpointKind.ValueType
+    """Why it was taken."""
+    name: _builtins.str
+    """Of a savepoint, for people. May be empty."""
+    bytes_read: _builtins.int
+    """Bytes read by its sources."""
+    bytes_written: _builtins.int
+    """Bytes written by its sinks."""
+    amendment: _builtins.int
+    """How often lost committables were replaced by replayed ones."""
+    waited_us: _builtins.int
+    """From when it was due or asked for to its trigger."""
+    ran_us: _builtins.int
+    """From the trigger to the last acknowledgement, or to the abort."""
+    decided_us: _builtins.int
+    """From the last acknowledgement to the decision: waiting for its base to settle."""
+    settled_us: _builtins.int
+    """From the decision to the last proved commit."""
     def __init__(
         self,
         *,
@@ -302,14 +467,36 @@ class CheckpointSummary(_message.Message):
         records_read: _builtins.int = ...,
         records_written: _builtins.int = ...,
         committables: _builtins.int = ...,
+        kind: _participants_pb2.CheckpointKind.ValueType = ...,
+        name: _builtins.str = ...,
+        bytes_read: _builtins.int = ...,
+        bytes_written: _builtins.int = ...,
+        amendment: _builtins.int = ...,
+        waited_us: _builtins.int = ...,
+        ran_us: _builtins.int | None = ...,
+        decided_us: _builtins.int | None = ...,
+        settled_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason", "abort_reason", b"abort_reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason", "_decided_us", b"_decided_us", "_ran_us", b"_ran_us", "_settled_us", b"_settled_us", "abort_reason", b"abort_reason", "decided_us", b"decided_us", "ran_us", b"ran_us", "settled_us", b"settled_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason", "abort_reason", b"abort_reason", "base", b"base", "checkpoint", b"checkpoint", "committables", b"committables", "decided_at_ms", b"decided_at_ms", "detail", b"detail", "generation", b"generation", "records_read", b"records_read", "records_written", b"records_written", "settled_at_ms", b"settled_at_ms", "state", b"state", "triggered_at_ms", b"triggered_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason", "_decided_us", b"_decided_us", "_ran_us", b"_ran_us", "_settled_us", b"_settled_us", "abort_reason", b"abort_reason", "amendment", b"amendment", "base", b"base", "bytes_read", b"bytes_read", "bytes_written", b"bytes_written", "checkpoint", b"checkpoint", "committables", b"committables", "decided_at_ms", b"decided_at_ms", "decided_us", b"decided_us", "detail", b"detail", "generation", b"generation", "kind", b"kind", "name", b"name", "ran_us", b"ran_us", "records_read", b"records_read", "records_written", b"records_written", "settled_at_ms", b"settled_at_ms", "settled_us", b"settled_us", "state", b"state", "triggered_at_ms", b"triggered_at_ms", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__abort_reason: _TypeAlias = _typing.Literal["abort_reason"]  # noqa: Y015
     _WhichOneofArgType__abort_reason: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason"]  # noqa: Y015
+    _WhichOneofReturnType__decided_us: _TypeAlias = _typing.Literal["decided_us"]  # noqa: Y015
+    _WhichOneofArgType__decided_us: _TypeAlias = _typing.Literal["_decided_us", b"_decided_us"]  # noqa: Y015
+    _WhichOneofReturnType__ran_us: _TypeAlias = _typing.Literal["ran_us"]  # noqa: Y015
+    _WhichOneofArgType__ran_us: _TypeAlias = _typing.Literal["_ran_us", b"_ran_us"]  # noqa: Y015
+    _WhichOneofReturnType__settled_us: _TypeAlias = _typing.Literal["settled_us"]  # noqa: Y015
+    _WhichOneofArgType__settled_us: _TypeAlias = _typing.Literal["_settled_us", b"_settled_us"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__abort_reason) -> _WhichOneofReturnType__abort_reason | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decided_us) -> _WhichOneofReturnType__decided_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ran_us) -> _WhichOneofReturnType__ran_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__settled_us) -> _WhichOneofReturnType__settled_us | None: ...
 
 Global___CheckpointSummary: _TypeAlias = CheckpointSummary  # noqa: Y015
 
@@ -385,7 +572,7 @@ Global___DescribeCheckpointRequest: _TypeAlias = DescribeCheckpointRequest  # no
 
 @_typing.final
 class RecordedSettlement(_message.Message):
-    """An outcome that halted the job."""
+    """An outcome that was not "committed"."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -453,7 +640,7 @@ class DescribeCheckpointResponse(_message.Message):
 
     @_builtins.property
     def settlements(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordedSettlement]:
-        """Outcomes of a checkpoint that halted its job."""
+        """Outcomes that halted the job, or were replayed."""
 
     def __init__(
         self,
@@ -469,6 +656,298 @@ class DescribeCheckpointResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeCheckpointResponse: _TypeAlias = DescribeCheckpointResponse  # noqa: Y015
+
+@_typing.final
+class GenerationSummary(_message.Message):
+    """One generation in a listing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    DRIVER_FIELD_NUMBER: _builtins.int
+    GRANTED_AT_MS_FIELD_NUMBER: _builtins.int
+    ENDED_AT_MS_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """Its number."""
+    driver: _builtins.str
+    """The driver's token."""
+    granted_at_ms: _builtins.int
+    """When it was granted, Unix time in milliseconds."""
+    ended_at_ms: _builtins.int
+    """When it ended, Unix time in milliseconds; 0 while it lives."""
+    detail: _builtins.str
+    """Why it ended or failed. May be empty."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        driver: _builtins.str = ...,
+        granted_at_ms: _builtins.int = ...,
+        ended_at_ms: _builtins.int = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "driver", b"driver", "ended_at_ms", b"ended_at_ms", "generation", b"generation", "granted_at_ms", b"granted_at_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerationSummary: _TypeAlias = GenerationSummary  # noqa: Y015
+
+@_typing.final
+class ListGenerationsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    limit: _builtins.int
+    """At most so many, from 1 to 1,000; 0 for 20."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGenerationsRequest: _TypeAlias = ListGenerationsRequest  # noqa: Y015
+
+@_typing.final
+class ListGenerationsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def generations(self) -> _containers.RepeatedCompositeFieldContainer[Global___GenerationSummary]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        generations: _abc.Iterable[Global___GenerationSummary] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generations", b"generations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGenerationsResponse: _TypeAlias = ListGenerationsResponse  # noqa: Y015
+
+@_typing.final
+class HistoryEntry(_message.Message):
+    """Something that happened to a job: a durable fact, or a call that was not accepted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_MS_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    PARTICIPANT_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    at_ms: _builtins.int
+    """Unix time in milliseconds."""
+    event: _builtins.str
+    """What: the name of the fact or of the refused call."""
+    verdict: _participants_pb2.Verdict.ValueType
+    """Present for a call that was not accepted."""
+    generation: _builtins.int
+    """The generation; for a refused call the one that the caller named. 0 for none."""
+    checkpoint: _builtins.int
+    """The checkpoint; for a refused call the one that the caller named. 0 for none."""
+    participant: _builtins.str
+    """The participant. May be empty."""
+    detail: _builtins.str
+    """For people. May be empty."""
+    count: _builtins.int
+    """How often; a refused call that is repeated is counted."""
+    def __init__(
+        self,
+        *,
+        at_ms: _builtins.int = ...,
+        event: _builtins.str = ...,
+        verdict: _participants_pb2.Verdict.ValueType | None = ...,
+        generation: _builtins.int = ...,
+        checkpoint: _builtins.int = ...,
+        participant: _builtins.str = ...,
+        detail: _builtins.str = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_verdict", b"_verdict", "verdict", b"verdict"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_verdict", b"_verdict", "at_ms", b"at_ms", "checkpoint", b"checkpoint", "count", b"count", "detail", b"detail", "event", b"event", "generation", b"generation", "participant", b"participant", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__verdict: _TypeAlias = _typing.Literal["verdict"]  # noqa: Y015
+    _WhichOneofArgType__verdict: _TypeAlias = _typing.Literal["_verdict", b"_verdict"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__verdict) -> _WhichOneofReturnType__verdict | None: ...
+
+Global___HistoryEntry: _TypeAlias = HistoryEntry  # noqa: Y015
+
+@_typing.final
+class ListHistoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    limit: _builtins.int
+    """At most so many, from 1 to 1,000; 0 for 20."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHistoryRequest: _TypeAlias = ListHistoryRequest  # noqa: Y015
+
+@_typing.final
+class ListHistoryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistoryEntry]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___HistoryEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHistoryResponse: _TypeAlias = ListHistoryResponse  # noqa: Y015
+
+@_typing.final
+class TriggerCheckpointRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    request: _builtins.str
+    """Random token of this request, 1 to 128 characters: makes a repeated call recognisable."""
+    kind: _participants_pb2.CheckpointKind.ValueType
+    """CHECKPOINT or SAVEPOINT."""
+    name: _builtins.str
+    """A label for people, at most 128 characters; savepoints only. May be empty."""
+    stop: _builtins.bool
+    """Stop the job once it is completed; savepoints only."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        request: _builtins.str = ...,
+        kind: _participants_pb2.CheckpointKind.ValueType = ...,
+        name: _builtins.str = ...,
+        stop: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "kind", b"kind", "name", b"name", "request", b"request", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TriggerCheckpointRequest: _TypeAlias = TriggerCheckpointRequest  # noqa: Y015
+
+@_typing.final
+class TriggerCheckpointResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _participants_pb2.Answer:
+        """ACCEPTED, DUPLICATE, TOO_LATE when the job is not running, QUEUE_FULL, or REFUSED."""
+
+    @_builtins.property
+    def request(self) -> Global___CheckpointRequest:
+        """Present for ACCEPTED and DUPLICATE: what became of it so far."""
+
+    def __init__(
+        self,
+        *,
+        answer: _participants_pb2.Answer | None = ...,
+        request: Global___CheckpointRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TriggerCheckpointResponse: _TypeAlias = TriggerCheckpointResponse  # noqa: Y015
+
+@_typing.final
+class DescribeRequestRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    request: _builtins.str
+    """The request's token."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        request: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeRequestRequest: _TypeAlias = DescribeRequestRequest  # noqa: Y015
+
+@_typing.final
+class DescribeRequestResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def request(self) -> Global___CheckpointRequest:
+        """What became of it."""
+
+    def __init__(
+        self,
+        *,
+        request: Global___CheckpointRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeRequestResponse: _TypeAlias = DescribeRequestResponse  # noqa: Y015
 
 @_typing.final
 class StopJobRequest(_message.Message):
@@ -511,3 +990,141 @@ class StopJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StopJobResponse: _TypeAlias = StopJobResponse  # noqa: Y015
+
+@_typing.final
+class CancelJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelJobRequest: _TypeAlias = CancelJobRequest  # noqa: Y015
+
+@_typing.final
+class CancelJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _participants_pb2.Answer:
+        """ACCEPTED, DUPLICATE, TOO_LATE when the job has ended, or REFUSED while decided transactions have no driver."""
+
+    def __init__(
+        self,
+        *,
+        answer: _participants_pb2.Answer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelJobResponse: _TypeAlias = CancelJobResponse  # noqa: Y015
+
+@_typing.final
+class RestoreJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    checkpoint: _builtins.int
+    """The completed checkpoint to go back to, from 1."""
+    reason: _builtins.str
+    """Who asks, and why, for the audit; 1 to 8,192 characters."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        checkpoint: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "job", b"job", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoreJobRequest: _TypeAlias = RestoreJobRequest  # noqa: Y015
+
+@_typing.final
+class RestoreJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _participants_pb2.Answer:
+        """ACCEPTED, DUPLICATE, or REFUSED with what is in the way."""
+
+    def __init__(
+        self,
+        *,
+        answer: _participants_pb2.Answer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoreJobResponse: _TypeAlias = RestoreJobResponse  # noqa: Y015
+
+@_typing.final
+class DeleteSavepointRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    checkpoint: _builtins.int
+    """The savepoint's id, from 1."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        checkpoint: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteSavepointRequest: _TypeAlias = DeleteSavepointRequest  # noqa: Y015
+
+@_typing.final
+class DeleteSavepointResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _participants_pb2.Answer:
+        """ACCEPTED, or REFUSED when it is no savepoint or a restore needs it."""
+
+    def __init__(
+        self,
+        *,
+        answer: _participants_pb2.Answer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteSavepointResponse: _TypeAlias = DeleteSavepointResponse  # noqa: Y015

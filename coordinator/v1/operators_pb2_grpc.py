@@ -55,10 +55,45 @@ class OperatorServiceStub:
                 request_serializer=coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointRequest.SerializeToString,
                 response_deserializer=coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointResponse.FromString,
                 _registered_method=True)
+        self.ListGenerations = channel.unary_unary(
+                '/coordinator.v1.OperatorService/ListGenerations',
+                request_serializer=coordinator_dot_v1_dot_operators__pb2.ListGenerationsRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_operators__pb2.ListGenerationsResponse.FromString,
+                _registered_method=True)
+        self.ListHistory = channel.unary_unary(
+                '/coordinator.v1.OperatorService/ListHistory',
+                request_serializer=coordinator_dot_v1_dot_operators__pb2.ListHistoryRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_operators__pb2.ListHistoryResponse.FromString,
+                _registered_method=True)
+        self.TriggerCheckpoint = channel.unary_unary(
+                '/coordinator.v1.OperatorService/TriggerCheckpoint',
+                request_serializer=coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointResponse.FromString,
+                _registered_method=True)
+        self.DescribeRequest = channel.unary_unary(
+                '/coordinator.v1.OperatorService/DescribeRequest',
+                request_serializer=coordinator_dot_v1_dot_operators__pb2.DescribeRequestRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_operators__pb2.DescribeRequestResponse.FromString,
+                _registered_method=True)
         self.StopJob = channel.unary_unary(
                 '/coordinator.v1.OperatorService/StopJob',
                 request_serializer=coordinator_dot_v1_dot_operators__pb2.StopJobRequest.SerializeToString,
                 response_deserializer=coordinator_dot_v1_dot_operators__pb2.StopJobResponse.FromString,
+                _registered_method=True)
+        self.CancelJob = channel.unary_unary(
+                '/coordinator.v1.OperatorService/CancelJob',
+                request_serializer=coordinator_dot_v1_dot_operators__pb2.CancelJobRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_operators__pb2.CancelJobResponse.FromString,
+                _registered_method=True)
+        self.RestoreJob = channel.unary_unary(
+                '/coordinator.v1.OperatorService/RestoreJob',
+                request_serializer=coordinator_dot_v1_dot_operators__pb2.RestoreJobRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_operators__pb2.RestoreJobResponse.FromString,
+                _registered_method=True)
+        self.DeleteSavepoint = channel.unary_unary(
+                '/coordinator.v1.OperatorService/DeleteSavepoint',
+                request_serializer=coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_operators__pb2.DeleteSavepointResponse.FromString,
                 _registered_method=True)
 
 
@@ -94,8 +129,57 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListGenerations(self, request, context):
+        """A job's generations, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHistory(self, request, context):
+        """What happened to a job, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TriggerCheckpoint(self, request, context):
+        """Asks for a checkpoint or a savepoint now, and perhaps for the job's end after it. Idempotent by the request's token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeRequest(self, request, context):
+        """What became of such a request. NOT_FOUND when it is not remembered (the last ones of each job are).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StopJob(self, request, context):
-        """Asks the job's driver to leave after settling. Idempotent.
+        """Asks the job's driver to finish the running checkpoint, settle it and leave. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelJob(self, request, context):
+        """Asks the job's driver to abort the running checkpoint, settle what is decided and leave. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreJob(self, request, context):
+        """Has the next generation begin with the positions of an older checkpoint: output after that one repeats. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSavepoint(self, request, context):
+        """A savepoint is needed no longer: it is removed as an ordinary checkpoint would be. Idempotent while it is kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,10 +208,45 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     request_deserializer=coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointRequest.FromString,
                     response_serializer=coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointResponse.SerializeToString,
             ),
+            'ListGenerations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGenerations,
+                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.ListGenerationsRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_operators__pb2.ListGenerationsResponse.SerializeToString,
+            ),
+            'ListHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHistory,
+                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.ListHistoryRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_operators__pb2.ListHistoryResponse.SerializeToString,
+            ),
+            'TriggerCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.TriggerCheckpoint,
+                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointResponse.SerializeToString,
+            ),
+            'DescribeRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeRequest,
+                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.DescribeRequestRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_operators__pb2.DescribeRequestResponse.SerializeToString,
+            ),
             'StopJob': grpc.unary_unary_rpc_method_handler(
                     servicer.StopJob,
                     request_deserializer=coordinator_dot_v1_dot_operators__pb2.StopJobRequest.FromString,
                     response_serializer=coordinator_dot_v1_dot_operators__pb2.StopJobResponse.SerializeToString,
+            ),
+            'CancelJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelJob,
+                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.CancelJobRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_operators__pb2.CancelJobResponse.SerializeToString,
+            ),
+            'RestoreJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreJob,
+                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.RestoreJobRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_operators__pb2.RestoreJobResponse.SerializeToString,
+            ),
+            'DeleteSavepoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSavepoint,
+                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_operators__pb2.DeleteSavepointResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -250,6 +369,114 @@ class OperatorService:
             _registered_method=True)
 
     @staticmethod
+    def ListGenerations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.OperatorService/ListGenerations',
+            coordinator_dot_v1_dot_operators__pb2.ListGenerationsRequest.SerializeToString,
+            coordinator_dot_v1_dot_operators__pb2.ListGenerationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.OperatorService/ListHistory',
+            coordinator_dot_v1_dot_operators__pb2.ListHistoryRequest.SerializeToString,
+            coordinator_dot_v1_dot_operators__pb2.ListHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TriggerCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.OperatorService/TriggerCheckpoint',
+            coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointRequest.SerializeToString,
+            coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.OperatorService/DescribeRequest',
+            coordinator_dot_v1_dot_operators__pb2.DescribeRequestRequest.SerializeToString,
+            coordinator_dot_v1_dot_operators__pb2.DescribeRequestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def StopJob(request,
             target,
             options=(),
@@ -266,6 +493,87 @@ class OperatorService:
             '/coordinator.v1.OperatorService/StopJob',
             coordinator_dot_v1_dot_operators__pb2.StopJobRequest.SerializeToString,
             coordinator_dot_v1_dot_operators__pb2.StopJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.OperatorService/CancelJob',
+            coordinator_dot_v1_dot_operators__pb2.CancelJobRequest.SerializeToString,
+            coordinator_dot_v1_dot_operators__pb2.CancelJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.OperatorService/RestoreJob',
+            coordinator_dot_v1_dot_operators__pb2.RestoreJobRequest.SerializeToString,
+            coordinator_dot_v1_dot_operators__pb2.RestoreJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSavepoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.OperatorService/DeleteSavepoint',
+            coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.SerializeToString,
+            coordinator_dot_v1_dot_operators__pb2.DeleteSavepointResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,8 +41,22 @@ class OperatorServiceStub:
     """A job's checkpoints, newest first."""
     DescribeCheckpoint: _grpc.UnaryUnaryMultiCallable[_operators_pb2.DescribeCheckpointRequest, _operators_pb2.DescribeCheckpointResponse]
     """One checkpoint with everything that is stored about it."""
+    ListGenerations: _grpc.UnaryUnaryMultiCallable[_operators_pb2.ListGenerationsRequest, _operators_pb2.ListGenerationsResponse]
+    """A job's generations, newest first."""
+    ListHistory: _grpc.UnaryUnaryMultiCallable[_operators_pb2.ListHistoryRequest, _operators_pb2.ListHistoryResponse]
+    """What happened to a job, newest first."""
+    TriggerCheckpoint: _grpc.UnaryUnaryMultiCallable[_operators_pb2.TriggerCheckpointRequest, _operators_pb2.TriggerCheckpointResponse]
+    """Asks for a checkpoint or a savepoint now, and perhaps for the job's end after it. Idempotent by the request's token."""
+    DescribeRequest: _grpc.UnaryUnaryMultiCallable[_operators_pb2.DescribeRequestRequest, _operators_pb2.DescribeRequestResponse]
+    """What became of such a request. NOT_FOUND when it is not remembered (the last ones of each job are)."""
     StopJob: _grpc.UnaryUnaryMultiCallable[_operators_pb2.StopJobRequest, _operators_pb2.StopJobResponse]
-    """Asks the job's driver to leave after settling. Idempotent."""
+    """Asks the job's driver to finish the running checkpoint, settle it and leave. Idempotent."""
+    CancelJob: _grpc.UnaryUnaryMultiCallable[_operators_pb2.CancelJobRequest, _operators_pb2.CancelJobResponse]
+    """Asks the job's driver to abort the running checkpoint, settle what is decided and leave. Idempotent."""
+    RestoreJob: _grpc.UnaryUnaryMultiCallable[_operators_pb2.RestoreJobRequest, _operators_pb2.RestoreJobResponse]
+    """Has the next generation begin with the positions of an older checkpoint: output after that one repeats. Idempotent."""
+    DeleteSavepoint: _grpc.UnaryUnaryMultiCallable[_operators_pb2.DeleteSavepointRequest, _operators_pb2.DeleteSavepointResponse]
+    """A savepoint is needed no longer: it is removed as an ordinary checkpoint would be. Idempotent while it is kept."""
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
@@ -57,8 +71,22 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """A job's checkpoints, newest first."""
     DescribeCheckpoint: _aio.UnaryUnaryMultiCallable[_operators_pb2.DescribeCheckpointRequest, _operators_pb2.DescribeCheckpointResponse]  # type: ignore[assignment]
     """One checkpoint with everything that is stored about it."""
+    ListGenerations: _aio.UnaryUnaryMultiCallable[_operators_pb2.ListGenerationsRequest, _operators_pb2.ListGenerationsResponse]  # type: ignore[assignment]
+    """A job's generations, newest first."""
+    ListHistory: _aio.UnaryUnaryMultiCallable[_operators_pb2.ListHistoryRequest, _operators_pb2.ListHistoryResponse]  # type: ignore[assignment]
+    """What happened to a job, newest first."""
+    TriggerCheckpoint: _aio.UnaryUnaryMultiCallable[_operators_pb2.TriggerCheckpointRequest, _operators_pb2.TriggerCheckpointResponse]  # type: ignore[assignment]
+    """Asks for a checkpoint or a savepoint now, and perhaps for the job's end after it. Idempotent by the request's token."""
+    DescribeRequest: _aio.UnaryUnaryMultiCallable[_operators_pb2.DescribeRequestRequest, _operators_pb2.DescribeRequestResponse]  # type: ignore[assignment]
+    """What became of such a request. NOT_FOUND when it is not remembered (the last ones of each job are)."""
     StopJob: _aio.UnaryUnaryMultiCallable[_operators_pb2.StopJobRequest, _operators_pb2.StopJobResponse]  # type: ignore[assignment]
-    """Asks the job's driver to leave after settling. Idempotent."""
+    """Asks the job's driver to finish the running checkpoint, settle it and leave. Idempotent."""
+    CancelJob: _aio.UnaryUnaryMultiCallable[_operators_pb2.CancelJobRequest, _operators_pb2.CancelJobResponse]  # type: ignore[assignment]
+    """Asks the job's driver to abort the running checkpoint, settle what is decided and leave. Idempotent."""
+    RestoreJob: _aio.UnaryUnaryMultiCallable[_operators_pb2.RestoreJobRequest, _operators_pb2.RestoreJobResponse]  # type: ignore[assignment]
+    """Has the next generation begin with the positions of an older checkpoint: output after that one repeats. Idempotent."""
+    DeleteSavepoint: _aio.UnaryUnaryMultiCallable[_operators_pb2.DeleteSavepointRequest, _operators_pb2.DeleteSavepointResponse]  # type: ignore[assignment]
+    """A savepoint is needed no longer: it is removed as an ordinary checkpoint would be. Idempotent while it is kept."""
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """For people and their tools."""
@@ -96,11 +124,67 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """One checkpoint with everything that is stored about it."""
 
     @_abc_1.abstractmethod
+    def ListGenerations(
+        self,
+        request: _operators_pb2.ListGenerationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.ListGenerationsResponse, _abc.Awaitable[_operators_pb2.ListGenerationsResponse]]:
+        """A job's generations, newest first."""
+
+    @_abc_1.abstractmethod
+    def ListHistory(
+        self,
+        request: _operators_pb2.ListHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.ListHistoryResponse, _abc.Awaitable[_operators_pb2.ListHistoryResponse]]:
+        """What happened to a job, newest first."""
+
+    @_abc_1.abstractmethod
+    def TriggerCheckpoint(
+        self,
+        request: _operators_pb2.TriggerCheckpointRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.TriggerCheckpointResponse, _abc.Awaitable[_operators_pb2.TriggerCheckpointResponse]]:
+        """Asks for a checkpoint or a savepoint now, and perhaps for the job's end after it. Idempotent by the request's token."""
+
+    @_abc_1.abstractmethod
+    def DescribeRequest(
+        self,
+        request: _operators_pb2.DescribeRequestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.DescribeRequestResponse, _abc.Awaitable[_operators_pb2.DescribeRequestResponse]]:
+        """What became of such a request. NOT_FOUND when it is not remembered (the last ones of each job are)."""
+
+    @_abc_1.abstractmethod
     def StopJob(
         self,
         request: _operators_pb2.StopJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operators_pb2.StopJobResponse, _abc.Awaitable[_operators_pb2.StopJobResponse]]:
-        """Asks the job's driver to leave after settling. Idempotent."""
+        """Asks the job's driver to finish the running checkpoint, settle it and leave. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def CancelJob(
+        self,
+        request: _operators_pb2.CancelJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.CancelJobResponse, _abc.Awaitable[_operators_pb2.CancelJobResponse]]:
+        """Asks the job's driver to abort the running checkpoint, settle what is decided and leave. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def RestoreJob(
+        self,
+        request: _operators_pb2.RestoreJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.RestoreJobResponse, _abc.Awaitable[_operators_pb2.RestoreJobResponse]]:
+        """Has the next generation begin with the positions of an older checkpoint: output after that one repeats. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def DeleteSavepoint(
+        self,
+        request: _operators_pb2.DeleteSavepointRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.DeleteSavepointResponse, _abc.Awaitable[_operators_pb2.DeleteSavepointResponse]]:
+        """A savepoint is needed no longer: it is removed as an ordinary checkpoint would be. Idempotent while it is kept."""
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -5,7 +5,7 @@ What a job's driver says to its coordinator, and what it is told.
 
 Every mutating call is idempotent and keyed by (job, generation, checkpoint, participant): repeat it as often as you
 like. DEADLINE_EXCEEDED and UNAVAILABLE mean "unknown": repeat. A malformed request is refused with INVALID_ARGUMENT,
-an unknown job with NOT_FOUND, a request above 4 MiB with RESOURCE_EXHAUSTED; a well-formed request that the protocol
+an unknown job with NOT_FOUND, a request above 32 MiB with RESOURCE_EXHAUSTED; a well-formed request that the protocol
 refuses is answered with a verdict. In all these cases the coordinator's state is unchanged.
 """
 
@@ -49,6 +49,58 @@ ROLE_SINK: Role.ValueType  # 2
 """Writes, and contributes committables."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
+class _OnLost:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OnLostEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnLost.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ON_LOST_UNSPECIFIED: _OnLost.ValueType  # 0
+    """Refused."""
+    ON_LOST_HALT: _OnLost.ValueType  # 1
+    """The job halts until a person decides."""
+    ON_LOST_REPLAY: _OnLost.ValueType  # 2
+    """The driver writes the lost slots again from the same ranges, before anything later is written."""
+
+class OnLost(_OnLost, metaclass=_OnLostEnumTypeWrapper):
+    """What happens when a committable of a completed checkpoint is proved lost."""
+
+ON_LOST_UNSPECIFIED: OnLost.ValueType  # 0
+"""Refused."""
+ON_LOST_HALT: OnLost.ValueType  # 1
+"""The job halts until a person decides."""
+ON_LOST_REPLAY: OnLost.ValueType  # 2
+"""The driver writes the lost slots again from the same ranges, before anything later is written."""
+Global___OnLost: _TypeAlias = OnLost  # noqa: Y015
+
+class _CheckpointKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CheckpointKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CheckpointKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHECKPOINT_KIND_UNSPECIFIED: _CheckpointKind.ValueType  # 0
+    """Refused."""
+    CHECKPOINT_KIND_CHECKPOINT: _CheckpointKind.ValueType  # 1
+    """By the interval or on demand; removed when enough newer ones are completed."""
+    CHECKPOINT_KIND_SAVEPOINT: _CheckpointKind.ValueType  # 2
+    """Asked for and perhaps named by a person; kept until deleted."""
+    CHECKPOINT_KIND_RESTORE: _CheckpointKind.ValueType  # 3
+    """Repeats the positions of an earlier checkpoint, which is its base: the history forks here. Never asked for."""
+
+class CheckpointKind(_CheckpointKind, metaclass=_CheckpointKindEnumTypeWrapper):
+    """Why a checkpoint was taken, which also says how long it is kept."""
+
+CHECKPOINT_KIND_UNSPECIFIED: CheckpointKind.ValueType  # 0
+"""Refused."""
+CHECKPOINT_KIND_CHECKPOINT: CheckpointKind.ValueType  # 1
+"""By the interval or on demand; removed when enough newer ones are completed."""
+CHECKPOINT_KIND_SAVEPOINT: CheckpointKind.ValueType  # 2
+"""Asked for and perhaps named by a person; kept until deleted."""
+CHECKPOINT_KIND_RESTORE: CheckpointKind.ValueType  # 3
+"""Repeats the positions of an earlier checkpoint, which is its base: the history forks here. Never asked for."""
+Global___CheckpointKind: _TypeAlias = CheckpointKind  # noqa: Y015
+
 class _Outcome:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -89,8 +141,12 @@ class _CloseReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CloseReas
     """A bounded source has reached its end and everything is settled."""
     CLOSE_REASON_STOPPED: _CloseReason.ValueType  # 2
     """A person or a signal asked for it."""
-    CLOSE_REASON_FAILED: _CloseReason.ValueType  # 3
-    """The driver failed; it may come back as the next generation."""
+    CLOSE_REASON_CANCELLED: _CloseReason.ValueType  # 3
+    """A person asked for it, and everything decided is settled."""
+    CLOSE_REASON_FAILED: _CloseReason.ValueType  # 4
+    """The driver failed, and does not come back by itself."""
+    CLOSE_REASON_RESTARTING: _CloseReason.ValueType  # 5
+    """The generation failed; the driver comes back as the next one, within `back_within_us`."""
 
 class CloseReason(_CloseReason, metaclass=_CloseReasonEnumTypeWrapper):
     """Why a driver leaves."""
@@ -101,8 +157,12 @@ CLOSE_REASON_FINISHED: CloseReason.ValueType  # 1
 """A bounded source has reached its end and everything is settled."""
 CLOSE_REASON_STOPPED: CloseReason.ValueType  # 2
 """A person or a signal asked for it."""
-CLOSE_REASON_FAILED: CloseReason.ValueType  # 3
-"""The driver failed; it may come back as the next generation."""
+CLOSE_REASON_CANCELLED: CloseReason.ValueType  # 3
+"""A person asked for it, and everything decided is settled."""
+CLOSE_REASON_FAILED: CloseReason.ValueType  # 4
+"""The driver failed, and does not come back by itself."""
+CLOSE_REASON_RESTARTING: CloseReason.ValueType  # 5
+"""The generation failed; the driver comes back as the next one, within `back_within_us`."""
 Global___CloseReason: _TypeAlias = CloseReason  # noqa: Y015
 
 class _Verdict:
@@ -121,22 +181,26 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     """Said before with other content; the checkpoint is aborted."""
     VERDICT_TOO_LATE: _Verdict.ValueType  # 4
     """The checkpoint is decided; `decision` says how, where it is still known."""
-    VERDICT_FENCED: _Verdict.ValueType  # 5
+    VERDICT_EXPIRED: _Verdict.ValueType  # 5
+    """The checkpoint was aborted because it was not acknowledged in time."""
+    VERDICT_FENCED: _Verdict.ValueType  # 6
     """A newer generation owns the job, or this one was ended. Change nothing more."""
-    VERDICT_WRONG_BASE: _Verdict.ValueType  # 6
+    VERDICT_WRONG_BASE: _Verdict.ValueType  # 7
     """Built on something else than the last completed checkpoint."""
-    VERDICT_UNKNOWN_CHECKPOINT: _Verdict.ValueType  # 7
+    VERDICT_UNKNOWN_CHECKPOINT: _Verdict.ValueType  # 8
     """The checkpoint was never triggered."""
-    VERDICT_UNKNOWN_PARTICIPANT: _Verdict.ValueType  # 8
+    VERDICT_UNKNOWN_PARTICIPANT: _Verdict.ValueType  # 9
     """No participant of this generation, or one with nothing to settle."""
-    VERDICT_INVALID: _Verdict.ValueType  # 9
+    VERDICT_INVALID: _Verdict.ValueType  # 10
     """The content contradicts the participant's role, the checkpoint, or what a document of this kind may say."""
-    VERDICT_BUSY: _Verdict.ValueType  # 10
+    VERDICT_BUSY: _Verdict.ValueType  # 11
     """Another driver owns the job and is alive; ask again after `retry_after_us`."""
-    VERDICT_REFUSED: _Verdict.ValueType  # 11
+    VERDICT_REFUSED: _Verdict.ValueType  # 12
     """Cannot be granted as asked; `detail` says what to change."""
-    VERDICT_HALTED: _Verdict.ValueType  # 12
+    VERDICT_HALTED: _Verdict.ValueType  # 13
     """The job is halted until a person decides; `detail` says why."""
+    VERDICT_QUEUE_FULL: _Verdict.ValueType  # 14
+    """Too many requests of people wait for this job; ask again when some have ended."""
 
 class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
     """The answer to a mutating call. Everything but ACCEPTED and CONFLICT left the state as it was."""
@@ -151,22 +215,26 @@ VERDICT_CONFLICT: Verdict.ValueType  # 3
 """Said before with other content; the checkpoint is aborted."""
 VERDICT_TOO_LATE: Verdict.ValueType  # 4
 """The checkpoint is decided; `decision` says how, where it is still known."""
-VERDICT_FENCED: Verdict.ValueType  # 5
+VERDICT_EXPIRED: Verdict.ValueType  # 5
+"""The checkpoint was aborted because it was not acknowledged in time."""
+VERDICT_FENCED: Verdict.ValueType  # 6
 """A newer generation owns the job, or this one was ended. Change nothing more."""
-VERDICT_WRONG_BASE: Verdict.ValueType  # 6
+VERDICT_WRONG_BASE: Verdict.ValueType  # 7
 """Built on something else than the last completed checkpoint."""
-VERDICT_UNKNOWN_CHECKPOINT: Verdict.ValueType  # 7
+VERDICT_UNKNOWN_CHECKPOINT: Verdict.ValueType  # 8
 """The checkpoint was never triggered."""
-VERDICT_UNKNOWN_PARTICIPANT: Verdict.ValueType  # 8
+VERDICT_UNKNOWN_PARTICIPANT: Verdict.ValueType  # 9
 """No participant of this generation, or one with nothing to settle."""
-VERDICT_INVALID: Verdict.ValueType  # 9
+VERDICT_INVALID: Verdict.ValueType  # 10
 """The content contradicts the participant's role, the checkpoint, or what a document of this kind may say."""
-VERDICT_BUSY: Verdict.ValueType  # 10
+VERDICT_BUSY: Verdict.ValueType  # 11
 """Another driver owns the job and is alive; ask again after `retry_after_us`."""
-VERDICT_REFUSED: Verdict.ValueType  # 11
+VERDICT_REFUSED: Verdict.ValueType  # 12
 """Cannot be granted as asked; `detail` says what to change."""
-VERDICT_HALTED: Verdict.ValueType  # 12
+VERDICT_HALTED: Verdict.ValueType  # 13
 """The job is halted until a person decides; `detail` says why."""
+VERDICT_QUEUE_FULL: Verdict.ValueType  # 14
+"""Too many requests of people wait for this job; ask again when some have ended."""
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
 class _Decision:
@@ -213,7 +281,11 @@ class _AbortReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AbortReas
     """A new generation began."""
     ABORT_REASON_CLOSED: _AbortReason.ValueType  # 6
     """The job was closed."""
-    ABORT_REASON_HALTED: _AbortReason.ValueType  # 7
+    ABORT_REASON_CANCELLED: _AbortReason.ValueType  # 7
+    """The job was cancelled."""
+    ABORT_REASON_LOST_BASE: _AbortReason.ValueType  # 8
+    """A transaction of its base is lost and is replayed first."""
+    ABORT_REASON_HALTED: _AbortReason.ValueType  # 9
     """The job was halted."""
 
 class AbortReason(_AbortReason, metaclass=_AbortReasonEnumTypeWrapper):
@@ -233,7 +305,11 @@ ABORT_REASON_REPLACED: AbortReason.ValueType  # 5
 """A new generation began."""
 ABORT_REASON_CLOSED: AbortReason.ValueType  # 6
 """The job was closed."""
-ABORT_REASON_HALTED: AbortReason.ValueType  # 7
+ABORT_REASON_CANCELLED: AbortReason.ValueType  # 7
+"""The job was cancelled."""
+ABORT_REASON_LOST_BASE: AbortReason.ValueType  # 8
+"""A transaction of its base is lost and is replayed first."""
+ABORT_REASON_HALTED: AbortReason.ValueType  # 9
 """The job was halted."""
 Global___AbortReason: _TypeAlias = AbortReason  # noqa: Y015
 
@@ -276,22 +352,26 @@ class Participant(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    ON_LOST_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique within its job; 1 to 63 characters of a-z, 0-9, _ and -."""
     role: Global___Role.ValueType
     """What it does."""
     kind: _builtins.str
     """Which committer or planner serves it, for example `kafka`; a name."""
+    on_lost: Global___OnLost.ValueType
+    """For a sink; HALT for a source."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         role: Global___Role.ValueType = ...,
         kind: _builtins.str = ...,
+        on_lost: Global___OnLost.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "on_lost", b"on_lost", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -442,7 +522,7 @@ class CheckpointSettings(_message.Message):
     STREAM_GRACE_US_FIELD_NUMBER: _builtins.int
     ORPHAN_GRACE_US_FIELD_NUMBER: _builtins.int
     interval_us: _builtins.int
-    """Time between two triggers; 0 = back to back."""
+    """Time between two triggers; 0 = back to back. Absent: only on demand."""
     timeout_us: _builtins.int
     """A checkpoint that is not acknowledged by then is aborted."""
     min_pause_us: _builtins.int
@@ -460,7 +540,7 @@ class CheckpointSettings(_message.Message):
     def __init__(
         self,
         *,
-        interval_us: _builtins.int = ...,
+        interval_us: _builtins.int | None = ...,
         timeout_us: _builtins.int = ...,
         min_pause_us: _builtins.int = ...,
         tolerable_failed_checkpoints: _builtins.int = ...,
@@ -469,11 +549,13 @@ class CheckpointSettings(_message.Message):
         stream_grace_us: _builtins.int = ...,
         orphan_grace_us: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_interval_us", b"_interval_us", "interval_us", b"interval_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval_us", b"interval_us", "lease_us", b"lease_us", "min_pause_us", b"min_pause_us", "num_retained", b"num_retained", "orphan_grace_us", b"orphan_grace_us", "stream_grace_us", b"stream_grace_us", "timeout_us", b"timeout_us", "tolerable_failed_checkpoints", b"tolerable_failed_checkpoints"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_interval_us", b"_interval_us", "interval_us", b"interval_us", "lease_us", b"lease_us", "min_pause_us", b"min_pause_us", "num_retained", b"num_retained", "orphan_grace_us", b"orphan_grace_us", "stream_grace_us", b"stream_grace_us", "timeout_us", b"timeout_us", "tolerable_failed_checkpoints", b"tolerable_failed_checkpoints"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__interval_us: _TypeAlias = _typing.Literal["interval_us"]  # noqa: Y015
+    _WhichOneofArgType__interval_us: _TypeAlias = _typing.Literal["_interval_us", b"_interval_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__interval_us) -> _WhichOneofReturnType__interval_us | None: ...
 
 Global___CheckpointSettings: _TypeAlias = CheckpointSettings  # noqa: Y015
 
@@ -509,6 +591,8 @@ class CompletedCheckpoint(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
     SETTLED_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    AMENDMENT_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.int
     """Its id, from 1."""
     base: _builtins.int
@@ -517,6 +601,10 @@ class CompletedCheckpoint(_message.Message):
     """The generation that took it."""
     settled: _builtins.bool
     """True when every committable is proved committed."""
+    kind: Global___CheckpointKind.ValueType
+    """Why it was taken."""
+    amendment: _builtins.int
+    """How often lost committables were replaced by replayed ones."""
     @_builtins.property
     def snapshots(self) -> _containers.MessageMap[_builtins.str, Global___Snapshot]:
         """By participant name."""
@@ -529,10 +617,12 @@ class CompletedCheckpoint(_message.Message):
         generation: _builtins.int = ...,
         snapshots: _abc.Mapping[_builtins.str, Global___Snapshot] | None = ...,
         settled: _builtins.bool = ...,
+        kind: Global___CheckpointKind.ValueType = ...,
+        amendment: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "checkpoint", b"checkpoint", "generation", b"generation", "settled", b"settled", "snapshots", b"snapshots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendment", b"amendment", "base", b"base", "checkpoint", b"checkpoint", "generation", b"generation", "kind", b"kind", "settled", b"settled", "snapshots", b"snapshots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -625,6 +715,34 @@ class OpenJobRequest(_message.Message):
 Global___OpenJobRequest: _TypeAlias = OpenJobRequest  # noqa: Y015
 
 @_typing.final
+class LostSlots(_message.Message):
+    """Slots of one sink that are proved lost."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTICIPANT_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    participant: _builtins.str
+    """The sink."""
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Each once."""
+
+    def __init__(
+        self,
+        *,
+        participant: _builtins.str = ...,
+        slots: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["participant", b"participant", "slots", b"slots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LostSlots: _TypeAlias = LostSlots  # noqa: Y015
+
+@_typing.final
 class Grant(_message.Message):
     """A generation, and all that its recovery needs."""
 
@@ -635,6 +753,7 @@ class Grant(_message.Message):
     COMPLETED_FIELD_NUMBER: _builtins.int
     FORMER_PARTICIPANTS_FIELD_NUMBER: _builtins.int
     LEASE_US_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     store_id: _builtins.str
     """Identifier of the coordinator's store, for the claim."""
     generation: _builtins.int
@@ -649,6 +768,10 @@ class Grant(_message.Message):
     def former_participants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Participant]:
         """The participants of the generation before."""
 
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___LostSlots]:
+        """Slots of `completed` that are proved lost: not to be committed; a Replay will be wanted."""
+
     def __init__(
         self,
         *,
@@ -657,10 +780,11 @@ class Grant(_message.Message):
         completed: Global___CompletedCheckpoint | None = ...,
         former_participants: _abc.Iterable[Global___Participant] | None = ...,
         lease_us: _builtins.int = ...,
+        lost: _abc.Iterable[Global___LostSlots] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "former_participants", b"former_participants", "generation", b"generation", "lease_us", b"lease_us", "store_id", b"store_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "former_participants", b"former_participants", "generation", b"generation", "lease_us", b"lease_us", "lost", b"lost", "store_id", b"store_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -757,7 +881,9 @@ class Instruction(_message.Message):
     TRIGGER_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
     ABORT_FIELD_NUMBER: _builtins.int
+    REPLAY_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
     FAIL_FIELD_NUMBER: _builtins.int
     HALT_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -767,7 +893,11 @@ class Instruction(_message.Message):
     @_builtins.property
     def abort(self) -> Global___Abort: ...
     @_builtins.property
+    def replay(self) -> Global___Replay: ...
+    @_builtins.property
     def stop(self) -> Global___Stop: ...
+    @_builtins.property
+    def cancel(self) -> Global___Cancel: ...
     @_builtins.property
     def fail(self) -> Global___Fail: ...
     @_builtins.property
@@ -778,15 +908,17 @@ class Instruction(_message.Message):
         trigger: Global___Trigger | None = ...,
         complete: Global___Complete | None = ...,
         abort: Global___Abort | None = ...,
+        replay: Global___Replay | None = ...,
         stop: Global___Stop | None = ...,
+        cancel: Global___Cancel | None = ...,
         fail: Global___Fail | None = ...,
         halt: Global___Halt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "complete", b"complete", "content", b"content", "fail", b"fail", "halt", b"halt", "stop", b"stop", "trigger", b"trigger"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "cancel", b"cancel", "complete", b"complete", "content", b"content", "fail", b"fail", "halt", b"halt", "replay", b"replay", "stop", b"stop", "trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "complete", b"complete", "content", b"content", "fail", b"fail", "halt", b"halt", "stop", b"stop", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "cancel", b"cancel", "complete", b"complete", "content", b"content", "fail", b"fail", "halt", b"halt", "replay", b"replay", "stop", b"stop", "trigger", b"trigger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["trigger", "complete", "abort", "stop", "fail", "halt"]  # noqa: Y015
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["trigger", "complete", "abort", "replay", "stop", "cancel", "fail", "halt"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
 
@@ -800,19 +932,23 @@ class Trigger(_message.Message):
 
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
+    AT_ONCE_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.int
     """The checkpoint to take."""
     base: _builtins.int
     """The last completed checkpoint; 0 for none."""
+    at_once: _builtins.bool
+    """A person waits for it or for the next one: do not wait for data."""
     def __init__(
         self,
         *,
         checkpoint: _builtins.int = ...,
         base: _builtins.int = ...,
+        at_once: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "checkpoint", b"checkpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_once", b"at_once", "base", b"base", "checkpoint", b"checkpoint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -825,16 +961,20 @@ class Complete(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHECKPOINT_FIELD_NUMBER: _builtins.int
+    AMENDMENT_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.int
     """The completed checkpoint."""
+    amendment: _builtins.int
+    """Which committables: 0 for those of the acknowledgement, else the last that replaced them."""
     def __init__(
         self,
         *,
         checkpoint: _builtins.int = ...,
+        amendment: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendment", b"amendment", "checkpoint", b"checkpoint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -871,8 +1011,46 @@ class Abort(_message.Message):
 Global___Abort: _TypeAlias = Abort  # noqa: Y015
 
 @_typing.final
+class Replay(_message.Message):
+    """Write these lost slots again from the same ranges and say so with Amend, or decline the checkpoint. Comes after the
+    abort of every later checkpoint, which must be confirmed before the first record is written.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    PARTICIPANT_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    AMENDMENT_FIELD_NUMBER: _builtins.int
+    checkpoint: _builtins.int
+    """The completed checkpoint."""
+    participant: _builtins.str
+    """The sink."""
+    amendment: _builtins.int
+    """The checkpoint's amendment now."""
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Which ones; at least one."""
+
+    def __init__(
+        self,
+        *,
+        checkpoint: _builtins.int = ...,
+        participant: _builtins.str = ...,
+        slots: _abc.Iterable[_builtins.int] | None = ...,
+        amendment: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendment", b"amendment", "checkpoint", b"checkpoint", "participant", b"participant", "slots", b"slots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Replay: _TypeAlias = Replay  # noqa: Y015
+
+@_typing.final
 class Stop(_message.Message):
-    """Leave after settling."""
+    """Finish what runs and leave after settling."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -886,6 +1064,23 @@ class Stop(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Stop: _TypeAlias = Stop  # noqa: Y015
+
+@_typing.final
+class Cancel(_message.Message):
+    """Stop what runs and leave after settling what is decided."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Cancel: _TypeAlias = Cancel  # noqa: Y015
 
 @_typing.final
 class Fail(_message.Message):
@@ -1062,6 +1257,7 @@ class SettleRequest(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     PARTICIPANT_FIELD_NUMBER: _builtins.int
     SETTLEMENTS_FIELD_NUMBER: _builtins.int
+    AMENDMENT_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1070,6 +1266,8 @@ class SettleRequest(_message.Message):
     """The completed checkpoint."""
     participant: _builtins.str
     """Whose committables."""
+    amendment: _builtins.int
+    """Which committables were asked: the checkpoint's amendment in the instruction to complete it."""
     @_builtins.property
     def settlements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Settlement]:
         """Some or all of the participant's slots, each once."""
@@ -1082,10 +1280,11 @@ class SettleRequest(_message.Message):
         checkpoint: _builtins.int = ...,
         participant: _builtins.str = ...,
         settlements: _abc.Iterable[Global___Settlement] | None = ...,
+        amendment: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "generation", b"generation", "job", b"job", "participant", b"participant", "settlements", b"settlements"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendment", b"amendment", "checkpoint", b"checkpoint", "generation", b"generation", "job", b"job", "participant", b"participant", "settlements", b"settlements"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1112,6 +1311,76 @@ class SettleResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SettleResponse: _TypeAlias = SettleResponse  # noqa: Y015
+
+@_typing.final
+class AmendRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    PARTICIPANT_FIELD_NUMBER: _builtins.int
+    AMENDMENT_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    COMMITTABLES_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    generation: _builtins.int
+    """The driver's generation."""
+    checkpoint: _builtins.int
+    """The completed checkpoint."""
+    participant: _builtins.str
+    """Whose slots."""
+    amendment: _builtins.int
+    """The checkpoint's amendment in the instruction to replay."""
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The slots written again; at least one, each once."""
+
+    @_builtins.property
+    def committables(self) -> _containers.RepeatedCompositeFieldContainer[Global___Committable]:
+        """Of `slots`, in their order; a slot that has none had nothing to write."""
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        checkpoint: _builtins.int = ...,
+        participant: _builtins.str = ...,
+        amendment: _builtins.int = ...,
+        slots: _abc.Iterable[_builtins.int] | None = ...,
+        committables: _abc.Iterable[Global___Committable] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendment", b"amendment", "checkpoint", b"checkpoint", "committables", b"committables", "generation", b"generation", "job", b"job", "participant", b"participant", "slots", b"slots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AmendRequest: _TypeAlias = AmendRequest  # noqa: Y015
+
+@_typing.final
+class AmendResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> Global___Answer:
+        """What became of it."""
+
+    def __init__(
+        self,
+        *,
+        answer: Global___Answer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AmendResponse: _TypeAlias = AmendResponse  # noqa: Y015
 
 @_typing.final
 class RenewRequest(_message.Message):
@@ -1167,6 +1436,7 @@ class CloseJobRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    BACK_WITHIN_US_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1175,6 +1445,8 @@ class CloseJobRequest(_message.Message):
     """Why the driver leaves."""
     detail: _builtins.str
     """For people; at most 8,192 characters."""
+    back_within_us: _builtins.int
+    """For RESTARTING: the driver comes back within so many microseconds; at most a day."""
     def __init__(
         self,
         *,
@@ -1182,10 +1454,11 @@ class CloseJobRequest(_message.Message):
         generation: _builtins.int = ...,
         reason: Global___CloseReason.ValueType = ...,
         detail: _builtins.str = ...,
+        back_within_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "generation", b"generation", "job", b"job", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_within_us", b"back_within_us", "detail", b"detail", "generation", b"generation", "job", b"job", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -60,6 +60,11 @@ class ParticipantServiceStub:
                 request_serializer=coordinator_dot_v1_dot_participants__pb2.SettleRequest.SerializeToString,
                 response_deserializer=coordinator_dot_v1_dot_participants__pb2.SettleResponse.FromString,
                 _registered_method=True)
+        self.Amend = channel.unary_unary(
+                '/coordinator.v1.ParticipantService/Amend',
+                request_serializer=coordinator_dot_v1_dot_participants__pb2.AmendRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_participants__pb2.AmendResponse.FromString,
+                _registered_method=True)
         self.Renew = channel.unary_unary(
                 '/coordinator.v1.ParticipantService/Renew',
                 request_serializer=coordinator_dot_v1_dot_participants__pb2.RenewRequest.SerializeToString,
@@ -112,6 +117,13 @@ class ParticipantServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Amend(self, request, context):
+        """A sink has written lost slots of a completed checkpoint again. (A replay that cannot be done: Decline.)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Renew(self, request, context):
         """The driver is alive: its lease begins anew.
         """
@@ -153,6 +165,11 @@ def add_ParticipantServiceServicer_to_server(servicer, server):
                     servicer.Settle,
                     request_deserializer=coordinator_dot_v1_dot_participants__pb2.SettleRequest.FromString,
                     response_serializer=coordinator_dot_v1_dot_participants__pb2.SettleResponse.SerializeToString,
+            ),
+            'Amend': grpc.unary_unary_rpc_method_handler(
+                    servicer.Amend,
+                    request_deserializer=coordinator_dot_v1_dot_participants__pb2.AmendRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_participants__pb2.AmendResponse.SerializeToString,
             ),
             'Renew': grpc.unary_unary_rpc_method_handler(
                     servicer.Renew,
@@ -301,6 +318,33 @@ class ParticipantService:
             '/coordinator.v1.ParticipantService/Settle',
             coordinator_dot_v1_dot_participants__pb2.SettleRequest.SerializeToString,
             coordinator_dot_v1_dot_participants__pb2.SettleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Amend(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.ParticipantService/Amend',
+            coordinator_dot_v1_dot_participants__pb2.AmendRequest.SerializeToString,
+            coordinator_dot_v1_dot_participants__pb2.AmendResponse.FromString,
             options,
             channel_credentials,
             insecure,

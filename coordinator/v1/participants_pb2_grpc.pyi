@@ -5,7 +5,7 @@ What a job's driver says to its coordinator, and what it is told.
 
 Every mutating call is idempotent and keyed by (job, generation, checkpoint, participant): repeat it as often as you
 like. DEADLINE_EXCEEDED and UNAVAILABLE mean "unknown": repeat. A malformed request is refused with INVALID_ARGUMENT,
-an unknown job with NOT_FOUND, a request above 4 MiB with RESOURCE_EXHAUSTED; a well-formed request that the protocol
+an unknown job with NOT_FOUND, a request above 32 MiB with RESOURCE_EXHAUSTED; a well-formed request that the protocol
 refuses is answered with a verdict. In all these cases the coordinator's state is unchanged.
 """
 
@@ -51,6 +51,8 @@ class ParticipantServiceStub:
     """A participant cannot do its part of a checkpoint; the checkpoint is aborted."""
     Settle: _grpc.UnaryUnaryMultiCallable[_participants_pb2.SettleRequest, _participants_pb2.SettleResponse]
     """What became of the committables of a completed checkpoint."""
+    Amend: _grpc.UnaryUnaryMultiCallable[_participants_pb2.AmendRequest, _participants_pb2.AmendResponse]
+    """A sink has written lost slots of a completed checkpoint again. (A replay that cannot be done: Decline.)"""
     Renew: _grpc.UnaryUnaryMultiCallable[_participants_pb2.RenewRequest, _participants_pb2.RenewResponse]
     """The driver is alive: its lease begins anew."""
     CloseJob: _grpc.UnaryUnaryMultiCallable[_participants_pb2.CloseJobRequest, _participants_pb2.CloseJobResponse]
@@ -73,6 +75,8 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
     """A participant cannot do its part of a checkpoint; the checkpoint is aborted."""
     Settle: _aio.UnaryUnaryMultiCallable[_participants_pb2.SettleRequest, _participants_pb2.SettleResponse]  # type: ignore[assignment]
     """What became of the committables of a completed checkpoint."""
+    Amend: _aio.UnaryUnaryMultiCallable[_participants_pb2.AmendRequest, _participants_pb2.AmendResponse]  # type: ignore[assignment]
+    """A sink has written lost slots of a completed checkpoint again. (A replay that cannot be done: Decline.)"""
     Renew: _aio.UnaryUnaryMultiCallable[_participants_pb2.RenewRequest, _participants_pb2.RenewResponse]  # type: ignore[assignment]
     """The driver is alive: its lease begins anew."""
     CloseJob: _aio.UnaryUnaryMultiCallable[_participants_pb2.CloseJobRequest, _participants_pb2.CloseJobResponse]  # type: ignore[assignment]
@@ -122,6 +126,14 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_participants_pb2.SettleResponse, _abc.Awaitable[_participants_pb2.SettleResponse]]:
         """What became of the committables of a completed checkpoint."""
+
+    @_abc_1.abstractmethod
+    def Amend(
+        self,
+        request: _participants_pb2.AmendRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_participants_pb2.AmendResponse, _abc.Awaitable[_participants_pb2.AmendResponse]]:
+        """A sink has written lost slots of a completed checkpoint again. (A replay that cannot be done: Decline.)"""
 
     @_abc_1.abstractmethod
     def Renew(

@@ -6,23 +6,26 @@ from typing import assert_never
 from coordinator.protocol.answers import (
     Abort,
     Answer,
+    Cancel,
     Complete,
     Fail,
     Grant,
     Halt,
     Instruction,
+    Replay,
     Stop,
     Trigger,
 )
 from coordinator.v1 import participants_pb2 as pb
 from coordinator.wire.enums import ABORT_REASON, DECISION, VERDICT
 from coordinator.wire.limits import MAX_TEXT
-from coordinator.wire.malformed import MalformedError, as_base, as_checkpoint, as_generation
+from coordinator.wire.malformed import MalformedError, as_base, as_checkpoint, as_count, as_generation, as_participant
 from coordinator.wire.values import (
     completed_from_wire,
     completed_to_wire,
     participant_from_wire,
     participant_to_wire,
+    slots_from_wire,
 )
 
 __all__ = [
@@ -44,7 +47,7 @@ def _seconds(microseconds: int) -> float:
 
 
 def answer_to_wire(answer: Answer) -> pb.Answer:
-    """Without the grant, which has its own field."""
+    """Without grant and request, which have their own fields."""
     return pb.Answer(
         verdict=VERDICT.to_wire(answer.verdict),  # type: ignore[arg-type]
         detail=answer.detail[:MAX_TEXT],
@@ -70,6 +73,7 @@ def grant_to_wire(grant: Grant) -> pb.Grant:
         completed=completed_to_wire(grant.completed) if grant.completed is not None else None,
         former_participants=[participant_to_wire(participant) for participant in grant.former_participants],
         lease_us=_microseconds(grant.lease),
+        lost=[pb.LostSlots(participant=name, slots=sorted(slots)) for name, slots in sorted(grant.lost.items())],
     )
 
 
@@ -80,15 +84,26 @@ def grant_from_wire(message: pb.Grant) -> Grant:
         completed=completed_from_wire(message.completed) if message.HasField("completed") else None,
         former_participants=tuple(participant_from_wire(one) for one in message.former_participants),
         lease=_seconds(message.lease_us),
+        lost={as_participant(one.participant): slots_from_wire(one.slots) for one in message.lost},
     )
 
 
 def instruction_to_wire(instruction: Instruction) -> pb.Instruction:
     match instruction:
         case Trigger():
-            return pb.Instruction(trigger=pb.Trigger(checkpoint=instruction.checkpoint, base=instruction.base))
+            trigger = pb.Trigger(checkpoint=instruction.checkpoint, base=instruction.base, at_once=instruction.at_once)
+            return pb.Instruction(trigger=trigger)
         case Complete():
-            return pb.Instruction(complete=pb.Complete(checkpoint=instruction.checkpoint))
+            complete = pb.Complete(checkpoint=instruction.checkpoint, amendment=instruction.amendment)
+            return pb.Instruction(complete=complete)
+        case Replay():
+            replay = pb.Replay(
+                checkpoint=instruction.checkpoint,
+                participant=instruction.participant,
+                slots=sorted(instruction.slots),
+                amendment=instruction.amendment,
+            )
+            return pb.Instruction(replay=replay)
         case Abort():
             abort = pb.Abort(
                 checkpoint=instruction.checkpoint,
@@ -98,6 +113,8 @@ def instruction_to_wire(instruction: Instruction) -> pb.Instruction:
             return pb.Instruction(abort=abort)
         case Stop():
             return pb.Instruction(stop=pb.Stop())
+        case Cancel():
+            return pb.Instruction(cancel=pb.Cancel())
         case Fail():
             return pb.Instruction(fail=pb.Fail(reason=instruction.reason[:MAX_TEXT]))
         case Halt():
@@ -109,9 +126,22 @@ def instruction_to_wire(instruction: Instruction) -> pb.Instruction:
 def instruction_from_wire(message: pb.Instruction) -> Instruction:
     match message.WhichOneof("content"):
         case "trigger":
-            return Trigger(checkpoint=as_checkpoint(message.trigger.checkpoint), base=as_base(message.trigger.base))
+            trigger = message.trigger
+            return Trigger(
+                checkpoint=as_checkpoint(trigger.checkpoint), base=as_base(trigger.base), at_once=trigger.at_once
+            )
         case "complete":
-            return Complete(checkpoint=as_checkpoint(message.complete.checkpoint))
+            complete = message.complete
+            return Complete(
+                checkpoint=as_checkpoint(complete.checkpoint), amendment=as_count(complete.amendment, "amendment")
+            )
+        case "replay":
+            return Replay(
+                checkpoint=as_checkpoint(message.replay.checkpoint),
+                participant=as_participant(message.replay.participant),
+                slots=slots_from_wire(message.replay.slots),
+                amendment=as_count(message.replay.amendment, "amendment"),
+            )
         case "abort":
             return Abort(
                 checkpoint=as_checkpoint(message.abort.checkpoint),
@@ -120,6 +150,8 @@ def instruction_from_wire(message: pb.Instruction) -> Instruction:
             )
         case "stop":
             return Stop()
+        case "cancel":
+            return Cancel()
         case "fail":
             return Fail(reason=message.fail.reason)
         case "halt":

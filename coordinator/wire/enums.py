@@ -7,13 +7,28 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from coordinator.protocol.answers import Decision, Verdict
 from coordinator.protocol.events import CloseReason
-from coordinator.protocol.facts import AbortReason, JobStatus
-from coordinator.protocol.values import Outcome, Role
+from coordinator.protocol.facts import AbortReason
+from coordinator.protocol.requests import Ending, RequestState
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import CheckpointKind, OnLost, Outcome, Role
 from coordinator.v1 import operators_pb2 as operators
 from coordinator.v1 import participants_pb2 as participants
 from coordinator.wire.malformed import MalformedError
 
-__all__ = ["ABORT_REASON", "CLOSE_REASON", "DECISION", "JOB_STATUS", "OUTCOME", "ROLE", "VERDICT", "ClosedEnum"]
+__all__ = [
+    "ABORT_REASON",
+    "CHECKPOINT_KIND",
+    "CLOSE_REASON",
+    "DECISION",
+    "ENDING",
+    "JOB_STATUS",
+    "ON_LOST",
+    "OUTCOME",
+    "REQUEST_STATE",
+    "ROLE",
+    "VERDICT",
+    "ClosedEnum",
+]
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -44,9 +59,13 @@ class ClosedEnum(Generic[E]):
 
 
 ROLE: Final = ClosedEnum(Role, participants.Role)
+ON_LOST: Final = ClosedEnum(OnLost, participants.OnLost)
+CHECKPOINT_KIND: Final = ClosedEnum(CheckpointKind, participants.CheckpointKind)
 OUTCOME: Final = ClosedEnum(Outcome, participants.Outcome)
 CLOSE_REASON: Final = ClosedEnum(CloseReason, participants.CloseReason)
 VERDICT: Final = ClosedEnum(Verdict, participants.Verdict)
 DECISION: Final = ClosedEnum(Decision, participants.Decision)
 ABORT_REASON: Final = ClosedEnum(AbortReason, participants.AbortReason)
 JOB_STATUS: Final = ClosedEnum(JobStatus, operators.JobStatus)
+ENDING: Final = ClosedEnum(Ending, operators.Ending)
+REQUEST_STATE: Final = ClosedEnum(RequestState, operators.RequestState)

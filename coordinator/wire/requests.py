@@ -1,23 +1,31 @@
 """Requests of drivers and people, decoded to the protocol's events. Raises MalformedError."""
 
+from datetime import timedelta
+
 from coordinator.protocol.events import (
     Acknowledge,
+    Amend,
+    CancelJob,
     CloseJob,
     Decline,
     OpenJob,
+    ReleaseSavepoint,
     Renew,
+    RequestCheckpoint,
     Settle,
     StopJob,
     Watch,
 )
+from coordinator.protocol.values import RequestId
 from coordinator.v1 import operators_pb2 as operators
 from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.enums import CLOSE_REASON
-from coordinator.wire.limits import MAX_PARTICIPANTS
+from coordinator.wire.enums import CHECKPOINT_KIND, CLOSE_REASON
+from coordinator.wire.limits import MAX_BACK_WITHIN_S, MAX_LABEL, MAX_LISTED, MAX_PARTICIPANTS
 from coordinator.wire.malformed import (
     MalformedError,
     as_base,
     as_checkpoint,
+    as_count,
     as_generation,
     as_participant,
     as_text,
@@ -25,13 +33,31 @@ from coordinator.wire.malformed import (
 )
 from coordinator.wire.values import (
     claim_from_wire,
+    committable_from_wire,
     participant_from_wire,
     settings_from_wire,
     settlement_from_wire,
+    slots_from_wire,
     snapshot_from_wire,
 )
 
-__all__ = ["acknowledge", "close_job", "decline", "open_job", "renew", "settle", "stop_job", "watch"]
+__all__ = [
+    "acknowledge",
+    "amend",
+    "cancel_job",
+    "close_job",
+    "decline",
+    "delete_savepoint",
+    "limit",
+    "open_job",
+    "renew",
+    "request_checkpoint",
+    "settle",
+    "stop_job",
+    "watch",
+]
+
+_LISTED = 20
 
 
 def open_job(request: pb.OpenJobRequest, now: float) -> OpenJob:
@@ -88,6 +114,19 @@ def settle(request: pb.SettleRequest, now: float) -> Settle:
         checkpoint=as_checkpoint(request.checkpoint),
         participant=as_participant(request.participant),
         settlements=tuple(settlement_from_wire(settlement) for settlement in request.settlements),
+        amendment=as_count(request.amendment, "amendment"),
+    )
+
+
+def amend(request: pb.AmendRequest, now: float) -> Amend:
+    return Amend(
+        now=now,
+        generation=as_generation(request.generation),
+        checkpoint=as_checkpoint(request.checkpoint),
+        participant=as_participant(request.participant),
+        amendment=as_count(request.amendment, "amendment"),
+        slots=slots_from_wire(request.slots),
+        committables=tuple(committable_from_wire(committable) for committable in request.committables),
     )
 
 
@@ -97,8 +136,43 @@ def close_job(request: pb.CloseJobRequest, now: float) -> CloseJob:
         generation=as_generation(request.generation),
         reason=CLOSE_REASON.from_wire(request.reason),
         detail=as_text(request.detail, "detail"),
+        back_within=_back_within(request.back_within_us),
+    )
+
+
+def _back_within(microseconds: int) -> float:
+    seconds = timedelta(microseconds=as_count(microseconds, "back_within_us")).total_seconds()
+    if seconds > MAX_BACK_WITHIN_S:
+        raise MalformedError(f"back_within_us: {microseconds} is more than {MAX_BACK_WITHIN_S} s")
+    return seconds
+
+
+def request_checkpoint(request: operators.TriggerCheckpointRequest, now: float) -> RequestCheckpoint:
+    if len(request.name) > MAX_LABEL or not request.name.isprintable():
+        raise MalformedError(f"name: must be at most {MAX_LABEL} printable characters")
+    return RequestCheckpoint(
+        now=now,
+        request=RequestId(as_token(request.request, "request")),
+        kind=CHECKPOINT_KIND.from_wire(request.kind),
+        name=request.name,
+        stop=request.stop,
     )
 
 
 def stop_job(_request: operators.StopJobRequest, now: float) -> StopJob:
     return StopJob(now=now)
+
+
+def cancel_job(_request: operators.CancelJobRequest, now: float) -> CancelJob:
+    return CancelJob(now=now)
+
+
+def delete_savepoint(request: operators.DeleteSavepointRequest, now: float) -> ReleaseSavepoint:
+    return ReleaseSavepoint(now=now, checkpoint=as_checkpoint(request.checkpoint))
+
+
+def limit(number: int) -> int:
+    """Of a listing: 0 stands for the default."""
+    if not 0 <= number <= MAX_LISTED:
+        raise MalformedError(f"limit: {number} is not within 1 and {MAX_LISTED}")
+    return number or _LISTED

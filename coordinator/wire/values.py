@@ -1,5 +1,6 @@
 """The protocol's values as messages. Decoding raises MalformedError with the field and what is wrong with it."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from coordinator.protocol.settings import CheckpointSettings
@@ -13,7 +14,7 @@ from coordinator.protocol.values import (
 )
 from coordinator.v1 import participants_pb2 as pb
 from coordinator.wire.documents import document_from_wire, document_to_wire
-from coordinator.wire.enums import OUTCOME, ROLE
+from coordinator.wire.enums import CHECKPOINT_KIND, ON_LOST, OUTCOME, ROLE
 from coordinator.wire.limits import MAX_TEXT
 from coordinator.wire.malformed import (
     MalformedError,
@@ -30,6 +31,8 @@ from coordinator.wire.malformed import (
 __all__ = [
     "claim_from_wire",
     "claim_to_wire",
+    "committable_from_wire",
+    "committable_to_wire",
     "completed_from_wire",
     "completed_to_wire",
     "participant_from_wire",
@@ -38,6 +41,7 @@ __all__ = [
     "settings_to_wire",
     "settlement_from_wire",
     "settlement_to_wire",
+    "slots_from_wire",
     "snapshot_from_wire",
     "snapshot_to_wire",
 ]
@@ -48,20 +52,27 @@ _COUNTS = ("tolerable_failed_checkpoints", "num_retained")
 
 
 def participant_to_wire(value: Participant) -> pb.Participant:
-    return pb.Participant(name=value.name, role=ROLE.to_wire(value.role), kind=value.kind)  # type: ignore[arg-type]
+    return pb.Participant(
+        name=value.name,
+        role=ROLE.to_wire(value.role),  # type: ignore[arg-type]
+        kind=value.kind,
+        on_lost=ON_LOST.to_wire(value.on_lost),  # type: ignore[arg-type]
+    )
 
 
 def participant_from_wire(message: pb.Participant) -> Participant:
-    return Participant(name=as_participant(message.name), role=ROLE.from_wire(message.role), kind=as_kind(message.kind))
+    return Participant(
+        name=as_participant(message.name),
+        role=ROLE.from_wire(message.role),
+        kind=as_kind(message.kind),
+        on_lost=ON_LOST.from_wire(message.on_lost),
+    )
 
 
 def snapshot_to_wire(value: Snapshot) -> pb.Snapshot:
     return pb.Snapshot(
         positions=document_to_wire(value.positions) if value.positions is not None else None,
-        committables=[
-            pb.Committable(slot=committable.slot, document=document_to_wire(committable.document))
-            for committable in value.committables
-        ],
+        committables=[committable_to_wire(committable) for committable in value.committables],
         records=value.records,
         bytes=value.bytes,
         unchanged=value.unchanged,
@@ -71,17 +82,29 @@ def snapshot_to_wire(value: Snapshot) -> pb.Snapshot:
 def snapshot_from_wire(message: pb.Snapshot) -> Snapshot:
     return Snapshot(
         positions=document_from_wire(message.positions) if message.HasField("positions") else None,
-        committables=tuple(_committable(committable) for committable in message.committables),
+        committables=tuple(committable_from_wire(committable) for committable in message.committables),
         records=as_count(message.records, "records"),
         bytes=as_count(message.bytes, "bytes"),
         unchanged=message.unchanged,
     )
 
 
-def _committable(message: pb.Committable) -> Committable:
+def committable_to_wire(value: Committable) -> pb.Committable:
+    return pb.Committable(slot=value.slot, document=document_to_wire(value.document))
+
+
+def committable_from_wire(message: pb.Committable) -> Committable:
     if not message.HasField("document"):
         raise MalformedError("committable: has no document")
     return Committable(slot=as_count(message.slot, "slot"), document=document_from_wire(message.document))
+
+
+def slots_from_wire(slots: Iterable[int]) -> frozenset[int]:
+    """Raises MalformedError also for none at all and for one named twice."""
+    listed = [as_count(slot, "slots") for slot in slots]
+    if not listed or len(set(listed)) != len(listed):
+        raise MalformedError("slots: name at least one, and each once")
+    return frozenset(listed)
 
 
 def settlement_to_wire(value: Settlement) -> pb.Settlement:
@@ -113,7 +136,8 @@ def claim_from_wire(message: pb.Claim) -> Claim:
 
 
 def settings_to_wire(value: CheckpointSettings) -> pb.CheckpointSettings:
-    durations = {f"{name}_us": round(value.seconds(name) * 1e6) for name in _DURATIONS}
+    given = [name for name in _DURATIONS if getattr(value, name) is not None]
+    durations = {f"{name}_us": round(value.seconds(name) * 1e6) for name in given}
     counts = {name: getattr(value, name) for name in _COUNTS}
     return pb.CheckpointSettings(**durations, **counts)
 
@@ -121,6 +145,8 @@ def settings_to_wire(value: CheckpointSettings) -> pb.CheckpointSettings:
 def settings_from_wire(message: pb.CheckpointSettings) -> CheckpointSettings:
     try:
         durations = {name: getattr(message, f"{name}_us") * _MICROSECOND for name in _DURATIONS}
+        if not message.HasField("interval_us"):
+            durations["interval"] = None
         return CheckpointSettings(**durations, **{name: getattr(message, name) for name in _COUNTS})
     except (ValueError, OverflowError) as error:
         raise MalformedError(f"settings: {error}") from None
@@ -133,6 +159,8 @@ def completed_to_wire(value: CompletedCheckpoint) -> pb.CompletedCheckpoint:
         generation=value.generation,
         snapshots={name: snapshot_to_wire(snapshot) for name, snapshot in value.snapshots.items()},
         settled=value.settled,
+        kind=CHECKPOINT_KIND.to_wire(value.kind),  # type: ignore[arg-type]
+        amendment=value.amendment,
     )
 
 
@@ -143,4 +171,6 @@ def completed_from_wire(message: pb.CompletedCheckpoint) -> CompletedCheckpoint:
         generation=as_generation(message.generation),
         snapshots={as_participant(name): snapshot_from_wire(one) for name, one in message.snapshots.items()},
         settled=message.settled,
+        kind=CHECKPOINT_KIND.from_wire(message.kind),
+        amendment=as_count(message.amendment, "amendment"),
     )
