@@ -8,8 +8,8 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Self, TypeVar
 
 from coordinator.client.calls import Caller, open_channel
 from coordinator.client.renewing import RenewThread
@@ -21,6 +21,7 @@ from coordinator.protocol.settings import CheckpointSettings, Duration, as_durat
 from coordinator.protocol.values import (
     CheckpointId,
     Claim,
+    Committable,
     Generation,
     JobName,
     Participant,
@@ -36,6 +37,7 @@ from coordinator.wire.enums import CLOSE_REASON
 from coordinator.wire.limits import MAX_TEXT
 from coordinator.wire.values import (
     claim_to_wire,
+    committable_to_wire,
     participant_to_wire,
     settings_to_wire,
     settlement_to_wire,
@@ -45,6 +47,8 @@ from coordinator.wire.values import (
 __all__ = ["CoordinatorClient", "Session", "connect"]
 
 _log = logging.getLogger("onceward.client")
+
+T = TypeVar("T")
 
 _LONGEST_POLL_S = 0.5
 _ABANDON_PATIENCE_S = 2.0
@@ -177,17 +181,13 @@ class Session:
     ) -> Answer:
         """Raises CheckpointFailedError, before anything is sent, when the snapshot is too large."""
         doing = f"acknowledging checkpoint {checkpoint} for {participant}"
-        try:
-            message = snapshot_to_wire(snapshot)
-        except (ValueError, TypeError) as error:
-            raise RefusedError(f"Not sent while {doing}: a document is not JSON: {error}.") from error
         request = pb.AcknowledgeRequest(
             job=self.job,
             generation=self.generation,
             checkpoint=checkpoint,
             participant=participant,
             base=base,
-            snapshot=message,
+            snapshot=_encoded(lambda: snapshot_to_wire(snapshot), doing),
         )
         return self._unless_fenced(self._caller.call(self._stub.Acknowledge, request, _answered, doing=doing))
 
@@ -204,23 +204,61 @@ class Session:
         return self._unless_fenced(self._caller.call(self._stub.Decline, request, _answered, doing=doing))
 
     def settle(
-        self, checkpoint: CheckpointId, participant: ParticipantName, settlements: Sequence[Settlement]
+        self,
+        checkpoint: CheckpointId,
+        participant: ParticipantName,
+        settlements: Sequence[Settlement],
+        *,
+        amendment: int = 0,
     ) -> Answer:
-        """Report outcomes of a completed checkpoint's committables."""
+        """Report outcomes of a completed checkpoint's committables.
+
+        :param amendment: of the instruction to complete: says which committables the outcomes are of.
+        """
         request = pb.SettleRequest(
             job=self.job,
             generation=self.generation,
             checkpoint=checkpoint,
             participant=participant,
             settlements=[settlement_to_wire(settlement) for settlement in settlements],
+            amendment=amendment,
         )
         doing = f"settling checkpoint {checkpoint} for {participant}"
         return self._unless_fenced(self._caller.call(self._stub.Settle, request, _answered, doing=doing))
 
-    def close(self, reason: CloseReason, detail: str = "") -> None:
-        """Leave: ends stream and lease, then tells the coordinator, as long as it takes."""
+    def amend(
+        self,
+        checkpoint: CheckpointId,
+        participant: ParticipantName,
+        amendment: int,
+        slots: Iterable[int],
+        committables: Sequence[Committable],
+    ) -> Answer:
+        """Lost slots of a completed checkpoint are written again: commit ``committables`` in place of the lost ones.
+
+        :param amendment: of the instruction to replay.
+        :param committables: of ``slots``, in their order; none for a slot that had nothing to write.
+        :raises CheckpointFailedError: before anything is sent, when they are too large.
+        """
+        doing = f"amending checkpoint {checkpoint} for {participant}"
+        request = pb.AmendRequest(
+            job=self.job,
+            generation=self.generation,
+            checkpoint=checkpoint,
+            participant=participant,
+            amendment=amendment,
+            slots=sorted(slots),
+            committables=_encoded(lambda: [committable_to_wire(one) for one in committables], doing),
+        )
+        return self._unless_fenced(self._caller.call(self._stub.Amend, request, _answered, doing=doing))
+
+    def close(self, reason: CloseReason, detail: str = "", *, back_within: float = 0.0) -> None:
+        """Leave: ends stream and lease, then tells the coordinator, as long as it takes.
+
+        :param back_within: for RESTARTING, seconds until the driver has opened its next generation at the latest.
+        """
         self._end_threads()
-        self._unless_fenced(self._close(reason, detail, None))
+        self._unless_fenced(self._close(reason, detail, None, back_within))
 
     def abandon(self, detail: str) -> None:
         """Leave after a failure, if the coordinator can be told quickly; else the lease runs out. Never raises."""
@@ -228,12 +266,13 @@ class Session:
         with contextlib.suppress(OncewardError):
             self._close(CloseReason.FAILED, detail, _ABANDON_PATIENCE_S)
 
-    def _close(self, reason: CloseReason, detail: str, patience: float | None) -> Answer:
+    def _close(self, reason: CloseReason, detail: str, patience: float | None, back_within: float = 0.0) -> Answer:
         request = pb.CloseJobRequest(
             job=self.job,
             generation=self.generation,
             reason=CLOSE_REASON.to_wire(reason),  # type: ignore[arg-type]
             detail=detail[:MAX_TEXT],
+            back_within_us=round(back_within * 1e6),
         )
         doing = f"closing job {self.job}"
         return self._caller.call(self._stub.CloseJob, request, _answered, doing=doing, patience=patience)
@@ -261,8 +300,20 @@ def _opened(response: pb.OpenJobResponse) -> Answer:
     return answer_from_wire(response.answer, grant)
 
 
+def _encoded(encode: Callable[[], T], doing: str) -> T:
+    try:
+        return encode()
+    except (ValueError, TypeError) as error:
+        raise RefusedError(f"Not sent while {doing}: a document is not JSON: {error}.") from error
+
+
 def _answered(
-    response: pb.AcknowledgeResponse | pb.DeclineResponse | pb.SettleResponse | pb.RenewResponse | pb.CloseJobResponse,
+    response: pb.AcknowledgeResponse
+    | pb.DeclineResponse
+    | pb.SettleResponse
+    | pb.AmendResponse
+    | pb.RenewResponse
+    | pb.CloseJobResponse,
 ) -> Answer:
     return answer_from_wire(response.answer)
 

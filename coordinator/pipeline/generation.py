@@ -1,6 +1,7 @@
 """One generation of a job: open, recover, then checkpoint after checkpoint to its end (docs/protocol.md#recovery)."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.client.session import CoordinatorClient, Session
@@ -9,6 +10,7 @@ from coordinator.errors import (
     ConfigurationError,
     CoordinatorLostError,
     FencedError,
+    HaltedError,
     OncewardError,
 )
 from coordinator.killpoints import KillPoint, kill_point
@@ -19,7 +21,7 @@ from coordinator.pipeline.progress import Progress
 from coordinator.pipeline.running import Tasks
 from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.pipeline.settler import Settler
-from coordinator.protocol.answers import Abort, Decision, Trigger, Verdict
+from coordinator.protocol.answers import Abort, Decision, Replay, Trigger, Verdict
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
@@ -68,11 +70,14 @@ class GenerationRun:
         *,
         takeover: bool,
         adopt: bool,
+        comes_back: Callable[[BaseException], float | None] = lambda _error: None,
     ) -> None:
+        """``comes_back``: seconds after which the next generation follows the one that an error ended; None = never."""
         self._m = members
         self._client = client
         self._takeover = takeover
         self._adopt = adopt
+        self._comes_back = comes_back
         self._mailbox = Mailbox(on_complete=self._complete, on_interrupt=members.tasks.cancel, runtime=members.runtime)
         self._session: Session
         self._settler: Settler
@@ -146,6 +151,11 @@ class GenerationRun:
         if completed is not None:
             last_settled = completed.id if completed.settled else completed.base
             self._positions[completed.id] = self._restored_positions(completed)
+            if self._session.grant.lost:
+                raise HaltedError(
+                    f"Lost records of checkpoint {completed.id} have to be written again, which this version of "
+                    "onceward cannot do. Nothing was written. Start the job with the version that began it."
+                )
             if not completed.settled:
                 to_commit = completed.snapshots[m.sink.participant.name].committables
         m.sink.write_claim(
@@ -189,6 +199,8 @@ class GenerationRun:
             if not self._settler.unsettled():
                 if self._finished:
                     return CloseReason.FINISHED
+                if self._mailbox.cancelled:
+                    return CloseReason.CANCELLED
                 if self._mailbox.stopping:
                     return CloseReason.STOPPED
             match self._mailbox.next(0.1):
@@ -198,6 +210,12 @@ class GenerationRun:
                     # a stopping driver begins nothing, but a new coordinator may have to ask for its answers again
                     if not self._mailbox.stopping or trigger.checkpoint in self._answers:
                         self._checkpoint(trigger)
+                case Replay() as replay:
+                    self._session.decline(
+                        replay.checkpoint,
+                        replay.participant,
+                        "the driver's version of onceward cannot write lost records again",
+                    )
                 case None if not self._mailbox.stopping:
                     self._require_spark()
 
@@ -289,14 +307,18 @@ class GenerationRun:
                 self._m.journal.tell("swept", transactions=len(swept))
 
     def _plan(self, checkpoint: CheckpointId, positions: Document) -> Plan:
-        """Plan, waiting a little for new data; a stop or an abort ends the wait."""
+        """Plan, waiting a little for new data; a stop, an abort or a person who waits ends the wait."""
         give_up = self._m.runtime.monotonic() + min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
         while True:
             plan = self._m.source.plan(positions)
             if plan.records or plan.finished or plan.positions != positions or self._m.runtime.monotonic() > give_up:
                 return plan
-            if self._mailbox.wait(lambda: self._mailbox.stopping or self._mailbox.aborted(checkpoint), _IDLE_POLL):
+            if self._mailbox.wait(lambda: self._disturbed(checkpoint), _IDLE_POLL):
                 return plan
+
+    def _disturbed(self, checkpoint: CheckpointId) -> bool:
+        """True when waiting for data in ``checkpoint`` must end."""
+        return self._mailbox.stopping or self._mailbox.aborted(checkpoint) or self._mailbox.hurried(checkpoint)
 
     def _send(self, checkpoint: CheckpointId) -> None:
         """Acknowledge for source and sink. From the first call on only a decision ends the transactions."""
@@ -367,7 +389,7 @@ class GenerationRun:
                 self._settler.forget(decided)
             with contextlib.suppress(Exception):  # whatever stays open is aborted by the next generation
                 self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
-            self._session.abandon(reason)
+            self._session.abandon(reason, back_within=self._comes_back(error))
         self._m.journal.tell("failed", reason=reason)
 
     def _require_spark(self) -> None:

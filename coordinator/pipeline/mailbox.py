@@ -1,10 +1,11 @@
 """Where the instruction stream, signals and the settling thread meet the driver's main thread."""
 
 from collections.abc import Callable
+from typing import assert_never
 
 from coordinator.errors import HaltedError, OncewardError
 from coordinator.pipeline.runtime import THREADS, Runtime
-from coordinator.protocol.answers import Abort, Complete, Fail, Halt, Instruction, Stop, Trigger
+from coordinator.protocol.answers import Abort, Cancel, Complete, Fail, Halt, Instruction, Replay, Stop, Trigger
 from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId
 
 __all__ = ["GenerationFailedError", "Mailbox"]
@@ -32,7 +33,10 @@ class Mailbox:
         self._abort: Abort | None = None
         self._handled_abort = NO_CHECKPOINT
         self._running: CheckpointId | None = None
+        self._hurried = NO_CHECKPOINT
+        self._replay: Replay | None = None
         self._stop = False
+        self._cancelled = False
         self._error: OncewardError | None = None
 
     def deliver(self, instruction: Instruction) -> None:
@@ -42,7 +46,14 @@ class Mailbox:
                 self._on_complete(checkpoint)
             case Trigger():
                 with self._changed:
-                    self._trigger = instruction
+                    if instruction.at_once:
+                        self._hurried = instruction.checkpoint
+                    if instruction.checkpoint != self._running:
+                        self._trigger = instruction
+                    self._changed.notify_all()
+            case Replay():
+                with self._changed:
+                    self._replay = instruction
                     self._changed.notify_all()
             case Abort(checkpoint=checkpoint):
                 with self._changed:
@@ -56,10 +67,16 @@ class Mailbox:
                     self._on_interrupt()
             case Stop():
                 self.stop()
+            case Cancel():
+                with self._changed:
+                    self._cancelled = True
+                self.stop()
             case Fail(reason=reason):
                 self.fail(GenerationFailedError(reason))
             case Halt(reason=reason):
                 self.fail(HaltedError(reason))
+            case _:
+                assert_never(instruction)
 
     def stop(self) -> None:
         """Leave after the running checkpoint is settled. Safe in a signal handler's thread."""
@@ -81,6 +98,15 @@ class Mailbox:
     def stopping(self) -> bool:
         return self._stop
 
+    @property
+    def cancelled(self) -> bool:
+        """True when a person has cancelled the job."""
+        return self._cancelled
+
+    def hurried(self, checkpoint: CheckpointId) -> bool:
+        """True when a person waits for ``checkpoint``: it must not wait for data."""
+        return self._hurried == checkpoint
+
     def raise_error(self) -> None:
         """Raise what another thread found."""
         if self._error is not None:
@@ -96,7 +122,7 @@ class Mailbox:
         with self._changed:
             return self._abort.checkpoint if self._abort is not None else None
 
-    def next(self, timeout: float) -> Trigger | Abort | None:
+    def next(self, timeout: float) -> Trigger | Abort | Replay | None:
         """The next thing to do, or None after ``timeout`` seconds. Raises what another thread found."""
         with self._changed:
             self._changed.wait_for(self._has_work, timeout)
@@ -104,6 +130,9 @@ class Mailbox:
             if self._abort is not None and self._abort.checkpoint > self._handled_abort:
                 self._handled_abort = self._abort.checkpoint
                 return self._abort
+            if self._replay is not None:
+                replay, self._replay = self._replay, None
+                return replay
             trigger, self._trigger = self._trigger, None
             return trigger
 
@@ -127,5 +156,6 @@ class Mailbox:
         return (
             self._error is not None
             or self._trigger is not None
+            or self._replay is not None
             or (self._abort is not None and self._abort.checkpoint > self._handled_abort)
         )

@@ -25,7 +25,7 @@ from coordinator.pipeline.generation import GenerationRun, Members
 from coordinator.pipeline.interfaces import JobContext, Sink, Source
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.progress import Progress
-from coordinator.pipeline.restarts import Restart
+from coordinator.pipeline.restarts import Restart, Restarts
 from coordinator.pipeline.running import SparkTasks, Tasks
 from coordinator.pipeline.spark import check_session, check_submission
 from coordinator.protocol.events import CloseReason
@@ -177,33 +177,42 @@ class Pipeline:
         return tasks
 
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
-        chance = random.Random()
-        failures = 0
+        restarts = Restarts(self._restart, random.Random())
         lasting = as_duration(self._restart.reset_after).total_seconds()
+        failed = False
         while True:
             begun = time.monotonic()
+            stopped = self._stopping.is_set()
+
+            def comes_back(error: BaseException, *, begun: float = begun, stopped: bool = stopped) -> float | None:
+                if isinstance(error, _FINAL) or not isinstance(error, Exception):
+                    return None
+                if stopped or not members.tasks.alive():
+                    return None
+                afresh = run.completed_any or time.monotonic() - begun >= lasting
+                return restarts.delay(error, afresh=afresh)
+
             run = GenerationRun(
                 members,
                 client,
                 # the lock on the embedded coordinator's directory replaces the lease
                 takeover=self._takeover or self._address is None,
                 adopt=self._adopt,
+                comes_back=comes_back,
             )
             self._running = run
-            stopped = self._stopping.is_set()
             if stopped:
                 run.stop()
             try:
                 return run.run()
             except _FINAL as error:
-                if isinstance(error, RefusedError) and self._stopping.is_set() and failures == 0:
+                if isinstance(error, RefusedError) and self._stopping.is_set() and not failed:
                     return CloseReason.STOPPED  # it waited for another driver, and nothing was begun
                 raise
             except Exception as error:
-                fresh = run.completed_any or time.monotonic() - begun >= lasting
-                failures = 1 if fresh else failures + 1
-                delay = self._restart.delay(failures, chance)
-                if delay is None or not members.tasks.alive() or stopped:
+                failed = True
+                delay = comes_back(error)
+                if delay is None:
                     raise
                 if not isinstance(error, OncewardError):
                     _log.exception("generation failed unexpectedly")

@@ -44,3 +44,23 @@ class Restart:
 
 
 NO_RESTART = Restart(attempts=0)
+
+
+class Restarts:
+    """Decides after each failure whether and when the job comes back."""
+
+    def __init__(self, strategy: Restart, chance: random.Random) -> None:
+        self._strategy = strategy
+        self._chance = chance
+        self._failures = 0
+        self._decided: tuple[BaseException, float | None] | None = None
+
+    def delay(self, error: BaseException, *, afresh: bool) -> float | None:
+        """Seconds until the next generation; None = never. Asked again about the same error, the same answer.
+
+        :param afresh: the generation got somewhere, so the row of failures begins anew.
+        """
+        if self._decided is None or self._decided[0] is not error:
+            self._failures = 1 if afresh else self._failures + 1
+            self._decided = (error, self._strategy.delay(self._failures, self._chance))
+        return self._decided[1]
