@@ -70,9 +70,10 @@ class GenerationRun:
         *,
         takeover: bool,
         adopt: bool,
-        comes_back: Callable[[BaseException], float | None] = lambda _error: None,
+        comes_back: Callable[[BaseException, bool], float | None] = lambda _error, _settled_any: None,
     ) -> None:
-        """``comes_back``: seconds after which the next generation follows the one that an error ended; None = never."""
+        """``comes_back``: (error, whether a checkpoint was settled) -> seconds after which the next generation follows
+        this one; None = never."""
         self._m = members
         self._client = client
         self._takeover = takeover
@@ -86,7 +87,7 @@ class GenerationRun:
         self._last_run = NO_CHECKPOINT
         self._last_sweep = members.runtime.monotonic()
         self._finished = False
-        self.completed_any = False
+        self.settled_any = False
         """True once this generation has settled a checkpoint: a failure after it begins a new row of restarts."""
 
     def stop(self) -> None:
@@ -389,7 +390,7 @@ class GenerationRun:
                 self._settler.forget(decided)
             with contextlib.suppress(Exception):  # whatever stays open is aborted by the next generation
                 self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
-            self._session.abandon(reason, back_within=self._comes_back(error))
+            self._session.abandon(reason, back_within=self._comes_back(error, self.settled_any))
         self._m.journal.tell("failed", reason=reason)
 
     def _require_spark(self) -> None:
@@ -409,7 +410,7 @@ class GenerationRun:
         self._settler.complete(checkpoint)
 
     def _on_settled(self, checkpoint: CheckpointId) -> None:
-        self.completed_any = True
+        self.settled_any = True
         self._m.progress.ended(checkpoint)
         self._mailbox.wake()
 

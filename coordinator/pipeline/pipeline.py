@@ -184,12 +184,14 @@ class Pipeline:
             begun = time.monotonic()
             stopped = self._stopping.is_set()
 
-            def comes_back(error: BaseException, *, begun: float = begun, stopped: bool = stopped) -> float | None:
+            def comes_back(
+                error: BaseException, settled_any: bool, *, begun: float = begun, stopped: bool = stopped
+            ) -> float | None:
                 if isinstance(error, _FINAL) or not isinstance(error, Exception):
                     return None
                 if stopped or not members.tasks.alive():
                     return None
-                afresh = run.completed_any or time.monotonic() - begun >= lasting
+                afresh = settled_any or time.monotonic() - begun >= lasting
                 return restarts.delay(error, afresh=afresh)
 
             run = GenerationRun(
@@ -211,7 +213,7 @@ class Pipeline:
                 raise
             except Exception as error:
                 failed = True
-                delay = comes_back(error)
+                delay = comes_back(error, run.settled_any)
                 if delay is None:
                     raise
                 if not isinstance(error, OncewardError):
