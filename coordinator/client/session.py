@@ -252,19 +252,20 @@ class Session:
         )
         return self._unless_fenced(self._caller.call(self._stub.Amend, request, _answered, doing=doing))
 
-    def close(self, reason: CloseReason, detail: str = "", *, back_within: float = 0.0) -> None:
-        """Leave: ends stream and lease, then tells the coordinator, as long as it takes.
+    def close(self, reason: CloseReason, detail: str = "") -> None:
+        """Leave: ends stream and lease, then tells the coordinator, as long as it takes."""
+        self._end_threads()
+        self._unless_fenced(self._close(reason, detail, None))
 
-        :param back_within: for RESTARTING, seconds until the driver has opened its next generation at the latest.
+    def abandon(self, detail: str, *, back_within: float | None = None) -> None:
+        """Leave after a failure, if the coordinator can be told quickly; else the lease runs out. Never raises.
+
+        :param back_within: seconds after which the driver opens its next generation; None = it does not come back.
         """
         self._end_threads()
-        self._unless_fenced(self._close(reason, detail, None, back_within))
-
-    def abandon(self, detail: str) -> None:
-        """Leave after a failure, if the coordinator can be told quickly; else the lease runs out. Never raises."""
-        self._end_threads()
+        reason = CloseReason.FAILED if back_within is None else CloseReason.RESTARTING
         with contextlib.suppress(OncewardError):
-            self._close(CloseReason.FAILED, detail, _ABANDON_PATIENCE_S)
+            self._close(reason, detail, _ABANDON_PATIENCE_S, back_within or 0.0)
 
     def _close(self, reason: CloseReason, detail: str, patience: float | None, back_within: float = 0.0) -> Answer:
         request = pb.CloseJobRequest(
