@@ -20,3 +20,7 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 def job(request: pytest.FixtureRequest) -> str:
     """A job name that nothing else uses, on any broker or in any store."""
     return unique_name(request)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--regenerate", action="store_true", help="tests/scenarios: write what the core says now")

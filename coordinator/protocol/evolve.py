@@ -102,9 +102,9 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
             )
             return replace(durable, last_id=fact.checkpoint, completed=completed, unreadable="", restore=None)
         case SavepointReleased():
-            if durable.base != fact.checkpoint:
+            if durable.completed is None or durable.completed.id != fact.checkpoint:
                 return durable
-            return replace(durable, completed=replace(_completed(durable), kind=CheckpointKind.CHECKPOINT))
+            return replace(durable, completed=replace(durable.completed, kind=CheckpointKind.CHECKPOINT))
         case _:
             assert_never(fact)
 

@@ -6,12 +6,17 @@ from hypothesis import strategies as st
 
 from coordinator.protocol.events import (
     Acknowledge,
+    Amend,
+    CancelJob,
     CloseJob,
     CloseReason,
     Decline,
     Event,
     OpenJob,
+    ReleaseSavepoint,
     Renew,
+    RequestCheckpoint,
+    RequestRestore,
     Settle,
     StopJob,
     StreamLost,
@@ -21,14 +26,19 @@ from coordinator.protocol.events import (
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.state import JobState
 from coordinator.protocol.values import (
+    NO_CHECKPOINT,
     CheckpointId,
+    CheckpointKind,
     Claim,
     Committable,
+    CompletedCheckpoint,
     Document,
     Generation,
+    OnLost,
     Outcome,
     Participant,
     ParticipantName,
+    RequestId,
     Role,
     Settlement,
     Snapshot,
@@ -38,6 +48,7 @@ __all__ = ["SETTINGS", "Move", "moves", "to_event"]
 
 SOURCE = Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="kafka")
 SINK = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka")
+REPLAYING = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka", on_lost=OnLost.REPLAY)
 SETTINGS = CheckpointSettings(
     interval="1s", timeout="4s", tolerable_failed_checkpoints=2, num_retained=2, lease="3s", stream_grace="1s"
 )
@@ -56,7 +67,10 @@ class Move:
     """Picks content."""
 
 
-_KINDS = "open watch ack ack ack ack settle settle decline renew lost close stop tick restart".split()
+_KINDS = (
+    "go go go go go go go go go go go go go go go go "
+    "open watch ack settle decline renew lost close tick restart request request stop cancel restore release amend"
+).split()
 
 moves = st.lists(
     st.builds(
@@ -74,9 +88,11 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
     """What the move means now; ``restart`` is none and is not asked for."""
     durable, choice = state.durable, move.choice
     generation = Generation(max(1, durable.generation + (move.off if choice % 3 == 0 else 0)))
-    pending = state.pending.id if state.pending is not None else durable.last_id
+    pending = durable.last_id
     checkpoint = CheckpointId(max(1, pending + move.off))
     match move.kind:
+        case "go":
+            return _sensible(now, state, choice)
         case "open":
             claim = Claim(
                 store_id="other" if choice == 5 else durable.store_id, generation=Generation(3), settled=pending
@@ -84,7 +100,7 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
             return OpenJob(
                 now=now,
                 driver=f"driver-{choice % 3}",
-                participants=(SOURCE, SINK),
+                participants=(SOURCE, REPLAYING if choice % 2 else SINK),
                 settings=SETTINGS,
                 claim=claim if choice > 8 else None,
                 takeover=choice % 4 == 0,
@@ -108,15 +124,27 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
                 checkpoint=CheckpointId(max(1, done + move.off)),
                 participant=SINK.name,
                 settlements=tuple(Settlement(slot=slot, outcome=outcome, evidence="seen") for slot in slots),
+                amendment=(durable.completed.amendment if durable.completed is not None else 0) + (choice == 9),
             )
+        case "amend":
+            return _amend(now, generation, state, choice)
         case "renew":
             return Renew(now=now, generation=generation)
         case "lost":
             return StreamLost(now=now, generation=generation)
         case "close":
-            return CloseJob(now=now, generation=generation, reason=list(CloseReason)[choice % 3], detail=f"{choice}")
+            return CloseJob(now=now, generation=generation, reason=list(CloseReason)[choice % 5], detail=f"{choice}")
+        case "request":
+            kind = CheckpointKind.SAVEPOINT if choice % 2 else CheckpointKind.CHECKPOINT
+            return RequestCheckpoint(now=now, request=RequestId(f"r{choice}"), kind=kind, stop=choice in (5, 6))
         case "stop":
             return StopJob(now=now)
+        case "cancel":
+            return CancelJob(now=now)
+        case "restore":
+            return RequestRestore(now=now, source=_older(state, choice), reason="a wish")
+        case "release":
+            return ReleaseSavepoint(now=now, checkpoint=pending)
         case _:
             return Tick(now=now)
 
@@ -141,3 +169,65 @@ def _acknowledge(
         base=base,
         snapshot=snapshot,
     )
+
+
+def _older(state: JobState, choice: int) -> CompletedCheckpoint:
+    """As the store would hand it over; mostly older than what is completed."""
+    at = Document(kind="test", version=1, body={"at": choice})
+    older = CheckpointId(max(1, state.base - choice % 3))
+    return CompletedCheckpoint(
+        id=older,
+        base=NO_CHECKPOINT,
+        generation=Generation(1),
+        snapshots={SOURCE.name: Snapshot(positions=at, records=3), SINK.name: Snapshot()},
+        settled=True,
+    )
+
+
+def _amend(now: float, generation: Generation, state: JobState, choice: int) -> Amend:
+    completed = state.durable.completed
+    lost = sorted(state.durable.replaying.get(SINK.name, frozenset({choice % 3})))
+    slots = frozenset(lost if choice % 3 else lost[:1])
+    document = Document(kind="test", version=1, body={"again": choice % 2})
+    return Amend(
+        now=now,
+        generation=generation,
+        checkpoint=CheckpointId(max(1, state.base)),
+        participant=SINK.name,
+        amendment=(completed.amendment if completed is not None else 0) - (choice == 11),
+        slots=slots,
+        committables=tuple(Committable(slot=slot, document=document) for slot in sorted(slots) if (slot + choice) % 4),
+    )
+
+
+def _sensible(now: float, state: JobState, choice: int) -> Event:
+    """What a healthy driver would say next."""
+    durable, generation = state.durable, state.durable.generation
+    if durable.driver is None or state.session is None:
+        sink = REPLAYING if choice % 2 else SINK
+        return OpenJob(
+            now=now, driver=f"d{generation}", participants=(SOURCE, sink), settings=SETTINGS, claim=None, takeover=True
+        )
+    if state.session.stream_lost_at is not None:
+        return Watch(now=now, generation=generation)
+    completed = durable.completed
+    if completed is not None and not completed.settled and choice % 3:
+        if durable.replaying:
+            return _amend(now, generation, state, 4)
+        outcome = {10: Outcome.LOST, 11: Outcome.LOST, 8: Outcome.IN_DOUBT}.get(choice, Outcome.COMMITTED)
+        return Settle(
+            now=now,
+            generation=generation,
+            checkpoint=completed.id,
+            participant=SINK.name,
+            settlements=tuple(
+                Settlement(slot=one.slot, outcome=outcome, evidence="seen")
+                for one in completed.snapshots[SINK.name].committables
+            ),
+            amendment=completed.amendment,
+        )
+    if state.pending is not None and durable.pending is not None:
+        source = SOURCE.name not in state.pending.answers
+        what = (11 if choice == 11 else 1) if source else (10 if choice == 10 else 2)
+        return _acknowledge(now, generation, durable.pending.id, durable.base, what)
+    return Tick(now=now)

@@ -1,22 +1,33 @@
 """Invariants of the core over random histories: one decision per checkpoint, durable and never changed; completed only
 with everybody's answer; stale ones refused; positions restored are the last completed ones; refusals change nothing."""
 
+import pytest
 from hypothesis import given, settings
 
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.core import step, wanted
 from coordinator.protocol.deadlines import next_deadline
+from coordinator.protocol.durable import Durable
 from coordinator.protocol.events import Acknowledge, Tick
+from coordinator.protocol.evolve import evolve
 from coordinator.protocol.facts import (
     CheckpointAborted,
+    CheckpointAmended,
     CheckpointCompleted,
+    CheckpointRestored,
     CheckpointSettled,
     CheckpointTriggered,
     CheckpointUnchanged,
     Fact,
     GenerationGranted,
+    LossRecorded,
+    RequestEnded,
+    RequestQueued,
+    StatusChanged,
 )
-from coordinator.protocol.state import Durable, JobState, restart
+from coordinator.protocol.requests import MAX_KEPT, MAX_QUEUED, RequestState
+from coordinator.protocol.state import JobState, restart
+from coordinator.protocol.status import TRANSITIONS, JobStatus, Transition, after
 from coordinator.protocol.values import JobName, ParticipantName, Snapshot
 from tests.unit.protocol.histories import Move, moves, to_event
 
@@ -34,6 +45,9 @@ class _Witness:
         self.completed = 0
         self.settled = True
         self.decided: set[int] = set()
+        self.status = JobStatus.CREATED
+        self.lost: set[int] = set()
+        self.waiting: set[str] = set()
 
     def see(self, fact: Fact) -> None:
         match fact:
@@ -46,6 +60,7 @@ class _Witness:
                 assert fact.checkpoint > self.last_triggered, "ids strictly increase"
                 assert fact.base == self.completed, "a checkpoint builds on the last completed one"
                 assert self.running is None
+                assert not self.lost
                 assert fact.generation == self.generation
                 self.last_triggered = self.running = fact.checkpoint
                 self.acknowledged = {}
@@ -60,7 +75,33 @@ class _Witness:
             case CheckpointSettled():
                 assert fact.checkpoint == self.completed
                 assert not self.settled
+                assert not self.lost, "settled although a lost slot was not written again"
                 self.settled = True
+            case CheckpointRestored():
+                assert self.settled, "a checkpoint that is not settled was left behind"
+                assert self.running is None
+                assert fact.checkpoint > self.last_triggered
+                assert fact.former == self.completed
+                self.last_triggered = self.completed = fact.checkpoint
+            case LossRecorded():
+                assert fact.checkpoint == self.completed
+                assert self.running is None, "something later runs while lost records are written again"
+                self.lost |= {settlement.slot for settlement in fact.settlements}
+            case CheckpointAmended():
+                assert fact.slots <= self.lost
+                self.lost -= fact.slots
+            case StatusChanged():
+                assert fact.status is after(self.status, fact.transition)
+                self.status = fact.status
+            case RequestQueued():
+                assert fact.request.id not in self.waiting
+                self.waiting.add(fact.request.id)
+                assert len(self.waiting) <= MAX_QUEUED
+            case RequestEnded():
+                assert fact.request.state.ended
+                if fact.request.state is RequestState.COMPLETED and fact.request.kind.value == "savepoint":
+                    assert fact.request.checkpoint == self.completed, "told completed before it was"
+                self.waiting.remove(fact.request.id)
             case _:
                 pass
 
@@ -83,13 +124,21 @@ def test_every_history_keeps_the_invariants(history: list[Move]) -> None:
             witness.acknowledged = {}
             continue
         event = to_event(move, state, now)
+        durable = state.durable
         state, ready = step(state, event)
+        for fact in ready.facts:
+            durable = evolve(durable, fact)
+        assert durable == state.durable, "the durable part changes by facts only"
         if isinstance(event, Acknowledge) and ready.answer.verdict is Verdict.ACCEPTED:
             witness.acknowledged[event.participant] = event.snapshot
         for fact in ready.facts:
             witness.see(fact)
         assert state.base == witness.completed
         assert state.settled == witness.settled
+        assert state.durable.status is witness.status
+        assert (state.pending is None) == (state.durable.pending is None)
+        assert {request.id for request in state.durable.open_requests} == witness.waiting
+        assert len(state.durable.requests) <= MAX_KEPT
         if state.durable.driver is None:
             assert wanted(state) == ()
 
@@ -111,6 +160,7 @@ def test_whatever_is_not_accepted_leaves_the_state_as_it_was(history: list[Move]
         if ready.answer.verdict not in _CHANGING:
             assert state == before, ready
             assert ready.facts == ()
+            assert ready.note is not None or ready.answer.verdict is Verdict.BUSY
 
 
 @given(moves)
@@ -131,3 +181,16 @@ def test_time_changes_nothing_before_the_next_deadline(history: list[Move]) -> N
             assert (after, ready.facts) == (state, ())
         if deadline is not None and deadline >= now:
             assert step(state, Tick(now=deadline + 1e-6))[1].facts, "a deadline at which nothing happens"
+
+
+def test_every_transition_has_its_place_and_every_other_one_is_refused() -> None:
+    assert TRANSITIONS.keys() == set(Transition)
+    for transition, (sources, target) in TRANSITIONS.items():
+        assert sources
+        for status in JobStatus:
+            if status in sources:
+                assert after(status, transition) is target
+            else:
+                with pytest.raises(ValueError, match="cannot change"):
+                    after(status, transition)
+    assert {target for _, target in TRANSITIONS.values()} == set(JobStatus) - {JobStatus.CREATED}

@@ -1,0 +1,36 @@
+"""Every file here is a job's life as text (play.py): the core must say what is written, line by line.
+
+``pytest tests/scenarios --regenerate`` writes what it says now; the difference is what a change does.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.play import play
+
+HERE = Path(__file__).parent
+FILES = sorted(HERE.rglob("*.txt"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_the_core_says_what_is_written(file: Path, request: pytest.FixtureRequest) -> None:
+    written = file.read_text(encoding="utf-8")
+    said = play(written)
+    if request.config.getoption("--regenerate"):
+        file.write_text(said, encoding="utf-8")
+    else:
+        assert said == written
+
+
+def test_every_scenario_says_what_it_shows_and_has_events() -> None:
+    assert FILES
+    for file in FILES:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith("# "), file
+        assert any(line.startswith("> ") for line in lines), file
+
+
+def test_a_difference_is_found() -> None:
+    text = "# A job opens.\n> open d1\n  refused\n"
+    assert play(text) != text
