@@ -158,7 +158,9 @@ def abort(state: JobState, now: float, reason: AbortReason, detail: str) -> Step
     facts: list[Fact] = [fact]
     request = _request_of(state)
     if request is not None:
-        ended = replace(request, state=RequestState.FAILED, detail=f"{reason.value}: {detail}")
+        ended = replace(
+            request, state=RequestState.FAILED, detail=f"{reason.value}: {detail}" if detail else reason.value
+        )
         facts.append(RequestEnded(request=ended))
     too_many = durable.failures + fact.counted > durable.settings.tolerable_failed_checkpoints
     last_wish = request is not None and request.stop and reason.counted
