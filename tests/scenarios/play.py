@@ -1,4 +1,5 @@
-"""Plays a job's life as text: lines that begin with ``>`` are events, the others are what the core says to them.
+"""Plays a job's life as text: lines that begin with ``>`` are events, with ``#`` comments, the others are what the core
+says to the events.
 
     > ack 1 source on 0          the event
       accepted                   its answer, with the decision where there is one
@@ -48,7 +49,7 @@ from coordinator.protocol.values import (
     Snapshot,
 )
 
-__all__ = ["play"]
+__all__ = ["Player", "play"]
 
 SOURCE = Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="kafka")
 SINK = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka")
@@ -58,15 +59,17 @@ OTHER = Participant(name=ParticipantName("other"), role=Role.SINK, kind="kafka")
 def play(transcript: str, **settings: str | int) -> None:
     """Play the events of ``transcript`` and compare: every line must be as written."""
     expected = textwrap.dedent(transcript).strip("\n")
-    player = _Player(CheckpointSettings(**settings))  # type: ignore[arg-type]
+    player = Player(CheckpointSettings(**settings))  # type: ignore[arg-type]
     lines: list[str] = []
     for line in expected.splitlines():
         if line.startswith(">"):
             lines += [line, *player.play(line[1:].strip())]
+        elif line.startswith("#"):
+            lines.append(line)
     assert "\n".join(lines) == expected
 
 
-class _Player:
+class Player:
     def __init__(self, settings: CheckpointSettings) -> None:
         self.now = 100.0
         self.settings = settings
