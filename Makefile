@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Each target does its own set-up; the second time that takes half a second.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench protos setup clean
+.PHONY: help demo test check explore bench protos setup clean
 
 # Answers to questions that the environment must not change.
 PY := .venv/bin/python
@@ -18,6 +18,10 @@ test: setup ## everything, on a real Kafka; PYTEST="-k name" for a part
 check: ## format, lint, types, stubs, unit and scenario tests (under a minute)
 	@sh scripts/setup.sh --no-broker
 	@sh scripts/check.sh
+
+explore: ## every interleaving of small worlds, with crashes and lost messages (under 3 minutes)
+	@sh scripts/setup.sh --no-broker
+	@$(PY) -m tests.explorer
 
 bench: setup ## speed of the copy job, as JSON
 	@$(PY) -m benchmarks

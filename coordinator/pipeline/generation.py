@@ -146,19 +146,21 @@ class GenerationRun:
     def _recover(self) -> None:
         """Abort the undecided, commit what was completed, restore positions; in this order."""
         m, completed = self._m, self._session.grant.completed
-        m.sink.begin_generation(self._session.generation)
         last_settled = NO_CHECKPOINT
         to_commit: tuple[Committable, ...] = ()
-        if completed is not None:
-            last_settled = completed.id if completed.settled else completed.base
-            self._positions[completed.id] = self._restored_positions(completed)
+        if completed is not None and not completed.settled:
+            to_commit = completed.snapshots[m.sink.participant.name].committables
+            # Before anything can fail: a generation that leaves sweeps everything but what its settler holds.
+            self._settler.expect(completed.id, to_commit, None)
             if self._session.grant.lost:
                 raise HaltedError(
                     f"Lost records of checkpoint {completed.id} have to be written again, which this version of "
                     "onceward cannot do. Nothing was written. Start the job with the version that began it."
                 )
-            if not completed.settled:
-                to_commit = completed.snapshots[m.sink.participant.name].committables
+        m.sink.begin_generation(self._session.generation)
+        if completed is not None:
+            last_settled = completed.id if completed.settled else completed.base
+            self._positions[completed.id] = self._restored_positions(completed)
         m.sink.write_claim(
             Claim(store_id=self._session.grant.store_id, generation=self._session.generation, settled=last_settled)
         )

@@ -1,0 +1,316 @@
+"""The coordinator of a small world: the real core between a store and the network, computed once per situation.
+
+Time is taken out. The core runs at ``now = 0``; what time can do is a call of its own: ``expire`` ages the undecided
+checkpoint past its timeout, ``lease`` ages the driver's lease past its end. Every other time in the state is put back
+to the beginning, so that two states that differ only in when they were reached are one state. This loses nothing,
+because each of these clocks may run out at any point of a path: whatever a clock could show is covered by its running
+out now or never. The interval is 0: the next checkpoint is triggered as early as it can be, with its predecessor still
+unsettled.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, NamedTuple
+
+from coordinator.protocol import core
+from coordinator.protocol import state as states
+from coordinator.protocol.answers import Abort, Complete, Fail, Halt, Trigger, Verdict
+from coordinator.protocol.events import (
+    Acknowledge,
+    CloseJob,
+    CloseReason,
+    Decline,
+    Event,
+    OpenJob,
+    Settle,
+    StreamLost,
+    Tick,
+    Watch,
+)
+from coordinator.protocol.facts import Fact, JobStatus
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.state import Durable, JobState
+from coordinator.protocol.values import (
+    CheckpointId,
+    Committable,
+    Document,
+    Generation,
+    JobName,
+    Outcome,
+    Participant,
+    ParticipantName,
+    Role,
+    Settlement,
+    Snapshot,
+)
+from tests.explorer.invariants import Invariant, Violation
+from tests.explorer.witness import Demand, History, see, see_answer, see_state, stamp
+from tests.explorer.world import Bounds, Call
+
+__all__ = ["SETTINGS", "Coordinators", "Reply", "Result", "View"]
+
+SETTINGS: dict[str, str | int] = {
+    "interval": "0s",
+    "timeout": "150s",
+    "lease": "100s",
+    "orphan_grace": "100s",
+    "tolerable_failed_checkpoints": 1,
+}
+"""As ``play()`` of the scenarios takes them."""
+
+_SETTINGS = CheckpointSettings(**SETTINGS)  # type: ignore[arg-type]
+_MEMBERS = (
+    Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="kafka"),
+    Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka"),
+)
+_NEVER = float("inf")
+
+
+class Process(NamedTuple):
+    """A running coordinator, and what its store holds as told by the facts."""
+
+    state: JobState
+    history: History
+
+
+class Reply(NamedTuple):
+    """An answer, as far as a driver looks at it."""
+
+    verdict: Verdict
+    decided: str | None
+    generation: int
+    """Granted; 0 for none."""
+    base: int
+    at: int
+    settled: bool
+
+
+class Result(NamedTuple):
+    """What one call does."""
+
+    after: int
+    """The coordinator that goes on."""
+    restarted: int
+    """The one that died after the write and before the answer, started again; -1 when nothing is written."""
+    reply: Reply
+    demand: Demand
+    violation: Violation | None
+
+
+class View(NamedTuple):
+    """What the world needs to know of a coordinator."""
+
+    generation: int
+    owned: bool
+    """False once its driver has left or was given up."""
+    history: History
+    wanted: tuple[tuple[str, int, int], ...]
+    """(kind, checkpoint, base)"""
+    stream: bool
+    """True while it believes the driver's stream to be there."""
+    session: bool
+    undecided: int
+    unanswered: bool
+    goes_on: bool
+    """False when no checkpoint would be triggered any more, however many ids this world had."""
+
+
+class Coordinators:
+    """All coordinators that were met, by number; number 0 is a fresh one."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._numbers: dict[Hashable, int] = {}
+        self._processes: list[Process] = []
+        self.views: list[View] = []
+        self.violations: list[Violation | None] = []
+        """Of what a coordinator says to its driver."""
+        self._calls: dict[tuple[int, Call], Result] = {}
+        self._restarts: dict[int, int] = {}
+        self._number(JobState(durable=Durable(job=JobName("orders"), store_id="store-a")), History())
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def call(self, coordinator: int, call: Call) -> Result:
+        """What the call does here."""
+        result = self._calls.get((coordinator, call))
+        if result is None:
+            result = self._calls[coordinator, call] = self._call(coordinator, call)
+        return result
+
+    def restart(self, coordinator: int) -> int:
+        """The coordinator dies and starts again from its store."""
+        number = self._restarts.get(coordinator)
+        if number is None:
+            process = self._processes[coordinator]
+            state = states.restart(process.state.durable, 0.0)
+            number = self._restarts[coordinator] = self._number(state, process.history)
+        return number
+
+    def _call(self, coordinator: int, call: Call) -> Result:
+        state, history = self._processes[coordinator]
+        after, ready = core.step(*_happens(state, call))
+        written, demand, violation = see(history, ready.facts)
+        violation = violation or see_answer(written, call.checkpoint, ready.answer)
+        stored = _store(state.durable, ready.facts, after)
+        if violation is None and stored != after.durable:
+            violation = Violation(Invariant.REMEMBERED, _difference(stored, after.durable))
+        number = self._number(after, written)
+        grant = ready.answer.grant
+        reply = Reply(
+            verdict=ready.answer.verdict,
+            decided=ready.answer.decision and ready.answer.decision.value,
+            generation=grant.generation if grant else 0,
+            base=written.last if grant else 0,
+            at=written.end if grant else 0,
+            settled=written.settled,
+        )
+        restarted = self._number(states.restart(stored, 0.0), written) if ready.facts else -1
+        violation = violation or self.violations[number]
+        return Result(after=number, restarted=restarted, reply=reply, demand=demand, violation=violation)
+
+    def _number(self, state: JobState, history: History) -> int:
+        state = self._timeless(state)
+        key = (_freeze(state), history)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._processes)
+            self._processes.append(Process(state, history))
+            wanted = core.wanted(state)
+            self.violations.append(see_state(history, wanted))
+            told: list[tuple[str, int, int]] = []
+            for instruction in wanted:
+                match instruction:
+                    case Trigger():
+                        told.append(("trigger", instruction.checkpoint, instruction.base))
+                    case Complete():
+                        told.append(("complete", instruction.checkpoint, 0))
+                    case Abort():
+                        told.append(("abort", instruction.checkpoint, 0))
+                    case Fail() | Halt():
+                        told.append(("fail", 0, 0))
+                    case _:
+                        raise AssertionError(f"drivers of small worlds do not know {instruction}")
+            session = state.session
+            self.views.append(
+                View(
+                    generation=state.durable.generation,
+                    owned=state.durable.driver is not None,
+                    history=history,
+                    wanted=tuple(told),
+                    stream=session is not None and session.stream_lost_at is None,
+                    session=session is not None,
+                    undecided=state.pending.id if state.pending is not None else 0,
+                    unanswered=state.pending is not None and not state.all_answered,
+                    goes_on=state.durable.status is JobStatus.RUNNING
+                    and not state.durable.stop_requested
+                    and state.failed is None,
+                )
+            )
+        return number
+
+    def _timeless(self, state: JobState) -> JobState:
+        """The same situation at ``now = 0``."""
+        session, pending = state.session, state.pending
+        if session is not None:
+            lost_at = None if session.stream_lost_at is None else 0.0
+            session = replace(session, lease_ends=_SETTINGS.seconds("lease"), stream_lost_at=lost_at)
+        if pending is not None:
+            pending = replace(pending, started=0.0)
+        full = state.durable.last_id >= self._bounds.checkpoints
+        return replace(state, session=session, pending=pending, next_trigger=_NEVER if full else 0.0)
+
+
+def _store(before: Durable, facts: tuple[Fact, ...], after: JobState) -> Durable:
+    """What the store holds after these facts were written over ``before``."""
+    return after.durable if facts else before
+
+
+def _difference(stored: Durable, remembered: Durable) -> str:
+    """The fields in which they differ."""
+    different = [
+        f"{field.name}: {getattr(stored, field.name)} is stored, {getattr(remembered, field.name)} in memory"
+        for field in fields(stored)
+        if getattr(stored, field.name) != getattr(remembered, field.name)
+    ]
+    return "; ".join(different)
+
+
+def _happens(state: JobState, call: Call) -> tuple[JobState, Event]:
+    """The core's event, and the state aged where time is what happens."""
+    generation, checkpoint = Generation(call.generation), CheckpointId(call.checkpoint)
+    match call.kind:
+        case "open":
+            event: Event = OpenJob(
+                now=0.0,
+                driver=f"d{call.generation}",
+                participants=_MEMBERS,
+                settings=_SETTINGS,
+                claim=None,
+                takeover=call.data,
+            )
+        case "watch":
+            event = Watch(now=0.0, generation=generation)
+        case "lost":
+            event = StreamLost(now=0.0, generation=generation)
+        case "ack":
+            event = Acknowledge(
+                now=0.0,
+                generation=generation,
+                checkpoint=checkpoint,
+                participant=ParticipantName(call.who),
+                base=CheckpointId(call.base),
+                snapshot=_snapshot(call),
+            )
+        case "decline":
+            event = Decline(
+                now=0.0, generation=generation, checkpoint=checkpoint, participant=_MEMBERS[1].name, reason="no"
+            )
+        case "settle":
+            event = Settle(
+                now=0.0,
+                generation=generation,
+                checkpoint=checkpoint,
+                participant=_MEMBERS[1].name,
+                settlements=(Settlement(slot=0, outcome=Outcome.COMMITTED, evidence="slot 0 is committed"),),
+            )
+        case "close":
+            event = CloseJob(now=0.0, generation=generation, reason=CloseReason.FAILED)
+        case "expire":
+            if state.pending is not None:
+                state = replace(state, pending=replace(state.pending, started=-2 * _SETTINGS.seconds("timeout")))
+            event = Tick(now=0.0)
+        case "lease":
+            if state.session is not None:
+                state = replace(state, session=replace(state.session, lease_ends=0.0))
+            event = Tick(now=0.0)
+        case "tick":
+            event = Tick(now=0.0)
+        case _:
+            raise AssertionError(call.kind)
+    return state, event
+
+
+def _snapshot(call: Call) -> Snapshot:
+    records = stamp(call.generation, call.checkpoint)
+    if call.who == "source":
+        return Snapshot(positions=_document(f"position {call.at}"), records=records)
+    slots = (Committable(slot=0, document=_document("slot 0")),) if call.data else ()
+    return Snapshot(committables=slots, records=records)
+
+
+def _document(text: str) -> Document:
+    return Document(kind="test", version=1, body={"is": text})
+
+
+def _freeze(value: Any) -> Hashable:
+    """A hashable equal of any value of the protocol."""
+    if is_dataclass(value):
+        return (type(value).__name__, *(_freeze(getattr(value, field.name)) for field in fields(value)))
+    if isinstance(value, Mapping):
+        return tuple(sorted((str(key), _freeze(content)) for key, content in value.items()))
+    if isinstance(value, tuple):
+        return tuple(map(_freeze, value))
+    assert isinstance(value, Hashable)
+    return value

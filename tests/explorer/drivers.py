@@ -1,0 +1,273 @@
+"""A driver that keeps the contract (docs/protocol.md, coordinator/pipeline/generation.py), as pure functions.
+
+Its threads block in their calls, so an answer is taken in the moment it is given: until then the thread could not have
+moved, and its next call stays under way for as long as anybody likes. What it does at Kafka are moves of their own; one
+move are aborting its own undone checkpoint, writing the next transaction and sweeping (all of these touch only what no
+other process may touch, or abort what anybody may abort at any time), and so are a commit and sending its report.
+"""
+
+from typing import NamedTuple
+
+from coordinator.protocol.answers import Verdict
+from tests.explorer.coordinator import Reply, View
+from tests.explorer.invariants import Invariant, Violation
+from tests.explorer.world import Call, Driver, Fault, Kafka, Phase, Stream
+
+__all__ = ["GONE", "Local", "answered", "calls", "cut_off", "instructed", "local", "overlooked"]
+
+GONE = Driver(phase=Phase.GONE)
+
+_BUSY = (Phase.ACKNOWLEDGING_SOURCE, Phase.ACKNOWLEDGING_SINK, Phase.DECLINING)
+_WORKING = (Phase.SETTLING, Phase.IDLE, *_BUSY, Phase.ABANDONING, Phase.FENCED)
+
+
+class Local(NamedTuple):
+    """One move of a driver by itself."""
+
+    label: str
+    driver: Driver
+    kafka: Kafka
+    cost: Fault | None = None
+    sent: tuple[Call, ...] = ()
+    """Calls that it does not wait for."""
+    committed: int = 0
+    """The checkpoint that it ordered Kafka to commit."""
+    aborted: tuple[int, ...] = ()
+    """Checkpoints whose open transactions it aborted."""
+    violation: Violation | None = None
+
+
+def calls(driver: Driver) -> tuple[Call, ...]:
+    """Calls under way, for the answers of which a thread of the driver waits."""
+    d, found = driver, []
+    match d.phase:
+        case Phase.OPENING:
+            found.append(Call("open", d.token, data=d.token > 1))
+        case Phase.ACKNOWLEDGING_SOURCE:
+            found.append(Call("ack", d.generation, d.call, "source", d.base, d.answer))
+        case Phase.ACKNOWLEDGING_SINK:
+            found.append(Call("ack", d.generation, d.call, "sink", d.base, data=d.base != 0))
+        case Phase.DECLINING:
+            found.append(Call("decline", d.generation, d.call))
+        case _:
+            pass
+    if d.report:
+        found.append(Call("settle", d.generation, d.report))
+    if d.stream is Stream.WANTED:
+        found.append(Call("watch", d.generation))
+    return tuple(found)
+
+
+def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
+    """The driver after one of its calls was answered."""
+    d, verdict = driver, reply.verdict
+    if verdict is Verdict.FENCED:
+        return d._replace(phase=Phase.FENCED, call=0, stream=Stream.NONE, report=0)
+    fine = verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE)
+    match call.kind:
+        case "open" if fine:
+            return d._replace(
+                phase=Phase.SWEEPING,
+                generation=reply.generation,
+                base=reply.base,
+                at=reply.at,
+                work=0 if reply.settled else 1 << reply.base,
+            )
+        case "open" if verdict is Verdict.BUSY:
+            return GONE  # it gives up after a while; that it asks again and is let in is its call arriving only then
+        case "watch" if fine:
+            return d._replace(stream=Stream.OPEN)
+        case "decline" if fine or verdict is Verdict.TOO_LATE:
+            return d._replace(phase=Phase.ABANDONING)
+        case "ack" if fine or (verdict is Verdict.TOO_LATE and reply.decided == "completed"):
+            if d.phase is Phase.ACKNOWLEDGING_SOURCE:
+                return d._replace(phase=Phase.ACKNOWLEDGING_SINK)
+            return d._replace(phase=Phase.IDLE, call=0)
+        case "ack" if verdict is Verdict.TOO_LATE and reply.decided == "aborted":
+            return d._replace(phase=Phase.ABANDONING)
+        case "settle" if fine or verdict is Verdict.TOO_LATE:
+            d = d._replace(report=0, settled=max(d.settled, call.checkpoint), work=d.work & ~(1 << call.checkpoint))
+            if d.phase is Phase.SETTLING:
+                d = d._replace(phase=Phase.IDLE, stream=Stream.WANTED)
+            return d
+        case _:
+            decided = f" ({reply.decided})" if reply.decided else ""
+            return Violation(Invariant.CONTRACT, f"{call} is answered {verdict.value}{decided}")
+
+
+def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driver:
+    """The driver after these instructions were sent; the newest of each kind counts."""
+    d = driver
+    for kind, checkpoint, base in wanted:
+        match kind:
+            case "trigger":
+                d = d._replace(trigger=checkpoint, trigger_base=base)
+            case "complete":
+                d = d._replace(complete=checkpoint)
+            case "abort":
+                if d.trigger and d.trigger <= checkpoint:
+                    d = d._replace(trigger=0, trigger_base=0)
+                if d.answered == checkpoint:  # else there is nothing to abandon
+                    d = d._replace(abort=checkpoint)
+            case _:
+                d = d._replace(over=True)
+    return d
+
+
+def overlooked(driver: Driver) -> Driver:
+    """All instructions on their way are lost."""
+    return driver._replace(trigger=0, trigger_base=0, abort=0, complete=0, over=False)
+
+
+def cut_off(driver: Driver, view: View) -> Driver:
+    """The driver as it counts in a world with this coordinator: one that is fenced is reduced to what it may still do.
+
+    Its calls would be answered fenced and change nothing (checked for every coordinator, see ``probes``), after which
+    its main thread is over. So they are taken as answered at once; only what it can still do at Kafka is kept.
+    """
+    d = driver
+    if d.phase in (Phase.ABSENT, Phase.OPENING, Phase.GONE) or (view.owned and d.generation == view.generation):
+        return d
+    if d.phase in _BUSY:
+        d = d._replace(phase=Phase.FENCED, call=0)
+    d = d._replace(stream=Stream.NONE, report=0, over=False)
+    may_commit = d.phase in _WORKING and d.complete and d.work >> d.complete & 1
+    may_write = d.phase is Phase.IDLE and (d.trigger > d.last_run or d.abort)
+    if may_commit or may_write or d.phase in (Phase.SWEEPING, Phase.ABANDONING):
+        return d
+    return GONE
+
+
+def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
+    """All that the driver can do by itself; the first one is what it does when nothing goes wrong."""
+    d, moves = driver, list[Local]()
+    if d.complete and d.phase in _WORKING and d.report in (0, d.complete):
+        moves.append(_commit(d, kafka))
+    match d.phase:
+        case Phase.SWEEPING:
+            moves.append(_recover(d, kafka))
+        case Phase.ABANDONING:
+            done = d._replace(phase=Phase.IDLE, call=0)
+            moves.append(_abandon(f"aborts checkpoint {d.call}", done, kafka, d.call))
+        case Phase.IDLE if d.over:
+            moves.append(_leave(d, kafka))
+        case Phase.IDLE:
+            if d.abort:
+                label = f"takes the abort of checkpoint {d.abort}"
+                moves.append(_abandon(label, d._replace(abort=0), kafka, d.abort))
+                moves.append(_abandon(f"{label}, which is doubled", d, kafka, d.abort)._replace(cost=Fault.MESSAGE))
+            if d.trigger:
+                moves += _triggers(d, kafka)
+            if not d.abort and not d.trigger:
+                swept = _sweep(d, kafka)
+                if swept.kafka != kafka or swept.driver != d:
+                    moves.append(swept._replace(label="sweeps"))
+        case _:
+            pass
+    return tuple(move for move in moves if (move.driver, move.kafka, move.sent) != (driver, kafka, ()))
+
+
+def _sweep(d: Driver, kafka: Kafka) -> Local:
+    """Abort what is open and not to be kept; a higher generation's transaction says that this one is over."""
+    if any(generation > d.generation for _, generation, _ in kafka.open):
+        return Local("finds a higher generation", d._replace(phase=Phase.FENCED), kafka)
+    gone = tuple(one for one in kafka.open if not d.work >> one[0] & 1)
+    return Local("sweeps", d, kafka.without(gone), aborted=tuple(one[0] for one in gone))
+
+
+def _abandon(label: str, d: Driver, kafka: Kafka, checkpoint: int) -> Local:
+    """Abort the checkpoint's own transaction, then whatever else was left open."""
+    if d.answered == checkpoint:
+        d = d._replace(answered=0, answer=0)
+    return _sweep(d._replace(work=d.work & ~(1 << checkpoint)), kafka)._replace(label=label)
+
+
+def _recover(d: Driver, kafka: Kafka) -> Local:
+    if d.work:
+        d = d._replace(phase=Phase.SETTLING, complete=d.base)
+    else:
+        d = d._replace(phase=Phase.IDLE, stream=Stream.WANTED)
+    return _sweep(d, kafka)._replace(label="recovers: sweeps what is undecided")
+
+
+def _commit(d: Driver, kafka: Kafka) -> Local:
+    """The settling thread ends the transaction of a completed checkpoint, and reports that."""
+    checkpoint, label = d.complete, f"commits checkpoint {d.complete} at Kafka"
+    d = d._replace(complete=0)
+    if d.report:
+        return Local("finds the commit ordered again", d, kafka)
+    if not d.work >> checkpoint & 1:
+        report = checkpoint if checkpoint == d.settled else 0
+        return Local(f"is told again to commit checkpoint {checkpoint}", d._replace(report=report), kafka)
+    d = d._replace(report=checkpoint)
+    if kafka.committed >> checkpoint & 1:
+        return Local(label + " once more", d, kafka, committed=checkpoint)
+    found = next((one for one in kafka.open if one[0] == checkpoint), None)
+    if found is None:
+        text = f"checkpoint {checkpoint} is completed, and its transaction is gone"
+        return Local(label, d, kafka, committed=checkpoint, violation=Violation(Invariant.TILES, text))
+    violation = None
+    if found[2] != kafka.committed.bit_count():
+        text = f"record {found[2]} becomes visible after {kafka.committed.bit_count()} records"
+        violation = Violation(Invariant.TILES, text)
+    after = kafka.without((found,))._replace(committed=kafka.committed | 1 << checkpoint)
+    return Local(label, d, after, committed=checkpoint, violation=violation)
+
+
+def _triggers(d: Driver, kafka: Kafka) -> list[Local]:
+    """Take the trigger: run the checkpoint, or send the recorded answers again."""
+    checkpoint, base = d.trigger, d.trigger_base
+    taken = d._replace(trigger=0, trigger_base=0)
+    again = "before the abort that was sent earlier" if d.abort else ""
+    cost = Fault.MESSAGE if again else None
+    if checkpoint <= d.last_run:
+        if checkpoint == d.answered:
+            taken = taken._replace(phase=Phase.ACKNOWLEDGING_SOURCE, call=checkpoint)
+        return [Local(f"takes the trigger of checkpoint {checkpoint} again {again}".strip(), taken, kafka, cost)]
+    moves: list[Local] = []
+    for kept, doubled in ((taken, ""), (d, ", which is doubled")):
+        ran = _run(kept, kafka, checkpoint, base)
+        if doubled and (ran.violation or cost is not None):
+            continue
+        price = Fault.MESSAGE if doubled else cost
+        label = f"runs checkpoint {checkpoint} {again}{doubled}".strip()
+        moves.append(ran._replace(label=label, cost=price))
+        if price is None and ran.driver.phase is Phase.ACKNOWLEDGING_SOURCE:
+            declining = ran.driver._replace(phase=Phase.DECLINING, answered=0, answer=0)
+            declining = declining._replace(work=declining.work & ~(1 << checkpoint))
+            moves.append(ran._replace(label=f"{label} and cannot do it", driver=declining, cost=Fault.DECLINE))
+    return moves
+
+
+def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int) -> Local:
+    """Abandon what was undone, write the range that begins at the base's position, sweep, begin to acknowledge."""
+    aborted: tuple[int, ...] = ()
+    if d.answered and base == d.answered:
+        d = d._replace(base=d.answered, at=d.answer)
+    elif base != d.base:
+        text = f"checkpoint {checkpoint} is to build on {base}, whose positions nobody told its driver"
+        return Local("", d, kafka, violation=Violation(Invariant.RESTORED, text))
+    elif d.answered and d.answered > base:
+        undone = _abandon("", d, kafka, d.answered)
+        d, kafka, aborted = undone.driver, undone.kafka, undone.aborted
+    first = base == 0
+    d = d._replace(
+        phase=Phase.ACKNOWLEDGING_SOURCE,
+        call=checkpoint,
+        last_run=checkpoint,
+        answered=checkpoint,
+        answer=0 if first else d.at + 1,
+        work=d.work if first else d.work | 1 << checkpoint,
+    )
+    if first:
+        return Local("", d, kafka, aborted=aborted)
+    mine = (checkpoint, d.generation, d.at)
+    swept = _sweep(d, kafka._replace(open=tuple(sorted({*kafka.open, mine}))))
+    return swept._replace(aborted=aborted + swept.aborted)
+
+
+def _leave(d: Driver, kafka: Kafka) -> Local:
+    """The coordinator said that this generation has failed: sweep, try to say goodbye, be gone."""
+    swept = _sweep(d, kafka)
+    sent = (Call("close", d.generation), *calls(d))
+    return swept._replace(label="leaves", driver=GONE, sent=sent)

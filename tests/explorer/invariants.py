@@ -1,0 +1,28 @@
+"""The named invariants, and the witness that follows what became durable."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+__all__ = ["Invariant", "Violation"]
+
+
+class Invariant(StrEnum):
+    """What must hold in every state. The texts are what a counter-example is headed with."""
+
+    ONE_DECISION = "I5: one decision per checkpoint, durable before the first commit"
+    NEVER_CHANGES = "a decision never changes"
+    EVERYBODY = "I6: completed only with every participant's acknowledgement of the current generation"
+    STALE = "I7: a stale generation's message changes nothing"
+    RESTORED = "I10: restored positions are those of the last completed checkpoint"
+    IN_ORDER = "n+1 is not completed before n is settled"
+    SETTLED = "a completed checkpoint is settled once faults stop"
+    TILES = "no record range is skipped or counted twice"
+    REMEMBERED = "the coordinator goes on with exactly what it has stored"
+    CONTRACT = "a driver that keeps the contract is never refused"
+
+
+class Violation(NamedTuple):
+    """What was broken, in one sentence about this world."""
+
+    invariant: Invariant
+    text: str

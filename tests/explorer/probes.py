@@ -1,0 +1,75 @@
+"""What must be refused, asked of every coordinator that is met.
+
+These questions also carry two reductions of the search: a call of a stale generation, and a late copy about a decided
+checkpoint, change nothing now or ever (generations and ids only grow), so worlds do not keep such calls in the network.
+"""
+
+from coordinator.protocol.answers import Verdict
+from tests.explorer.coordinator import Coordinators, View
+from tests.explorer.invariants import Invariant, Violation
+from tests.explorer.world import Call
+
+__all__ = ["probe", "useless"]
+
+
+def useless(call: Call, view: View, generations: int) -> bool:
+    """True when a copy of the call in the network can never do anything again."""
+    if call.kind == "open":
+        return view.generation >= generations
+    if call.generation != view.generation or not view.owned:
+        return True
+    match call.kind:
+        case "ack" | "decline":
+            return call.checkpoint != view.undecided
+        case "settle":
+            return call.checkpoint != view.history.last or view.history.settled
+        case _:
+            return False
+
+
+def probe(coordinators: Coordinators, coordinator: int) -> tuple[Call, Violation] | None:
+    """Ask one coordinator; the call that it should have refused."""
+    view = coordinators.views[coordinator]
+    idle = coordinators.call(coordinator, Call("tick", 0)).after
+    stale = [generation for generation in range(1, view.generation + 2) if generation != view.generation]
+    if not view.owned and view.generation:
+        stale.append(view.generation)
+    for generation in stale:
+        for call in _calls(view, generation):
+            result = coordinators.call(coordinator, call)
+            closed_again = call.kind == "close" and generation == view.generation
+            silent = call.kind == "lost" or closed_again
+            if (
+                result.after != idle
+                or result.restarted >= 0
+                or (result.reply.verdict is not Verdict.FENCED and not silent)
+            ):
+                text = f"generation {view.generation} owns the job, and {call} is {result.reply.verdict.value}"
+                return call, Violation(Invariant.STALE, text)
+    if view.owned:
+        for call in _calls(view, view.generation):
+            if call.kind in ("ack", "decline", "settle") and useless(call, view, 0):
+                result = coordinators.call(coordinator, call)
+                if result.after != idle or result.restarted >= 0:
+                    text = f"{call} is {result.reply.verdict.value} and changes something"
+                    return call, Violation(Invariant.NEVER_CHANGES, text)
+    if view.stream:
+        call = Call("open", 9)
+        if coordinators.call(coordinator, call).reply.verdict is not Verdict.BUSY:
+            return call, Violation(Invariant.STALE, "a living driver is replaced without a takeover")
+    return None
+
+
+def _calls(view: View, generation: int) -> list[Call]:
+    """Everything that a driver of this generation may have under way."""
+    history = view.history
+    calls = [Call("watch", generation), Call("lost", generation), Call("close", generation)]
+    for checkpoint in range(1, history.burnt + 1):
+        data = history.last != 0
+        calls += [
+            Call("ack", generation, checkpoint, "source", history.last, history.end + 1),
+            Call("ack", generation, checkpoint, "sink", history.last, data=data),
+            Call("decline", generation, checkpoint),
+            Call("settle", generation, checkpoint),
+        ]
+    return calls

@@ -1,0 +1,117 @@
+"""A counter-example as a scenario that can be pasted into a test (the language is that of ``tests/scenarios/play.py``).
+
+Events of the core are played, so the lines below them are what the core really says. What drivers do by themselves, and
+what the network does, are comments.
+"""
+
+import json
+
+from coordinator.protocol.settings import CheckpointSettings
+from tests.explorer.coordinator import SETTINGS
+from tests.explorer.search import Broken, Result
+from tests.explorer.world import Call
+from tests.scenarios.play import Player
+
+__all__ = ["scenario", "summary", "transcript"]
+
+
+def summary(result: Result) -> str:
+    """One line of numbers."""
+    return (
+        f"{result.states} states of {result.worlds} worlds with {result.coordinators} coordinators, "
+        f"{result.transitions} transitions, depth {result.depth}, {result.seconds:.1f} s"
+        f"{'' if result.complete else ', not complete'}"
+    )
+
+
+def scenario(broken: Broken) -> str:
+    """A call of ``play`` as source text, headed by what is broken."""
+    settings = ", ".join(f"{name}={json.dumps(value)}" for name, value in SETTINGS.items())
+    head = f"# {broken.violation.invariant.value}\n# {broken.violation.text}\n"
+    return f'{head}play(\n    """\n{transcript(broken)}\n    """,\n    {settings},\n)\n'
+
+
+def transcript(broken: Broken) -> str:
+    """What ``play`` compares, indented by four."""
+    player, lines = Player(CheckpointSettings(**SETTINGS)), list[str]()  # type: ignore[arg-type]
+    for label in broken.path:
+        for line in _lines(label, player):
+            lines.append(line)
+            if line.startswith(">"):
+                lines += player.play(line[1:].strip())
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def _lines(label: tuple[object, ...], player: Player) -> list[str]:
+    match label:
+        case ("call", int(slot), Call() as call, *how):
+            return _handled(call, how, player, f"driver {slot + 1}")
+        case ("stray", Call() as call, *how):
+            return ["# a call that nobody waits for arrives", *_handled(call, how, player, "")]
+        case ("time", Call() as call, *how):
+            return _handled(call, how, player, "")
+        case ("probe", Call() as call):
+            return ["# what must be refused", *_commands(call, player)]
+        case ("driver", int(slot), str(what)):
+            return [f"# driver {slot + 1} {what}"]
+        case ("start", int(slot), int(token)):
+            return [f"# driver {slot + 1} is started as d{token}"]
+        case ("driver dies", int(slot)):
+            return [f"# driver {slot + 1} dies; what it has sent may still arrive"]
+        case ("stream breaks", int(slot)):
+            return [f"# the stream of driver {slot + 1} breaks; instructions on their way are lost"]
+        case ("coordinator dies", str(how)):
+            return [f"# the coordinator dies{', ' + how if how else ''}", "> restart"]
+        case _:
+            raise AssertionError(f"no words for {label}")
+
+
+def _handled(call: Call, how: list[object], player: Player, who: str) -> list[str]:
+    """The events of a call, and what goes wrong around them."""
+    commands = _commands(call, player)
+    match how:
+        case [""]:
+            return commands
+        case ["answer lost"]:
+            return [f"# the answer to {who} is lost", *commands]
+        case ["doubled"]:
+            return ["# the call is doubled: a copy stays under way", *commands]
+        case ["store failed", str(lost)]:
+            unwritten = [f"# the store fails at once: {command[2:]}" for command in commands]
+            return [*unwritten, *_died("the coordinator ends", lost)]
+        case [str(died), str(lost)]:
+            return [*commands, *_died(f"the coordinator {died}" if died.startswith("dies") else died, lost)]
+        case _:
+            raise AssertionError(f"no words for {how}")
+
+
+def _died(what: str, lost: str) -> list[str]:
+    return [f"# {what}{', ' + lost if lost else ''}", "> restart"]
+
+
+def _commands(call: Call, player: Player) -> list[str]:
+    state = player.state
+    speaks = "" if call.generation == state.durable.generation else f" as g{call.generation}"
+    match call.kind:
+        case "open":
+            command = f"open d{call.generation}{' takeover' if call.data else ''}"
+        case "ack":
+            content = f" at {call.at}" if call.who == "source" else " slots 0" if call.data else ""
+            command = f"ack {call.checkpoint} {call.who} on {call.base}{content}{speaks}"
+        case "decline":
+            command = f"decline {call.checkpoint} sink{speaks}"
+        case "settle":
+            command = f"settle {call.checkpoint} sink 0=committed{speaks}"
+        case "close":
+            command = f"close failed{speaks}"
+        case "expire" if state.session is not None and state.session.stream_lost_at is not None:
+            return ["> renew", "> after 99", "> renew", "> after 52", "> renew"]
+        case "expire":
+            return ["> after 151", "> renew"]
+        case "lease":
+            command = "after 101"
+        case "tick":
+            command = "after 0"
+        case _:
+            command = f"{call.kind}{speaks}"
+    return [f"> {command}"]

@@ -1,0 +1,97 @@
+"""The explorer finds nothing wrong with the core, and finds what is wrong with broken ones."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.protocol import checkpoints, core, settling
+from coordinator.protocol import state as states
+from coordinator.protocol.answers import Complete, Instruction
+from coordinator.protocol.state import Durable, JobState
+from tests.explorer.coordinator import SETTINGS
+from tests.explorer.invariants import Invariant
+from tests.explorer.report import scenario, summary, transcript
+from tests.explorer.search import explore
+from tests.explorer.world import Bounds
+from tests.scenarios import play as player
+
+TINY = Bounds(checkpoints=3, crashes=1, messages=1, store=0, declines=0, timeouts=0)
+
+
+def test_no_path_through_a_tiny_world_breaks_an_invariant() -> None:
+    result = explore(Bounds(checkpoints=2, crashes=1, messages=1))
+    assert result.broken is None, scenario(result.broken)
+    assert result.complete
+    assert result.states > 5_000, summary(result)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_path_within_the_bounds_breaks_an_invariant() -> None:
+    result = explore(Bounds())
+    assert result.broken is None, scenario(result.broken)
+    assert result.complete
+    assert result.states > 500_000, summary(result)
+
+
+def _patched(target: Any, name: str, change: Callable[..., Any]) -> Callable[[pytest.MonkeyPatch], None]:
+    """Wrap a function of the core: ``change`` gets the original and its arguments."""
+    original = getattr(target, name)
+
+    def changed(*args: Any) -> Any:
+        return change(original, *args)
+
+    def break_core(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(target, name, changed)
+        if hasattr(player, name):
+            patch.setattr(player, name, changed)
+
+    return break_core
+
+
+def _forget_pending(original: Callable[..., Any], durable: Durable, now: float) -> Any:
+    return replace(original(durable, now), pending=None)
+
+
+def _commit_before_the_decision(original: Callable[..., Any], state: JobState) -> tuple[Instruction, ...]:
+    early = original(state)
+    if state.pending is not None and state.all_answered:
+        early += (Complete(checkpoint=state.pending.id),)
+    return tuple(early)
+
+
+BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Invariant]] = {
+    "decide() ignores that the predecessor is not settled": (
+        lambda patch: patch.setattr(JobState, "settled", property(lambda _: True)),
+        Invariant.IN_ORDER,
+    ),
+    "acknowledge() accepts a stale generation": (
+        _patched(checkpoints, "owns", lambda _, state, generation: state.durable.driver is not None),
+        Invariant.STALE,
+    ),
+    "settle() accepts a stale generation": (
+        _patched(settling, "owns", lambda _, state, generation: True),
+        Invariant.STALE,
+    ),
+    "restart() forgets the pending checkpoint": (
+        _patched(states, "restart", _forget_pending),
+        Invariant.ONE_DECISION,
+    ),
+    "wanted() has the driver commit before the decision": (
+        _patched(core, "wanted", _commit_before_the_decision),
+        Invariant.ONE_DECISION,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_core_is_found_and_shown_as_a_scenario_that_plays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_core, invariant = BROKEN[name]
+    break_core(monkeypatch)
+    result = explore(TINY)
+    assert result.broken is not None
+    assert result.broken.violation.invariant is invariant
+    player.play(transcript(result.broken), **SETTINGS)
+    exec(scenario(result.broken), {"play": player.play})  # as pasted

@@ -1,0 +1,166 @@
+"""What a small world consists of. All values are hashable: equal situations are equal states.
+
+A world is five numbers: the coordinator, two drivers, the calls that are still in the network although nobody waits for
+them, and Kafka. Each number stands for a value that is interned once, so that a step of a part is computed once and
+looked up in all worlds that share it.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Generic, NamedTuple, TypeVar
+
+__all__ = ["Bounds", "Call", "Driver", "Fault", "Kafka", "Phase", "Stream", "Table", "World"]
+
+T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """How much may happen on one path."""
+
+    checkpoints: int = 3
+    """Ids: the first holds the start positions, the others a range of records each."""
+    generations: int = 2
+    crashes: int = 2
+    """Of the coordinator or a driver."""
+    messages: int = 2
+    """Lost, doubled or overtaken."""
+    store: int = 1
+    """Writes that failed, or of which nobody knows."""
+    declines: int = 1
+    timeouts: int = 1
+
+
+class Fault(IntEnum):
+    """What costs something: an index into the budget."""
+
+    CRASH = 0
+    MESSAGE = 1
+    STORE = 2
+    DECLINE = 3
+    TIMEOUT = 4
+
+
+class Table(Generic[T]):
+    """Values by small numbers."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[T, int] = {}
+        self.values: list[T] = []
+
+    def number(self, value: T) -> int:
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self.values)
+            self.values.append(value)
+        return number
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class Call(NamedTuple):
+    """What a driver says to the coordinator, or what time does (``expire``, ``lease``): one event of the core."""
+
+    kind: str
+    generation: int
+    """For ``open`` the token of the driver."""
+    checkpoint: int = 0
+    who: str = ""
+    base: int = 0
+    at: int = 0
+    """A source's position after the checkpoint."""
+    data: bool = False
+    """True when the sink has a committable; for ``open`` when it takes over."""
+
+    def __str__(self) -> str:
+        if not self.checkpoint:
+            return f"{self.kind} of {self.generation}"
+        return f"{self.kind} {self.checkpoint} {self.who}".strip() + f" of generation {self.generation}"
+
+
+class Phase(IntEnum):
+    """Where a driver's main thread is."""
+
+    ABSENT = 0
+    """Not started yet."""
+    OPENING = 1
+    SWEEPING = 2
+    """Recovery: granted, aborts what nobody has decided for."""
+    SETTLING = 3
+    """Recovery: waits until what was completed is committed and reported."""
+    IDLE = 4
+    ACKNOWLEDGING_SOURCE = 5
+    ACKNOWLEDGING_SINK = 6
+    DECLINING = 7
+    ABANDONING = 8
+    """Knows the decision against a checkpoint, has not aborted its transaction yet."""
+    FENCED = 9
+    """The main thread is over, the settling thread may still end what it has begun."""
+    GONE = 10
+
+
+class Stream(IntEnum):
+    """The instruction stream as the driver sees it."""
+
+    NONE = 0
+    WANTED = 1
+    """The call to watch is under way."""
+    OPEN = 2
+
+
+class Driver(NamedTuple):
+    """One driver process, following docs/protocol.md and coordinator/pipeline/generation.py.
+
+    The instructions that it has received and those still on their way are one set, ``trigger`` to ``over``: its threads
+    look whenever they like, so an instruction on its way and one not yet looked at are the same.
+    """
+
+    phase: Phase = Phase.ABSENT
+    token: int = 0
+    generation: int = 0
+    call: int = 0
+    """The checkpoint of the call or the abandoning under way."""
+    last_run: int = 0
+    base: int = 0
+    at: int = 0
+    """The position of ``base``."""
+    answered: int = 0
+    """The checkpoint whose answers are recorded."""
+    answer: int = 0
+    """The position in these answers."""
+    work: int = 0
+    """Bits of checkpoints whose transactions only a decision may end: acknowledged or completed, and not settled."""
+    settled: int = 0
+    trigger: int = 0
+    trigger_base: int = 0
+    abort: int = 0
+    complete: int = 0
+    over: bool = False
+    """Told to fail."""
+    stream: Stream = Stream.NONE
+    report: int = 0
+    """The checkpoint whose settlement is being reported."""
+
+
+class Kafka(NamedTuple):
+    """The output: transactions that are open, as (checkpoint, generation, first record), and those committed."""
+
+    open: tuple[tuple[int, int, int], ...] = ()
+    committed: int = 0
+    """Bits of checkpoints. What is neither open nor committed was never begun, or is aborted."""
+
+    def without(self, gone: tuple[tuple[int, int, int], ...]) -> "Kafka":
+        return self._replace(open=tuple(one for one in self.open if one not in gone))
+
+
+class World(NamedTuple):
+    """Numbers of the parts."""
+
+    coordinator: int
+    first: int
+    second: int
+    stray: int
+    """Calls in the network that nobody waits for: doubled ones, and those of a dead driver."""
+    kafka: int

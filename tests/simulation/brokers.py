@@ -1,0 +1,320 @@
+"""The modelled brokers in their world: the way to them, the sink that talks to them, a reader behind them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+
+from connections import KafkaCluster
+from coordinator.pipeline.interfaces import Finding, JobContext
+from coordinator.protocol.values import Generation
+from sinks import KafkaSink
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.control import CoordinatorKind, NoAnswer
+from sinks.kafka.receipts import RECEIPT_TOPIC
+from tests.simulation.checker import Checker
+from tests.simulation.coordinator import wall_clock
+from tests.simulation.driver import virtual_clock
+from tests.simulation.kafka.cluster import Cluster
+from tests.simulation.kafka.control import SimControl
+from tests.simulation.kafka.producer import SimConsumer, SimProducer
+from tests.simulation.kafka.settings import Produce, Settings
+from tests.simulation.kafka.transactions import PREPARED, State
+from tests.simulation.kafka.transport import Call
+from tests.simulation.network import Link
+from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.weather import Weather
+
+__all__ = ["OUTPUT", "Brokers", "SimulatedSink", "Wire"]
+
+OUTPUT = "out"
+_REQUEST_TIMEOUT_S = 5.0
+_DESCRIBED = KafkaCluster("simulated:9092", name="main")
+
+Transaction = tuple[str, int, int]
+
+
+class SimulatedSink(KafkaSink):
+    """The real sink on modelled brokers."""
+
+    def __init__(self, control: SimControl, clock: Scheduler, timeout: timedelta) -> None:
+        super().__init__(_DESCRIBED, topic=OUTPUT, transaction_timeout=timeout)
+        self.generation = 0
+        self._given_control = control
+        self._timeout = timeout
+        self._clock = virtual_clock(lambda: wall_clock(clock))
+
+    def open(self, context: JobContext) -> None:
+        self._context = context
+        self._cluster_id = self._given_control.cluster_id()
+        self._control = self._given_control
+
+    def preflight(self) -> Sequence[Finding]:
+        return ()
+
+    def begin_generation(self, generation: Generation) -> None:
+        super().begin_generation(generation)
+        self.generation = generation
+
+
+class Brokers:
+    """All of them, and everybody's way to them."""
+
+    def __init__(self, clock: Scheduler, weather: Weather, checker: Checker, tell: Callable[[str, str], None]) -> None:
+        self.clock = clock
+        self.checker = checker
+        self.tell = tell
+        self.link = Link(clock.random, weather.kafka)
+        self.wires = Process("kafka", "world")
+        random = clock.random
+        self.cluster = Cluster(
+            Settings(
+                brokers=tuple(range(1, weather.brokers + 1)),
+                transaction_version=weather.transaction_version,
+                timeout_scan_s=weather.timeout_scan,
+                offsets_retention_minutes=weather.receipts_kept_minutes,
+                marker_delay=lambda _id, _partition: 0.001 + weather.marker_delay * random.random() ** 3,
+            )
+        )
+        self.cluster.create_topic(OUTPUT, weather.outputs)
+        self.cluster.create_topic(RECEIPT_TOPIC)
+        self.cluster.on_marker(self._marked)
+        self.cluster.on_append(self._appended)
+        self._timeout = timedelta(seconds=weather.transaction_timeout)
+        self._implicit = weather.implicit
+        self._outputs = weather.outputs
+        self._read = [0] * weather.outputs
+        self._ended: dict[Transaction, bool] = {}
+        """What the brokers have confirmed -> whether as committed."""
+        self._begun: dict[Transaction, float] = {}
+        """When the first record of a transaction was there."""
+        self._alarm = float("inf")
+        self.requests = 0
+        checker.really_committed = self.committed  # type: ignore[method-assign]
+        checker.really_ended = self.ended  # type: ignore[method-assign]
+        checker.timed_out = self.timed_out  # type: ignore[method-assign]
+
+    # -- what processes get
+
+    def sink(self, process: Process) -> SimulatedSink:
+        control = SimControl(self.cluster, Wire(self, process), described=_DESCRIBED)
+        return SimulatedSink(control, self.clock, self._timeout)
+
+    def producer(self, config: Mapping[str, Any], *, logger: object = None) -> SimProducer:
+        """Of the process that runs now."""
+        process = self.clock.running
+        assert process is not None
+        return SimProducer(config, cluster=self.cluster, transport=Wire(self, process), implicit=self._implicit)
+
+    def consumer(self, config: Mapping[str, Any], *, logger: object = None) -> SimConsumer:
+        return SimConsumer(config)
+
+    # -- what is true
+
+    def committed(self, handle: KafkaCommittable) -> bool:
+        transaction = handle.transaction
+        return self._ended.get((transaction.id, transaction.producer_id, transaction.epoch), False)
+
+    def ended(self, handle: KafkaCommittable) -> bool:
+        entry = self.cluster.entry(handle.transaction.id)
+        return (
+            entry is None
+            or entry.state is not State.ONGOING
+            or (entry.producer_id, entry.epoch) != (handle.transaction.producer_id, handle.transaction.epoch)
+        )
+
+    def timed_out(self, handle: KafkaCommittable) -> bool:
+        transaction = handle.transaction
+        begun = self._begun[transaction.id, transaction.producer_id, transaction.epoch]
+        return self.clock.now >= begun + self._timeout.total_seconds()
+
+    def open_transactions(self) -> dict[str, str]:
+        """What holds readers back: by transactional id or partition."""
+        held = {
+            f"{OUTPUT}-{number}": f"LSO {log.last_stable_offset}, HW {log.high_watermark}"
+            for number in range(self._outputs)
+            if (log := self.cluster.log((OUTPUT, number))).last_stable_offset != log.high_watermark
+        }
+        if held:
+            return held
+        return {
+            entry.id: entry.state.value
+            for entry in self.cluster.entries()
+            if entry.state is State.ONGOING or entry.state in PREPARED
+        }
+
+    def _appended(self, request: Produce, _offset: int, now: float) -> None:
+        if request.transactional_id is not None:
+            key = (request.transactional_id, request.producer_id, request.producer_epoch)
+            self._begun.setdefault(key, now)
+
+    def _marked(self, identifier: str, partition: tuple[str, int], _producer: int, commit: bool, _now: float) -> None:
+        topic, number = partition
+        if topic != OUTPUT:
+            return
+        self.tell("kafka", f"{'commit' if commit else 'abort'} marker of {identifier} in {topic}-{number}")
+        entries, self._read[number] = self.cluster.log(partition).read(self._read[number])
+        for entry in entries:
+            assert entry.record is not None
+            assert entry.record.value is not None
+            self.tell("reader", f"{topic}-{number} shows {entry.record.value.decode()}")
+            self.checker.record(number, entry.record.value)
+
+    # -- requests and time
+
+    def sent(self, process: Process, request: Any) -> None:
+        """What is asked of the brokers must be right already when it is sent."""
+        if isinstance(request, EndTxnRequest):
+            key = (request.transactional_id, request.producer_id, request.producer_epoch)
+            self.checker.ends(key, commit=bool(request.committed))
+        elif isinstance(request, InitProducerIdRequest):
+            self.checker.fences(str(request.transactional_id))
+
+    def arrived(self, who: Process, call: Call) -> Any:
+        """Let the brokers handle a request now."""
+        cluster, request = self.cluster, call.request
+        self.requests += 1
+        node = None
+        if call.node is None:
+            node = self.clock.random.choice(cluster.alive or cluster.settings.brokers)
+        answer = call.apply(self.clock.now, node)
+        if isinstance(request, EndTxnRequest) and not isinstance(answer, NoAnswer) and answer.error_code == 0:
+            key = (request.transactional_id, request.producer_id, request.producer_epoch)
+            self._ended[key] = bool(request.committed)
+        if self.tell_requests:
+            self.tell("kafka", f"{who.name} asks {_said(request)}: {_answered(answer)}")
+        self._arm()
+        return answer
+
+    tell_requests = False
+
+    def _arm(self) -> None:
+        """The brokers do some things by themselves, when time has come."""
+        due = self.cluster.next_event
+        if due < self._alarm:
+            self._alarm = due
+            self.clock.call(self.wires, due - self.clock.now, self._due)
+
+    def _due(self) -> None:
+        if self.clock.now >= self._alarm:
+            self._alarm = float("inf")
+            self.cluster.advance(self.clock.now)
+            self._arm()
+
+    # -- what befalls them
+
+    def heal(self) -> None:
+        self.link.heal()
+
+    def cut(self, seconds: float) -> None:
+        """Nobody reaches the brokers for a while."""
+        self.tell("kafka", "cut off")
+        self.link.cut = True
+        self.clock.call(self.wires, seconds, self._mend)
+
+    def _mend(self) -> None:
+        self.tell("kafka", "connected")
+        self.link.cut = False
+
+    def move(self) -> None:
+        """A coordinator moves to another broker; the former one may not know it for a while."""
+        random = self.clock.random
+        kind = random.choice((CoordinatorKind.TRANSACTION, CoordinatorKind.GROUP))
+        node = random.choice(self.cluster.settings.brokers)
+        stale = random.choice((0.0, 0.0, 1.5))
+        self.tell("kafka", f"a coordinator of {kind.name.lower()}s moves to broker {node}, stale for {stale} s")
+        self.cluster.move_coordinator(
+            kind,
+            str(random.random()),
+            node,
+            self.clock.now,
+            loading_s=random.choice((0.0, 0.5)),
+            stale_s=stale,
+            believers=self.cluster.settings.brokers if random.random() < 0.5 else (),
+        )
+
+
+class Wire:
+    """One process's `Transport`."""
+
+    def __init__(self, brokers: Brokers, process: Process) -> None:
+        self._brokers = brokers
+        self._process = process
+
+    def now(self) -> float:
+        return self._brokers.clock.now
+
+    def sleep(self, seconds: float) -> None:
+        self._brokers.clock.sleep(seconds)
+
+    def send(self, calls: Sequence[Call]) -> list[Any]:
+        """See `Transport.send`. A request that nobody answers ends after 5 s, or as a broken connection."""
+        brokers, process = self._brokers, self._process
+        clock, link = brokers.clock, brokers.link
+        clock.require_alive()
+        task = clock.task
+        assert task is not None, "a callback may not wait"
+        answers: list[Any] = [None] * len(calls)
+        waiting = len(calls)
+        last = clock.now
+        deadline = clock.now + _REQUEST_TIMEOUT_S
+
+        def answered(number: int, answer: Any, delay: float) -> None:
+            nonlocal waiting, last
+            if answers[number] is not None or clock.now + delay > deadline:
+                return
+            answers[number] = answer
+            waiting -= 1
+            last = max(last, clock.now + delay)
+            if not waiting and not gone:
+                clock.wake(task, max(0.0, last - clock.now))
+
+        def lost(number: int) -> None:
+            if clock.random.random() < 0.7:
+                answered(number, NoAnswer(why="connection broken"), 0.01)
+
+        def arrive(number: int, call: Call) -> None:
+            answer = brokers.arrived(process, call)
+            copies = link.fate()
+            if copies:
+                answered(number, answer, copies[0])
+            else:
+                lost(number)
+
+        gone = False
+        for number, call in enumerate(calls):
+            brokers.sent(process, call.request)
+            copies = link.fate()
+            for delay in copies:
+                clock.call(brokers.wires, delay, lambda n=number, c=call: arrive(n, c))  # type: ignore[misc]
+            if not copies:
+                lost(number)
+        try:
+            while clock.now < deadline and (waiting or clock.now < last):
+                clock.suspend(min(deadline, last if not waiting else deadline) - clock.now)
+        finally:
+            gone = True
+        return [NoAnswer(why="no answer within 5 s") if answer is None else answer for answer in answers]
+
+
+def _said(request: Any) -> str:
+    name = type(request).__name__.removesuffix("Request")
+    wanted = (
+        "transactional_id",
+        "producer_id",
+        "producer_epoch",
+        "committed",
+        "partition",
+        "group_id",
+        "key_type",
+        "coordinator_keys",
+        "transactional_ids",
+    )
+    parts = [f"{key}={value}" for key in wanted if (value := getattr(request, key, None)) not in (None, -1)]
+    return " ".join((name, *parts))
+
+
+def _answered(answer: Any) -> str:
+    code = getattr(answer, "error_code", None)
+    return f"error {int(code)}" if code is not None else type(answer).__name__

@@ -1,0 +1,276 @@
+"""The promise, held against everything that becomes durable or visible, at the moment when it does."""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coordinator.protocol.facts import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointSettled,
+    CheckpointTriggered,
+    CheckpointUnchanged,
+    Fact,
+    GenerationGranted,
+    JobClosed,
+    JobHalted,
+    JobStatus,
+)
+from coordinator.protocol.state import Durable
+from coordinator.protocol.values import JobName, Outcome, Settlement
+from sinks.kafka.committables import KafkaCommittable
+from tests.simulation.source import InputTopic, positions_of
+
+__all__ = ["Checker", "Invariant", "Violation"]
+
+
+class Invariant(StrEnum):
+    """What must hold; the names are those of the page on faults."""
+
+    I1 = "I1 nothing lost"
+    I2 = "I2 nothing twice"
+    I3 = "I3 nothing undecided or aborted visible"
+    I4 = "I4 order kept"
+    I5 = "I5 one decision, durable before the first commit"
+    I6 = "I6 completed only with every acknowledgement of the current generation"
+    I7 = "I7 whoever is stale is refused"
+    I8 = "I8 progress once the faults are gone"
+    I9 = "I9 no transaction left open"
+    I10 = "I10 restored positions are the last completed checkpoint's"
+    I13 = "I13 a job's end tells the truth"
+    CODE = "the program does not fail by itself"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    invariant: Invariant
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Completed:
+    id: int
+    ends: list[int]
+    """Per input partition, exclusive."""
+
+
+class Checker:
+    """Follows one job. The first violation is kept."""
+
+    def __init__(self, topic: InputTopic, participants: int) -> None:
+        self._topic = topic
+        self._participants = participants
+        self.violation: Violation | None = None
+        self._decided: dict[int, str] = {}
+        self._last_id = 0
+        self._generation = 0
+        self._history: list[_Completed] = []
+        self._unsettled: dict[str, KafkaCommittable] = {}
+        """By transactional id: completed and not yet settled."""
+        self._committed: dict[tuple[str, int, int], int] = {}
+        """Every transaction that may be committed -> its checkpoint."""
+        partitions, outputs = range(len(topic.totals)), range(topic.outputs)
+        self._next = {(output, number): self._routed(output, number, 0) for output in outputs for number in partitions}
+        self._newest = dict.fromkeys(outputs, 0)
+        self.visible = 0
+        self.completed = self.aborted = self.unchanged = self.settled = self.generations = 0
+        self.halts: list[str] = []
+        self.status = JobStatus.CREATED
+
+    def fail(self, invariant: Invariant, text: str) -> None:
+        if self.violation is None:
+            self.violation = Violation(invariant=invariant, text=text)
+
+    # -- what becomes durable
+
+    def fact(self, job: JobName, before: Durable, fact: Fact, after: Durable) -> None:
+        self.status = after.status
+        match fact:
+            case GenerationGranted():
+                self.generations += 1
+                if fact.generation <= self._generation:
+                    self.fail(Invariant.I7, f"generation {fact.generation} granted after {self._generation}")
+                if before.pending is not None:
+                    self.fail(Invariant.I5, f"checkpoint {before.pending[0]} undecided under a new generation")
+                self._generation = fact.generation
+            case CheckpointTriggered():
+                if fact.checkpoint <= self._last_id:
+                    self.fail(Invariant.I5, f"id {fact.checkpoint} used again, {self._last_id} was burnt")
+                if fact.base != self.last_completed:
+                    self.fail(Invariant.I10, f"checkpoint {fact.checkpoint} on {fact.base}, not {self.last_completed}")
+                if before.pending is not None:
+                    self.fail(Invariant.I5, f"{fact.checkpoint} triggered while {before.pending[0]} is undecided")
+                self._last_id = fact.checkpoint
+            case CheckpointCompleted():
+                self._decide(fact.checkpoint, "completed")
+                self._complete(before, fact)
+            case CheckpointAborted():
+                self._decide(fact.checkpoint, "aborted")
+                self.aborted += 1
+            case CheckpointUnchanged():
+                self._decide(fact.checkpoint, "unchanged")
+                self.unchanged += 1
+            case CheckpointSettled():
+                self._settle(fact.checkpoint)
+            case JobHalted():
+                for one in fact.settlements:
+                    if one.outcome is not Outcome.COMMITTED:
+                        self._halt(one)
+            case JobClosed():
+                if fact.status is JobStatus.FINISHED and (self.last_ends != list(self._topic.totals)):
+                    self.fail(Invariant.I13, f"finished at {self.last_ends} of {self._topic.totals}")
+            case _:
+                pass
+
+    @property
+    def last_completed(self) -> int:
+        return self._history[-1].id if self._history else 0
+
+    @property
+    def last_ends(self) -> list[int]:
+        return self._history[-1].ends if self._history else [0] * len(self._topic.totals)
+
+    def _decide(self, checkpoint: int, decision: str) -> None:
+        former = self._decided.setdefault(checkpoint, decision)
+        if former != decision or checkpoint != self._last_id:
+            self.fail(Invariant.I5, f"checkpoint {checkpoint} is {decision} now, was {former}")
+
+    def _complete(self, before: Durable, fact: CheckpointCompleted) -> None:
+        self.completed += 1
+        number = fact.checkpoint
+        if self._unsettled:
+            left = ", ".join(sorted(self._unsettled))
+            self.fail(Invariant.I4, f"checkpoint {number} completed before {self.last_completed} was settled: {left}")
+        if len(fact.snapshots) != self._participants:
+            self.fail(Invariant.I6, f"checkpoint {number} completed with answers of {sorted(fact.snapshots)} only")
+        starts, first = self.last_ends, not self._history
+        source = next(snapshot for snapshot in fact.snapshots.values() if snapshot.positions is not None)
+        assert source.positions is not None
+        ends = positions_of(source.positions)
+        handles = [
+            KafkaCommittable.of(committable)
+            for snapshot in fact.snapshots.values()
+            for committable in snapshot.committables
+        ]
+        ranges = {
+            int(split["partition"]): (int(split["start"]), int(split["end"]))
+            for handle in handles
+            for split in handle.inputs
+        }
+        for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            covered = ranges.pop(partition, (start, start))
+            if covered == (start, end) or (first and end == 0):
+                continue
+            if covered[0] > start or covered[1] < end:
+                name = Invariant.I1
+            else:
+                name = Invariant.I2
+            what = f"input {partition} [{start}, {end}) is written as [{covered[0]}, {covered[1]})"
+            self.fail(name, f"checkpoint {number}: {what}")
+        generations = {handle.transaction.id.split(".")[2] for handle in handles}
+        if generations - {str(before.generation)}:
+            self.fail(Invariant.I6, f"checkpoint {number} completed with transactions of generations {generations}")
+        self._history.append(_Completed(id=number, ends=ends))
+        for handle in handles:
+            transaction = handle.transaction
+            key = (transaction.id, transaction.producer_id, transaction.epoch)
+            if key in self._committed:
+                self.fail(Invariant.I2, f"{transaction.id} serves {self._committed[key]} and {number}")
+            self._committed[key] = number
+            self._unsettled[transaction.id] = handle
+
+    def _settle(self, checkpoint: int) -> None:
+        self.settled += 1
+        for identifier, handle in self._unsettled.items():
+            if not self.really_committed(handle):
+                self.fail(Invariant.I1, f"checkpoint {checkpoint} is called settled, {identifier} is not committed")
+        self._unsettled.clear()
+
+    def _halt(self, settlement: Settlement) -> None:
+        """A halt must be true: what is called lost is lost, and by nobody's fault but its timeout's."""
+        self.halts.append(settlement.outcome.value)
+        handle = next(handle for handle in self._unsettled.values() if handle.slot == settlement.slot)
+        if settlement.outcome is Outcome.LOST and (self.really_committed(handle) or not self.really_ended(handle)):
+            self.fail(Invariant.I13, f"{handle.transaction.id} is called lost: {settlement.evidence}")
+        elif settlement.outcome is Outcome.LOST and not self.timed_out(handle):
+            self.fail(Invariant.I1, f"{handle.transaction.id} is lost before its timeout: {settlement.evidence}")
+
+    def timed_out(self, handle: KafkaCommittable) -> bool:
+        """What the brokers know; set by the world."""
+        raise NotImplementedError
+
+    def really_committed(self, handle: KafkaCommittable) -> bool:
+        """What the brokers know; set by the world."""
+        raise NotImplementedError
+
+    # -- what reaches the brokers
+
+    def ends(self, transaction: tuple[str, int, int], *, commit: bool) -> None:
+        """Somebody asks the brokers to end a transaction."""
+        identifier, producer, epoch = transaction
+        if commit and transaction not in self._committed:
+            self.fail(Invariant.I5, f"{identifier} ({producer}, {epoch}) is committed, and no durable decision says so")
+        if not commit and transaction in self._committed:
+            number = self._committed[transaction]
+            self.fail(Invariant.I1, f"{identifier} of completed checkpoint {number} is aborted")
+
+    def fences(self, identifier: str) -> None:
+        """Somebody asks the brokers to fence an id, which aborts what is open under it."""
+        handle = self._unsettled.get(identifier)
+        if handle is not None and not self.really_ended(handle):
+            self.fail(Invariant.I1, f"{identifier} of completed checkpoint {handle.checkpoint} is fenced")
+
+    def really_ended(self, handle: KafkaCommittable) -> bool:
+        """What the brokers know; set by the world."""
+        raise NotImplementedError
+
+    # -- what becomes visible
+
+    def record(self, output: int, value: bytes) -> None:
+        """A ``read_committed`` reader of an output partition sees its next record."""
+        self.visible += 1
+        partition, offset = map(int, value.split(b"-"))
+        expected = self._next[output, partition]
+        if offset < expected:
+            self.fail(Invariant.I2, f"record {partition}-{offset} is visible twice in output {output}")
+        elif offset > expected:
+            self.fail(
+                Invariant.I4, f"record {partition}-{offset} is visible in output {output} before {partition}-{expected}"
+            )
+        self._next[output, partition] = self._routed(output, partition, offset + 1)
+        if offset >= self.last_ends[partition]:
+            self.fail(Invariant.I3, f"record {partition}-{offset} is visible, and no completed checkpoint has it")
+            return
+        checkpoint = self._checkpoint_of(partition, offset)
+        if checkpoint < self._newest[output]:
+            newest = self._newest[output]
+            self.fail(Invariant.I4, f"output {output} shows checkpoint {checkpoint} after checkpoint {newest}")
+        self._newest[output] = checkpoint
+
+    def _checkpoint_of(self, partition: int, offset: int) -> int:
+        return self._history[bisect_right([entry.ends[partition] for entry in self._history], offset)].id
+
+    def _routed(self, output: int, partition: int, offset: int) -> int:
+        """The first record of an input partition from ``offset`` on that goes to ``output``."""
+        while self._topic.route(partition, offset) != output:
+            offset += 1
+        return offset
+
+    # -- what a driver restores
+
+    def restored(self, positions: list[int], generation_alive: bool) -> None:
+        """A driver goes on from ``positions``. A driver that was replaced meanwhile may be behind."""
+        if generation_alive and positions != self.last_ends:
+            self.fail(Invariant.I10, f"restored {positions}, the last completed checkpoint says {self.last_ends}")
+
+    # -- at the end
+
+    def end(self, finished: bool, open_transactions: Mapping[str, str]) -> None:
+        """After the faults have stopped and everything had its time."""
+        if finished:
+            for (output, partition), offset in self._next.items():
+                if offset < self._topic.totals[partition]:
+                    self.fail(Invariant.I1, f"record {partition}-{offset} never became visible in output {output}")
+        if open_transactions:
+            self.fail(Invariant.I9, ", ".join(f"{name}: {what}" for name, what in sorted(open_transactions.items())))

@@ -1,0 +1,176 @@
+"""The coordinator's process: the real engine, watchers and handlers on a store in memory that outlives it."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, Protocol, cast
+
+from greenlet import GreenletExit
+
+from coordinator.errors import StoreError
+from coordinator.protocol.facts import Fact
+from coordinator.protocol.state import Durable
+from coordinator.protocol.values import JobName
+from coordinator.service.documents import Checkers
+from coordinator.service.engine import Engine
+from coordinator.service.participants import participant_service
+from coordinator.service.watchers import Watchers
+from coordinator.store.store import Store
+from sources.kafka.positions import KIND as POSITIONS
+from sources.kafka.positions import check_positions
+from tests.simulation.evolve import evolve
+from tests.simulation.rpc import AsyncEvent, Stream, break_streams
+from tests.simulation.scheduler import EPOCH, Process, Scheduler
+
+__all__ = ["STORE_ID", "CoordinatorHost", "MemoryStore", "wall_clock"]
+
+STORE_ID = "5106a000-0000-4000-8000-000000000000"
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+_SOONEST_TICK_S = 0.001
+
+
+def wall_clock(clock: Scheduler) -> datetime:
+    return _BEGIN + timedelta(seconds=clock.now - EPOCH)
+
+
+class FactListener(Protocol):
+    def __call__(self, job: JobName, before: Durable, fact: Fact, after: Durable) -> None: ...
+
+
+class MemoryStore:
+    """What is on the disk. A write can fail with or without having happened; the process that made it must leave."""
+
+    def __init__(self, random: Random, listener: FactListener) -> None:
+        self._random = random
+        self._listener = listener
+        self.store_id = STORE_ID
+        self.jobs: dict[JobName, Durable] = {}
+        self.failing = 0.0
+        """How often a write fails."""
+        self.failures = 0
+
+    def write(self, job: JobName, facts: Sequence[Fact]) -> None:
+        """Raises StoreError; the facts may be durable nevertheless."""
+        dice = self._random.random() if self.failing else 1.0
+        if dice >= self.failing / 2:
+            durable = self.jobs.get(job) or Durable(job=job, store_id=self.store_id)
+            for fact in facts:
+                before, durable = durable, evolve(durable, fact)
+                self._listener(job, before, fact, durable)
+            self.jobs[job] = durable
+        if dice < self.failing:
+            self.failures += 1
+            raise StoreError("the disk said no")
+
+
+class _Connection:
+    """One process's hold on the store: the part of ``Store`` that the engine uses."""
+
+    def __init__(self, store: MemoryStore, process: Process) -> None:
+        self._store = store
+        self._process = process
+        self.store_id = store.store_id
+
+    def load_jobs(self) -> list[Durable]:
+        return [self._store.jobs[job] for job in sorted(self._store.jobs)]
+
+    def apply(self, job: JobName, facts: Sequence[Fact], *, at: datetime) -> None:
+        if not self._process.alive:
+            raise GreenletExit
+        self._store.write(job, facts)
+
+
+class _Call:
+    """What gRPC asks its handlers with."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        self.invocation_metadata = ()
+
+
+class CoordinatorHost:
+    """Where the coordinator runs: starts it, and notices when it has left."""
+
+    def __init__(self, clock: Scheduler, store: MemoryStore, died: Callable[[Process], None]) -> None:
+        self._clock = clock
+        self._store = store
+        self._died = died
+        self._starts = 0
+        self._process: Process | None = None
+        self._watchers: Watchers
+        self._methods: dict[str, Any] = {}
+        self._service: Any = None
+        self._tick_at: float | None = None
+        self.engine: Engine
+
+    @property
+    def process(self) -> Process | None:
+        return self._process
+
+    def start(self) -> Process:
+        """A new process on the same store."""
+        self._starts += 1
+        process = self._process = Process(f"coordinator-{self._starts}", "coordinator", self._gone)
+        clock = self._clock
+        self._watchers = Watchers()
+        self._tick_at = None
+        self.engine = Engine(
+            cast(Store, _Connection(self._store, process)),
+            clock=lambda: clock.now,
+            wall=lambda: wall_clock(clock),
+            checkers=Checkers({POSITIONS: check_positions}),
+            changed=self._changed,
+            failed=lambda: clock.call(process, 0.0, lambda: clock.kill(process)),
+        )
+        self._methods = {}
+        self._service = participant_service(self.engine, self._watchers)
+        self._plan_tick()
+        return process
+
+    def method(self, path: str) -> Any:
+        handler = self._methods.get(path)
+        if handler is None:
+            handler = self._methods[path] = self._service.service(_Call(path))
+        return handler
+
+    def event(self) -> AsyncEvent:
+        """An ``asyncio.Event`` of the process that runs now."""
+        process = self._process
+        assert process is not None
+        return AsyncEvent(lambda resume: self._clock.call(process, 0.0, resume))
+
+    def _gone(self, process: Process) -> None:
+        self._process = None
+        self._watchers._stopping = True  # its streams end, and nothing is told to an engine that is gone
+        for stream in process.local.get(Stream, []):
+            stream.close()
+        break_streams(process)
+        self._died(process)
+
+    def _changed(self, job: JobName) -> None:
+        self._watchers.wake(job)
+        self._plan_tick()
+
+    def _plan_tick(self) -> None:
+        deadline = self.engine.next_deadline()
+        if deadline is None:
+            self._tick_at = None
+            return
+        at = max(deadline, self._clock.now + _SOONEST_TICK_S)
+        if self._tick_at is None or at < self._tick_at - 1e-9:
+            assert self._process is not None
+            self._tick_at = at
+            self._clock.call(self._process, at - self._clock.now, lambda: self._tick(at))
+
+    def _tick(self, planned: float) -> None:
+        if planned != self._tick_at:
+            return  # an earlier one took its place
+        due = self.engine.next_deadline()
+        self._tick_at = None
+        if self.engine.failure is None:
+            if due is not None and due <= self._clock.now:
+                try:
+                    self.engine.tick()
+                except StoreError:
+                    return  # kept in engine.failure, which ends the process
+            self._plan_tick()

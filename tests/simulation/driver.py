@@ -1,0 +1,78 @@
+"""The driver's process: the real `Pipeline` with its generations, client and sink, on a simulated network."""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coordinator.client.calls import Caller
+from coordinator.client.session import CoordinatorClient
+from coordinator.pipeline.generation import Members
+from coordinator.pipeline.journal import Journal
+from coordinator.pipeline.pipeline import Pipeline
+from coordinator.pipeline.progress import Progress
+from coordinator.pipeline.running import Tasks
+from coordinator.protocol.events import CloseReason
+from sinks.kafka.patience import Clock
+from tests.simulation.threads import VirtualRuntime, scheduler
+
+__all__ = ["SimulatedPipeline", "Surroundings", "TellingJournal"]
+
+
+class TellingJournal(Journal):
+    """Tells the transcript."""
+
+    def __init__(self, job: str, tell: Callable[[str], None]) -> None:
+        super().__init__(job)
+        self._tell = tell
+
+    def tell(self, event: str, **facts: Any) -> None:
+        self._tell(" ".join((event, *(f"{key}={value}" for key, value in facts.items()))))
+
+
+class SilentProgress(Progress):
+    """Draws nothing."""
+
+    def show(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a driver's process finds around it."""
+
+    channel: Any
+    patience: float
+    """Seconds that an unreachable coordinator is asked again."""
+    tasks: Tasks
+    tell: Callable[[str], None]
+
+
+class SimulatedPipeline(Pipeline):
+    """A `Pipeline` whose coordinator is behind a simulated network and whose tasks run on simulated executors."""
+
+    def __init__(self, surroundings: Surroundings, **arguments: Any) -> None:
+        super().__init__(coordinator="coordinator:7878", **arguments)
+        self._surroundings = surroundings
+
+    def _connect(self, stack: contextlib.ExitStack) -> CoordinatorClient:
+        around = self._surroundings
+        caller = Caller(around.channel, "coordinator:7878", patience=around.patience, broken=lambda: None)
+        return CoordinatorClient(caller)
+
+    def _tasks(self, stack: contextlib.ExitStack) -> Tasks:
+        return self._surroundings.tasks
+
+    def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
+        members = replace(
+            members,
+            runtime=VirtualRuntime(),
+            journal=TellingJournal(self._job, self._surroundings.tell),
+            progress=SilentProgress(self._job, clock=lambda: 0.0),
+        )
+        return super()._generations(members, client)
+
+
+def virtual_clock(now: Callable[[], Any]) -> Clock:
+    """The sink's clock; ``now`` is the process's wall clock."""
+    return Clock(now=now, monotonic=lambda: scheduler().now, wait=lambda seconds: scheduler().sleep(seconds))

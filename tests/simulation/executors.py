@@ -1,0 +1,269 @@
+"""Executors: worker processes that run the real slot writer, one task at a time; some die, some linger."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+from greenlet import GreenletExit
+
+from coordinator.pipeline.interfaces import Plan, SlotWriter
+from coordinator.pipeline.tasks import CheckpointTask, Vote
+from coordinator.pipeline.votes import check_votes
+from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
+from sinks import KafkaSink
+from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.source import InputTopic
+from tests.simulation.threads import Condition
+
+__all__ = ["Executors", "TaskFaults", "WorkerTasks"]
+
+_ATTEMPTS = 4
+
+
+class TaskLostError(Exception):
+    """What Spark raises when a task failed too often, or its job was cancelled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFaults:
+    """How often an attempt meets what."""
+
+    fails: float = 0.0
+    """The transform or the reader raises."""
+    killed: float = 0.0
+    """The worker process dies."""
+    declared_lost: float = 0.0
+    """Spark gives it up and starts another attempt, while it goes on."""
+    stopped: float = 0.0
+    """The worker process stands still for a while, and goes on later."""
+    slow: float = 0.0
+    """Seconds that a batch takes, at most."""
+
+
+class Executors:
+    """Worker processes of one Spark application. They outlive their driver a little."""
+
+    def __init__(
+        self,
+        clock: Scheduler,
+        name: str,
+        died: Callable[[Process], None],
+        adopt: Callable[[Process], Process],
+    ) -> None:
+        self.clock = clock
+        self.name = name
+        self.workers: list[Process] = []
+        self.busy: set[str] = set()
+        self._died = died
+        self._adopt = adopt
+        self._forked = 0
+
+    def idle(self) -> Process:
+        """A worker process without a task: partition-to-worker is not stable."""
+        free = [
+            worker for worker in self.workers if worker.alive and not worker.paused and worker.name not in self.busy
+        ]
+        if free and self.clock.random.random() < 0.9:
+            return self.clock.random.choice(free)
+        self._forked += 1
+        worker = self._adopt(Process(f"{self.name}/worker-{self._forked}", "worker", self._lost))
+        self.workers.append(worker)
+        return worker
+
+    def leave(self) -> None:
+        """The driver is gone: workers follow within seconds, stopped ones when they wake."""
+        random = self.clock.random
+        for worker in self.workers:
+            self.clock.call(worker, random.choice((0.0, 0.5, 3.0)) * random.random(), partial(self.clock.kill, worker))
+
+    def _lost(self, worker: Process) -> None:
+        self.workers.remove(worker)
+        self._died(worker)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Slot:
+    number: int
+    attempts: int = 0
+    current: int = -1
+    """The attempt whose vote counts."""
+    vote: str | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class _Job:
+    text: str
+    writer: SlotWriter
+    slots: list[_Slot] = field(default_factory=list)
+    changed: Condition = field(default_factory=Condition)
+    failure: str | None = None
+
+
+class WorkerTasks:
+    """The driver's ``Tasks``: one task per split, tried up to four times, the votes of losers dropped."""
+
+    def __init__(
+        self,
+        *,
+        executors: Executors,
+        driver: Process,
+        job: JobName,
+        sink: KafkaSink,
+        topic: InputTopic,
+        faults: Callable[[], TaskFaults],
+        begun: Callable[[Process, str], None],
+    ) -> None:
+        self._executors = executors
+        self._clock = executors.clock
+        self._driver = driver
+        self._job_name = job
+        self._sink = sink
+        self._topic = topic
+        self._faults = faults
+        self._begun = begun
+        self._attempts = 0
+        self._running: _Job | None = None
+
+    def start(self) -> None:
+        self._clock.sleep(0.05 + 0.2 * self._clock.random.random())
+
+    def alive(self) -> bool:
+        return True
+
+    def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
+        return [[split] for split in plan.splits]
+
+    def cancel(self) -> None:
+        if self._running is not None:
+            self._fail(self._running, "cancelled")
+
+    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+        task = CheckpointTask(
+            job=self._job_name,
+            generation=generation,
+            checkpoint=checkpoint,
+            splits=plan.splits,
+            columns=("value",),
+            sink=self._sink.participant.name,
+            sink_options=self._sink.options(),
+        )
+        job = self._running = _Job(text=task.to_json(), writer=self._sink.write())
+        job.slots = [_Slot(number=number) for number in range(len(plan.splits))]
+        try:
+            for slot in job.slots:
+                self._attempt(job, slot)
+            with job.changed:
+                job.changed.wait_for(lambda: job.failure is not None or all(slot.vote for slot in job.slots))
+        finally:
+            self._running = None
+        if job.failure is not None:
+            raise TaskLostError(f"Job aborted due to stage failure: {job.failure}")
+        return check_votes((slot.vote or "" for slot in job.slots), len(plan.splits))
+
+    def _attempt(self, job: _Job, slot: _Slot) -> None:
+        if slot.attempts == _ATTEMPTS:
+            self._fail(job, f"task {slot.number} failed {_ATTEMPTS} times")
+            return
+        slot.attempts += 1
+        self._attempts += 1
+        attempt = slot.current = self._attempts
+        executors, clock = self._executors, self._clock
+        worker = executors.idle()
+        executors.busy.add(worker.name)
+        faults = self._faults()
+        dice = clock.random.random()
+        if dice < faults.killed:
+            clock.call(worker, self._moment(), lambda: self._kill(worker))
+        elif dice < faults.killed + faults.stopped:
+            clock.call(worker, self._moment(), lambda: self._stop(worker))
+        elif dice < faults.killed + faults.stopped + faults.declared_lost:
+            clock.call(self._driver, self._moment(), lambda: self._lost(job, slot, attempt, "declared lost"))
+        fails = clock.random.random() < faults.fails
+
+        def body() -> None:
+            try:
+                task = CheckpointTask.from_json(job.text)
+                vote = job.writer(task, slot.number, attempt, self._batches(task, slot.number, fails, faults.slow))
+            except GreenletExit:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, Spark sees a failed attempt
+                why = f"{type(error).__name__}: {error}"
+                clock.call(self._driver, 0.001, lambda: self._lost(job, slot, attempt, why))
+            else:
+                text = vote.to_json()
+                clock.call(self._driver, 0.001, lambda: self._voted(job, slot, attempt, text))
+            executors.busy.discard(worker.name)
+
+        self._begun(worker, f"task of slot {slot.number}, attempt {attempt}")
+        clock.spawn(worker, "task", body, 0.002 * clock.random.random())
+        self._watch_over(worker, job, slot, attempt)
+
+    def _moment(self) -> float:
+        return self._clock.random.random() * self._clock.random.choice((0.01, 0.05, 0.2))
+
+    def _watch_over(self, worker: Process, job: _Job, slot: _Slot, attempt: int) -> None:
+        """The driver notices soon that a worker process has ended, and late that it does not answer."""
+        clock = self._clock
+        heard = clock.now
+
+        def look() -> None:
+            nonlocal heard
+            if slot.current != attempt or slot.vote is not None or job.failure is not None:
+                return
+            if worker.alive and not worker.paused:
+                heard = clock.now
+            if not worker.alive or clock.now - heard > 2.0:
+                self._lost(job, slot, attempt, "worker lost")
+            else:
+                clock.call(self._driver, 0.1, look)
+
+        clock.call(self._driver, 0.1, look)
+
+    def _kill(self, worker: Process) -> None:
+        self._clock.kill(worker)
+
+    def _stop(self, worker: Process) -> None:
+        clock = self._clock
+        clock.pause(worker)
+        later = clock.random.random() * clock.random.choice((0.1, 3.0, 30.0))
+        clock.call(clock.nobody, later, lambda: clock.resume(worker))
+
+    def _batches(self, task: CheckpointTask, slot: int, fails: bool, slow: float) -> Iterator[pa.RecordBatch]:
+        split = task.splits[slot]
+        partition, start, end = int(split["partition"]), int(split["start"]), int(split["end"])
+        clock, topic = self._clock, self._topic
+        cut = clock.random.randint(start, end)
+        for first, last in ((start, cut), (cut, end)):
+            if slow:
+                clock.sleep(clock.random.random() * slow)
+            if fails and first == cut:
+                raise ValueError("the transform raised")
+            if first < last:
+                offsets = range(first, last)
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.array([b"%d-%d" % (partition, offset) for offset in offsets], pa.binary()),
+                        pa.array([topic.route(partition, offset) for offset in offsets], pa.int32()),
+                    ],
+                    names=["value", "partition"],
+                )
+
+    def _voted(self, job: _Job, slot: _Slot, attempt: int, text: str) -> None:
+        if slot.current == attempt and slot.vote is None:
+            slot.vote = text
+            job.changed.notify_all()
+
+    def _lost(self, job: _Job, slot: _Slot, attempt: int, why: str) -> None:
+        if slot.current != attempt or slot.vote is not None or job.failure is not None:
+            return
+        if slot.attempts == _ATTEMPTS:
+            self._fail(job, f"task {slot.number} failed {_ATTEMPTS} times, last: {why}")
+        else:
+            self._attempt(job, slot)
+
+    def _fail(self, job: _Job, why: str) -> None:
+        """Tasks that still run go on for some seconds; nobody takes their votes."""
+        if job.failure is None:
+            job.failure = why
+            job.changed.notify_all()

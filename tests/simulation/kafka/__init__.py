@@ -1,0 +1,67 @@
+"""A model of Kafka 4.3 for the simulation: as far as transactions, receipts and claims need it.
+
+Deterministic: no clock, no chance, no threads. Whoever sends a request says when it arrives (``now``, virtual seconds).
+A contract test (``tests/integration/test_kafka_model_contract.py``) runs the same scripts here and on a real broker.
+
+    Cluster(Settings(brokers=(1, 2, 3), transaction_version=2, marker_delay=..., timeout_scan_s=...))
+        .handle(node, request, now) -> answer | NoAnswer      one request arrives at one broker
+        .advance(now), .next_event                            markers, completions and time-outs that are due
+        .create_topic(name, partitions), .delete_topic(name)
+        .log((topic, partition)) -> PartitionLog              .read(start, committed=True) -> (entries, next offset),
+                                                              .high_watermark, .last_stable_offset
+        .on_marker(f), .on_append(f)                          told when something becomes visible, or is written
+        .entry(id), .entries()                                what the coordinators keep: to look at
+        .fail(node, now), .restart(node, now)                 a broker stops, and comes back; nothing is lost
+        .move_coordinator(kind, key, node, now, loading_s=, stale_s=, believers=)
+
+    Transport                  what a world puts between processes and brokers: now(), sleep(s), send([Call, ...])
+    Call                       .node (None: any, the transport chooses), .request, .apply(now, node) -> answer.
+                               Applied never = lost, twice = delayed duplicate; an answer may be kept from the sender.
+    DirectTransport()          arrives at once, for tests: .cut(call), .deaf(call) lose requests and answers
+    SimControl(cluster, transport)                            a ControlPlane; all but the sockets is the product's
+    SimProducer(config, cluster=, transport=, logger=)        confluent_kafka.Producer as the sink uses it
+    SimConsumer(config, logger=)                              confluent_kafka.Consumer for its group metadata
+"""
+
+from tests.simulation.kafka.cluster import Cluster
+from tests.simulation.kafka.control import SimControl
+from tests.simulation.kafka.log import Entry, Fate, PartitionLog, Span
+from tests.simulation.kafka.producer import SimConsumer, SimProducer
+from tests.simulation.kafka.settings import (
+    OFFSETS_TOPIC,
+    AddOffsets,
+    AddPartitions,
+    CommitOffsets,
+    Offset,
+    Partition,
+    Produce,
+    Record,
+    Settings,
+)
+from tests.simulation.kafka.transactions import LAST_EPOCH, State
+from tests.simulation.kafka.transport import Call, DirectTransport, Transport
+
+__all__ = [
+    "LAST_EPOCH",
+    "OFFSETS_TOPIC",
+    "AddOffsets",
+    "AddPartitions",
+    "Call",
+    "Cluster",
+    "CommitOffsets",
+    "DirectTransport",
+    "Entry",
+    "Fate",
+    "Offset",
+    "Partition",
+    "PartitionLog",
+    "Produce",
+    "Record",
+    "Settings",
+    "SimConsumer",
+    "SimControl",
+    "SimProducer",
+    "Span",
+    "State",
+    "Transport",
+]

@@ -1,0 +1,313 @@
+"""Answers of the model, with the names of kafka-python's answers: only what is read by somebody."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+__all__ = [
+    "Broker",
+    "Code",
+    "Coded",
+    "ConfigEntry",
+    "ConfigResult",
+    "Configs",
+    "Coordinator",
+    "Coordinators",
+    "DeletedGroup",
+    "DeletedGroups",
+    "Ended",
+    "Feature",
+    "GroupOffsets",
+    "Initialised",
+    "ListedTransaction",
+    "ListedTransactions",
+    "Metadata",
+    "OffsetTopic",
+    "OffsetsCommitted",
+    "OffsetsFetched",
+    "PartitionCode",
+    "PartitionFacts",
+    "PartitionOffset",
+    "Produced",
+    "TopicCode",
+    "TopicFacts",
+    "TopicPartitions",
+    "TopicsCreated",
+    "TransactionDescription",
+    "TransactionDescriptions",
+    "Versions",
+]
+
+
+class Code(IntEnum):
+    """Error codes of the protocol that the model answers with."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    NOT_ENOUGH_REPLICAS = 19
+    TOPIC_ALREADY_EXISTS = 36
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
+    GROUP_ID_NOT_FOUND = 69
+    UNSTABLE_OFFSET_COMMIT = 88
+    PRODUCER_FENCED = 90
+    TRANSACTIONAL_ID_NOT_FOUND = 105
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coded:
+    """An answer that is nothing but a code."""
+
+    error_code: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Broker:
+    """A broker that the cluster names."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionFacts:
+    """Who leads a partition."""
+
+    partition_index: int
+    leader_id: int
+    replica_nodes: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicFacts:
+    """A topic in the metadata."""
+
+    name: str
+    error_code: int
+    partitions: Sequence[PartitionFacts] = ()
+    authorized_operations: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metadata:
+    """Answer to MetadataRequest."""
+
+    cluster_id: str
+    brokers: Sequence[Broker]
+    topics: Sequence[TopicFacts]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feature:
+    """A finalized feature of the cluster."""
+
+    name: str
+    max_version_level: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Versions:
+    """Answer to ApiVersionsRequest."""
+
+    error_code: int
+    finalized_features: Sequence[Feature]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coordinator:
+    """Where one key's coordinator is."""
+
+    key: str
+    node_id: int
+    error_code: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coordinators:
+    """Answer to FindCoordinatorRequest."""
+
+    coordinators: Sequence[Coordinator]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """Answer to EndTxnRequest; producer id and epoch from version 5, else -1."""
+
+    error_code: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Initialised:
+    """Answer to InitProducerIdRequest."""
+
+    error_code: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicPartitions:
+    """Partitions of one topic in a transaction."""
+
+    topic: str
+    partitions: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransactionDescription:
+    """What a coordinator says about one id."""
+
+    error_code: int
+    transactional_id: str
+    transaction_state: str = ""
+    transaction_timeout_ms: int = 0
+    transaction_start_time_ms: int = 0
+    producer_id: int = 0
+    producer_epoch: int = 0
+    topics: Sequence[TopicPartitions] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransactionDescriptions:
+    """Answer to DescribeTransactionsRequest."""
+
+    transaction_states: Sequence[TransactionDescription]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedTransaction:
+    """One entry of a list."""
+
+    transactional_id: str
+    producer_id: int
+    transaction_state: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedTransactions:
+    """Answer to ListTransactionsRequest."""
+
+    error_code: int
+    unknown_state_filters: Sequence[str] = ()
+    transaction_states: Sequence[ListedTransaction] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionOffset:
+    """One committed offset; -1 and empty where there is none."""
+
+    partition_index: int
+    committed_offset: int
+    metadata: str
+    error_code: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OffsetTopic:
+    """Committed offsets of one topic."""
+
+    name: str
+    partitions: Sequence[PartitionOffset]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupOffsets:
+    """Committed offsets of one group."""
+
+    group_id: str
+    error_code: int
+    topics: Sequence[OffsetTopic] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OffsetsFetched:
+    """Answer to OffsetFetchRequest from version 8."""
+
+    groups: Sequence[GroupOffsets]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionCode:
+    """What became of one partition's offset."""
+
+    partition_index: int
+    error_code: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicCode:
+    """What became of one topic's offsets, or of its creation."""
+
+    name: str
+    error_code: int = 0
+    partitions: Sequence[PartitionCode] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OffsetsCommitted:
+    """Answer to OffsetCommitRequest."""
+
+    topics: Sequence[TopicCode]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeletedGroup:
+    """What became of one group."""
+
+    group_id: str
+    error_code: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeletedGroups:
+    """Answer to DeleteGroupsRequest."""
+
+    results: Sequence[DeletedGroup]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfigEntry:
+    """One setting."""
+
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfigResult:
+    """Settings of one resource."""
+
+    error_code: int
+    configs: Sequence[ConfigEntry] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Configs:
+    """Answer to DescribeConfigsRequest."""
+
+    results: Sequence[ConfigResult]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicsCreated:
+    """Answer to CreateTopicsRequest."""
+
+    topics: Sequence[TopicCode]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Produced:
+    """Answer to a produce request for one partition; the offset of its first record."""
+
+    error_code: int
+    base_offset: int = -1

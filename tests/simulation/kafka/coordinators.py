@@ -1,0 +1,319 @@
+"""The transaction coordinators: requests about transactional ids, time-outs, markers and completion."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from tests.simulation.kafka.answers import (
+    Code,
+    Coded,
+    Ended,
+    Initialised,
+    ListedTransaction,
+    ListedTransactions,
+    TopicPartitions,
+    TransactionDescription,
+    TransactionDescriptions,
+)
+from tests.simulation.kafka.placement import Shard, shard_of
+from tests.simulation.kafka.settings import OFFSETS_TOPIC, AddOffsets, AddPartitions, Partition
+from tests.simulation.kafka.state import ClusterState, TransactionTable
+from tests.simulation.kafka.transactions import PREPARED, Change, Entry, State, end, fence, initialise
+
+__all__ = ["Marked", "TransactionCoordinators"]
+
+Marked = Callable[[str, Partition, int, bool, float], None]
+"""Told about every marker: transactional id, partition, producer id, whether it commits, when."""
+
+_AGAIN_S = 0.05
+"""How long a marker waits for a leader before it is tried again."""
+
+_NAMED = frozenset(state.value for state in State)
+
+
+class TransactionCoordinators:
+    """All of them, on all brokers."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self.listeners: list[Marked] = []
+
+    # -- requests
+
+    def end(self, node: int, request: Any, now: float) -> Ended:
+        """EndTxnRequest, at the version it is pinned to."""
+        version = int(request._max_version)
+        found = self._entry(request.transactional_id, node, now)
+        if isinstance(found, Code):
+            return Ended(error_code=found)
+        shard, entry, leads = found
+        if entry is None:
+            return Ended(error_code=Code.INVALID_PRODUCER_ID_MAPPING)
+        commit = bool(request.committed)
+        decided = end(entry, request.producer_id, request.producer_epoch, commit=commit, version=version)
+        if isinstance(decided, Code):
+            if decided is Code.PRODUCER_FENCED and version < 2:
+                decided = Code.INVALID_PRODUCER_EPOCH
+            known = version >= 5 and decided is Code.NONE
+            return Ended(
+                error_code=decided,
+                producer_id=entry.producer_id if known else -1,
+                producer_epoch=entry.epoch if known else -1,
+            )
+        if not leads:
+            return Ended(error_code=Code.NOT_COORDINATOR)
+        raises = version >= 5
+        following = self._state.next_producer_id() if raises and entry.exhausted else -1
+        entry.prepare(commit=decided is Change.COMMIT, raises=raises, next_producer_id=following, now=now)
+        self._send_markers(shard, entry, now)
+        if not raises:
+            return Ended(error_code=Code.NONE)
+        return Ended(error_code=Code.NONE, producer_id=entry.producer_id, producer_epoch=entry.epoch)
+
+    def initialise(self, node: int, request: Any, now: float) -> Initialised:
+        """InitProducerIdRequest."""
+        if not request.transactional_id:
+            return Initialised(error_code=Code.NONE, producer_id=self._state.next_producer_id(), producer_epoch=0)
+        if not 0 < request.transaction_timeout_ms <= self._state.settings.max_timeout_ms:
+            return Initialised(error_code=Code.INVALID_TRANSACTION_TIMEOUT)
+        found = self._entry(request.transactional_id, node, now)
+        if isinstance(found, Code):
+            return Initialised(error_code=found)
+        shard, entry, leads = found
+        if entry is None:
+            if not leads:
+                return Initialised(error_code=Code.NOT_COORDINATOR)
+            entry = shard.table[request.transactional_id] = Entry(
+                id=request.transactional_id,
+                producer_id=self._state.next_producer_id(),
+                timeout_ms=request.transaction_timeout_ms,
+                updated=now,
+            )
+        expected = (request.producer_id, request.producer_epoch) if request.producer_id >= 0 else None
+        decided = initialise(entry, expected)
+        if isinstance(decided, Code):
+            return Initialised(error_code=decided)
+        if not leads:
+            return Initialised(error_code=Code.NOT_COORDINATOR)
+        if decided is Change.FENCE:
+            self._fence(shard, entry, now)
+            return Initialised(error_code=Code.CONCURRENT_TRANSACTIONS)
+        entry.begin_anew(
+            rotate_to=self._state.next_producer_id() if decided is Change.ROTATE else None,
+            expected_epoch=None if expected is None else expected[1],
+            keep=decided is Change.KEEP,
+            timeout_ms=request.transaction_timeout_ms,
+            now=now,
+        )
+        return Initialised(error_code=Code.NONE, producer_id=entry.producer_id, producer_epoch=entry.epoch)
+
+    def add_partitions(self, node: int, request: AddPartitions, now: float) -> Coded:
+        return Coded(error_code=self._enlist(node, request, request.partitions, now))
+
+    def add_offsets(self, node: int, request: AddOffsets, now: float) -> Coded:
+        number = shard_of(request.group_id, len(self._state.groups))
+        return Coded(error_code=self._enlist(node, request, [(OFFSETS_TOPIC, number)], now))
+
+    def describe(self, node: int, request: Any, now: float) -> TransactionDescriptions:
+        """DescribeTransactionsRequest."""
+        return TransactionDescriptions(
+            transaction_states=[self._described(name, node, now) for name in request.transactional_ids]
+        )
+
+    def list(self, node: int, request: Any, now: float) -> ListedTransactions:
+        """ListTransactionsRequest: of what `node` coordinates."""
+        filters = set(request.state_filters)
+        pattern = _pattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
+        listed: list[ListedTransaction] = []
+        for shard in self._state.transactions:
+            served = shard.serve(node, now)
+            if served is Code.COORDINATOR_LOAD_IN_PROGRESS:
+                return ListedTransactions(error_code=Code.COORDINATOR_LOAD_IN_PROGRESS)
+            if isinstance(served, Code):
+                continue
+            for entry in list(served[0].values()):
+                if (filters and entry.state.value not in filters) or self._expired(entry, now):
+                    continue
+                if pattern is not None and not pattern.fullmatch(entry.id):
+                    continue
+                if request.producer_id_filters and entry.producer_id not in request.producer_id_filters:
+                    continue
+                listed.append(
+                    ListedTransaction(
+                        transactional_id=entry.id,
+                        producer_id=entry.producer_id,
+                        transaction_state=entry.state.value,
+                    )
+                )
+        return ListedTransactions(
+            error_code=Code.NONE, unknown_state_filters=sorted(filters - _NAMED), transaction_states=listed
+        )
+
+    # -- asked by brokers that append
+
+    def enlisted(self, transactional_id: str, producer_id: int, epoch: int, partition: Partition, now: float) -> Code:
+        """Whether a batch for `partition` may be appended: NONE when the transaction is open and enlists it."""
+        shard = self._state.transaction_shard(transactional_id)
+        if not shard.ready(now):
+            return Code.NOT_ENOUGH_REPLICAS
+        entry = self._live(shard.table, transactional_id, now)
+        if entry is None or entry.producer_id != producer_id:
+            return Code.INVALID_PRODUCER_ID_MAPPING
+        if entry.epoch != epoch:
+            return Code.INVALID_PRODUCER_EPOCH
+        if entry.state in PREPARED:
+            return Code.NOT_ENOUGH_REPLICAS
+        return Code.NONE if partition in entry.partitions else Code.INVALID_TXN_STATE
+
+    def enlist_implicitly(
+        self, transactional_id: str, producer_id: int, epoch: int, partition: Partition, now: float
+    ) -> Code:
+        """Enlist `partition` for a batch that is about to be appended (transaction version 2)."""
+        request = AddPartitions(
+            transactional_id=transactional_id, producer_id=producer_id, producer_epoch=epoch, partitions=[partition]
+        )
+        code = self._enlist(self._state.transaction_shard(transactional_id).leader, request, [partition], now)
+        if code is Code.PRODUCER_FENCED:
+            return Code.INVALID_PRODUCER_EPOCH
+        return Code.NOT_ENOUGH_REPLICAS if code in _COORDINATOR_AWAY else code
+
+    # -- inside
+
+    def _entry(
+        self, transactional_id: str, node: int, now: float
+    ) -> tuple[Shard[TransactionTable], Entry | None, bool] | Code:
+        shard = self._state.transaction_shard(transactional_id)
+        served = shard.serve(node, now)
+        if isinstance(served, Code):
+            return served
+        table, leads = served
+        return shard, self._live(table, transactional_id, now), leads
+
+    def _live(self, table: TransactionTable, transactional_id: str, now: float) -> Entry | None:
+        entry = table.get(transactional_id)
+        if entry is not None and self._expired(entry, now):
+            del table[transactional_id]
+            return None
+        return entry
+
+    def _expired(self, entry: Entry, now: float) -> bool:
+        """Whether nobody used the id for so long that the last scan removed it."""
+        settings = self._state.settings
+        if now - entry.updated < settings.id_expiration_s or entry.state is State.ONGOING or entry.state in PREPARED:
+            return False
+        last_scan = math.floor(now / settings.id_expiration_scan_s) * settings.id_expiration_scan_s
+        return entry.updated + settings.id_expiration_s <= last_scan
+
+    def _enlist(
+        self, node: int, request: AddPartitions | AddOffsets, partitions: Sequence[Partition], now: float
+    ) -> Code:
+        found = self._entry(request.transactional_id, node, now)
+        if isinstance(found, Code):
+            return found
+        shard, entry, leads = found
+        if entry is None:
+            return Code.INVALID_PRODUCER_ID_MAPPING
+        refused = entry.refuses(request.producer_id, request.producer_epoch)
+        if refused is not Code.NONE:
+            return refused
+        if entry.state is State.ONGOING and entry.partitions.issuperset(partitions):
+            return Code.NONE
+        if not leads:
+            return Code.NOT_COORDINATOR
+        if entry.enlist(partitions, now):
+            self._watch(shard, entry)
+        return Code.NONE
+
+    def _described(self, name: str, node: int, now: float) -> TransactionDescription:
+        found = self._entry(name, node, now)
+        if isinstance(found, Code):
+            return TransactionDescription(error_code=found, transactional_id=name)
+        entry = found[1]
+        if entry is None:
+            return TransactionDescription(error_code=Code.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=name)
+        topics: dict[str, list[int]] = {}
+        for topic, number in sorted(entry.partitions):
+            topics.setdefault(topic, []).append(number)
+        return TransactionDescription(
+            error_code=Code.NONE,
+            transactional_id=name,
+            transaction_state=entry.state.value,
+            transaction_timeout_ms=entry.timeout_ms,
+            transaction_start_time_ms=round(entry.started * 1000) if entry.started >= 0 else -1,
+            producer_id=entry.producer_id,
+            producer_epoch=entry.epoch,
+            topics=[TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in topics.items()],
+        )
+
+    def _watch(self, shard: Shard[TransactionTable], entry: Entry) -> None:
+        deadline = entry.deadline
+        if deadline is not None:
+            scan = self._state.settings.timeout_scan_s
+            at = (math.floor(deadline / scan) + 1) * scan
+            opened = (entry.producer_id, entry.epoch, entry.started)
+            self._state.schedule(at, self._time_out, shard, entry, opened)
+
+    def _time_out(
+        self, now: float, shard: Shard[TransactionTable], entry: Entry, opened: tuple[int, int, float]
+    ) -> None:
+        if entry.state is not State.ONGOING or (entry.producer_id, entry.epoch, entry.started) != opened:
+            return
+        if shard.ready(now):
+            self._fence(shard, entry, now)
+        else:
+            self._state.schedule(now + self._state.settings.timeout_scan_s, self._time_out, shard, entry, opened)
+
+    def _fence(self, shard: Shard[TransactionTable], entry: Entry, now: float) -> None:
+        fence(entry, raises=self._state.settings.transaction_version >= 2, now=now)
+        self._send_markers(shard, entry, now)
+
+    def _send_markers(self, shard: Shard[TransactionTable], entry: Entry, now: float) -> None:
+        delay = self._state.settings.marker_delay
+        for partition in sorted(entry.partitions):
+            self._state.schedule(now + delay(entry.id, partition), self._mark, shard, entry, partition)
+        if not entry.partitions:
+            self._state.schedule(now, self._complete, shard, entry)
+
+    def _mark(self, now: float, shard: Shard[TransactionTable], entry: Entry, partition: Partition) -> None:
+        """The leader of the coordinator's partition, whoever it is by now, writes one marker."""
+        commit = entry.state is State.PREPARE_COMMIT
+        if not (shard.ready(now) and self._written(entry, partition, commit, now)):
+            self._state.schedule(now + _AGAIN_S, self._mark, shard, entry, partition)
+            return
+        entry.partitions.discard(partition)
+        for listener in self.listeners:
+            listener(entry.id, partition, entry.producer_id, commit, now)
+        if not entry.partitions:
+            entry.complete(now)
+
+    def _written(self, entry: Entry, partition: Partition, commit: bool, now: float) -> bool:
+        """False while the partition has no leader. A deleted topic needs no marker."""
+        topic, number = partition
+        if topic == OFFSETS_TOPIC:
+            groups = self._state.groups[number]
+            if groups.ready(now):
+                groups.table.mark(entry.producer_id, entry.epoch, commit=commit)
+                return True
+            return False
+        log = self._state.log(partition)
+        if log is not None:
+            if log.leader not in self._state.alive:
+                return False
+            log.mark(entry.producer_id, entry.epoch, commit=commit, now=now)
+        return True
+
+    def _complete(self, now: float, shard: Shard[TransactionTable], entry: Entry) -> None:
+        if shard.ready(now):
+            entry.complete(now)
+        else:
+            self._state.schedule(now + _AGAIN_S, self._complete, shard, entry)
+
+
+@lru_cache(maxsize=256)
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text)
+
+
+_COORDINATOR_AWAY = (Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR)

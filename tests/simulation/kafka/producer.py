@@ -1,0 +1,396 @@
+"""The executors' client on the modelled brokers: what the sink uses of confluent-kafka's Producer and Consumer.
+
+Like librdkafka it enlists partitions before it writes to them, numbers batches per partition, repeats a batch until it
+is answered, and is fenced for good by 47 and 90. Unlike it there is no thread: batches travel in ``poll`` and
+``flush``. Dropping the last reference does nothing to the transaction.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from itertools import islice
+from typing import Any
+from zlib import crc32
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+
+from sinks.kafka.control import CoordinatorKind, NoAnswer
+from tests.simulation.kafka.answers import Code
+from tests.simulation.kafka.cluster import Cluster
+from tests.simulation.kafka.errors import abortable, failure, fatal, wrong_state
+from tests.simulation.kafka.requests import Requests
+from tests.simulation.kafka.settings import (
+    AddOffsets,
+    AddPartitions,
+    CommitOffsets,
+    Offset,
+    Partition,
+    Produce,
+    Record,
+)
+from tests.simulation.kafka.transport import Transport
+
+__all__ = ["SimConsumer", "SimProducer"]
+
+_FENCED = (Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED)
+_NOT_NOW = (
+    Code.UNKNOWN_TOPIC_OR_PARTITION,
+    Code.NOT_LEADER_OR_FOLLOWER,
+    Code.NOT_ENOUGH_REPLICAS,
+    Code.CONCURRENT_TRANSACTIONS,
+)
+_REQUIRED = {"enable.idempotence": True, "acks": "all", "delivery.report.only.error": True}
+_BATCH = 10_000
+_GROUP_MAGIC = b"SIMGROUP:"
+_RETRY_S = 0.02
+
+
+class _Phase(Enum):
+    NEW = "new"
+    READY = "ready"
+    OPEN = "open"
+    FAILED = "failed"
+    """Only an abort is possible."""
+    FENCED = "fenced"
+
+
+class SimProducer:
+    """A transactional producer. Not thread-safe."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        cluster: Cluster,
+        transport: Transport,
+        logger: object = None,
+        implicit: bool = False,
+    ) -> None:
+        """`implicit`: enlist partitions by writing to them, as clients at transaction version 2 do; librdkafka 2.16
+        does not."""
+        for key, value in _REQUIRED.items():
+            if config.get(key) != value:
+                raise ValueError(f"the model of the producer needs {key}={value}, not {config.get(key)!r}")
+        self._name = str(config["transactional.id"])
+        self._timeout_ms = int(config["transaction.timeout.ms"])
+        self._room = int(config.get("queue.buffering.max.messages", 100_000))
+        self._on_delivery: Callable[[KafkaError, Record], None] = config.get(
+            "on_delivery", lambda _error, _record: None
+        )
+        self._error_cb: Callable[[KafkaError], None] = config.get("error_cb", lambda _error: None)
+        self._requests = Requests(cluster, transport)
+        self._transport = transport
+        self._implicit = implicit
+        self._phase = _Phase.NEW
+        self._why: KafkaError | None = None
+        self._producer_id = self._epoch = -1
+        self._enlisted: set[Partition] = set()
+        self._anything_enlisted = False
+        self._sequences: dict[Partition, int] = {}
+        self._queued: dict[Partition, deque[Record]] = {}
+        self._in_flight: dict[Partition, Produce] = {}
+        self._length = 0
+        self._oldest = 0.0
+        self._without_key = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> None:
+        """Reach any broker. What it says about topics is not returned: the product does not look at it."""
+        deadline = self._deadline(timeout)
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4)
+        while isinstance(self._requests.once(None, request), NoAnswer):
+            if self._transport.now() >= deadline:
+                raise failure(KafkaError._TRANSPORT, "no broker answers")
+            self._transport.sleep(_RETRY_S)
+
+    def init_transactions(self, timeout: float = -1) -> None:
+        """Take the id over. Raises KafkaException."""
+        if self._phase is not _Phase.NEW:
+            raise wrong_state("init_transactions was called before")
+        request = InitProducerIdRequest(
+            transactional_id=self._name,
+            transaction_timeout_ms=self._timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+            max_version=4,
+        )
+        answer = self._coordinator(request, self._deadline(timeout))
+        if answer.error_code:
+            raise self._fence_or(answer.error_code, fatal(answer.error_code, "InitProducerId was refused"))
+        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        self._phase = _Phase.READY
+
+    def begin_transaction(self) -> None:
+        """Local: the brokers learn of it with the first partition."""
+        self._refuse_fenced()
+        if self._phase is not _Phase.READY:
+            raise wrong_state(f"begin_transaction in phase {self._phase.value}")
+        self._phase = _Phase.OPEN
+        self._enlisted, self._anything_enlisted = set(), False
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        """Queue one record. Raises BufferError when the queue is full, KafkaException."""
+        self._refuse_closed()
+        if self._length >= self._room:
+            raise BufferError("Local: Queue full")
+        self._queue(topic, Record(value=value, key=key, headers=tuple(headers), stamp=timestamp), partition)
+
+    def produce_batch(self, topic: str, messages: Sequence[dict[str, Any]], partition: int = -1) -> int:
+        """Queue records given by their ``key`` and ``value``; how many found room. The others get an ``_error``."""
+        self._refuse_closed()
+        accepted = min(len(messages), self._room - self._length)
+        for message in messages[:accepted]:
+            self._queue(topic, Record(value=message.get("value"), key=message.get("key")), partition)
+        for message in messages[accepted:]:
+            message["_error"] = KafkaError(KafkaError._QUEUE_FULL)
+        return accepted
+
+    def poll(self, timeout: float = -1) -> int:
+        """One attempt to get rid of what is queued, then wait if something is left."""
+        self._refuse_fenced()
+        self._send_round(self._transport.now())
+        if self._length and timeout > 0:
+            self._transport.sleep(timeout)
+        return 0
+
+    def flush(self, timeout: float = -1) -> int:
+        """Attempts until nothing is queued or the time is over; how many records are left."""
+        deadline = self._deadline(timeout)
+        self._refuse_fenced()
+        while self._length:
+            before = self._length
+            self._send_round(deadline)
+            if self._transport.now() >= deadline:
+                break
+            if self._length == before:
+                self._transport.sleep(min(_RETRY_S, deadline - self._transport.now()))
+        return self._length
+
+    def send_offsets_to_transaction(
+        self, positions: Sequence[TopicPartition], group_metadata: bytes, timeout: float = -1
+    ) -> None:
+        """Commit offsets with the transaction. Raises KafkaException."""
+        self._refuse_closed()
+        group = SimConsumer.group_of(group_metadata)
+        deadline = self._deadline(timeout)
+        if not self._implicit:
+            self._enlist(
+                AddOffsets(
+                    transactional_id=self._name,
+                    producer_id=self._producer_id,
+                    producer_epoch=self._epoch,
+                    group_id=group,
+                ),
+                deadline,
+            )
+        self._anything_enlisted = True
+        request = CommitOffsets(
+            transactional_id=self._name,
+            group_id=group,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            # the client sends the C string with its terminating NUL
+            offsets={
+                (position.topic, position.partition): Offset(
+                    offset=position.offset, metadata=f"{position.metadata}\0" if position.metadata else ""
+                )
+                for position in positions
+            },
+            implicit=self._implicit,
+        )
+        while True:
+            answer = self._requests.coordinator(CoordinatorKind.GROUP, group, request, deadline)
+            if answer.error_code not in _NOT_NOW:
+                break
+            self._requests.wait(deadline, f"error {answer.error_code}")
+        if answer.error_code:
+            raise self._fail(answer.error_code, "TxnOffsetCommit was refused")
+
+    def abort_transaction(self, timeout: float = -1) -> None:
+        """Drop what is queued and abort what the brokers know of. Raises KafkaException."""
+        self._refuse_fenced()
+        if self._phase not in (_Phase.OPEN, _Phase.FAILED):
+            raise wrong_state(f"abort_transaction in phase {self._phase.value}")
+        self._phase = _Phase.FAILED
+        self._drop_queue()
+        if self._anything_enlisted:
+            request = EndTxnRequest(
+                transactional_id=self._name,
+                producer_id=self._producer_id,
+                producer_epoch=self._epoch,
+                committed=False,
+                min_version=1,
+                max_version=1,
+            )
+            answer = self._coordinator(request, self._deadline(timeout))
+            if answer.error_code:
+                raise self._fence_or(answer.error_code, abortable(answer.error_code, "EndTxn was refused"))
+        self._phase = _Phase.READY
+
+    # -- inside
+
+    def _deadline(self, timeout: float) -> float:
+        return self._transport.now() + (timeout if timeout >= 0 else 60.0)
+
+    def _coordinator(self, request: Any, deadline: float) -> Any:
+        return self._requests.coordinator(CoordinatorKind.TRANSACTION, self._name, request, deadline)
+
+    def _queue(self, topic: str, record: Record, partition: int) -> None:
+        if partition < 0:
+            count = self._requests.partitions(topic)
+            if count is None:
+                raise KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC, f"{topic} is not known"))
+            if record.key is None:
+                self._without_key += 1
+                partition = self._without_key % count
+            else:
+                partition = crc32(record.key) % count
+        if not self._length:
+            self._oldest = self._transport.now()
+        self._queued.setdefault((topic, partition), deque()).append(record)
+        self._length += 1
+
+    def _send_round(self, deadline: float) -> None:
+        """One attempt for the oldest batch of each partition. Raises KafkaException when fenced."""
+        if not self._length or self._phase is not _Phase.OPEN:
+            return
+        if self._transport.now() >= self._oldest + self._timeout_ms / 1000:
+            self._fail(KafkaError._MSG_TIMED_OUT, "the records were not taken in time")
+            return
+        waiting = [partition for partition, records in self._queued.items() if records]
+        if not self._implicit and not self._enlist_partitions(waiting, deadline):
+            return
+        for partition in waiting:
+            if partition not in self._in_flight:
+                self._in_flight[partition] = self._batch(partition)
+        self._anything_enlisted = True
+        for partition, answer in self._requests.produce(self._in_flight).items():
+            if isinstance(answer, NoAnswer) or answer.error_code in _NOT_NOW:
+                self._requests.forget_leaders(partition[0])
+            elif answer.error_code:
+                refused = self._fail(answer.error_code, f"a batch for {partition[0]}-{partition[1]} was refused")
+                if self._fenced:
+                    raise refused
+                return
+            else:
+                self._delivered(partition)
+
+    def _enlist_partitions(self, partitions: Sequence[Partition], deadline: float) -> bool:
+        missing = sorted(set(partitions) - self._enlisted)
+        if not missing:
+            return True
+        request = AddPartitions(
+            transactional_id=self._name,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            partitions=missing,
+        )
+        try:
+            self._enlist(request, deadline)
+        except KafkaException:
+            # Out of time for now, or failed and reported.
+            if self._fenced:
+                raise
+            return False
+        self._enlisted.update(missing)
+        return True
+
+    def _enlist(self, request: AddPartitions | AddOffsets, deadline: float) -> None:
+        self._anything_enlisted = True
+        answer = self._coordinator(request, deadline)
+        if answer.error_code:
+            raise self._fail(answer.error_code, "the transaction cannot be continued")
+
+    def _batch(self, partition: Partition) -> Produce:
+        records = tuple(islice(self._queued[partition], _BATCH))
+        return Produce(
+            partition=partition,
+            records=records,
+            transactional_id=self._name,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            sequence=self._sequences.get(partition, 0),
+            implicit=self._implicit,
+        )
+
+    def _delivered(self, partition: Partition) -> None:
+        batch = self._in_flight.pop(partition)
+        self._sequences[partition] = batch.sequence + len(batch.records)
+        queued = self._queued[partition]
+        for _ in batch.records:
+            queued.popleft()
+        self._length -= len(batch.records)
+        self._oldest = self._transport.now()
+
+    def _fail(self, code: int, why: str) -> KafkaException:
+        """The transaction cannot go on: everything queued is reported as failed."""
+        raised = self._fence_or(code, abortable(code, why))
+        error = self._why = raised.args[0]
+        if not self._fenced:
+            self._phase = _Phase.FAILED
+        failed = [record for records in self._queued.values() for record in records]
+        self._drop_queue()
+        for record in failed:
+            self._on_delivery(error, record)
+        return raised
+
+    def _fence_or(self, code: int, otherwise: KafkaError) -> KafkaException:
+        if code not in _FENCED:
+            return KafkaException(otherwise)
+        self._phase = _Phase.FENCED
+        self._why = fatal(KafkaError._FENCED, f"{self._name} was fenced by a newer producer (error {code})")
+        self._error_cb(self._why)
+        return KafkaException(self._why)
+
+    def _drop_queue(self) -> None:
+        self._queued.clear()
+        self._in_flight.clear()
+        self._length = 0
+
+    @property
+    def _fenced(self) -> bool:
+        return self._phase is _Phase.FENCED
+
+    def _refuse_fenced(self) -> None:
+        if self._fenced:
+            assert self._why is not None
+            raise KafkaException(self._why)
+
+    def _refuse_closed(self) -> None:
+        self._refuse_fenced()
+        if self._phase is _Phase.FAILED and self._why is not None:
+            raise KafkaException(self._why)
+        if self._phase is not _Phase.OPEN:
+            raise wrong_state(f"no transaction is open, phase {self._phase.value}")
+
+
+class SimConsumer:
+    """Only what gives a group its metadata."""
+
+    def __init__(self, config: Mapping[str, Any], *, logger: object = None) -> None:
+        self._group = str(config["group.id"])
+
+    def consumer_group_metadata(self) -> bytes:
+        return _GROUP_MAGIC + self._group.encode() + b"\0"
+
+    def close(self) -> None:
+        """It has no connection."""
+
+    @staticmethod
+    def group_of(metadata: bytes) -> str:
+        """Raises ValueError for bytes that did not come from `consumer_group_metadata`."""
+        if not metadata.startswith(_GROUP_MAGIC) or not metadata.endswith(b"\0"):
+            raise ValueError(f"no group metadata of the model: {metadata!r}")
+        return metadata.removeprefix(_GROUP_MAGIC)[:-1].decode()

@@ -1,0 +1,112 @@
+"""Where the product meets the machine: names in its modules that a simulation replaces, and puts back afterwards."""
+
+import contextlib
+import logging
+import os
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import coordinator.client.calls
+import coordinator.client.renewing
+import coordinator.client.session
+import coordinator.client.watching
+import coordinator.pipeline.exits
+import coordinator.pipeline.generation
+import coordinator.pipeline.pipeline
+import coordinator.pipeline.settler
+import coordinator.service.engine
+import coordinator.service.watchers
+import sinks.kafka.committer
+import sinks.kafka.producers
+import sinks.kafka.writer
+from coordinator.killpoints import KillPoint
+from tests.simulation.rpc import AsyncEvent
+from tests.simulation.threads import SECRETS, THREADING, TIME, scheduler
+
+__all__ = ["Hooks", "patched"]
+
+
+class Hooks:
+    """What the world that runs now does at the product's places; set by each world."""
+
+    kill_point: Callable[[KillPoint], None]
+    event: Callable[[], AsyncEvent]
+    producer: Callable[..., Any]
+    consumer: Callable[..., Any]
+
+
+class _Pools:
+    """The module's dictionary of producer pools: a process has its own."""
+
+    def _mine(self) -> dict[Any, Any]:
+        process = scheduler().running
+        assert process is not None
+        mine: dict[Any, Any] = process.local.setdefault(_Pools, {})
+        return mine
+
+    def get(self, key: Any) -> Any:
+        return self._mine().get(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._mine()[key] = value
+
+
+def _passed(point: KillPoint) -> None:
+    Hooks.kill_point(point)
+
+
+def _names() -> Iterator[tuple[ModuleType, str, Any]]:
+    client, pipeline = coordinator.client, coordinator.pipeline
+    for module in (client.calls, client.renewing, client.watching, pipeline.exits, sinks.kafka.producers):
+        yield module, "threading", THREADING
+    for module in (client.calls, client.session, client.watching, pipeline.pipeline):
+        yield module, "time", TIME
+    for module in (sinks.kafka.producers, sinks.kafka.writer):
+        yield module, "time", TIME
+        yield module, "secrets", SECRETS
+    # a generator of its own would be seeded by the machine; this one is seeded by the world
+    yield pipeline.pipeline, "random", SimpleNamespace(Random=lambda: random)
+    yield pipeline.pipeline, "exit_with_codes", lambda: None
+    for module in (
+        pipeline.generation,
+        pipeline.settler,
+        coordinator.service.engine,
+        sinks.kafka.committer,
+        sinks.kafka.writer,
+    ):
+        yield module, "kill_point", _passed
+    watchers = coordinator.service.watchers
+    # The service is one thread around coroutines: where it waits, it waits for these.
+    make: Any = watchers._Watcher
+    yield watchers, "_Watcher", lambda generation: make(generation=generation, changed=Hooks.event())
+    producers = sinks.kafka.producers
+    yield producers, "_pools", _Pools()
+    yield producers, "_owner", os.getpid()
+    prepared = producers.PreparedProducer
+    yield producers, "PreparedProducer", lambda **given: prepared(made_at=scheduler().now, **given)
+    yield producers, "Producer", partial(_late, "producer")
+    yield producers, "Consumer", partial(_late, "consumer")
+
+
+def _late(name: str, *args: Any, **kwargs: Any) -> Any:
+    return getattr(Hooks, name)(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def patched() -> Iterator[None]:
+    """The product on virtual time, and silent."""
+    former = []
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        for module, name, value in _names():
+            former.append((module, name, getattr(module, name)))
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in reversed(former):
+            setattr(module, name, value)
+        logging.disable(disabled)

@@ -1,0 +1,86 @@
+"""Seeds: one world each."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from tests.simulation.checker import Violation
+from tests.simulation.patches import patched
+from tests.simulation.weather import Weather, draw
+from tests.simulation.world import World
+
+__all__ = ["Result", "run_seed", "transcript"]
+
+Mutant = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a seed's world went."""
+
+    seed: int
+    violation: Violation | None
+    ending: str
+    """What became of the job: finished, or why it halted."""
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def run_seed(
+    seed: int,
+    *,
+    mutant: Mutant | None = None,
+    steer: Callable[[Weather], Weather] | None = None,
+    trace: Callable[[float, str, str], None] | None = None,
+    requests: bool = False,
+    **fixed: Any,
+) -> Result:
+    """One world from its seed.
+
+    :param mutant: makes the context in which the world runs: it breaks the product.
+    :param steer: changes the weather that the seed has drawn, so that a fault is likely; ``fixed`` sets single fields.
+    :param trace: gets every line of the transcript: virtual seconds, who, what.
+    :param requests: every request to the brokers is a line too.
+    """
+    random = Random(seed)
+    weather = draw(random)
+    if steer is not None:
+        weather = steer(weather)
+    if fixed:
+        weather = replace(weather, **fixed)
+    with patched(), (mutant or nullcontext)():
+        world = World(random, weather, trace)
+        world.brokers.tell_requests = requests and trace is not None
+        world.run()
+    checker, counts = world.checker, world.counts
+    counts.update(
+        events=world.clock.steps,
+        requests=world.brokers.requests,
+        lost=world.rpc.lost + world.brokers.link.lost,
+        duplicated=world.rpc.duplicated + world.brokers.link.duplicated,
+        slow=world.rpc.slowed + world.brokers.link.slowed,
+        store_failures=world.store.failures,
+        generations=checker.generations,
+        completed=checker.completed,
+        settled=checker.settled,
+        aborted=checker.aborted,
+        visible=checker.visible,
+    )
+    return Result(seed=seed, violation=checker.violation, ending=world.ending, counts=counts)
+
+
+def transcript(seed: int, **arguments: Any) -> tuple[Result, list[str]]:
+    """A seed's result and its lines."""
+    lines: list[str] = []
+
+    def tell(at: float, who: str, what: str) -> None:
+        lines.append(f"{at:10.4f}  {who:<22} {what}")
+
+    return run_seed(seed, trace=tell, **arguments), lines
+
+
+def digest(lines: list[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

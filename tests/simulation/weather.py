@@ -1,0 +1,110 @@
+"""What a seed's world is like: drawn from the seed, each kind of fault present in some worlds and absent in others."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.simulation.executors import TaskFaults
+from tests.simulation.network import LinkFaults
+
+__all__ = ["Weather", "draw"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weather:
+    """One world. Times in virtual seconds, rates per occasion, counts over the time of faults."""
+
+    totals: tuple[int, ...] = (8, 8)
+    """Records per input partition."""
+    outputs: int = 2
+    limit: int = 3
+    """Records of one partition per checkpoint, at most."""
+    storm: float = 6.0
+    """Seconds of faults and of arriving input; then both stop."""
+    patience: float = 60.0
+    """Seconds after the storm in which everything must be done, besides the transaction timeout."""
+    interval: float = 0.5
+    timeout: float = 10.0
+    lease: float = 3.0
+    stream_grace: float = 1.0
+    tolerable: int = 0
+    transaction_version: int = 2
+    implicit: bool = False
+    """Producers enlist partitions by writing to them (transaction version 2 only; today's client does not)."""
+    transaction_timeout: float = 900.0
+    timeout_scan: float = 1.0
+    brokers: int = 2
+    receipts_kept_minutes: int = 7 * 24 * 60
+    marker_delay: float = 0.0
+    """At most."""
+    preemption: float = 0.05
+    rpc: LinkFaults = field(default_factory=LinkFaults)
+    """Between drivers and the coordinator."""
+    kafka: LinkFaults = field(default_factory=LinkFaults)
+    """Between everybody and the brokers."""
+    tasks: TaskFaults = field(default_factory=TaskFaults)
+    store_failures: float = 0.0
+    kill_points: float = 0.0
+    coordinator_kills: int = 0
+    driver_kills: int = 0
+    driver_pauses: int = 0
+    coordinator_pauses: int = 0
+    takeovers: int = 0
+    """Second drivers that a person starts beside the first."""
+    cuts: int = 0
+    """Of the link between drivers and the coordinator."""
+    kafka_cuts: int = 0
+    moves: int = 0
+    """Of transaction and group coordinators to other brokers."""
+
+
+def draw(random: Random) -> Weather:
+    """The weather of a seed."""
+
+    def sometimes(chance: float, value: float) -> float:
+        return value if random.random() < chance else 0.0
+
+    def times(chance: float, most: int) -> int:
+        return random.randint(1, most) if random.random() < chance else 0
+
+    short = random.random() < 0.2
+    version = random.choice((1, 2))
+    return Weather(
+        totals=(random.randint(4, 10), random.randint(0, 10)),
+        limit=random.randint(1, 4),
+        storm=random.choice((3.0, 6.0, 10.0)),
+        interval=random.choice((0.0, 0.2, 0.5)),
+        timeout=random.choice((1.0, 5.0, 20.0)),
+        tolerable=random.choice((0, 0, 2)),
+        transaction_version=version,
+        implicit=version == 2 and random.random() < 0.3,
+        transaction_timeout=random.choice((1.0, 3.0, 8.0)) if short else 120.0,
+        marker_delay=random.choice((0.0, 0.01, 0.5)),
+        preemption=random.choice((0.0, 0.05, 0.3)),
+        rpc=LinkFaults(
+            loss=sometimes(0.4, 0.1 * random.random()),
+            duplicate=sometimes(0.4, 0.1 * random.random()),
+            slow=sometimes(0.4, 0.1 * random.random()),
+        ),
+        kafka=LinkFaults(
+            loss=sometimes(0.3, 0.05 * random.random()),
+            duplicate=sometimes(0.3, 0.05 * random.random()),
+            slow=sometimes(0.3, 0.05 * random.random()),
+        ),
+        tasks=TaskFaults(
+            fails=sometimes(0.3, 0.1 * random.random()),
+            killed=sometimes(0.3, 0.15 * random.random()),
+            declared_lost=sometimes(0.3, 0.15 * random.random()),
+            stopped=sometimes(0.3, 0.1 * random.random()),
+            slow=random.choice((0.0, 0.02, 0.3)),
+        ),
+        store_failures=sometimes(0.2, 0.06 * random.random()),
+        kill_points=sometimes(0.4, 0.03 * random.random()),
+        coordinator_kills=times(0.3, 3),
+        driver_kills=times(0.3, 3),
+        driver_pauses=times(0.2, 2),
+        coordinator_pauses=times(0.15, 2),
+        takeovers=times(0.15, 2),
+        cuts=times(0.2, 2),
+        kafka_cuts=times(0.2, 2),
+        moves=times(0.2, 3),
+    )

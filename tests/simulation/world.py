@@ -1,0 +1,350 @@
+"""One world: everything put together, the storm that it has to stand, and its end."""
+
+import random as chance
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from greenlet import GreenletExit
+
+from coordinator.errors import HaltedError, OncewardError
+from coordinator.killpoints import KillPoint
+from coordinator.pipeline.restarts import Restart
+from coordinator.protocol.facts import Fact, JobStatus
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.state import Durable
+from coordinator.protocol.values import JobName
+from tests.simulation.brokers import Brokers
+from tests.simulation.checker import Checker, Invariant
+from tests.simulation.coordinator import CoordinatorHost, MemoryStore
+from tests.simulation.driver import SimulatedPipeline, Surroundings
+from tests.simulation.executors import Executors, TaskFaults, WorkerTasks
+from tests.simulation.network import Link
+from tests.simulation.patches import Hooks
+from tests.simulation.rpc import Channel, break_streams, cut_streams
+from tests.simulation.scheduler import EPOCH, Process, Scheduler
+from tests.simulation.source import InputTopic, ModelSource
+from tests.simulation.threads import set_scheduler
+from tests.simulation.weather import Weather
+
+__all__ = ["World"]
+
+JOB = JobName("orders")
+
+
+class World:
+    """Build it, `run` it once, look at ``checker`` and ``counts``."""
+
+    def __init__(self, random: Random, weather: Weather, trace: Callable[[float, str, str], None] | None) -> None:
+        self.random = random
+        self.weather = weather
+        self.trace = trace
+        self.clock = Scheduler(random)
+        self.clock.preemption = weather.preemption
+        self.counts: Counter[str] = Counter()
+        self.topic = InputTopic(totals=weather.totals, outputs=weather.outputs)
+        self.checker = Checker(self.topic, participants=2)
+        self.store = MemoryStore(random, self._fact)
+        self.store.failing = weather.store_failures
+        self.wires = Process("network", "world")
+        self.rpc = Link(random, weather.rpc)
+        self.host = CoordinatorHost(self.clock, self.store, self._coordinator_died)
+        self.brokers = Brokers(self.clock, weather, self.checker, self.tell)
+        self.drivers: list[Process] = []
+        self._processes: list[Process] = []
+        self._driver_starts = 0
+        self._storming = True
+        self.ending = ""
+        self.settings = CheckpointSettings(
+            interval=timedelta(seconds=weather.interval),
+            timeout=timedelta(seconds=weather.timeout),
+            tolerable_failed_checkpoints=weather.tolerable,
+            lease=timedelta(seconds=weather.lease),
+            stream_grace=timedelta(seconds=weather.stream_grace),
+            orphan_grace="30s",
+        )
+
+    def run(self) -> None:
+        """From the first start to the end of everything."""
+        clock = self.clock
+        set_scheduler(clock)
+        chance.setstate(_fresh(self.random))
+        Hooks.kill_point = self._kill_point
+        Hooks.event = self.host.event
+        Hooks.producer = self.brokers.producer
+        Hooks.consumer = self.brokers.consumer
+        try:
+            self._adopt(self.host.start())
+            self._start_driver()
+            self._plan_storm()
+            weather = self.weather
+            done = clock.run(EPOCH + weather.storm, lambda: self.checker.violation is not None)
+            self._calm()
+            until = clock.now + weather.patience + weather.transaction_timeout
+            done = done or clock.run(until, self._over)
+            if self.checker.violation is None and not self._job_over():
+                self.checker.fail(Invariant.I8, f"{weather.patience:g} s after the last fault: {self._standing()}")
+            if self.checker.violation is None:
+                self._look_back()
+        except Exception as error:  # noqa: BLE001 - whatever the program raises here is a bug of it or of this model
+            if self.checker.violation is None:
+                import traceback
+
+                self.checker.fail(Invariant.CODE, "".join(traceback.format_exception(error)))
+        finally:
+            clock.end(self._processes)
+            set_scheduler(None)
+
+    def tell(self, who: str, what: str) -> None:
+        """One line of the transcript."""
+        if self.trace is not None:
+            self.trace(self.clock.now - EPOCH, who, what)
+
+    # -- the end
+
+    def _job_over(self) -> bool:
+        return self.checker.status in (JobStatus.FINISHED, JobStatus.HALTED) and not any(
+            driver.alive for driver in self.drivers
+        )
+
+    def _over(self) -> bool:
+        if self.checker.violation is not None:
+            return True
+        return self._job_over() and (self.checker.status is JobStatus.HALTED or not self.brokers.open_transactions())
+
+    def _standing(self) -> str:
+        durable = self.store.jobs.get(JOB)
+        if durable is None:
+            return "the job was never opened"
+        completed = durable.completed
+        where = f"checkpoint {completed.id} {'settled' if completed.settled else 'unsettled'}" if completed else "none"
+        return f"job {durable.status.value} ({durable.status_detail}), completed {where}, at {self.checker.last_ends}"
+
+    def _look_back(self) -> None:
+        status = self.checker.status
+        self.ending = status.value
+        if status is JobStatus.HALTED:
+            self.ending = f"halted: {self.checker.halts[-1] if self.checker.halts else 'other'}"
+        else:
+            self.checker.end(True, self.brokers.open_transactions())
+
+    # -- facts
+
+    def _fact(self, job: JobName, before: Durable, fact: Fact, after: Durable) -> None:
+        if self.trace is not None:
+            self.tell("store", _said(fact))
+        self.checker.fact(job, before, fact, after)
+
+    # -- processes
+
+    def _adopt(self, process: Process) -> Process:
+        self._processes.append(process)
+        return process
+
+    def _coordinator_died(self, process: Process) -> None:
+        self.counts["kills"] += 1
+        self.tell(process.name, "dead")
+        self._later(self._pause_before_restart(), self._restart_coordinator)
+
+    def _restart_coordinator(self) -> None:
+        self.counts["restarts"] += 1
+        process = self._adopt(self.host.start())
+        self.tell(process.name, "started")
+
+    def _start_driver(self, takeover: bool = False) -> None:
+        self._driver_starts += 1
+        process = self._adopt(Process(f"driver-{self._driver_starts}", "driver", self._driver_died))
+        self.drivers.append(process)
+        self.tell(process.name, "started" + (", to take over" if takeover else ""))
+        executors = Executors(self.clock, process.name, self._worker_died, self._adopt)
+        process.local[Executors] = executors
+        self.clock.running = process
+        self.clock.spawn(process, "main", lambda: self._drive(process, executors, takeover))
+        self.clock.running = None
+
+    def _drive(self, process: Process, executors: Executors, takeover: bool) -> None:
+        weather, clock = self.weather, self.clock
+        sink = self.brokers.sink(process)
+        channel = Channel(clock, process, self.host, self.rpc, self.wires)
+        tasks = WorkerTasks(
+            executors=executors,
+            driver=process,
+            job=JOB,
+            sink=sink,
+            topic=self.topic,
+            faults=self._task_faults,
+            begun=lambda worker, what: self.tell(worker.name, what),
+        )
+        source = ModelSource(
+            self.topic,
+            limit=lambda: weather.limit,
+            pause=lambda: clock.sleep(0.002 * self.random.random()),
+            restored=lambda positions: self._restored(sink.generation, positions),
+        )
+        pipeline = SimulatedPipeline(
+            Surroundings(channel=channel, patience=10.0, tasks=tasks, tell=lambda text: self.tell(process.name, text)),
+            job=JOB,
+            source=source,
+            sink=sink,
+            settings=self.settings,
+            restart=Restart(initial="200ms", maximum="2s"),
+            takeover=takeover,
+        )
+        try:
+            reason = pipeline.run()
+            self.tell(process.name, f"left: {reason.value}")
+        except HaltedError as error:
+            self.tell(process.name, f"halted: {error}")
+            process.local["halted"] = True
+        except OncewardError as error:
+            self.tell(process.name, f"left: {type(error).__name__}: {error}")
+        clock.kill(process)
+
+    def _restored(self, generation: int, positions: list[int]) -> None:
+        durable = self.store.jobs.get(JOB)
+        current = durable is not None and durable.generation == generation and durable.driver is not None
+        self.checker.restored(positions, current)
+
+    def _driver_died(self, process: Process) -> None:
+        self.drivers.remove(process)
+        process.local[Executors].leave()
+        break_streams(process)
+        self.tell(process.name, "dead")
+        self._later(self._pause_before_restart(), self._supervise)
+
+    def _supervise(self) -> None:
+        """A person or a scheduler of containers: one driver must be there, unless the job is over."""
+        if not self.drivers and self.checker.status not in (JobStatus.FINISHED, JobStatus.HALTED):
+            self.counts["restarts"] += 1
+            self._start_driver()
+
+    def _worker_died(self, process: Process) -> None:
+        self.tell(process.name, "dead")
+
+    def _pause_before_restart(self) -> float:
+        return self.random.random() * self.random.choice((0.05, 0.5, 3.0))
+
+    def _later(self, seconds: float, what: Callable[[], None]) -> None:
+        self.clock.call(self.clock.nobody, seconds, what)
+
+    # -- the storm
+
+    def _plan_storm(self) -> None:
+        weather, random = self.weather, self.random
+        for number, total in enumerate(weather.totals):
+            moments = sorted(random.random() * weather.storm for _ in range(total))
+            for at in moments:
+                self._later(at * 0.9, lambda number=number: self._append(number))  # type: ignore[misc]
+        for times, what in (
+            (weather.coordinator_kills, self._kill_coordinator),
+            (weather.driver_kills, self._kill_driver),
+            (weather.driver_pauses, self._pause_driver),
+            (weather.coordinator_pauses, self._pause_coordinator),
+            (weather.takeovers, lambda: self._start_driver(takeover=True)),
+            (weather.cuts, self._cut),
+            (weather.kafka_cuts, self._cut_kafka),
+            (weather.moves, self._move),
+        ):
+            for _ in range(times):
+                self._later(random.random() * weather.storm, what)
+
+    def _calm(self) -> None:
+        """Nothing goes wrong from now on."""
+        self._storming = False
+        self.tell("world", "the storm is over")
+        self.topic.there = list(self.topic.totals)
+        self.rpc.heal()
+        self.brokers.heal()
+        self.store.failing = 0.0
+        for process in self._processes:
+            if process.alive and process.paused and process.kind != "worker":
+                self._resume(process)
+
+    def _append(self, number: int) -> None:
+        if self.topic.there[number] < self.topic.totals[number]:
+            self.topic.there[number] += 1
+
+    def _task_faults(self) -> TaskFaults:
+        return self.weather.tasks if self._storming else TaskFaults()
+
+    def _kill_point(self, point: KillPoint) -> None:
+        process = self.clock.running
+        if not self._storming or process is None:
+            return
+        if self.weather.kill_points and self.random.random() < self.weather.kill_points:
+            self.counts["kills"] += 1
+            self.tell(process.name, f"killed at {point.value}")
+            self.clock.kill(process)
+            raise GreenletExit
+
+    def _kill_coordinator(self) -> None:
+        if self.host.process is not None and self._storming:
+            self.tell(self.host.process.name, "killed")
+            self.clock.kill(self.host.process)
+
+    def _a_driver(self) -> Process | None:
+        running = [driver for driver in self.drivers if driver.alive]
+        return self.random.choice(running) if running and self._storming else None
+
+    def _kill_driver(self) -> None:
+        if (driver := self._a_driver()) is not None:
+            self.counts["kills"] += 1
+            self.tell(driver.name, "killed")
+            self.clock.kill(driver)
+
+    def _pause_driver(self) -> None:
+        if (driver := self._a_driver()) is not None:
+            self._pause(driver)
+
+    def _pause_coordinator(self) -> None:
+        if self.host.process is not None and self._storming:
+            self._pause(self.host.process)
+
+    def _pause(self, process: Process) -> None:
+        if process.paused:
+            return
+        self.counts["pauses"] += 1
+        self.tell(process.name, "stopped")
+        self.clock.pause(process)
+        self._later(self.random.random() * self.random.choice((0.5, 5.0, 20.0)), lambda: self._resume(process))
+
+    def _resume(self, process: Process) -> None:
+        if process.alive and process.paused:
+            self.tell(process.name, "continued")
+            self.clock.resume(process)
+
+    def _cut(self) -> None:
+        if self._storming:
+            self.counts["cuts"] += 1
+            self.tell("network", "drivers and coordinator are cut off")
+            self.rpc.cut = True
+            for driver in self.drivers:
+                cut_streams(driver)
+            self._later(self.random.random() * self.random.choice((0.5, 3.0, 8.0)), self._mend)
+
+    def _mend(self) -> None:
+        self.tell("network", "drivers and coordinator are connected")
+        self.rpc.cut = False
+
+    def _cut_kafka(self) -> None:
+        if self._storming:
+            self.counts["cuts"] += 1
+            self.brokers.cut(self.random.random() * self.random.choice((0.5, 3.0, 8.0)))
+
+    def _move(self) -> None:
+        if self._storming:
+            self.brokers.move()
+
+
+def _fresh(random: Random) -> tuple[Any, ...]:
+    """The state for ``random`` as the product uses it, from the world's own."""
+    return Random(random.getrandbits(64)).getstate()
+
+
+def _said(fact: Fact) -> str:
+    values = {
+        name: value for name, value in vars(fact).items() if name not in ("snapshots", "settings", "participants")
+    }
+    return " ".join((type(fact).__name__, *(f"{name}={value}" for name, value in values.items())))
