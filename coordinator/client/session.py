@@ -298,7 +298,7 @@ class Session:
 
 def _opened(response: pb.OpenJobResponse) -> Answer:
     grant = grant_from_wire(response.grant) if response.HasField("grant") else None
-    return answer_from_wire(response.answer, grant)
+    return answer_from_wire(response.answer, grant=grant)
 
 
 def _encoded(encode: Callable[[], T], doing: str) -> T:

@@ -2,11 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coordinator.errors import ConfigurationError, ExitCode, OncewardError
+
+if TYPE_CHECKING:
+    from coordinator.ops.connecting import Place
 
 __all__ = ["app", "main"]
 
@@ -37,6 +40,9 @@ StateDirOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")]
+NameOption = Annotated[str, typer.Option(help="A name for the savepoint, for people.")]
+NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Only ask for it.")]
 
 
 @app.command()
@@ -78,29 +84,119 @@ def jobs(coordinator: CoordinatorOption = None, state_dir: StateDirOption = None
     """List all jobs."""
     from coordinator.ops.listings import list_jobs
 
-    list_jobs(coordinator, state_dir, as_json=as_json)
+    list_jobs(_place(coordinator, state_dir), as_json=as_json)
 
 
 @app.command()
 def checkpoints(
     job: JobArgument,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 20,
+    limit: LimitOption = 20,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List a job's checkpoints, newest first."""
+    """List a job's checkpoints, newest first, with how long they waited, ran, and took to decide and to settle."""
     from coordinator.ops.listings import list_checkpoints
 
-    list_checkpoints(job, limit, coordinator, state_dir, as_json=as_json)
+    list_checkpoints(job, limit, _place(coordinator, state_dir), as_json=as_json)
 
 
 @app.command()
-def stop(job: JobArgument, coordinator: CoordinatorOption = None, state_dir: StateDirOption = None) -> None:
-    """Ask a job to stop after settling. Does not wait for it."""
-    from coordinator.ops.listings import stop_job
+def history(
+    job: JobArgument,
+    limit: LimitOption = 20,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List a job's generations and what happened to it, refused calls included, newest first."""
+    from coordinator.ops.listings import list_history
 
-    stop_job(job, coordinator, state_dir)
+    list_history(job, limit, _place(coordinator, state_dir), as_json=as_json)
+
+
+@app.command()
+def checkpoint(
+    job: JobArgument,
+    no_wait: NoWaitOption = False,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Take a checkpoint now; prints its id when it is completed."""
+    from coordinator.ops.wishes import take
+    from coordinator.protocol.values import CheckpointKind
+
+    take(job, _place(coordinator, state_dir), CheckpointKind.CHECKPOINT, wait=not no_wait)
+
+
+@app.command()
+def savepoint(
+    job: JobArgument,
+    name: NameOption = "",
+    delete: Annotated[
+        int | None, typer.Option(min=1, metavar="ID", help="Instead: this one is needed no longer.")
+    ] = None,
+    no_wait: NoWaitOption = False,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Take a checkpoint that is kept until it is deleted; prints its id when it is completed."""
+    from coordinator.ops.wishes import delete_savepoint, take
+    from coordinator.protocol.values import CheckpointKind
+
+    place = _place(coordinator, state_dir)
+    if delete is not None:
+        if name or no_wait:
+            raise ConfigurationError("--delete goes with neither --name nor --no-wait. Nothing was changed.")
+        delete_savepoint(job, delete, place)
+    else:
+        take(job, place, CheckpointKind.SAVEPOINT, name=name, wait=not no_wait)
+
+
+@app.command()
+def stop(
+    job: JobArgument,
+    with_savepoint: Annotated[
+        bool, typer.Option("--savepoint", help="Take one first; stop when it is completed. Prints its id.")
+    ] = False,
+    name: NameOption = "",
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Ask a job to finish and settle the running checkpoint and to leave. Does not wait for it to leave."""
+    from coordinator.ops.wishes import stop_job, take
+    from coordinator.protocol.values import CheckpointKind
+
+    place = _place(coordinator, state_dir)
+    if with_savepoint:
+        take(job, place, CheckpointKind.SAVEPOINT, name=name, stop=True, wait=True)
+    elif name:
+        raise ConfigurationError("--name names a savepoint, so it goes with --savepoint. Nothing was changed.")
+    else:
+        stop_job(job, place)
+
+
+@app.command()
+def cancel(job: JobArgument, coordinator: CoordinatorOption = None, state_dir: StateDirOption = None) -> None:
+    """Ask a job to abort the running checkpoint, to settle what is decided and to leave. Does not wait for it."""
+    from coordinator.ops.wishes import cancel_job
+
+    cancel_job(job, _place(coordinator, state_dir))
+
+
+@app.command()
+def restore(
+    job: JobArgument,
+    source: Annotated[int, typer.Option("--from", min=1, metavar="ID", help="A completed checkpoint or savepoint.")],
+    reason: Annotated[str, typer.Option(help="Who wants it, and why; kept in the history.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Output repeats, and that is wanted.")] = False,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Have a stopped job begin with an older checkpoint when it is started next. Output after that one repeats."""
+    from coordinator.ops.wishes import restore_job
+
+    restore_job(job, source, reason, _place(coordinator, state_dir), yes=yes)
 
 
 @app.command()
@@ -154,6 +250,12 @@ def main() -> None:
         sys.exit(int(error.exit_code))
     except KeyboardInterrupt:
         sys.exit(128 + 2)
+
+
+def _place(coordinator: str | None, state_dir: Path | None) -> "Place":
+    from coordinator.ops.connecting import Place
+
+    return Place(coordinator=coordinator, state_dir=state_dir)
 
 
 def _not_installed(what: str, error: ImportError) -> OncewardError:

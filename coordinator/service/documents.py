@@ -5,14 +5,14 @@ that raises ValueError for a version that it does not know, for a body that mean
 backwards from ``base``, the same participant's positions in the last completed checkpoint. Other kinds are kept unread.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Self, TypeAlias
 
 from coordinator.errors import ConfigurationError
-from coordinator.protocol.events import Acknowledge
+from coordinator.protocol.events import Acknowledge, Amend, Event
 from coordinator.protocol.state import JobState
-from coordinator.protocol.values import Document
+from coordinator.protocol.values import Committable, Document, ParticipantName
 
 __all__ = ["DOCUMENT_CHECKERS", "Checkers", "DocumentChecker"]
 
@@ -41,18 +41,24 @@ class Checkers:
                 ) from error
         return cls(checkers)
 
-    def problem(self, state: JobState, event: Acknowledge) -> str | None:
-        """Why an acknowledgement of the pending checkpoint must be refused; None when nothing speaks against it.
+    def problem(self, state: JobState, event: Event) -> str | None:
+        """Why documents must be refused; None when nothing speaks against them, or the protocol refuses them anyway."""
+        match event:
+            case Acknowledge():
+                return self._acknowledged(state, event)
+            case Amend():
+                return self._committables(event.committables, event.participant)
+            case _:
+                return None
 
-        Acknowledgements of other checkpoints or generations are left to the protocol: it refuses them anyway.
-        """
+    def _acknowledged(self, state: JobState, event: Acknowledge) -> str | None:
         durable = state.durable
         if (
             durable.driver is None
             or durable.generation != event.generation
-            or state.pending is None
-            or state.pending.id != event.checkpoint
-            or state.pending.base != event.base
+            or durable.pending is None
+            or durable.pending.id != event.checkpoint
+            or durable.pending.base != event.base
         ):
             return None
         if event.snapshot.positions is not None:
@@ -60,10 +66,13 @@ class Checkers:
             problem = self._check(event.snapshot.positions, before.positions if before is not None else None)
             if problem is not None:
                 return f"positions of {event.participant}: {problem}"
-        for committable in event.snapshot.committables:
+        return self._committables(event.snapshot.committables, event.participant)
+
+    def _committables(self, committables: Iterable[Committable], participant: ParticipantName) -> str | None:
+        for committable in committables:
             problem = self._check(committable.document, None)
             if problem is not None:
-                return f"slot {committable.slot} of {event.participant}: {problem}"
+                return f"slot {committable.slot} of {participant}: {problem}"
         return None
 
     def _check(self, document: Document, base: Document | None) -> str | None:

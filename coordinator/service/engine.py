@@ -1,30 +1,36 @@
 """Runs the protocol core for all jobs: event in, facts on disk, answer out. Blind to gRPC and to asyncio."""
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
 from coordinator.errors import StoreError
 from coordinator.killpoints import KillPoint, kill_point
-from coordinator.protocol.answers import Answer, Instruction, Verdict
+from coordinator.protocol.answers import Answer, Instruction, Note, Verdict
 from coordinator.protocol.core import step, wanted
 from coordinator.protocol.deadlines import next_deadline
-from coordinator.protocol.events import Acknowledge, Event, OpenJob, Tick
+from coordinator.protocol.durable import Durable
+from coordinator.protocol.events import Event, OpenJob, Tick
 from coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointCompleted,
     CheckpointSettled,
     CheckpointTriggered,
     Fact,
+    GenerationEnded,
     GenerationGranted,
-    JobClosed,
     JobHalted,
 )
-from coordinator.protocol.state import Durable, JobState, restart
-from coordinator.protocol.values import Generation, JobName
+from coordinator.protocol.state import JobState, restart
+from coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION, Generation, JobName
+from coordinator.service.budget import Budget
+from coordinator.service.deadlines import Deadlines
 from coordinator.service.documents import Checkers
+from coordinator.service.housekeeping import Housekeeping
 from coordinator.service.story import tell
+from coordinator.store.records import HistoryRecord
 from coordinator.store.store import Store
 
 __all__ = ["Engine", "UnknownJobError"]
@@ -38,14 +44,14 @@ _KILL_POINTS: dict[type[Fact], tuple[KillPoint, KillPoint]] = {
     CheckpointAborted: (KillPoint.COORDINATOR_BEFORE_ABORT, KillPoint.COORDINATOR_AFTER_ABORT),
     CheckpointSettled: (KillPoint.COORDINATOR_BEFORE_SETTLED, KillPoint.COORDINATOR_AFTER_SETTLED),
     JobHalted: (KillPoint.COORDINATOR_BEFORE_SETTLED, KillPoint.COORDINATOR_AFTER_SETTLED),
-    JobClosed: (KillPoint.COORDINATOR_BEFORE_CLOSE, KillPoint.COORDINATOR_AFTER_CLOSE),
+    GenerationEnded: (KillPoint.COORDINATOR_BEFORE_CLOSE, KillPoint.COORDINATOR_AFTER_CLOSE),
 }
 
 T = TypeVar("T")
 
 
 class UnknownJobError(LookupError):
-    """No such job in this coordinator's store. The state is unchanged."""
+    """No such job, checkpoint or request in this coordinator's store. The state is unchanged."""
 
 
 class Engine:
@@ -75,45 +81,93 @@ class Engine:
         self.clock = clock
         self.failure: StoreError | None = None
         """The store failed: nothing is answered any more, because nothing in memory can be trusted."""
+        self._budget = Budget()
+        self._housekeeping = Housekeeping()
+        self._deadlines = Deadlines()
         self._states = {durable.job: restart(durable, clock()) for durable in store.load_jobs()}
-        self._deadlines: dict[JobName, float] = {}
         for job, state in self._states.items():
-            self._note_deadline(job, state)
+            self._deadlines.note(job, next_deadline(state))
 
     @property
     def store_id(self) -> str:
         return self._store.store_id
 
-    def handle(self, job: JobName, event: Event) -> Answer:
-        """Apply one event. Raises UnknownJobError; raises StoreError once the store has failed."""
+    def handle(self, job: JobName, event: Event, *, size: int = 0) -> Answer:
+        """Apply one event. Raises UnknownJobError; raises StoreError once the store has failed.
+
+        :param size: bytes that the event took on the wire.
+        """
         self._require_store()
         state = self._states.get(job)
         if state is None:
             if not isinstance(event, OpenJob):
-                raise UnknownJobError(f"job {job} is unknown to this coordinator (store {self.store_id})")
+                raise self._unknown(job)
             state = JobState(durable=Durable(job=job, store_id=self.store_id))
-        if isinstance(event, Acknowledge):
-            problem = self._checkers.problem(state, event)
-            if problem is not None:
-                return Answer(verdict=Verdict.INVALID, detail=problem)
+        problem = self._checkers.problem(state, event) or self._budget.problem(state, event, size)
+        if problem is not None:
+            return self.refuse(job, event, Answer(verdict=Verdict.INVALID, detail=problem))
         after, ready = step(state, event)
         if ready.facts:
-            self._persist(job, ready.facts, after.durable.generation)
+            self._persist(after.durable, ready.facts)
         if ready.facts or job in self._states:  # a refused new job leaves no trace
             self._states[job] = after
-            self._note_deadline(job, after)
+            self._deadlines.note(job, next_deadline(after))
+            if ready.note is not None:
+                self._housekeeping.refused(job, ready.note, self.clock())
             self._changed(job)
         return ready.answer
 
-    def tick(self) -> None:
-        """Let time act on every job that is due."""
-        now = self.clock()
-        for job in [job for job, deadline in self._deadlines.items() if deadline <= now]:
+    def refuse(self, job: JobName, event: Event, answer: Answer) -> Answer:
+        """Answer for the protocol what it cannot know; visible in the history."""
+        note = Note(
+            what=type(event).__name__,
+            verdict=answer.verdict,
+            generation=getattr(event, "generation", NO_GENERATION),
+            checkpoint=getattr(event, "checkpoint", NO_CHECKPOINT),
+            participant=getattr(event, "participant", ""),
+            detail=answer.detail,
+        )
+        self._housekeeping.refused(job, note, self.clock())
+        self._changed(job)
+        return answer
+
+    def tick(self, most: int | None = None) -> int:
+        """Let time act on the jobs that are due, the longest first; returns how many these were.
+
+        :param most: at most so many, so that calls are answered in between.
+        """
+        now, due = self.clock(), list[JobName]()
+        while (most is None or len(due) < most) and (job := self._deadlines.pop(now)) is not None:
+            due.append(job)
+        for job in due:
             self.handle(job, Tick(now=now))
+        return len(due)
+
+    def tidy(self, now: float = math.inf) -> bool:
+        """Do for one job what nobody waits for: refused calls go to the history, and what retention does not keep goes.
+
+        :param now: only if that is due by then. Returns False when there was nothing to do.
+        """
+        self._require_store()
+        chores = self._housekeeping.take(now)
+        if chores is None:
+            return False
+        self._note(chores.job, chores.refused)
+        if chores.prune:
+            retained = self._states[chores.job].durable.settings.num_retained
+            self._using(lambda: self._store.prune(chores.job, retained))
+        return True
+
+    def history(self, job: JobName, limit: int) -> list[HistoryRecord]:
+        """What happened to a job, newest first, the refused calls of this moment included. Raises StoreError."""
+        self._require_store()
+        self._note(job, self._housekeeping.take_refused(job))
+        return self.read(lambda store: store.history(job, limit))
 
     def next_deadline(self) -> float | None:
-        """When :meth:`tick` is due, on the monotonic clock."""
-        return min(self._deadlines.values(), default=None)
+        """When :meth:`tick` or :meth:`tidy` is due, on the monotonic clock."""
+        due = (self._deadlines.first(), self._housekeeping.due)
+        return min((deadline for deadline in due if deadline is not None), default=None)
 
     def wanted(self, job: JobName, generation: Generation) -> tuple[Instruction, ...] | None:
         """What the driver of ``generation`` is wanted to do; None when it is fenced."""
@@ -127,30 +181,39 @@ class Engine:
         try:
             return self._states[job]
         except KeyError:
-            raise UnknownJobError(f"job {job} is unknown to this coordinator (store {self.store_id})") from None
+            raise self._unknown(job) from None
+
+    def jobs(self) -> list[JobName]:
+        """By name."""
+        return sorted(self._states)
 
     def read(self, query: Callable[[Store], T]) -> T:
         """Ask the store for a listing. Raises StoreError."""
         self._require_store()
-        try:
-            return query(self._store)
-        except StoreError as error:
-            self._fail(error)
-            raise
+        return self._using(lambda: query(self._store))
 
-    def _persist(self, job: JobName, facts: Sequence[Fact], generation: Generation) -> None:
+    def _note(self, job: JobName, refused: Sequence[tuple[Note, int]]) -> None:
+        if refused:
+            self._using(lambda: self._store.note(job, refused, at=self._wall()))
+
+    def _persist(self, durable: Durable, facts: Sequence[Fact]) -> None:
         points = [_KILL_POINTS[type(fact)] for fact in facts if type(fact) in _KILL_POINTS]
         for before, _ in points:
             kill_point(before)
-        try:
-            self._store.apply(job, facts, at=self._wall())
-        except StoreError as error:
-            self._fail(error)
-            raise
+        self._using(lambda: self._store.apply(durable, facts, at=self._wall()))
         for _, after in points:
             kill_point(after)
         for fact in facts:
-            tell(job, generation, fact)
+            tell(durable.job, durable.generation, fact)
+        if any(isinstance(fact, CheckpointCompleted) for fact in facts):
+            self._housekeeping.completed(durable.job, self.clock())
+
+    def _using(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except StoreError as error:
+            self._fail(error)
+            raise
 
     def _require_store(self) -> None:
         if self.failure is not None:
@@ -164,9 +227,5 @@ class Engine:
             for job in self._states:
                 self._changed(job)
 
-    def _note_deadline(self, job: JobName, state: JobState) -> None:
-        deadline = next_deadline(state)
-        if deadline is None:
-            self._deadlines.pop(job, None)
-        else:
-            self._deadlines[job] = deadline
+    def _unknown(self, job: JobName) -> UnknownJobError:
+        return UnknownJobError(f"job {job} is unknown to this coordinator (store {self.store_id})")

@@ -1,128 +1,160 @@
 """The operators' service: listings and requests of people."""
 
-from datetime import datetime
-
 import grpc
 
-from coordinator.protocol.values import NO_CHECKPOINT, JobName
+from coordinator.protocol.answers import Answer, Verdict
+from coordinator.protocol.events import Event, RequestRestore
+from coordinator.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName
 from coordinator.service.engine import Engine, UnknownJobError
 from coordinator.service.methods import Function, service_handler
+from coordinator.service.summaries import (
+    checkpoint_details,
+    checkpoint_summary,
+    generation_summary,
+    history_entry,
+    job_summary,
+)
 from coordinator.service.watchers import Watchers
-from coordinator.store.records import CheckpointRecord, CheckpointState, JobRecord
 from coordinator.v1 import operators_pb2 as pb
+from coordinator.v1 import participants_pb2
 from coordinator.wire import requests
 from coordinator.wire.answers import answer_to_wire
-from coordinator.wire.enums import ABORT_REASON, JOB_STATUS
-from coordinator.wire.limits import MAX_LISTED
-from coordinator.wire.malformed import MalformedError, as_checkpoint, as_job
-from coordinator.wire.values import participant_to_wire, settings_to_wire, settlement_to_wire, snapshot_to_wire
+from coordinator.wire.malformed import MalformedError, as_checkpoint, as_job, as_text, as_token
+from coordinator.wire.people import request_to_wire
+from coordinator.wire.values import participant_to_wire, settings_to_wire
 
 __all__ = ["operator_service"]
-
-_LISTED = 20
 
 
 def operator_service(engine: Engine, watchers: Watchers) -> grpc.GenericRpcHandler:
     """Everything that a person's tool can call."""
-
-    def known(job: str) -> JobName:
-        name = as_job(job)
-        engine.state(name)
-        return name
-
-    def list_jobs(_request: pb.ListJobsRequest) -> pb.ListJobsResponse:
-        records = engine.read(lambda store: store.jobs())
-        return pb.ListJobsResponse(jobs=[_job(record) for record in records], store_id=engine.store_id)
-
-    def describe_job(request: pb.DescribeJobRequest) -> pb.DescribeJobResponse:
-        job = known(request.job)
-        durable = engine.state(job).durable
-        record = next(record for record in engine.read(lambda store: store.jobs()) if record.job == job)
-        return pb.DescribeJobResponse(
-            summary=_job(record),
-            participants=[participant_to_wire(participant) for participant in durable.participants],
-            settings=settings_to_wire(durable.settings),
-            connected=watchers.connected(job),
-        )
-
-    def list_checkpoints(request: pb.ListCheckpointsRequest) -> pb.ListCheckpointsResponse:
-        if not 0 <= request.limit <= MAX_LISTED:
-            raise MalformedError(f"limit: {request.limit} is not within 1 and {MAX_LISTED}")
-        job = known(request.job)
-        records = engine.read(lambda store: store.checkpoints(job, request.limit or _LISTED))
-        return pb.ListCheckpointsResponse(checkpoints=[_checkpoint(record) for record in records])
-
-    def describe_checkpoint(request: pb.DescribeCheckpointRequest) -> pb.DescribeCheckpointResponse:
-        job, checkpoint = known(request.job), as_checkpoint(request.checkpoint)
-        details = engine.read(lambda store: store.checkpoint(job, checkpoint))
-        if details is None:
-            raise UnknownJobError(f"job {job} has no stored checkpoint {checkpoint}")
-        return pb.DescribeCheckpointResponse(
-            summary=_checkpoint(details.record),
-            snapshots={name: snapshot_to_wire(snapshot) for name, snapshot in details.snapshots.items()},
-            settlements=[
-                pb.RecordedSettlement(
-                    participant=recorded.participant,
-                    settlement=settlement_to_wire(recorded.settlement),
-                    recorded_at_ms=_milliseconds(recorded.recorded_at),
-                )
-                for recorded in details.settlements
-            ],
-        )
-
-    def stop_job(request: pb.StopJobRequest) -> pb.StopJobResponse:
-        answer = engine.handle(as_job(request.job), requests.stop_job(request, engine.clock()))
-        return pb.StopJobResponse(answer=answer_to_wire(answer))
-
+    listings = _Listings(engine, watchers)
+    wishes = _Wishes(engine)
     functions: dict[str, Function] = {
-        "list_jobs": list_jobs,
-        "describe_job": describe_job,
-        "list_checkpoints": list_checkpoints,
-        "describe_checkpoint": describe_checkpoint,
-        "stop_job": stop_job,
+        "list_jobs": listings.list_jobs,
+        "describe_job": listings.describe_job,
+        "list_checkpoints": listings.list_checkpoints,
+        "describe_checkpoint": listings.describe_checkpoint,
+        "list_generations": listings.list_generations,
+        "list_history": listings.list_history,
+        "describe_request": listings.describe_request,
+        "trigger_checkpoint": wishes.trigger_checkpoint,
+        "stop_job": wishes.stop_job,
+        "cancel_job": wishes.cancel_job,
+        "restore_job": wishes.restore_job,
+        "delete_savepoint": wishes.delete_savepoint,
     }
     return service_handler(pb.DESCRIPTOR.services_by_name["OperatorService"], functions, {})
 
 
-def _job(record: JobRecord) -> pb.JobSummary:
-    return pb.JobSummary(
-        job=record.job,
-        status=JOB_STATUS.to_wire(record.status),  # type: ignore[arg-type]
-        status_detail=record.status_detail,
-        generation=record.generation,
-        last_checkpoint=record.last_id,
-        last_completed=record.completed or NO_CHECKPOINT,
-        last_completed_at_ms=_milliseconds(record.completed_at),
-        settled=record.settled,
-        stop_requested=record.stop_requested,
-    )
+class _Listings:
+    """Changes nothing."""
+
+    def __init__(self, engine: Engine, watchers: Watchers) -> None:
+        self._engine = engine
+        self._watchers = watchers
+
+    def list_jobs(self, _request: pb.ListJobsRequest) -> pb.ListJobsResponse:
+        return pb.ListJobsResponse(jobs=self._summaries(self._engine.jobs()), store_id=self._engine.store_id)
+
+    def describe_job(self, request: pb.DescribeJobRequest) -> pb.DescribeJobResponse:
+        job = self._known(request.job)
+        durable = self._engine.state(job).durable
+        return pb.DescribeJobResponse(
+            summary=self._summaries([job])[0],
+            participants=[participant_to_wire(participant) for participant in durable.participants],
+            settings=settings_to_wire(durable.settings),
+            connected=self._watchers.connected(job),
+        )
+
+    def list_checkpoints(self, request: pb.ListCheckpointsRequest) -> pb.ListCheckpointsResponse:
+        limit, job = requests.limit(request.limit), self._known(request.job)
+        records = self._engine.read(lambda store: store.checkpoints(job, limit))
+        return pb.ListCheckpointsResponse(checkpoints=[checkpoint_summary(record) for record in records])
+
+    def describe_checkpoint(self, request: pb.DescribeCheckpointRequest) -> pb.DescribeCheckpointResponse:
+        job, checkpoint = self._known(request.job), as_checkpoint(request.checkpoint)
+        details = self._engine.read(lambda store: store.checkpoint(job, checkpoint))
+        if details is None:
+            raise UnknownJobError(f"job {job} has no stored checkpoint {checkpoint}")
+        return checkpoint_details(details)
+
+    def list_generations(self, request: pb.ListGenerationsRequest) -> pb.ListGenerationsResponse:
+        limit, job = requests.limit(request.limit), self._known(request.job)
+        records = self._engine.read(lambda store: store.generations(job, limit))
+        return pb.ListGenerationsResponse(generations=[generation_summary(record) for record in records])
+
+    def list_history(self, request: pb.ListHistoryRequest) -> pb.ListHistoryResponse:
+        limit, job = requests.limit(request.limit), self._known(request.job)
+        records = self._engine.history(job, limit)
+        return pb.ListHistoryResponse(entries=[history_entry(record) for record in records])
+
+    def describe_request(self, request: pb.DescribeRequestRequest) -> pb.DescribeRequestResponse:
+        job, token = self._known(request.job), as_token(request.request, "request")
+        for known in self._engine.state(job).durable.requests:
+            if known.id == token:
+                return pb.DescribeRequestResponse(request=request_to_wire(known))
+        raise UnknownJobError(f"job {job} remembers no request {token}; only its last ones are kept")
+
+    def _known(self, job: str) -> JobName:
+        name = as_job(job)
+        self._engine.state(name)
+        return name
+
+    def _summaries(self, jobs: list[JobName]) -> list[pb.JobSummary]:
+        completed_at = {record.job: record.completed_at for record in self._engine.read(lambda store: store.jobs())}
+        return [job_summary(self._engine.state(job).durable, completed_at.get(job)) for job in jobs]
 
 
-_STATES = {
-    CheckpointState.TRIGGERED: pb.CHECKPOINT_STATE_TRIGGERED,
-    CheckpointState.COMPLETED: pb.CHECKPOINT_STATE_COMPLETED,
-    CheckpointState.SETTLED: pb.CHECKPOINT_STATE_SETTLED,
-    CheckpointState.ABORTED: pb.CHECKPOINT_STATE_ABORTED,
-}
+class _Wishes:
+    """Each an event for the core."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def trigger_checkpoint(self, request: pb.TriggerCheckpointRequest) -> pb.TriggerCheckpointResponse:
+        event = requests.request_checkpoint(request, self._engine.clock())
+        answer = self._engine.handle(as_job(request.job), event)
+        known = request_to_wire(answer.request) if answer.request is not None else None
+        return pb.TriggerCheckpointResponse(answer=answer_to_wire(answer), request=known)
+
+    def stop_job(self, request: pb.StopJobRequest) -> pb.StopJobResponse:
+        return pb.StopJobResponse(answer=self._handle(request.job, requests.stop_job(request, self._engine.clock())))
+
+    def cancel_job(self, request: pb.CancelJobRequest) -> pb.CancelJobResponse:
+        answer = self._handle(request.job, requests.cancel_job(request, self._engine.clock()))
+        return pb.CancelJobResponse(answer=answer)
+
+    def restore_job(self, request: pb.RestoreJobRequest) -> pb.RestoreJobResponse:
+        job, checkpoint, reason = (
+            as_job(request.job),
+            as_checkpoint(request.checkpoint),
+            as_text(request.reason, "reason"),
+        )
+        if not reason.strip():
+            raise MalformedError("reason: say who asks and why; it is kept")
+        self._engine.state(job)
+        source = self._completed(job, checkpoint)
+        if isinstance(source, str):
+            return pb.RestoreJobResponse(answer=_refused(source))
+        event = RequestRestore(now=self._engine.clock(), source=source, reason=reason)
+        return pb.RestoreJobResponse(answer=self._handle(job, event))
+
+    def delete_savepoint(self, request: pb.DeleteSavepointRequest) -> pb.DeleteSavepointResponse:
+        job, event = as_job(request.job), requests.delete_savepoint(request, self._engine.clock())
+        self._engine.state(job)
+        details = self._engine.read(lambda store: store.checkpoint(job, event.checkpoint))
+        if details is None or details.record.kind is not CheckpointKind.SAVEPOINT:
+            what = "is not stored" if details is None else "is no savepoint"
+            return pb.DeleteSavepointResponse(answer=_refused(f"checkpoint {event.checkpoint} of job {job} {what}"))
+        return pb.DeleteSavepointResponse(answer=self._handle(job, event))
+
+    def _completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint | str:
+        """The checkpoint, or why there is none to go back to."""
+
+    def _handle(self, job: str, event: Event) -> participants_pb2.Answer:
+        return answer_to_wire(self._engine.handle(as_job(job), event))
 
 
-def _checkpoint(record: CheckpointRecord) -> pb.CheckpointSummary:
-    reason = record.abort_reason
-    return pb.CheckpointSummary(
-        checkpoint=record.id,
-        base=record.base,
-        generation=record.generation,
-        state=_STATES[record.state],
-        abort_reason=ABORT_REASON.to_wire(reason) if reason is not None else None,  # type: ignore[arg-type]
-        detail=record.detail,
-        triggered_at_ms=_milliseconds(record.triggered_at),
-        decided_at_ms=_milliseconds(record.decided_at),
-        settled_at_ms=_milliseconds(record.settled_at),
-        records_read=record.records_read,
-        records_written=record.records_written,
-        committables=record.committables,
-    )
-
-
-def _milliseconds(time: datetime | None) -> int:
-    return round(time.timestamp() * 1000) if time is not None else 0
+def _refused(detail: str) -> participants_pb2.Answer:
+    return answer_to_wire(Answer(verdict=Verdict.REFUSED, detail=detail))

@@ -18,8 +18,8 @@ __all__ = ["participant_service"]
 def participant_service(engine: Engine, watchers: Watchers) -> grpc.GenericRpcHandler:
     """Everything that a driver can call."""
 
-    def handle(job: str, event: Event) -> pb.Answer:
-        return answer_to_wire(engine.handle(as_job(job), event))
+    def handle(job: str, event: Event, size: int = 0) -> pb.Answer:
+        return answer_to_wire(engine.handle(as_job(job), event, size=size))
 
     def open_job(request: pb.OpenJobRequest) -> pb.OpenJobResponse:
         answer: Answer = engine.handle(as_job(request.job), requests.open_job(request, engine.clock()))
@@ -27,13 +27,18 @@ def participant_service(engine: Engine, watchers: Watchers) -> grpc.GenericRpcHa
         return pb.OpenJobResponse(answer=answer_to_wire(answer), grant=grant)
 
     def acknowledge(request: pb.AcknowledgeRequest) -> pb.AcknowledgeResponse:
-        return pb.AcknowledgeResponse(answer=handle(request.job, requests.acknowledge(request, engine.clock())))
+        event = requests.acknowledge(request, engine.clock())
+        return pb.AcknowledgeResponse(answer=handle(request.job, event, request.ByteSize()))
 
     def decline(request: pb.DeclineRequest) -> pb.DeclineResponse:
         return pb.DeclineResponse(answer=handle(request.job, requests.decline(request, engine.clock())))
 
     def settle(request: pb.SettleRequest) -> pb.SettleResponse:
         return pb.SettleResponse(answer=handle(request.job, requests.settle(request, engine.clock())))
+
+    def amend(request: pb.AmendRequest) -> pb.AmendResponse:
+        event = requests.amend(request, engine.clock())
+        return pb.AmendResponse(answer=handle(request.job, event, request.ByteSize()))
 
     def renew(request: pb.RenewRequest) -> pb.RenewResponse:
         return pb.RenewResponse(answer=handle(request.job, requests.renew(request, engine.clock())))
@@ -49,6 +54,7 @@ def participant_service(engine: Engine, watchers: Watchers) -> grpc.GenericRpcHa
         "acknowledge": acknowledge,
         "decline": decline,
         "settle": settle,
+        "amend": amend,
         "renew": renew,
         "close_job": close_job,
     }

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -75,6 +76,7 @@ class CoordinatorServer:
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
         self._ticker: asyncio.Task[None] | None = None
+        self._waits_until = math.inf
 
     async def start(self, *targets: str) -> list[int]:
         """Listen on gRPC targets such as ``127.0.0.1:7878`` or ``unix:/path``; returns their ports (1 for a socket).
@@ -109,6 +111,9 @@ class CoordinatorServer:
         await self._health.enter_graceful_shutdown()
         self._watchers.stop()
         await self._server.stop(grace)
+        with contextlib.suppress(StoreError):  # the history can do without
+            while self.engine.tidy():
+                pass
 
     def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(
@@ -132,17 +137,24 @@ class CoordinatorServer:
 
     def _changed(self, job: JobName) -> None:
         self._watchers.wake(job)
-        self._due.set()
+        if self._deadline() < self._waits_until:
+            self._due.set()
+
+    def _deadline(self) -> float:
+        deadline = self.engine.next_deadline()
+        return math.inf if deadline is None else deadline
 
     async def _tick(self) -> None:
         """Let time act when it is due, and not more often."""
         while self.engine.failure is None:
+            with contextlib.suppress(StoreError):  # kept in engine.failure, which ends the process
+                # one job at a time, so that calls are answered in between
+                while any((self.engine.tick(1), self.engine.tidy(self.engine.clock()))):
+                    await asyncio.sleep(0)
             self._due.clear()
-            deadline = self.engine.next_deadline()
-            wait = None if deadline is None else max(deadline - self.engine.clock(), _SOONEST_TICK_S)
+            self._waits_until = self._deadline()
+            wait = max(self._waits_until - self.engine.clock(), _SOONEST_TICK_S)
             # not wait_for: before Python 3.12 it swallows a cancellation that meets the event, and stopping would hang
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
+                async with asyncio.timeout(wait if math.isfinite(wait) else None):
                     await self._due.wait()
-            with contextlib.suppress(StoreError):  # kept in engine.failure, which ends the process
-                self.engine.tick()

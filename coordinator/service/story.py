@@ -5,17 +5,26 @@ from typing import assert_never
 
 from coordinator.protocol.facts import (
     CheckpointAborted,
+    CheckpointAmended,
     CheckpointCompleted,
+    CheckpointRestored,
     CheckpointSettled,
     CheckpointTriggered,
     CheckpointUnchanged,
+    EndingRequested,
     Fact,
+    GenerationEnded,
+    GenerationFailed,
     GenerationGranted,
-    JobClosed,
     JobHalted,
-    StopRequested,
+    LossRecorded,
+    RequestEnded,
+    RequestQueued,
+    RestoreRequested,
+    SavepointReleased,
+    StatusChanged,
 )
-from coordinator.protocol.values import Generation, JobName
+from coordinator.protocol.values import CheckpointKind, Generation, JobName
 
 __all__ = ["tell"]
 
@@ -35,30 +44,84 @@ def _fields(fact: Fact) -> tuple[int, dict[str, object]]:
         case GenerationGranted():
             names = ",".join(participant.name for participant in fact.participants)
             return logging.INFO, {"event": "granted", "participants": names}
+        case GenerationFailed():
+            return logging.WARNING, {"event": "failed", "reason": fact.reason}
+        case GenerationEnded():
+            return logging.INFO, {"event": "ended", "detail": fact.detail}
+        case StatusChanged():
+            return logging.INFO, {"event": "status", "status": fact.status.value, "because": fact.transition.value}
+        case JobHalted():
+            return logging.ERROR, {"checkpoint": fact.checkpoint, "event": "halted", "reason": fact.reason}
+        case LossRecorded():
+            slots = ",".join(str(settlement.slot) for settlement in fact.settlements)
+            said = {"checkpoint": fact.checkpoint, "event": "lost", "participant": fact.participant}
+            return logging.ERROR, {**said, "slots": slots}
+        case RequestQueued():
+            request = fact.request
+            return logging.INFO, {"event": "requested", "kind": request.kind.value, "stop": request.stop}
+        case RequestEnded():
+            state, detail = fact.request.state.value, fact.request.detail
+            said = {"event": "request_ended", "state": state, "checkpoint": fact.request.checkpoint}
+            return logging.INFO, {**said, "detail": detail} if detail else said
+        case EndingRequested():
+            return logging.INFO, {"event": "ending_requested", "ending": fact.ending.value}
+        case RestoreRequested():
+            said = {"event": "restore_requested", "source": fact.source.id}
+            return logging.WARNING, {**said, "reason": fact.reason}
+        case (
+            CheckpointTriggered()
+            | CheckpointCompleted()
+            | CheckpointAborted()
+            | CheckpointUnchanged()
+            | CheckpointSettled()
+            | CheckpointAmended()
+            | CheckpointRestored()
+            | SavepointReleased()
+        ):
+            level, event, said = _of_checkpoint(fact)
+            return level, {"checkpoint": fact.checkpoint, "event": event, **said}
+        case _:
+            assert_never(fact)
+
+
+def _of_checkpoint(
+    fact: CheckpointTriggered
+    | CheckpointCompleted
+    | CheckpointAborted
+    | CheckpointUnchanged
+    | CheckpointSettled
+    | CheckpointAmended
+    | CheckpointRestored
+    | SavepointReleased,
+) -> tuple[int, str, dict[str, object]]:
+    match fact:
         case CheckpointTriggered():
-            return logging.DEBUG, {"checkpoint": fact.checkpoint, "event": "triggered", "base": fact.base}
+            said: dict[str, object] = {"base": fact.base}
+            if fact.kind is not CheckpointKind.CHECKPOINT:
+                said["kind"] = fact.kind.value
+            return logging.DEBUG, "triggered", said
         case CheckpointCompleted():
             parts = fact.snapshots.values()
-            return logging.INFO, {
-                "checkpoint": fact.checkpoint,
-                "event": "completed",
+            said = {
                 "records": sum(part.records for part in parts if part.positions is None),
                 "committables": sum(len(part.committables) for part in parts),
                 "settled": fact.settled,
             }
+            return logging.INFO, "completed", said
         case CheckpointAborted():
-            said = {"checkpoint": fact.checkpoint, "event": "aborted", "reason": fact.reason.value}
-            return logging.WARNING, {**said, "detail": fact.detail}
+            return logging.WARNING, "aborted", {"reason": fact.reason.value, "detail": fact.detail}
         case CheckpointUnchanged():
-            return logging.DEBUG, {"checkpoint": fact.checkpoint, "event": "unchanged"}
+            return logging.DEBUG, "unchanged", {}
         case CheckpointSettled():
-            return logging.INFO, {"checkpoint": fact.checkpoint, "event": "settled"}
-        case JobHalted():
-            return logging.ERROR, {"checkpoint": fact.checkpoint, "event": "halted", "reason": fact.reason}
-        case StopRequested():
-            return logging.INFO, {"event": "stop_requested"}
-        case JobClosed():
-            return logging.INFO, {"event": "closed", "status": fact.status.value, "detail": fact.detail}
+            return logging.INFO, "settled", {}
+        case CheckpointAmended():
+            said = {"participant": fact.participant, "amendment": fact.amendment, "slots": len(fact.slots)}
+            return logging.WARNING, "amended", said
+        case CheckpointRestored():
+            said = {"source": fact.source, "former": fact.former, "reason": fact.reason}
+            return logging.WARNING, "restored", said
+        case SavepointReleased():
+            return logging.INFO, "released", {}
         case _:
             assert_never(fact)
 

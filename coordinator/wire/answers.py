@@ -16,6 +16,7 @@ from coordinator.protocol.answers import (
     Stop,
     Trigger,
 )
+from coordinator.protocol.requests import Request
 from coordinator.v1 import participants_pb2 as pb
 from coordinator.wire.enums import ABORT_REASON, DECISION, VERDICT
 from coordinator.wire.limits import MAX_TEXT
@@ -56,13 +57,14 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
     )
 
 
-def answer_from_wire(message: pb.Answer, grant: Grant | None = None) -> Answer:
+def answer_from_wire(message: pb.Answer, *, grant: Grant | None = None, request: Request | None = None) -> Answer:
     return Answer(
         verdict=VERDICT.from_wire(message.verdict),
         detail=message.detail,
         decision=DECISION.from_wire(message.decision) if message.HasField("decision") else None,
         retry_after=_seconds(message.retry_after_us),
         grant=grant,
+        request=request,
     )
 
 

@@ -27,13 +27,13 @@ def document_from_wire(message: pb.Document) -> Document:
 
 def body_to_text(body: JsonObject) -> str:
     """Raises ValueError or TypeError for what JSON cannot say."""
-    return json.dumps(body, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(body)
 
 
 def body_from_text(text: str) -> JsonObject:
     """Raises MalformedError for anything but one finite, unambiguous, not too deep JSON object."""
     try:
-        body = json.loads(text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_unambiguous)
+        body = _DECODER.decode(text)
     except RecursionError:
         raise _too_deep() from None
     except MalformedError:
@@ -42,7 +42,8 @@ def body_from_text(text: str) -> JsonObject:
         raise MalformedError(f"body: not JSON: {error}") from None
     if not isinstance(body, dict):
         raise MalformedError("body: a document is a JSON object")
-    _check_depth(body)
+    if text.count("{") + text.count("[") > MAX_DEPTH:  # else it cannot be deeper than that
+        _check_depth(body)
     return body
 
 
@@ -80,3 +81,8 @@ def _check_depth(body: Any) -> None:
 
 def _too_deep() -> MalformedError:
     return MalformedError(f"body: more than {MAX_DEPTH} levels deep")
+
+
+# Made once: a sink of ten thousand slots has ten thousand documents.
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_unambiguous)

@@ -1,6 +1,7 @@
 """What a malformed message is refused with, and the checks of single values."""
 
 import re
+from functools import lru_cache
 
 from coordinator.protocol.values import MAX_ID, CheckpointId, Generation, JobName, Name, ParticipantName
 from coordinator.wire.limits import MAX_TEXT, MAX_TOKEN
@@ -39,6 +40,7 @@ def as_participant(text: str) -> ParticipantName:
         raise MalformedError(f"participant: {_short(error)}") from None
 
 
+@lru_cache(maxsize=256)  # the same few, many times
 def as_kind(text: str) -> str:
     try:
         return str(Name(text))

@@ -10,22 +10,49 @@ from hypothesis import strategies as st
 from coordinator.protocol.answers import (
     Abort,
     Answer,
+    Cancel,
     Complete,
     Decision,
     Fail,
+    Grant,
     Halt,
     Instruction,
+    Replay,
     Stop,
     Trigger,
     Verdict,
 )
 from coordinator.protocol.facts import AbortReason
+from coordinator.protocol.requests import Request, RequestState
 from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import CheckpointId, Committable, Document, Snapshot
+from coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    Committable,
+    CompletedCheckpoint,
+    Document,
+    Generation,
+    OnLost,
+    Participant,
+    ParticipantName,
+    RequestId,
+    Role,
+    Snapshot,
+)
+from coordinator.v1 import operators_pb2, participants_pb2
 from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.answers import answer_from_wire, answer_to_wire, instruction_from_wire, instruction_to_wire
+from coordinator.wire.answers import (
+    answer_from_wire,
+    answer_to_wire,
+    grant_from_wire,
+    grant_to_wire,
+    instruction_from_wire,
+    instruction_to_wire,
+)
 from coordinator.wire.documents import body_from_text, body_to_text
+from coordinator.wire.limits import MAX_DEPTH
 from coordinator.wire.malformed import MalformedError
+from coordinator.wire.people import request_from_wire, request_to_wire
 from coordinator.wire.values import settings_from_wire, settings_to_wire, snapshot_from_wire, snapshot_to_wire
 
 json_values = st.recursive(
@@ -45,9 +72,13 @@ snapshots = st.builds(
     unchanged=st.booleans(),
 )
 ids = st.integers(1, 2**53 - 1).map(CheckpointId)
+names = st.sampled_from([ParticipantName(name) for name in ("source", "sink", "sink-2")])
+slots = st.frozensets(counts, min_size=1, max_size=4)
 instructions = st.one_of(
-    st.builds(Trigger, checkpoint=ids, base=ids),
-    st.builds(Complete, checkpoint=ids),
+    st.builds(Trigger, checkpoint=ids, base=ids, at_once=st.booleans()),
+    st.builds(Complete, checkpoint=ids, amendment=counts),
+    st.builds(Replay, checkpoint=ids, participant=names, slots=slots, amendment=counts),
+    st.builds(Cancel),
     st.builds(Abort, checkpoint=ids, reason=st.sampled_from(AbortReason), detail=st.text(max_size=50)),
     st.builds(Stop),
     st.builds(Fail, reason=st.text(max_size=50)),
@@ -81,9 +112,79 @@ def test_answers_come_out_as_they_went_in(answer: Answer) -> None:
     assert (decoded.verdict, decoded.detail, decoded.decision) == (answer.verdict, answer.detail, answer.decision)
 
 
-def test_settings_come_out_as_they_went_in() -> None:
-    settings = CheckpointSettings(interval="1500us", timeout="7min", num_retained=3, tolerable_failed_checkpoints=2)
+@pytest.mark.parametrize("interval", ["1500us", 0, None])
+def test_settings_come_out_as_they_went_in(interval: str | int | None) -> None:
+    settings = CheckpointSettings(interval=interval, timeout="7min", num_retained=3, tolerable_failed_checkpoints=2)
     assert settings_from_wire(settings_to_wire(settings)) == settings
+
+
+participants = st.builds(
+    Participant, name=names, role=st.sampled_from(Role), kind=st.just("test"), on_lost=st.sampled_from(OnLost)
+)
+completed = st.builds(
+    CompletedCheckpoint,
+    id=ids,
+    base=ids,
+    generation=ids.map(Generation),
+    snapshots=st.dictionaries(names, snapshots, max_size=2),
+    settled=st.booleans(),
+    kind=st.sampled_from(CheckpointKind),
+    amendment=counts,
+)
+
+
+@given(
+    st.builds(
+        Grant,
+        store_id=st.just("s"),
+        generation=ids.map(Generation),
+        completed=st.none() | completed,
+        lost=st.dictionaries(names, slots, max_size=2),
+        former_participants=st.lists(participants, max_size=3).map(tuple),
+        lease=st.just(2.5),
+    )
+)
+def test_grants_come_out_as_they_went_in(grant: Grant) -> None:
+    assert grant_from_wire(pb.Grant.FromString(grant_to_wire(grant).SerializeToString())) == grant
+
+
+@given(
+    st.builds(
+        Request,
+        id=st.just(RequestId("r")),
+        kind=st.sampled_from(CheckpointKind),
+        name=st.text(max_size=20),
+        stop=st.booleans(),
+        state=st.sampled_from(RequestState),
+        checkpoint=ids,
+        detail=st.text(max_size=20),
+    )
+)
+def test_requests_of_people_come_out_as_they_went_in(request: Request) -> None:
+    assert request_from_wire(request_to_wire(request)) == request
+
+
+def test_every_enum_of_the_wire_is_refused_when_it_says_nothing() -> None:
+    """A message that lacks an enum must not pass for one of its members."""
+    enums = {
+        name
+        for file in (participants_pb2, operators_pb2)
+        for name, enum in file.DESCRIPTOR.enum_types_by_name.items()
+        if enum.values_by_number[0].name.endswith("_UNSPECIFIED")
+    }
+    assert enums == {name for file in (participants_pb2, operators_pb2) for name in file.DESCRIPTOR.enum_types_by_name}
+
+
+@pytest.mark.parametrize(("depth", "fine"), [(MAX_DEPTH, True), (MAX_DEPTH + 1, False)])
+def test_depth_is_what_counts_not_the_number_of_brackets(depth: int, fine: bool) -> None:
+    wide = '{"a":' + "[" + ",".join(["{}"] * 1000) + "]" + "}"
+    assert len(body_from_text(wide)["a"]) == 1000
+    deep = '{"a":' * depth + "1" + "}" * depth
+    if fine:
+        assert body_from_text(deep)
+    else:
+        with pytest.raises(MalformedError, match="deep"):
+            body_from_text(deep)
 
 
 @given(bodies)

@@ -1,0 +1,242 @@
+"""What a coordinator tells people, as plain values. Ids are 0, times and durations None, where there is none.
+
+Times are wall clock. Durations are seconds on the coordinator's clock; 0 where a restart has forgotten the beginning.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from coordinator.protocol.answers import Verdict
+from coordinator.protocol.facts import AbortReason
+from coordinator.protocol.requests import Ending, Request
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import CheckpointKind, Participant, ParticipantName, Settlement, Snapshot
+from coordinator.v1 import operators_pb2 as pb
+from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, ENDING, JOB_STATUS, VERDICT
+from coordinator.wire.malformed import MalformedError, as_participant
+from coordinator.wire.people import request_from_wire
+from coordinator.wire.values import participant_from_wire, settings_from_wire, settlement_from_wire, snapshot_from_wire
+
+__all__ = [
+    "CheckpointDescription",
+    "CheckpointState",
+    "CheckpointSummary",
+    "GenerationSummary",
+    "HistoryEntry",
+    "JobDescription",
+    "JobSummary",
+]
+
+
+class CheckpointState(StrEnum):
+    TRIGGERED = "triggered"
+    COMPLETED = "completed"
+    """Decided; its commits are not all proved."""
+    SETTLED = "settled"
+    """Completed, and every commit is proved."""
+    ABORTED = "aborted"
+
+
+_STATES: Mapping[int, CheckpointState] = {
+    pb.CHECKPOINT_STATE_TRIGGERED: CheckpointState.TRIGGERED,
+    pb.CHECKPOINT_STATE_COMPLETED: CheckpointState.COMPLETED,
+    pb.CHECKPOINT_STATE_SETTLED: CheckpointState.SETTLED,
+    pb.CHECKPOINT_STATE_ABORTED: CheckpointState.ABORTED,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSummary:
+    job: str
+    status: JobStatus
+    status_detail: str
+    generation: int
+    last_checkpoint: int
+    last_completed: int
+    last_completed_at: datetime | None
+    settled: bool
+    """True when every commit of the newest completed checkpoint is proved."""
+    ending: Ending | None
+    """What a person asked for, until it is reached."""
+    failures: int
+    """Consecutive failed checkpoints that count, in this generation."""
+    open_requests: tuple[Request, ...]
+    """Oldest first."""
+    unreadable: str
+    """Why the newest completed checkpoint cannot be read; empty when it can."""
+    restore_from: int
+    """The checkpoint with whose positions the next generation begins, as a person ordered."""
+    restore_reason: str
+
+    @classmethod
+    def from_wire(cls, message: pb.JobSummary) -> "JobSummary":
+        return cls(
+            job=message.job,
+            status=JOB_STATUS.from_wire(message.status),
+            status_detail=message.status_detail,
+            generation=message.generation,
+            last_checkpoint=message.last_checkpoint,
+            last_completed=message.last_completed,
+            last_completed_at=_time(message.last_completed_at_ms),
+            settled=message.settled,
+            ending=ENDING.from_wire(message.ending) if message.HasField("ending") else None,
+            failures=message.failures,
+            open_requests=tuple(request_from_wire(request) for request in message.open_requests),
+            unreadable=message.unreadable,
+            restore_from=message.restore_from,
+            restore_reason=message.restore_reason,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDescription:
+    summary: JobSummary
+    participants: tuple[Participant, ...]
+    """Of the latest generation."""
+    settings: CheckpointSettings
+    """Of the latest generation."""
+    connected: bool
+    """True while the driver's instruction stream is there."""
+
+    @classmethod
+    def from_wire(cls, message: pb.DescribeJobResponse) -> "JobDescription":
+        return cls(
+            summary=JobSummary.from_wire(message.summary),
+            participants=tuple(participant_from_wire(one) for one in message.participants),
+            settings=settings_from_wire(message.settings),
+            connected=message.connected,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSummary:
+    checkpoint: int
+    base: int
+    generation: int
+    kind: CheckpointKind
+    name: str
+    """Of a savepoint, for people."""
+    state: CheckpointState
+    abort_reason: AbortReason | None
+    detail: str
+    triggered_at: datetime | None
+    decided_at: datetime | None
+    settled_at: datetime | None
+    waited: float
+    """Since it was due or asked for."""
+    ran: float | None
+    """From the trigger to the last acknowledgement, or to the abort."""
+    decided: float | None
+    """From the last acknowledgement to the decision: waiting for its base to settle."""
+    settled: float | None
+    """From the decision to the last proved commit."""
+    records_read: int
+    records_written: int
+    bytes_read: int
+    bytes_written: int
+    committables: int
+    amendment: int
+    """How often lost committables were replaced by replayed ones."""
+
+    @classmethod
+    def from_wire(cls, message: pb.CheckpointSummary) -> "CheckpointSummary":
+        state = _STATES.get(message.state)
+        if state is None:
+            raise MalformedError(f"CheckpointState: has the unknown number {message.state}")
+        return cls(
+            checkpoint=message.checkpoint,
+            base=message.base,
+            generation=message.generation,
+            kind=CHECKPOINT_KIND.from_wire(message.kind),
+            name=message.name,
+            state=state,
+            abort_reason=ABORT_REASON.from_wire(message.abort_reason) if message.HasField("abort_reason") else None,
+            detail=message.detail,
+            triggered_at=_time(message.triggered_at_ms),
+            decided_at=_time(message.decided_at_ms),
+            settled_at=_time(message.settled_at_ms),
+            waited=message.waited_us / 1e6,
+            ran=message.ran_us / 1e6 if message.HasField("ran_us") else None,
+            decided=message.decided_us / 1e6 if message.HasField("decided_us") else None,
+            settled=message.settled_us / 1e6 if message.HasField("settled_us") else None,
+            records_read=message.records_read,
+            records_written=message.records_written,
+            bytes_read=message.bytes_read,
+            bytes_written=message.bytes_written,
+            committables=message.committables,
+            amendment=message.amendment,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointDescription:
+    summary: CheckpointSummary
+    snapshots: Mapping[ParticipantName, Snapshot]
+    settlements: tuple[tuple[ParticipantName, Settlement], ...]
+    """Outcomes that halted the job, or were replayed."""
+
+    @classmethod
+    def from_wire(cls, message: pb.DescribeCheckpointResponse) -> "CheckpointDescription":
+        return cls(
+            summary=CheckpointSummary.from_wire(message.summary),
+            snapshots={as_participant(name): snapshot_from_wire(one) for name, one in message.snapshots.items()},
+            settlements=tuple(
+                (as_participant(one.participant), settlement_from_wire(one.settlement)) for one in message.settlements
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationSummary:
+    generation: int
+    driver: str
+    granted_at: datetime | None
+    ended_at: datetime | None
+    detail: str
+    """Why it ended or failed."""
+
+    @classmethod
+    def from_wire(cls, message: pb.GenerationSummary) -> "GenerationSummary":
+        return cls(
+            generation=message.generation,
+            driver=message.driver,
+            granted_at=_time(message.granted_at_ms),
+            ended_at=_time(message.ended_at_ms),
+            detail=message.detail,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryEntry:
+    """A durable fact, or a call that was not accepted."""
+
+    at: datetime | None
+    event: str
+    """The name of the fact or of the refused call."""
+    verdict: Verdict | None
+    """For a refused call."""
+    generation: int
+    checkpoint: int
+    participant: str
+    detail: str
+    count: int
+
+    @classmethod
+    def from_wire(cls, message: pb.HistoryEntry) -> "HistoryEntry":
+        return cls(
+            at=_time(message.at_ms),
+            event=message.event,
+            verdict=VERDICT.from_wire(message.verdict) if message.HasField("verdict") else None,
+            generation=message.generation,
+            checkpoint=message.checkpoint,
+            participant=message.participant,
+            detail=message.detail,
+            count=message.count,
+        )
+
+
+def _time(milliseconds: int) -> datetime | None:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None

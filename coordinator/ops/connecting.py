@@ -1,0 +1,87 @@
+"""How a command finds its coordinator, and the job that it is about."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.client.operators import OperatorClient
+from coordinator.errors import ConfigurationError
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import JobName
+from coordinator.service.embedded import EmbeddedCoordinator
+from coordinator.service.places import StateDirectory, state_directory
+from coordinator.store.errors import StoreUnusableError
+
+__all__ = ["Place", "job_name", "operators", "without_driver"]
+
+_POLL_S = 0.1
+_OWNED = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where to ask: an address, or a state directory."""
+
+    coordinator: str | None
+    state_dir: Path | None
+
+
+@contextmanager
+def operators(place: Place) -> Iterator[tuple[OperatorClient, bool]]:
+    """A client of the coordinator at the address given, or of a job's own one, found through its directory.
+
+    A directory that no job uses now is served for the moment, so that history outlives every process; then the second
+    value is True.
+    """
+    with ExitStack() as stack:
+        served = None
+        if place.coordinator is not None and place.state_dir is None:
+            address = place.coordinator
+        else:
+            directory = StateDirectory(state_directory(place.state_dir))
+            served = _served_for_the_moment(directory, stack)
+            address = served or directory.published()
+        yield stack.enter_context(OperatorClient(address)), served is not None
+
+
+def _served_for_the_moment(directory: StateDirectory, stack: ExitStack) -> str | None:
+    """The address of a coordinator that ends with ``stack``; None when there is no store, or its owner is running."""
+    if not directory.has_store:
+        return None
+    try:
+        embedded = EmbeddedCoordinator(directory.path)
+    except StoreUnusableError:
+        return None
+    stack.callback(embedded.close)
+    return embedded.address
+
+
+def without_driver(client: OperatorClient, job: JobName) -> None:
+    """In a directory served for the moment: wait until a driver that was killed counts as gone, at most its lease.
+
+    It cannot come back here, because it would need the directory for itself.
+    """
+    description = client.describe(job)
+    limit = description.settings.seconds("lease") + 5.0
+    if description.summary.status not in _OWNED:
+        return
+    print(
+        f"onceward: the last driver of job {job} left without a word; it counts as gone when its lease of "
+        f"{description.settings.seconds('lease'):g} s has run out. Waiting ...",
+        file=sys.stderr,
+        flush=True,
+    )
+    begun = time.monotonic()
+    while client.job(job).status in _OWNED and time.monotonic() - begun < limit:
+        time.sleep(_POLL_S)
+
+
+def job_name(text: str) -> JobName:
+    """Raises ConfigurationError."""
+    try:
+        return JobName(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{error}. Nothing was changed.") from None

@@ -1,0 +1,69 @@
+"""How commands show what they found: tables for people, JSON for programs."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["as_bytes", "as_seconds", "as_time", "print_json", "print_table", "table"]
+
+_WIDTH_OF_A_PIPE = 400
+
+
+def print_json(values: Any) -> None:
+    """Dataclasses, alone, in lists or by name; times as ISO 8601."""
+    print(json.dumps(_plain(values), default=_text, indent=2))
+
+
+def _plain(values: Any) -> Any:
+    if isinstance(values, list):
+        return [asdict(value) for value in values]
+    if isinstance(values, Mapping):
+        return {name: _plain(value) for name, value in values.items()}
+    return asdict(values)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds")
+    raise TypeError(f"{type(value).__name__} in a listing")
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    made = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def print_table(shown: Table, if_empty: str) -> None:
+    if shown.row_count:
+        # a pipe has no width to wrap at
+        width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
+        Console(markup=False, highlight=False, width=width).print(shown)
+    else:
+        print(if_empty)
+
+
+def as_time(time: datetime | None) -> str:
+    """Local."""
+    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time is not None else "-"
+
+
+def as_seconds(seconds: float | None) -> str:
+    return f"{seconds:.3f}" if seconds is not None else "-"
+
+
+def as_bytes(count: int) -> str:
+    """Three digits and a unit: 512 B, 12.3 kB, 4.56 MB."""
+    size, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 999.5 or unit == "TB":
+            break
+        size /= 1000
+    return f"{count} B" if unit == "B" else f"{size:.3g} {unit}"

@@ -1,0 +1,166 @@
+"""``onceward savepoint``, ``checkpoint``, ``stop``, ``cancel``, ``restore``: ask something of a job."""
+
+import sys
+import time
+
+import typer
+
+from coordinator.client.operators import OperatorClient
+from coordinator.client.summaries import CheckpointState
+from coordinator.errors import CheckpointFailedError, ConfigurationError, RefusedError
+from coordinator.ops.connecting import Place, job_name, operators, without_driver
+from coordinator.protocol.answers import Answer, Verdict
+from coordinator.protocol.requests import Request, RequestState
+from coordinator.protocol.values import CheckpointKind, JobName
+from coordinator.wire.limits import MAX_LISTED
+
+__all__ = ["cancel_job", "delete_savepoint", "restore_job", "stop_job", "take"]
+
+_POLL_S = 0.1
+
+
+def take(job: str, place: Place, kind: CheckpointKind, *, name: str = "", stop: bool = False, wait: bool) -> None:
+    """Ask for a checkpoint or a savepoint, and wait until it is decided; its id goes to standard output.
+
+    Raises RefusedError when it is not taken on, CheckpointFailedError when it fails.
+    """
+    known = job_name(job)
+    with operators(place) as (client, momentary):
+        if momentary:
+            without_driver(client, known)
+        answer = client.request_checkpoint(known, kind, name=name, stop=stop)
+        request = answer.request
+        if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE) or request is None:
+            raise RefusedError(
+                f"No {kind.value} of job {job} is taken: {answer.detail}. Nothing was changed; the job's data are as "
+                f"they were. {_remedy(answer)}"
+            )
+        if not wait:
+            print(f"A {kind.value} of job {job} is asked for; onceward checkpoints {job} shows when it is there.")
+            return
+        request = _ended(client, known, request)
+    if request.state is RequestState.FAILED:
+        kept = " The job was not stopped by it." if stop else ""
+        raise CheckpointFailedError(
+            f"The {kind.value} of job {job} failed: {request.detail}. No record is lost or doubled: they belong to the "
+            f"next checkpoint.{kept} See onceward history {job}, and ask again when the job runs."
+        )
+    print(request.checkpoint)
+    if stop:
+        _say(f"savepoint {request.checkpoint} is completed; job {job} stops after settling it")
+
+
+def _remedy(answer: Answer) -> str:
+    if answer.verdict is Verdict.QUEUE_FULL:
+        return "Wait for some of them."
+    return "Start the job first." if answer.verdict is Verdict.TOO_LATE else "Change what it says and ask again."
+
+
+def _ended(client: OperatorClient, job: JobName, request: Request) -> Request:
+    """Wait until it is decided, and say where it is meanwhile."""
+    shown: RequestState | None = None
+    begun = time.monotonic()
+    while not request.state.ended:
+        if request.state is not shown:
+            shown = request.state
+            at = f" as checkpoint {request.checkpoint}" if request.checkpoint else ""
+            _say(f"the {request.kind.value} of job {job} is {shown.value}{at}; waiting ...")
+        time.sleep(_POLL_S)
+        request = client.request(job, request.id)
+    _say(f"the {request.kind.value} of job {job} has {request.state.value} after {time.monotonic() - begun:.1f} s")
+    return request
+
+
+def delete_savepoint(job: str, checkpoint: int, place: Place) -> None:
+    """Raises RefusedError when it is no savepoint, or the job's next start needs it."""
+    with operators(place) as (client, _):
+        answer = client.delete_savepoint(job_name(job), checkpoint)
+    if answer.verdict is not Verdict.ACCEPTED:
+        raise RefusedError(
+            f"Savepoint {checkpoint} of job {job} was not deleted: {answer.detail}. Nothing was changed. "
+            f"onceward checkpoints {job} shows which savepoints there are."
+        )
+    print(f"Savepoint {checkpoint} of job {job} is removed like any other checkpoint from now on.")
+
+
+def stop_job(job: str, place: Place) -> None:
+    """Raises RefusedError when the job is unknown or not running."""
+    with operators(place) as (client, momentary):
+        if momentary:
+            without_driver(client, job_name(job))
+        answer = client.stop(job_name(job))
+    match answer.verdict:
+        case Verdict.ACCEPTED:
+            print(f"Job {job} was asked to stop; it leaves after settling.")
+        case Verdict.DUPLICATE:
+            print(f"Job {job} was asked to stop before.")
+        case _:
+            raise RefusedError(f"Job {job} was not stopped: {answer.detail}. Nothing was changed.")
+
+
+def cancel_job(job: str, place: Place) -> None:
+    """Raises RefusedError when the job is unknown, has ended, or has decided transactions and no driver to end them."""
+    with operators(place) as (client, momentary):
+        if momentary:
+            without_driver(client, job_name(job))
+        answer = client.cancel(job_name(job))
+    match answer.verdict:
+        case Verdict.ACCEPTED:
+            print(f"Job {job} was cancelled; what is decided is settled first, what is not is aborted.")
+        case Verdict.DUPLICATE:
+            print(f"Job {job} was cancelled before.")
+        case _:
+            raise RefusedError(f"Job {job} was not cancelled: {answer.detail}. Nothing was changed.")
+
+
+def restore_job(job: str, checkpoint: int, reason: str, place: Place, *, yes: bool) -> None:
+    """Say what will repeat, have it confirmed, and order the next generation back to an older checkpoint.
+
+    Raises ConfigurationError without a confirmation, RefusedError when it cannot be done.
+    """
+    known = job_name(job)
+    with operators(place) as (client, momentary):
+        if momentary:
+            without_driver(client, known)
+        consequence = _consequence(client, known, checkpoint)
+        _say(consequence)
+        if not yes and not _confirmed():
+            raise ConfigurationError(
+                f"Job {job} was not ordered back to checkpoint {checkpoint}: {consequence}. Nothing was changed. Say "
+                "--yes if that is what you want."
+            )
+        answer = client.restore(known, checkpoint, reason)
+    match answer.verdict:
+        case Verdict.ACCEPTED:
+            print(f"Job {job} begins with the positions of checkpoint {checkpoint} when it is started next.")
+        case Verdict.DUPLICATE:
+            print(f"Job {job} was ordered back to checkpoint {checkpoint} before.")
+        case _:
+            raise RefusedError(
+                f"Job {job} was not ordered back to checkpoint {checkpoint}: {answer.detail}. Nothing was changed."
+            )
+
+
+def _consequence(client: OperatorClient, job: JobName, checkpoint: int) -> str:
+    newest = client.job(job).last_completed
+    later = [
+        one
+        for one in client.checkpoints(job, MAX_LISTED)
+        if one.checkpoint > checkpoint and one.state in (CheckpointState.COMPLETED, CheckpointState.SETTLED)
+    ]
+    newest = max([newest, *(one.checkpoint for one in later)])
+    if newest <= checkpoint:
+        return f"no output of job {job} is known after checkpoint {checkpoint}"
+    records = sum(one.records_written for one in later)
+    return (
+        f"output of job {job} after checkpoint {checkpoint} up to checkpoint {newest} repeats: at least {records} "
+        "records are written a second time, and stay where they are from the first"
+    )
+
+
+def _confirmed() -> bool:
+    return sys.stdin.isatty() and typer.confirm("Go on?", default=False, err=True)
+
+
+def _say(text: str) -> None:
+    print(f"onceward: {text}", file=sys.stderr, flush=True)

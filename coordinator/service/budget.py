@@ -1,0 +1,65 @@
+"""What all participants contribute to one checkpoint goes into one grant: the sum is bounded before it is decided."""
+
+from dataclasses import dataclass, field
+
+from coordinator.protocol.events import Acknowledge, Amend, Event
+from coordinator.protocol.state import JobState
+from coordinator.protocol.values import CheckpointId, Generation, JobName, ParticipantName
+from coordinator.wire.limits import MAX_CHECKPOINT_BYTES, MAX_RESPONSE_BYTES
+from coordinator.wire.values import completed_to_wire
+
+__all__ = ["Budget"]
+
+_FRAME = 64 * 1024
+"""For everything else in a grant."""
+
+
+@dataclass(kw_only=True)
+class _Spent:
+    generation: Generation
+    checkpoint: CheckpointId
+    sizes: dict[ParticipantName, int] = field(default_factory=dict)
+
+
+class Budget:
+    """Sizes of the acknowledgements of each job's undecided checkpoint, as they came over the wire."""
+
+    def __init__(self) -> None:
+        self._spent: dict[JobName, _Spent] = {}
+
+    def problem(self, state: JobState, event: Event, size: int) -> str | None:
+        """Why a request of ``size`` bytes must be refused; None when there is room or the protocol refuses it."""
+        match event:
+            case Acknowledge():
+                return self._acknowledge(state, event, size)
+            case Amend():
+                return _amend(state, event, size)
+            case _:
+                return None
+
+    def _acknowledge(self, state: JobState, event: Acknowledge, size: int) -> str | None:
+        durable = state.durable
+        if durable.pending is None or (durable.generation, durable.pending.id) != (event.generation, event.checkpoint):
+            return None
+        spent = self._spent.get(durable.job)
+        if spent is None or (spent.generation, spent.checkpoint) != (event.generation, event.checkpoint):
+            spent = self._spent[durable.job] = _Spent(generation=event.generation, checkpoint=event.checkpoint)
+        total = size + sum(other for name, other in spent.sizes.items() if name != event.participant)
+        if total > MAX_CHECKPOINT_BYTES:
+            return (
+                f"with the other participants' contributions checkpoint {event.checkpoint} would take {total} bytes, "
+                f"at most {MAX_CHECKPOINT_BYTES} are kept. Use fewer or larger slots, or smaller documents"
+            )
+        if any(participant.name == event.participant for participant in durable.participants):
+            spent.sizes[event.participant] = size
+        return None
+
+
+def _amend(state: JobState, event: Amend, size: int) -> str | None:
+    completed = state.durable.completed
+    if completed is None or completed.id != event.checkpoint:
+        return None
+    total = completed_to_wire(completed).ByteSize() + size
+    if total <= MAX_RESPONSE_BYTES - _FRAME:
+        return None
+    return f"with the committables written again checkpoint {completed.id} would take {total} bytes: no grant holds it"

@@ -1,0 +1,90 @@
+"""What nobody waits for: refused calls for the history, and rows that retention does not keep. Gathered for a second,
+so that a flood of calls costs memory within a bound, and no write each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coordinator.protocol.answers import Note, Verdict
+from coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION, JobName
+
+__all__ = ["MAX_DISTINCT", "Chores", "Housekeeping"]
+
+MAX_DISTINCT = 100
+"""Different refused calls of one job that are kept apart between two writes."""
+
+_WAIT_S = 1.0
+
+_REST = Note(
+    what="Others",
+    verdict=Verdict.REFUSED,
+    generation=NO_GENERATION,
+    checkpoint=NO_CHECKPOINT,
+    participant="",
+    detail=f"further calls that changed nothing, beyond {MAX_DISTINCT} different ones within a second",
+)
+
+
+@dataclass(kw_only=True)
+class Chores:
+    """Of one job."""
+
+    job: JobName
+    due: float
+    """Monotonic seconds."""
+    notes: dict[tuple[object, ...], tuple[Note, int]] = field(default_factory=dict)
+    prune: bool = False
+    """There may be rows that retention does not keep."""
+
+    @property
+    def refused(self) -> Sequence[tuple[Note, int]]:
+        """Calls that changed nothing, each with how often."""
+        return list(self.notes.values())
+
+
+class Housekeeping:
+    """By job, in the order in which it came up."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[JobName, Chores] = {}
+
+    def refused(self, job: JobName, note: Note, now: float) -> None:
+        """Of equal calls the first one's detail is kept."""
+        notes = self._of(job, now).notes
+        key = _key(note)
+        if key not in notes and len(notes) >= MAX_DISTINCT:
+            note, key = _REST, _key(_REST)
+        first, count = notes.get(key, (note, 0))
+        notes[key] = first, count + 1
+
+    def completed(self, job: JobName, now: float) -> None:
+        """There is a row more."""
+        self._of(job, now).prune = True
+
+    @property
+    def due(self) -> float | None:
+        """When something is to be done, monotonic seconds."""
+        return next((chores.due for chores in self._jobs.values()), None)
+
+    def take(self, now: float) -> Chores | None:
+        """Those of the job that waits longest, forgotten here; None when nothing is due by ``now``."""
+        due = self.due
+        if due is None or due > now:
+            return None
+        return self._jobs.pop(next(iter(self._jobs)))
+
+    def take_refused(self, job: JobName) -> Sequence[tuple[Note, int]]:
+        """Those of ``job``, forgotten here."""
+        chores = self._jobs.get(job)
+        if chores is None:
+            return ()
+        refused = chores.refused
+        chores.notes.clear()
+        return refused
+
+    def _of(self, job: JobName, now: float) -> Chores:
+        return self._jobs.setdefault(job, Chores(job=job, due=now + _WAIT_S))
+
+
+def _key(note: Note) -> tuple[object, ...]:
+    return note.what, note.verdict, note.generation, note.checkpoint, note.participant
