@@ -15,6 +15,7 @@ from coordinator.service.summaries import (
     job_summary,
 )
 from coordinator.service.watchers import Watchers
+from coordinator.store.errors import NoSuchCheckpointError
 from coordinator.v1 import operators_pb2 as pb
 from coordinator.v1 import participants_pb2
 from coordinator.wire import requests
@@ -151,6 +152,10 @@ class _Wishes:
 
     def _completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint | str:
         """The checkpoint, or why there is none to go back to."""
+        try:
+            return self._engine.read(lambda store: store.completed(job, checkpoint))
+        except NoSuchCheckpointError as error:
+            return str(error)
 
     def _handle(self, job: str, event: Event) -> participants_pb2.Answer:
         return answer_to_wire(self._engine.handle(as_job(job), event))

@@ -4,43 +4,95 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from coordinator.protocol.durable import AbortedCheckpoint, Durable, UndecidedCheckpoint
+from coordinator.protocol.facts import AbortReason
+from coordinator.protocol.requests import Ending, Request, RequestState
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
     Committable,
     Document,
+    Generation,
+    OnLost,
     Participant,
     ParticipantName,
+    RequestId,
     Role,
     Snapshot,
 )
 
-__all__ = [
-    "participants_from_text",
-    "participants_to_text",
-    "settings_from_text",
-    "settings_to_text",
-    "snapshots_from_text",
-    "snapshots_to_text",
-]
+__all__ = ["document_of", "durable_parts", "snapshots_from_text", "snapshots_to_text"]
 
 
-def participants_to_text(participants: tuple[Participant, ...]) -> str:
-    return _text([{"name": p.name, "role": p.role.value, "kind": p.kind} for p in participants])
-
-
-def participants_from_text(text: str) -> tuple[Participant, ...]:
-    return tuple(
-        Participant(name=ParticipantName(raw["name"]), role=Role(raw["role"]), kind=raw["kind"])
-        for raw in json.loads(text)
+def document_of(durable: Durable) -> str:
+    """What a job's row keeps of its durable state beside its columns."""
+    pending, aborted, restore = durable.pending, durable.aborted, durable.restore
+    return _text(
+        {
+            "participants": [[p.name, p.role.value, p.kind, p.on_lost.value] for p in durable.participants],
+            "settings": durable.settings.to_json(),
+            "pending": [pending.id, pending.base, pending.kind.value, pending.request] if pending else None,
+            "aborted": [aborted.id, aborted.generation, aborted.reason.name, aborted.detail] if aborted else None,
+            "failures": durable.failures,
+            "ending": durable.ending.value if durable.ending else None,
+            "requests": [
+                [one.id, one.kind.value, one.name, one.stop, one.state.value, one.checkpoint, one.detail]
+                for one in durable.requests
+            ],
+            "replaying": {name: sorted(slots) for name, slots in durable.replaying.items()},
+            "lost": durable.lost,
+            "restore_reason": restore.reason if restore else None,
+        }
     )
 
 
-def settings_to_text(settings: CheckpointSettings) -> str:
-    return _text(settings.to_json())
+def durable_parts(text: str) -> dict[str, Any]:
+    """The fields of ``Durable`` in a job's document, and ``restore_reason``."""
+    raw = json.loads(text)
+    pending, aborted = raw["pending"], raw["aborted"]
+    return {
+        "participants": tuple(
+            Participant(name=ParticipantName(name), role=Role(role), kind=kind, on_lost=OnLost(on_lost))
+            for name, role, kind, on_lost in raw["participants"]
+        ),
+        "settings": CheckpointSettings.from_json(raw["settings"]),
+        "pending": _undecided(*pending) if pending is not None else None,
+        "aborted": _aborted(*aborted) if aborted is not None else None,
+        "failures": raw["failures"],
+        "ending": Ending(raw["ending"]) if raw["ending"] is not None else None,
+        "requests": tuple(_request(*one) for one in raw["requests"]),
+        "replaying": {ParticipantName(name): frozenset(slots) for name, slots in raw["replaying"].items()},
+        "lost": raw["lost"],
+        "restore_reason": raw["restore_reason"],
+    }
 
 
-def settings_from_text(text: str) -> CheckpointSettings:
-    return CheckpointSettings.from_json(json.loads(text))
+def _undecided(checkpoint: int, base: int, kind: str, request: str | None) -> UndecidedCheckpoint:
+    return UndecidedCheckpoint(
+        id=CheckpointId(checkpoint),
+        base=CheckpointId(base),
+        kind=CheckpointKind(kind),
+        request=RequestId(request) if request is not None else None,
+    )
+
+
+def _aborted(checkpoint: int, generation: int, reason: str, detail: str) -> AbortedCheckpoint:
+    return AbortedCheckpoint(
+        id=CheckpointId(checkpoint), generation=Generation(generation), reason=AbortReason[reason], detail=detail
+    )
+
+
+def _request(request: str, kind: str, name: str, stop: bool, state: str, checkpoint: int, detail: str) -> Request:
+    return Request(
+        id=RequestId(request),
+        kind=CheckpointKind(kind),
+        name=name,
+        stop=stop,
+        state=RequestState(state),
+        checkpoint=CheckpointId(checkpoint),
+        detail=detail,
+    )
 
 
 def snapshots_to_text(snapshots: Mapping[ParticipantName, Snapshot]) -> str:

@@ -1,15 +1,18 @@
 """Rows to values: what a restart and a listing need. Every row is checked before it is believed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Table, select
 
-from coordinator.protocol.facts import AbortReason, JobStatus
-from coordinator.protocol.state import Durable
+from coordinator.protocol.answers import Verdict
+from coordinator.protocol.durable import Durable, RestoreOrder
+from coordinator.protocol.facts import AbortReason
+from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import (
     CheckpointId,
+    CheckpointKind,
     CompletedCheckpoint,
     Generation,
     JobName,
@@ -17,20 +20,33 @@ from coordinator.protocol.values import (
     ParticipantName,
     Settlement,
 )
-from coordinator.store.codec import participants_from_text, settings_from_text, snapshots_from_text
-from coordinator.store.errors import StoreDamagedError
+from coordinator.store.codec import durable_parts, snapshots_from_text
+from coordinator.store.errors import NoSuchCheckpointError, StoreDamagedError
 from coordinator.store.records import (
     CheckpointDetails,
     CheckpointRecord,
     CheckpointState,
+    GenerationRecord,
+    HistoryRecord,
     JobRecord,
     RecordedSettlement,
 )
-from coordinator.store.schema import checkpoints, jobs, settlements, unsealed
+from coordinator.store.schema import checkpoints, generations, history, jobs, settlements, unsealed
 
-__all__ = ["checkpoint_details", "checkpoint_records", "durable_jobs", "job_records", "sealed_rows"]
+__all__ = [
+    "checkpoint_details",
+    "checkpoint_records",
+    "completed_checkpoint",
+    "durable_jobs",
+    "generation_records",
+    "history_records",
+    "job_records",
+    "sealed_rows",
+]
 
 Row = RowMapping
+
+_DECIDED_FOR = (CheckpointState.COMPLETED.value, CheckpointState.SETTLED.value)
 
 
 def sealed_rows(connection: Connection, table: Table, query: Any, *names: str) -> Iterator[Row]:
@@ -47,28 +63,60 @@ def sealed_rows(connection: Connection, table: Table, query: Any, *names: str) -
 
 
 def durable_jobs(connection: Connection, store_id: str) -> list[Durable]:
-    """All jobs, after checking every row of every table."""
-    for _ in sealed_rows(connection, settlements, select(settlements), "job", "checkpoint", "participant", "slot"):
-        pass
+    """All jobs, after checking every row of every table.
+
+    A damaged completed checkpoint concerns its job alone; whatever else is damaged keeps the whole store from opening.
+    """
+    for table, names in (
+        (settlements, ("job", "checkpoint", "participant", "slot")),
+        (generations, ("job", "generation")),
+        (history, ("seq",)),
+    ):
+        for _ in sealed_rows(connection, table, select(table), *names):
+            pass
     rows = list(sealed_rows(connection, jobs, select(jobs).order_by(jobs.c.job), "job"))
-    wanted = {(row["job"], row[key]) for row in rows for key in ("completed", "pending")}
-    found: dict[tuple[str, int], Row] = {}
-    for row in sealed_rows(connection, checkpoints, select(checkpoints), "job", "checkpoint"):
-        if (row["job"], row["checkpoint"]) in wanted:
-            found[row["job"], row["checkpoint"]] = row
-    return [_durable(row, found, store_id) for row in rows]
+    found: dict[str, dict[int, Row]] = {row["job"]: {} for row in rows}
+    for record in connection.execute(select(checkpoints)).mappings():
+        if record["job"] not in found:
+            raise StoreDamagedError(
+                f"The store has checkpoint {record['checkpoint']} of job {record['job']} and no such job. Nothing was "
+                "changed or guessed. Restore the store from a backup."
+            )
+        found[record["job"]][record["checkpoint"]] = record
+    return [_durable(row, found[row["job"]], store_id) for row in rows]
 
 
-def _durable(row: Row, found: Mapping[tuple[str, int], Row], store_id: str) -> Durable:
+def _durable(row: Row, found: Mapping[int, Row], store_id: str) -> Durable:
     job = JobName(row["job"])
-    completed = pending = None
+    try:
+        parts = durable_parts(row["document"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreDamagedError(
+            f"The store's record of job {job} cannot be read: {error!r}. Nothing was changed or guessed. Use the "
+            "version of onceward that wrote the store, or a newer one."
+        ) from error
+    pending, reason = parts["pending"], parts.pop("restore_reason")
+    if pending is not None:
+        record = found.get(pending.id)
+        if record is None or unsealed(checkpoints, record) or record["state"] != CheckpointState.TRIGGERED:
+            raise StoreDamagedError(
+                f"Checkpoint {pending.id}, the undecided one of job {job}, is missing in the store or was changed. "
+                "Nothing was started. Restore the store from a backup."
+            )
+    completed, unreadable = None, ""
     if row["completed"] is not None:
-        completed = _completed(job, row["completed"], found.get((job, row["completed"])))
-    if row["pending"] is not None:
-        record = found.get((job, row["pending"]))
-        if record is None or record["state"] != CheckpointState.TRIGGERED:
-            raise _missing(job, row["pending"], "undecided")
-        pending = (CheckpointId(row["pending"]), CheckpointId(row["pending_base"]))
+        try:
+            completed = _completed(job, row["completed"], found.get(row["completed"]))
+        except NoSuchCheckpointError as error:
+            unreadable = f"{error} {_readable(job, found)}"
+    restore = None
+    if row["restore_from"] is not None:
+        try:
+            source = _completed(job, row["restore_from"], found.get(row["restore_from"]))
+        except NoSuchCheckpointError as error:
+            completed, unreadable = None, f"the job is to be restored, but {error} {_readable(job, found)}"
+        else:
+            restore = RestoreOrder(source=source, reason=reason)
     return Durable(
         job=job,
         store_id=store_id,
@@ -76,51 +124,67 @@ def _durable(row: Row, found: Mapping[tuple[str, int], Row], store_id: str) -> D
         status_detail=row["status_detail"],
         generation=Generation(row["generation"]),
         driver=row["driver"],
-        participants=participants_from_text(row["participants"]),
-        settings=settings_from_text(row["settings"]),
         last_id=CheckpointId(row["last_id"]),
         completed=completed,
-        pending=pending,
-        stop_requested=row["stop_requested"],
-        lost=row["lost"],
+        unreadable=unreadable,
+        restore=restore,
+        **parts,
     )
 
 
 def _completed(job: JobName, checkpoint: int, row: Row | None) -> CompletedCheckpoint:
-    if row is None or row["state"] not in (CheckpointState.COMPLETED, CheckpointState.SETTLED):
-        raise _missing(job, checkpoint, "newest completed")
+    """Raises NoSuchCheckpointError."""
+    what = f"checkpoint {checkpoint} of job {job}"
+    if row is None:
+        raise NoSuchCheckpointError(f"{what} is not in the store.")
+    if unsealed(checkpoints, row):
+        raise NoSuchCheckpointError(f"{what} is not what was written: its checksum differs.")
+    if row["state"] not in _DECIDED_FOR:
+        raise NoSuchCheckpointError(f"{what} is {row['state']}, not completed.")
+    try:
+        snapshots = snapshots_from_text(row["snapshots"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise NoSuchCheckpointError(f"{what} cannot be read: {error!r}.") from error
     return CompletedCheckpoint(
         id=CheckpointId(checkpoint),
         base=CheckpointId(row["base"]),
         generation=Generation(row["generation"]),
-        snapshots=snapshots_from_text(row["snapshots"]),
+        snapshots=snapshots,
         settled=row["state"] == CheckpointState.SETTLED,
+        kind=CheckpointKind(row["kind"]),
+        amendment=row["amendment"],
     )
 
 
-def _missing(job: JobName, checkpoint: int, what: str) -> StoreDamagedError:
-    return StoreDamagedError(
-        f"Checkpoint {checkpoint}, the {what} one of job {job}, is missing in the store: somebody has removed or "
-        "changed it. Going on without it would write records twice or not at all; nothing was started. Restore the "
-        "store from a backup."
-    )
+def _readable(job: JobName, found: Mapping[int, Row]) -> str:
+    """Which ones a person could name instead."""
+    ids = []
+    for checkpoint in sorted(found, reverse=True):
+        try:
+            ids.append(str(_completed(job, checkpoint, found[checkpoint]).id))
+        except NoSuchCheckpointError:
+            continue
+    return f"Completed and readable are: {', '.join(ids) or 'none'}"
+
+
+def completed_checkpoint(connection: Connection, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint:
+    """Raises NoSuchCheckpointError."""
+    query = select(checkpoints).where(checkpoints.c.job == job, checkpoints.c.checkpoint == checkpoint)
+    return _completed(job, checkpoint, connection.execute(query).mappings().one_or_none())
 
 
 def job_records(connection: Connection) -> list[JobRecord]:
-    query = select(
-        jobs, checkpoints.c.decided_at.label("completed_at"), checkpoints.c.state.label("completed_state")
-    ).outerjoin(checkpoints, (checkpoints.c.job == jobs.c.job) & (checkpoints.c.checkpoint == jobs.c.completed))
+    query = select(jobs, checkpoints.c.decided_at.label("completed_at")).outerjoin(
+        checkpoints, (checkpoints.c.job == jobs.c.job) & (checkpoints.c.checkpoint == jobs.c.completed)
+    )
     return [
         JobRecord(
             job=JobName(row["job"]),
             status=JobStatus(row["status"]),
-            status_detail=row["status_detail"],
             generation=Generation(row["generation"]),
             last_id=CheckpointId(row["last_id"]),
             completed=CheckpointId(row["completed"]) if row["completed"] is not None else None,
             completed_at=_time(row["completed_at"]),
-            settled=row["completed_state"] in (None, CheckpointState.SETTLED),
-            stop_requested=row["stop_requested"],
         )
         for row in sealed_rows(connection, jobs, query.order_by(jobs.c.job), "job")
     ]
@@ -128,13 +192,13 @@ def job_records(connection: Connection) -> list[JobRecord]:
 
 def checkpoint_records(connection: Connection, job: JobName, limit: int) -> list[CheckpointRecord]:
     query = select(checkpoints).where(checkpoints.c.job == job).order_by(checkpoints.c.checkpoint.desc()).limit(limit)
-    return [_record(row) for row in sealed_rows(connection, checkpoints, query, "job", "checkpoint")]
+    return [_record(row) for row in connection.execute(query).mappings()]
 
 
 def checkpoint_details(connection: Connection, job: JobName, checkpoint: CheckpointId) -> CheckpointDetails | None:
     query = select(checkpoints).where(checkpoints.c.job == job, checkpoints.c.checkpoint == checkpoint)
-    rows = list(sealed_rows(connection, checkpoints, query, "job", "checkpoint"))
-    if not rows:
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
         return None
     evidence = (
         select(settlements)
@@ -143,31 +207,77 @@ def checkpoint_details(connection: Connection, job: JobName, checkpoint: Checkpo
     )
     recorded = tuple(
         RecordedSettlement(
-            participant=ParticipantName(row["participant"]),
-            settlement=Settlement(slot=row["slot"], outcome=Outcome(row["outcome"]), evidence=row["evidence"]),
-            recorded_at=_known_time(row["recorded_at"]),
+            participant=ParticipantName(one["participant"]),
+            settlement=Settlement(slot=one["slot"], outcome=Outcome(one["outcome"]), evidence=one["evidence"]),
+            recorded_at=_known_time(one["recorded_at"]),
         )
-        for row in sealed_rows(connection, settlements, evidence, "job", "checkpoint", "participant", "slot")
+        for one in sealed_rows(connection, settlements, evidence, "job", "checkpoint", "participant", "slot")
     )
-    snapshots = snapshots_from_text(rows[0]["snapshots"]) if rows[0]["snapshots"] is not None else {}
-    return CheckpointDetails(record=_record(rows[0]), snapshots=snapshots, settlements=recorded)
+    record = _record(row)
+    readable = record.state is not CheckpointState.UNREADABLE and row["snapshots"] is not None
+    return CheckpointDetails(
+        record=record, snapshots=snapshots_from_text(row["snapshots"]) if readable else {}, settlements=recorded
+    )
+
+
+def generation_records(connection: Connection, job: JobName, limit: int) -> list[GenerationRecord]:
+    query = select(generations).where(generations.c.job == job).order_by(generations.c.generation.desc()).limit(limit)
+    return [
+        GenerationRecord(
+            generation=Generation(row["generation"]),
+            driver=row["driver"],
+            granted_at=_known_time(row["granted_at"]),
+            ended_at=_time(row["ended_at"]),
+            detail=row["detail"],
+        )
+        for row in sealed_rows(connection, generations, query, "job", "generation")
+    ]
+
+
+def history_records(connection: Connection, job: JobName, limit: int) -> list[HistoryRecord]:
+    query = select(history).where(history.c.job == job).order_by(history.c.seq.desc()).limit(limit)
+    return [
+        HistoryRecord(
+            at=_known_time(row["at"]),
+            event=row["event"],
+            verdict=Verdict(row["verdict"]) if row["verdict"] is not None else None,
+            generation=Generation(row["generation"]),
+            checkpoint=CheckpointId(row["checkpoint"]),
+            participant=row["participant"],
+            detail=row["detail"],
+            count=row["count"],
+        )
+        for row in sealed_rows(connection, history, query, "seq")
+    ]
 
 
 def _record(row: Row) -> CheckpointRecord:
+    damaged = unsealed(checkpoints, row)
+    kind = CheckpointKind.CHECKPOINT if damaged else CheckpointKind(row["kind"])
+    reason = None if damaged or row["abort_reason"] is None else AbortReason[row["abort_reason"].upper()]
     return CheckpointRecord(
         id=CheckpointId(row["checkpoint"]),
-        base=CheckpointId(row["base"]),
-        generation=Generation(row["generation"]),
-        state=CheckpointState(row["state"]),
-        abort_reason=AbortReason[row["abort_reason"].upper()] if row["abort_reason"] is not None else None,
-        detail=row["detail"],
-        triggered_at=_known_time(row["triggered_at"]),
-        decided_at=_time(row["decided_at"]),
-        settled_at=_time(row["settled_at"]),
-        records_read=row["records_read"],
-        records_written=row["records_written"],
-        committables=row["committables"],
+        base=CheckpointId(0 if damaged else row["base"]),
+        generation=Generation(0 if damaged else row["generation"]),
+        kind=kind,
+        name="" if damaged else row["name"],
+        state=CheckpointState.UNREADABLE if damaged else CheckpointState(row["state"]),
+        abort_reason=reason,
+        detail="it is not what was written: its checksum differs" if damaged else row["detail"],
+        triggered_at=_known_time(0 if damaged else row["triggered_at"]),
+        decided_at=None if damaged else _time(row["decided_at"]),
+        settled_at=None if damaged else _time(row["settled_at"]),
+        waited=0.0 if damaged else row["waited"] / 1e6,
+        ran=None if damaged else _seconds(row["ran"]),
+        decided=None if damaged else _seconds(row["decided"]),
+        settled=None if damaged else _seconds(row["settled"]),
+        **{name: 0 if damaged else row[name] for name in _COUNTS},
     )
+
+
+_COUNTS: Iterable[str] = (
+    "records_read", "records_written", "bytes_read", "bytes_written", "committables", "amendment"
+)  # fmt: skip
 
 
 def _known_time(milliseconds: int) -> datetime:
@@ -176,3 +286,7 @@ def _known_time(milliseconds: int) -> datetime:
 
 def _time(milliseconds: int | None) -> datetime | None:
     return _known_time(milliseconds) if milliseconds is not None else None
+
+
+def _seconds(microseconds: int | None) -> float | None:
+    return microseconds / 1e6 if microseconds is not None else None

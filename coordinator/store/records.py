@@ -1,14 +1,32 @@
-"""What listings show of jobs and checkpoints. Times are wall clock, for people."""
+"""What listings show of jobs, checkpoints, generations and their history. Times are wall clock, for people."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from coordinator.protocol.facts import AbortReason, JobStatus
-from coordinator.protocol.values import CheckpointId, Generation, JobName, ParticipantName, Settlement, Snapshot
+from coordinator.protocol.answers import Verdict
+from coordinator.protocol.facts import AbortReason
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    Generation,
+    JobName,
+    ParticipantName,
+    Settlement,
+    Snapshot,
+)
 
-__all__ = ["CheckpointDetails", "CheckpointRecord", "CheckpointState", "JobRecord", "RecordedSettlement"]
+__all__ = [
+    "CheckpointDetails",
+    "CheckpointRecord",
+    "CheckpointState",
+    "GenerationRecord",
+    "HistoryRecord",
+    "JobRecord",
+    "RecordedSettlement",
+]
 
 
 class CheckpointState(StrEnum):
@@ -19,40 +37,54 @@ class CheckpointState(StrEnum):
     SETTLED = "settled"
     """Completed, and every commit is proved."""
     ABORTED = "aborted"
+    UNREADABLE = "unreadable"
+    """Not what was written; nothing else that is said of it can be believed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
     job: JobName
     status: JobStatus
-    status_detail: str
     generation: Generation
     last_id: CheckpointId
     completed: CheckpointId | None
     completed_at: datetime | None
-    settled: bool
-    stop_requested: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRecord:
+    """Durations are seconds; None where that part is not over, or its beginning was forgotten by a restart."""
+
     id: CheckpointId
     base: CheckpointId
     generation: Generation
+    kind: CheckpointKind
+    name: str
     state: CheckpointState
     abort_reason: AbortReason | None
     detail: str
     triggered_at: datetime
     decided_at: datetime | None
     settled_at: datetime | None
+    waited: float
+    """From when it was due or asked for to its trigger."""
+    ran: float | None
+    """To the last acknowledgement, or to the abort."""
+    decided: float | None
+    """From the last acknowledgement to the decision."""
+    settled: float | None
+    """From the decision to the proof of the last commit."""
     records_read: int
     records_written: int
+    bytes_read: int
+    bytes_written: int
     committables: int
+    amendment: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSettlement:
-    """An outcome of a checkpoint that halted its job: kept as evidence."""
+    """An outcome of a checkpoint that is not committed: kept as evidence."""
 
     participant: ParticipantName
     settlement: Settlement
@@ -64,3 +96,31 @@ class CheckpointDetails:
     record: CheckpointRecord
     snapshots: Mapping[ParticipantName, Snapshot]
     settlements: tuple[RecordedSettlement, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationRecord:
+    generation: Generation
+    driver: str
+    granted_at: datetime
+    ended_at: datetime | None
+    detail: str
+    """How it ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryRecord:
+    """One thing that happened to a job, or a call that was not accepted."""
+
+    at: datetime
+    event: str
+    """The name of a fact, for example ``CheckpointCompleted``, or of a refused event, for example ``Acknowledge``."""
+    verdict: Verdict | None
+    """Of a refused call; None for a fact."""
+    generation: Generation
+    checkpoint: CheckpointId
+    """0 where it is about none."""
+    participant: str
+    detail: str
+    count: int
+    """How often a refused call came within about a second."""

@@ -1,6 +1,7 @@
 """The tables. Plain types only, so that PostgreSQL can hold the same schema.
 
-Every row carries a checksum over all its other columns. All times are Unix times in milliseconds; all ids fit 53 bits.
+Every row carries a checksum over all its other columns. All times are Unix times in milliseconds, all durations
+microseconds; all ids fit 53 bits.
 """
 
 import hashlib
@@ -8,11 +9,22 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, MetaData, RowMapping, String, Table, Text
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, RowMapping, String, Table, Text
 
-__all__ = ["SCHEMA_VERSION", "checkpoints", "checksum", "jobs", "meta", "metadata", "settlements", "unsealed"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "checkpoints",
+    "checksum",
+    "generations",
+    "history",
+    "jobs",
+    "meta",
+    "metadata",
+    "settlements",
+    "unsealed",
+]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
@@ -24,6 +36,7 @@ meta = Table(
     Column("checksum", String(16), nullable=False),
 )
 
+# What tools may ask for has a column; the rest of a job's durable state is one document.
 jobs = Table(
     "jobs",
     metadata,
@@ -32,14 +45,10 @@ jobs = Table(
     Column("status_detail", Text, nullable=False),
     Column("generation", BigInteger, nullable=False),
     Column("driver", String(128)),
-    Column("participants", Text, nullable=False),
-    Column("settings", Text, nullable=False),
     Column("last_id", BigInteger, nullable=False),
     Column("completed", BigInteger),
-    Column("pending", BigInteger),
-    Column("pending_base", BigInteger),
-    Column("stop_requested", Boolean, nullable=False),
-    Column("lost", Boolean, nullable=False),
+    Column("restore_from", BigInteger),
+    Column("document", Text, nullable=False),
     Column("changed_at", BigInteger, nullable=False),
     Column("checksum", String(16), nullable=False),
 )
@@ -51,15 +60,24 @@ checkpoints = Table(
     Column("checkpoint", BigInteger, primary_key=True, autoincrement=False),
     Column("base", BigInteger, nullable=False),
     Column("generation", BigInteger, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("name", String(63), nullable=False),
     Column("state", String(16), nullable=False),
     Column("abort_reason", String(64)),
     Column("detail", Text, nullable=False),
     Column("triggered_at", BigInteger, nullable=False),
     Column("decided_at", BigInteger),
     Column("settled_at", BigInteger),
+    Column("waited", BigInteger, nullable=False),
+    Column("ran", BigInteger),
+    Column("decided", BigInteger),
+    Column("settled", BigInteger),
     Column("records_read", BigInteger, nullable=False),
     Column("records_written", BigInteger, nullable=False),
+    Column("bytes_read", BigInteger, nullable=False),
+    Column("bytes_written", BigInteger, nullable=False),
     Column("committables", BigInteger, nullable=False),
+    Column("amendment", BigInteger, nullable=False),
     Column("snapshots", Text),
     Column("checksum", String(16), nullable=False),
     Index("checkpoints_by_state", "job", "state", "checkpoint"),
@@ -79,10 +97,49 @@ settlements = Table(
     Column("checksum", String(16), nullable=False),
 )
 
+generations = Table(
+    "generations",
+    metadata,
+    Column("job", String(63), primary_key=True),
+    Column("generation", BigInteger, primary_key=True, autoincrement=False),
+    Column("driver", String(128), nullable=False),
+    Column("granted_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("detail", Text, nullable=False),
+    Column("checksum", String(16), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+history = Table(
+    "history",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("job", String(63), nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("event", String(64), nullable=False),
+    Column("verdict", String(32)),
+    Column("generation", BigInteger, nullable=False),
+    Column("checkpoint", BigInteger, nullable=False),
+    Column("participant", String(63), nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("checksum", String(16), nullable=False),
+    Index("history_by_job", "job", "seq"),
+)
+
+_UNSEALED_COLUMNS = {"checksum", "seq"}  # the sequence is given by the database
+
+
+def _sealed_columns(table: Table) -> tuple[str, ...]:
+    return tuple(column.name for column in table.columns if column.name not in _UNSEALED_COLUMNS)
+
+
+_COLUMNS = {table.name: _sealed_columns(table) for table in metadata.sorted_tables}
+
 
 def checksum(table: Table, values: Mapping[str, Any] | RowMapping) -> str:
-    """Over the table's name and all columns but the checksum itself; finds damage, not malice."""
-    columns = [table.name, *(values[column.name] for column in table.columns if column.name != "checksum")]
+    """Over the table's name and all its sealed columns; finds damage, not malice."""
+    columns = [table.name, *(values[name] for name in _COLUMNS[table.name])]
     return hashlib.blake2b(json.dumps(columns).encode("ascii"), digest_size=8).hexdigest()
 
 

@@ -1,5 +1,6 @@
 """The store of one coordinator: durable facts in, state for a restart and listings out."""
 
+import logging
 import os
 import sqlite3
 import uuid
@@ -12,9 +13,10 @@ from typing import Self, cast
 from sqlalchemy import Connection, Engine, Table, insert, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from coordinator.protocol.answers import Note
+from coordinator.protocol.durable import Durable
 from coordinator.protocol.facts import Fact
-from coordinator.protocol.state import Durable
-from coordinator.protocol.values import CheckpointId, JobName
+from coordinator.protocol.values import CheckpointId, CompletedCheckpoint, JobName
 from coordinator.store.engine import checkpoint, connect, file_of
 from coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
 from coordinator.store.filesystem import refuse_network_filesystem
@@ -22,15 +24,27 @@ from coordinator.store.lock import StoreLock
 from coordinator.store.reading import (
     checkpoint_details,
     checkpoint_records,
+    completed_checkpoint,
     durable_jobs,
+    generation_records,
+    history_records,
     job_records,
     sealed_rows,
 )
-from coordinator.store.records import CheckpointDetails, CheckpointRecord, JobRecord
+from coordinator.store.records import (
+    CheckpointDetails,
+    CheckpointRecord,
+    GenerationRecord,
+    HistoryRecord,
+    JobRecord,
+)
+from coordinator.store.retention import prune
 from coordinator.store.schema import SCHEMA_VERSION, checksum, meta, metadata
-from coordinator.store.writing import FactWriter
+from coordinator.store.writing import FactWriter, write_notes
 
 __all__ = ["Store"]
+
+_log = logging.getLogger("onceward.store")
 
 
 class Store:
@@ -75,10 +89,40 @@ class Store:
         with self._using("reading the jobs") as connection:
             return durable_jobs(connection, self.store_id)
 
-    def apply(self, job: JobName, facts: Sequence[Fact], *, at: datetime) -> None:
-        """Make the facts of one step durable in one transaction; when this returns they are on disk."""
-        with self._using(f"writing {', '.join(type(fact).__name__ for fact in facts)} of job {job}") as connection:
-            FactWriter(connection, job, round(at.timestamp() * 1000)).write(facts)
+    def apply(self, durable: Durable, facts: Sequence[Fact], *, at: datetime) -> None:
+        """Make one step durable in one transaction: the job as it is after ``facts``, and their history.
+
+        When this returns it is on disk.
+        """
+        with self._using(
+            f"writing {', '.join(type(fact).__name__ for fact in facts)} of job {durable.job}"
+        ) as connection:
+            FactWriter(connection, durable, _milliseconds(at)).write(facts)
+
+    def note(self, job: JobName, notes: Sequence[tuple[Note, int]], *, at: datetime) -> None:
+        """Keep calls that were not accepted, each with how often, in the history."""
+        with self._using(f"noting refused calls of job {job}") as connection:
+            write_notes(connection, job, _milliseconds(at), notes)
+
+    def prune(self, job: JobName, keep: int) -> bool:
+        """Remove what retention does not keep; ``keep`` completed checkpoints stay beside savepoints.
+
+        The one write that may fail: it is taken back as a whole, logged, and done again next time. False then.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            with self._connection.begin():
+                prune(self._connection, job, keep)
+        except SQLAlchemyError as error:
+            _log.warning("job=%s event=retention_failed detail=%r", job, str(getattr(error, "orig", None) or error))
+            return False
+        return True
+
+    def completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint:
+        """A completed checkpoint to go back to. Raises NoSuchCheckpointError."""
+        with self._using(f"reading checkpoint {checkpoint} of job {job}") as connection:
+            return completed_checkpoint(connection, job, checkpoint)
 
     def jobs(self) -> list[JobRecord]:
         """For listings, by name."""
@@ -94,6 +138,16 @@ class Store:
         """Everything stored about one checkpoint; None when it left no row or is retained no longer."""
         with self._using(f"reading checkpoint {number} of job {job}") as connection:
             return checkpoint_details(connection, job, number)
+
+    def generations(self, job: JobName, limit: int) -> list[GenerationRecord]:
+        """For listings, newest first."""
+        with self._using(f"listing generations of job {job}") as connection:
+            return generation_records(connection, job, limit)
+
+    def history(self, job: JobName, limit: int) -> list[HistoryRecord]:
+        """For listings, newest first."""
+        with self._using(f"listing the history of job {job}") as connection:
+            return history_records(connection, job, limit)
 
     def close(self) -> None:
         """Release file and lock. Never raises: everything applied is on disk already."""
@@ -181,6 +235,10 @@ def _known_id(connection: Connection, file: Path, tables: set[str]) -> str:
             "Restore it from a backup."
         )
     return str(values["store_id"])
+
+
+def _milliseconds(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
 
 
 def _name(table: Table) -> str:

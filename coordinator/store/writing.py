@@ -1,124 +1,155 @@
 """Facts to rows: what one transaction of the protocol changes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, assert_never
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
+from coordinator.protocol.answers import Note
+from coordinator.protocol.durable import Durable
 from coordinator.protocol.facts import (
     CheckpointAborted,
+    CheckpointAmended,
     CheckpointCompleted,
+    CheckpointRestored,
     CheckpointSettled,
     CheckpointTriggered,
     CheckpointUnchanged,
+    EndingRequested,
     Fact,
+    GenerationEnded,
+    GenerationFailed,
     GenerationGranted,
-    JobClosed,
     JobHalted,
-    JobStatus,
-    StopRequested,
+    LossRecorded,
+    RequestEnded,
+    RequestQueued,
+    RestoreRequested,
+    SavepointReleased,
+    StatusChanged,
 )
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import CheckpointId, JobName, Outcome
-from coordinator.store.codec import participants_to_text, settings_to_text, snapshots_to_text
+from coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    JobName,
+    ParticipantName,
+    RequestId,
+    Settlement,
+    Snapshot,
+)
+from coordinator.store.audit import entry_of_fact, entry_of_note
+from coordinator.store.codec import document_of, snapshots_to_text
 from coordinator.store.errors import StoreDamagedError
 from coordinator.store.records import CheckpointState
-from coordinator.store.schema import checkpoints, checksum, jobs, settlements, unsealed
+from coordinator.store.schema import checkpoints, checksum, generations, history, jobs, settlements, unsealed
 
-__all__ = ["FactWriter"]
+__all__ = ["FactWriter", "write_notes"]
 
-_KEPT_ABORTED = 100
-_DECIDED_FOR = (CheckpointState.COMPLETED.value, CheckpointState.SETTLED.value)
+
+def _replacing(table: Any) -> Any:
+    """Insert a row, or put it in the place of the one with the same key."""
+    inserted = upsert(table)
+    keys = [column.name for column in table.primary_key.columns]
+    changed = {column.name: inserted.excluded[column.name] for column in table.columns if column.name not in keys}
+    return inserted.on_conflict_do_update(index_elements=keys, set_=changed)
+
 
 # Built once: SQLAlchemy then finds them compiled.
 _ROW = (checkpoints.c.job == bindparam("j")) & (checkpoints.c.checkpoint == bindparam("n"))
-_SELECT_JOB = select(jobs).where(jobs.c.job == bindparam("j"))
-_INSERT_JOB = insert(jobs)
-_UPDATE_JOB = update(jobs).where(jobs.c.job == bindparam("j"))
-_SELECT_CHECKPOINT = select(checkpoints).where(_ROW)
+_WRITE_JOB = _replacing(jobs)
+_COMPLETED_COLUMN = select(jobs.c.completed).where(jobs.c.job == bindparam("j"))
 _INSERT_CHECKPOINT = insert(checkpoints)
+_SELECT_CHECKPOINT = select(checkpoints).where(_ROW)
 _UPDATE_CHECKPOINT = update(checkpoints).where(_ROW)
-_DELETE_CHECKPOINT = delete(checkpoints).where(_ROW)
-_inserted = upsert(settlements)
-_UPSERT_SETTLEMENT = _inserted.on_conflict_do_update(
-    index_elements=[column.name for column in settlements.primary_key.columns],
-    set_={name: _inserted.excluded[name] for name in ("outcome", "evidence", "recorded_at", "checksum")},
-)
-
-
-def _beyond(states: tuple[str, ...]) -> Any:
-    """Rows of the job that come before the ``keep``-th newest one in ``states``."""
-    return (
-        select(checkpoints.c.checkpoint)
-        .where(checkpoints.c.job == bindparam("j"), checkpoints.c.state.in_(states))
-        .order_by(checkpoints.c.checkpoint.desc())
-        .limit(1)
-        .offset(bindparam("newer"))
-        .scalar_subquery()
-    )
-
-
-_PRUNE_COMPLETED = delete(checkpoints).where(
-    checkpoints.c.job == bindparam("j"),
-    checkpoints.c.state.in_(_DECIDED_FOR),
-    checkpoints.c.checkpoint < _beyond(_DECIDED_FOR),
-)
-_PRUNE_SETTLEMENTS = delete(settlements).where(
-    settlements.c.job == bindparam("j"), settlements.c.checkpoint < _beyond(_DECIDED_FOR)
-)
-_PRUNE_ABORTED = delete(checkpoints).where(
-    checkpoints.c.job == bindparam("j"),
-    checkpoints.c.state == CheckpointState.ABORTED.value,
-    checkpoints.c.checkpoint < _beyond((CheckpointState.ABORTED.value,)),
-)
+_DELETE_CHECKPOINT = checkpoints.delete().where(_ROW)
+_WRITE_SETTLEMENT = _replacing(settlements)
+_WRITE_GENERATION = _replacing(generations)
+_GENERATION = (generations.c.job == bindparam("j")) & (generations.c.generation == bindparam("n"))
+_SELECT_GENERATION = select(generations).where(_GENERATION)
+_INSERT_HISTORY = insert(history)
 
 
 class FactWriter:
-    """Writes the facts of one step inside a transaction that the caller began. Raises StoreDamagedError."""
+    """Writes one step inside a transaction that the caller began. Raises StoreDamagedError."""
 
-    def __init__(self, connection: Connection, job: JobName, at: int) -> None:
+    def __init__(self, connection: Connection, durable: Durable, at: int) -> None:
+        """``durable``: the job's state after the step. ``at``: Unix time in milliseconds."""
         self._connection = connection
-        self._job = job
+        self._after = durable
+        self._job = durable.job
         self._at = at
 
     def write(self, facts: Sequence[Fact]) -> None:
-        found = self._connection.execute(_SELECT_JOB, {"j": self._job}).mappings().one_or_none()
-        if found is not None and unsealed(jobs, found):
-            raise _damaged(f"job {self._job}")
-        row = dict(found) if found is not None else _new_job(self._job)
         for fact in facts:
-            row |= self._apply(fact, row)
-        row["changed_at"] = self._at
-        row["checksum"] = checksum(jobs, row)
-        if found is None:
-            self._connection.execute(_INSERT_JOB, row)
-        else:
-            row.pop("job")
-            self._connection.execute(_UPDATE_JOB, {"j": self._job, **row})
+            self._apply(fact)
+        entries = [entry_of_fact(fact, self._after.generation) for fact in facts]
+        _write_history(self._connection, self._job, self._at, [entry for entry in entries if entry is not None])
+        self._write_job()
 
-    def _apply(self, fact: Fact, row: dict[str, Any]) -> dict[str, Any]:
-        """Write what the fact says of checkpoints; return what it changes in the job's row."""
+    def _write_job(self) -> None:
+        after = self._after
+        completed: int | None = after.base or None
+        if after.unreadable:  # which one it is that cannot be read must not be forgotten
+            completed = self._connection.execute(_COMPLETED_COLUMN, {"j": self._job}).scalar_one_or_none()
+        row: dict[str, Any] = {
+            "job": after.job,
+            "status": after.status.value,
+            "status_detail": after.status_detail,
+            "generation": after.generation,
+            "driver": after.driver,
+            "last_id": after.last_id,
+            "completed": completed,
+            "restore_from": after.restore.source.id if after.restore is not None else None,
+            "document": document_of(after),
+            "changed_at": self._at,
+        }
+        self._connection.execute(_WRITE_JOB, {**row, "checksum": checksum(jobs, row)})
+
+    def _apply(self, fact: Fact) -> None:
+        """Write what the fact says of checkpoints and generations."""
         match fact:
             case GenerationGranted():
-                return {
-                    "status": JobStatus.RUNNING.value,
-                    "status_detail": "",
-                    "generation": fact.generation,
-                    "driver": fact.driver,
-                    "participants": participants_to_text(fact.participants),
-                    "settings": settings_to_text(fact.settings),
-                    "last_id": fact.first_id,
-                    "pending": None,
-                    "pending_base": None,
-                    "stop_requested": False,
-                }
+                self._write_generation(fact.generation, fact.driver, self._at, None, "")
+            case GenerationEnded():
+                self._end_generation(fact)
             case CheckpointTriggered():
-                self._trigger(fact)
-                return {"last_id": fact.checkpoint, "pending": fact.checkpoint, "pending_base": fact.base}
+                self._insert_checkpoint(
+                    fact.checkpoint,
+                    base=fact.base,
+                    generation=fact.generation,
+                    kind=fact.kind,
+                    name=self._name(fact.request),
+                    state=CheckpointState.TRIGGERED,
+                    waited=_microseconds(fact.waited),
+                )
             case CheckpointCompleted():
-                self._complete(fact)
-                return {"completed": fact.checkpoint, "pending": None, "pending_base": None}
+                state = CheckpointState.SETTLED if fact.settled else CheckpointState.COMPLETED
+                self._change(
+                    fact.checkpoint,
+                    state=state.value,
+                    decided_at=self._at,
+                    settled_at=self._at if fact.settled else None,
+                    ran=_microseconds(fact.ran),
+                    decided=_microseconds(fact.decided),
+                    settled=0 if fact.settled else None,
+                    **_counts(fact.snapshots.values()),
+                    snapshots=snapshots_to_text(fact.snapshots),
+                )
+            case CheckpointRestored():
+                self._insert_checkpoint(
+                    fact.checkpoint,
+                    base=fact.source,
+                    generation=fact.generation,
+                    kind=CheckpointKind.RESTORE,
+                    name="",
+                    state=CheckpointState.SETTLED,
+                    waited=0,
+                    detail=f"instead of {fact.former or 'one that could not be read'}: {fact.reason}",
+                    decided_at=self._at,
+                    settled_at=self._at,
+                    snapshots=snapshots_to_text(fact.snapshots),
+                )
             case CheckpointAborted():
                 self._change(
                     fact.checkpoint,
@@ -126,89 +157,88 @@ class FactWriter:
                     abort_reason=fact.reason.name.lower(),
                     detail=fact.detail,
                     decided_at=self._at,
+                    ran=_microseconds(fact.ran),
                 )
-                self._connection.execute(_PRUNE_ABORTED, {"j": self._job, "newer": _KEPT_ABORTED - 1})
-                return {"pending": None, "pending_base": None}
             case CheckpointUnchanged():
                 self._connection.execute(_DELETE_CHECKPOINT, {"j": self._job, "n": fact.checkpoint})
-                return {"pending": None, "pending_base": None}
             case CheckpointSettled():
-                self._change(fact.checkpoint, state=CheckpointState.SETTLED.value, settled_at=self._at)
-                return {}
+                self._change(
+                    fact.checkpoint,
+                    state=CheckpointState.SETTLED.value,
+                    settled_at=self._at,
+                    settled=_microseconds(fact.took),
+                )
+            case LossRecorded():
+                self._record_settlements(fact.checkpoint, fact.participant, fact.settlements)
             case JobHalted():
-                self._record_settlements(fact)
-                lost = any(one.outcome is Outcome.LOST for one in fact.settlements)
-                return {
-                    "status": JobStatus.HALTED.value,
-                    "status_detail": fact.reason,
-                    "lost": row["lost"] or lost,
-                }
-            case StopRequested():
-                return {"stop_requested": True}
-            case JobClosed():
-                return {
-                    "status": fact.status.value,
-                    "status_detail": fact.detail,
-                    "driver": None,
-                    "pending": None,
-                    "pending_base": None,
-                }
+                self._record_settlements(fact.checkpoint, fact.participant, fact.settlements)
+            case CheckpointAmended():
+                completed = self._after.completed
+                assert completed is not None, "only a completed checkpoint is amended"
+                self._change(
+                    fact.checkpoint,
+                    amendment=fact.amendment,
+                    committables=sum(len(part.committables) for part in completed.snapshots.values()),
+                    snapshots=snapshots_to_text(completed.snapshots),
+                )
+            case SavepointReleased():
+                self._change(fact.checkpoint, kind=CheckpointKind.CHECKPOINT.value)
+            case (
+                GenerationFailed()
+                | StatusChanged()
+                | RequestQueued()
+                | RequestEnded()
+                | EndingRequested()
+                | RestoreRequested()
+            ):
+                pass  # of the job: its row and the history have them
             case _:
                 assert_never(fact)
 
-    def _trigger(self, fact: CheckpointTriggered) -> None:
+    def _name(self, request: RequestId | None) -> str:
+        return next((one.name for one in self._after.requests if one.id == request), "")
+
+    def _insert_checkpoint(
+        self,
+        checkpoint: CheckpointId,
+        *,
+        base: CheckpointId,
+        generation: int,
+        kind: CheckpointKind,
+        name: str,
+        state: CheckpointState,
+        waited: int,
+        detail: str = "",
+        decided_at: int | None = None,
+        settled_at: int | None = None,
+        snapshots: str | None = None,
+    ) -> None:
         row: dict[str, Any] = {
             "job": self._job,
-            "checkpoint": fact.checkpoint,
-            "base": fact.base,
-            "generation": fact.generation,
-            "state": CheckpointState.TRIGGERED.value,
+            "checkpoint": checkpoint,
+            "base": base,
+            "generation": generation,
+            "kind": kind.value,
+            "name": name,
+            "state": state.value,
             "abort_reason": None,
-            "detail": "",
+            "detail": detail,
             "triggered_at": self._at,
-            "decided_at": None,
-            "settled_at": None,
+            "decided_at": decided_at,
+            "settled_at": settled_at,
+            "waited": waited,
+            "ran": None,
+            "decided": None,
+            "settled": None,
             "records_read": 0,
             "records_written": 0,
+            "bytes_read": 0,
+            "bytes_written": 0,
             "committables": 0,
-            "snapshots": None,
+            "amendment": 0,
+            "snapshots": snapshots,
         }
-        row["checksum"] = checksum(checkpoints, row)
-        self._connection.execute(_INSERT_CHECKPOINT, row)
-
-    def _complete(self, fact: CheckpointCompleted) -> None:
-        parts = fact.snapshots.values()
-        state = CheckpointState.SETTLED if fact.settled else CheckpointState.COMPLETED
-        self._change(
-            fact.checkpoint,
-            state=state.value,
-            decided_at=self._at,
-            settled_at=self._at if fact.settled else None,
-            records_read=sum(part.records for part in parts if part.positions is not None),
-            records_written=sum(part.records for part in parts if part.positions is None),
-            committables=sum(len(part.committables) for part in parts),
-            snapshots=snapshots_to_text(fact.snapshots),
-        )
-        retained = {"j": self._job, "newer": fact.keep - 1}
-        self._connection.execute(_PRUNE_SETTLEMENTS, retained)
-        self._connection.execute(_PRUNE_COMPLETED, retained)
-
-    def _record_settlements(self, fact: JobHalted) -> None:
-        rows: list[dict[str, Any]] = [
-            {
-                "job": self._job,
-                "checkpoint": fact.checkpoint,
-                "participant": fact.participant,
-                "slot": settlement.slot,
-                "outcome": settlement.outcome.value,
-                "evidence": settlement.evidence,
-                "recorded_at": self._at,
-            }
-            for settlement in fact.settlements
-        ]
-        for row in rows:
-            row["checksum"] = checksum(settlements, row)
-        self._connection.execute(_UPSERT_SETTLEMENT, rows)
+        self._connection.execute(_INSERT_CHECKPOINT, {**row, "checksum": checksum(checkpoints, row)})
 
     def _change(self, checkpoint: CheckpointId, **changes: Any) -> None:
         key = {"j": self._job, "n": checkpoint}
@@ -218,23 +248,67 @@ class FactWriter:
         changes["checksum"] = checksum(checkpoints, {**found, **changes})
         self._connection.execute(_UPDATE_CHECKPOINT, {**key, **changes})
 
+    def _write_generation(
+        self, generation: int, driver: str, granted_at: int, ended_at: int | None, detail: str
+    ) -> None:
+        row: dict[str, Any] = {
+            "job": self._job,
+            "generation": generation,
+            "driver": driver,
+            "granted_at": granted_at,
+            "ended_at": ended_at,
+            "detail": detail,
+        }
+        self._connection.execute(_WRITE_GENERATION, {**row, "checksum": checksum(generations, row)})
 
-def _new_job(job: JobName) -> dict[str, Any]:
+    def _end_generation(self, fact: GenerationEnded) -> None:
+        key = {"j": self._job, "n": fact.generation}
+        found = self._connection.execute(_SELECT_GENERATION, key).mappings().one_or_none()
+        if found is None or unsealed(generations, found):
+            raise _damaged(f"generation {fact.generation} of job {self._job}")
+        self._write_generation(fact.generation, found["driver"], found["granted_at"], self._at, fact.detail)
+
+    def _record_settlements(
+        self, checkpoint: CheckpointId, participant: ParticipantName, outcomes: Sequence[Settlement]
+    ) -> None:
+        for settlement in outcomes:
+            row: dict[str, Any] = {
+                "job": self._job,
+                "checkpoint": checkpoint,
+                "participant": participant,
+                "slot": settlement.slot,
+                "outcome": settlement.outcome.value,
+                "evidence": settlement.evidence,
+                "recorded_at": self._at,
+            }
+            self._connection.execute(_WRITE_SETTLEMENT, {**row, "checksum": checksum(settlements, row)})
+
+
+def write_notes(connection: Connection, job: JobName, at: int, notes: Iterable[tuple[Note, int]]) -> None:
+    """Calls that were not accepted, each with how often; inside a transaction that the caller began."""
+    _write_history(connection, job, at, [entry_of_note(note, count) for note, count in notes])
+
+
+def _write_history(connection: Connection, job: JobName, at: int, entries: list[dict[str, Any]]) -> None:
+    rows = [{"job": job, "at": at, **entry} for entry in entries]
+    if rows:
+        connection.execute(_INSERT_HISTORY, [{**row, "checksum": checksum(history, row)} for row in rows])
+
+
+def _counts(parts: Collection[Snapshot]) -> dict[str, int]:
+    read = [part for part in parts if part.positions is not None]
+    written = [part for part in parts if part.positions is None]
     return {
-        "job": job,
-        "status": JobStatus.CREATED.value,
-        "status_detail": "",
-        "generation": 0,
-        "driver": None,
-        "participants": participants_to_text(()),
-        "settings": settings_to_text(CheckpointSettings()),
-        "last_id": 0,
-        "completed": None,
-        "pending": None,
-        "pending_base": None,
-        "stop_requested": False,
-        "lost": False,
+        "records_read": sum(part.records for part in read),
+        "records_written": sum(part.records for part in written),
+        "bytes_read": sum(part.bytes for part in read),
+        "bytes_written": sum(part.bytes for part in written),
+        "committables": sum(len(part.committables) for part in written),
     }
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1_000_000)
 
 
 def _damaged(what: str) -> StoreDamagedError:

@@ -1,0 +1,125 @@
+"""What the history says of facts and of calls that were not accepted."""
+
+from typing import Any, assert_never
+
+from coordinator.protocol.answers import Note
+from coordinator.protocol.facts import (
+    CheckpointAborted,
+    CheckpointAmended,
+    CheckpointCompleted,
+    CheckpointRestored,
+    CheckpointSettled,
+    CheckpointTriggered,
+    CheckpointUnchanged,
+    EndingRequested,
+    Fact,
+    GenerationEnded,
+    GenerationFailed,
+    GenerationGranted,
+    JobHalted,
+    LossRecorded,
+    RequestEnded,
+    RequestQueued,
+    RestoreRequested,
+    SavepointReleased,
+    StatusChanged,
+)
+from coordinator.protocol.requests import Request
+from coordinator.protocol.values import Generation
+
+__all__ = ["entry_of_fact", "entry_of_note"]
+
+
+def entry_of_fact(fact: Fact, generation: Generation) -> dict[str, Any] | None:
+    """The history's row for a fact; None for what an idle job does all the time.
+
+    :param generation: the job's after the step.
+    """
+    said = _said(fact)
+    if said is None:
+        return None
+    named = getattr(fact, "generation", generation)
+    return _row(type(fact).__name__, generation=named, verdict=None, count=1, **said)
+
+
+def entry_of_note(note: Note, count: int) -> dict[str, Any]:
+    """The history's row for a call that was not accepted, made ``count`` times."""
+    return _row(
+        note.what,
+        generation=note.generation,
+        verdict=note.verdict.value,
+        count=count,
+        checkpoint=note.checkpoint,
+        participant=note.participant,
+        detail=note.detail,
+    )
+
+
+def _said(fact: Fact) -> dict[str, Any] | None:
+    match fact:
+        case CheckpointTriggered() | CheckpointUnchanged():
+            return None
+        case GenerationGranted():
+            return {"detail": f"to driver {fact.driver} with {', '.join(one.name for one in fact.participants)}"}
+        case GenerationFailed():
+            return {"detail": fact.reason}
+        case GenerationEnded():
+            return {"detail": fact.detail}
+        case StatusChanged():
+            return {"detail": ": ".join(filter(None, (fact.status.value, fact.transition.value, fact.detail)))}
+        case CheckpointCompleted():
+            slots = sum(len(snapshot.committables) for snapshot in fact.snapshots.values())
+            return {"checkpoint": fact.checkpoint, "detail": f"{slots} committables"}
+        case CheckpointAborted():
+            why = ": ".join(filter(None, (fact.reason.value, fact.detail)))
+            return {"checkpoint": fact.checkpoint, "detail": f"{why}{', a counted failure' if fact.counted else ''}"}
+        case CheckpointSettled():
+            return {"checkpoint": fact.checkpoint, "detail": ""}
+        case LossRecorded():
+            lost = "; ".join(f"slot {one.slot}: {one.evidence}" for one in fact.settlements)
+            return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": lost}
+        case CheckpointAmended():
+            again = f"amendment {fact.amendment}, slots {', '.join(map(str, sorted(fact.slots)))} written again"
+            return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": again}
+        case JobHalted():
+            return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": fact.reason}
+        case RequestQueued() | RequestEnded():
+            return {"checkpoint": fact.request.checkpoint, "detail": _request(fact.request)}
+        case EndingRequested():
+            return {"detail": f"asked to {fact.ending.value}"}
+        case RestoreRequested():
+            return {"checkpoint": fact.source.id, "detail": fact.reason}
+        case CheckpointRestored():
+            left = f"checkpoint {fact.former}" if fact.former else "one that could not be read"
+            detail = f"begins again after checkpoint {fact.source} instead of {left}: {fact.reason}"
+            return {"checkpoint": fact.checkpoint, "detail": detail}
+        case SavepointReleased():
+            return {"checkpoint": fact.checkpoint, "detail": ""}
+        case _:
+            assert_never(fact)
+
+
+def _request(request: Request) -> str:
+    wish = f"{request.kind.value}{' ' + request.name if request.name else ''}{' and stop' if request.stop else ''}"
+    return ": ".join(filter(None, (f"{wish}, request {request.id}, {request.state.value}", request.detail)))
+
+
+def _row(
+    event: str,
+    *,
+    generation: int,
+    verdict: str | None,
+    count: int,
+    checkpoint: int = 0,
+    participant: str = "",
+    detail: str,
+) -> dict[str, Any]:
+    return {
+        "event": event,
+        "verdict": verdict,
+        "generation": generation,
+        "checkpoint": checkpoint,
+        "participant": participant,
+        "detail": detail,
+        "count": count,
+    }

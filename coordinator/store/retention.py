@@ -1,0 +1,80 @@
+"""What is removed, and what never is. Apart from the decision: a removal that fails loses nothing."""
+
+from sqlalchemy import Connection, bindparam, delete, func, select
+from sqlalchemy.sql import ColumnElement
+
+from coordinator.protocol.values import CheckpointKind, JobName
+from coordinator.store.records import CheckpointState
+from coordinator.store.schema import checkpoints, generations, history, jobs, settlements
+
+__all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "prune"]
+
+KEPT_ABORTED = 100
+KEPT_GENERATIONS = 100
+KEPT_HISTORY = 1_000
+
+_J: ColumnElement[str] = bindparam("j")
+_COMPLETED = checkpoints.c.state.in_((CheckpointState.COMPLETED.value, CheckpointState.SETTLED.value))
+_ABORTED = checkpoints.c.state == CheckpointState.ABORTED.value
+_ORDINARY = checkpoints.c.kind != CheckpointKind.SAVEPOINT.value
+
+
+def _newest(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
+    """The id that ``newer`` newer ones of the job follow; NULL, which no id is below, when there are not so many."""
+    return (
+        select(checkpoints.c.checkpoint)
+        .where(checkpoints.c.job == _J, *conditions)
+        .order_by(checkpoints.c.checkpoint.desc())
+        .limit(1)
+        .offset(bindparam("newer"))
+        .scalar_subquery()
+    )
+
+
+def _needed(column: str) -> ColumnElement[int]:
+    return func.coalesce(select(jobs.c[column]).where(jobs.c.job == _J).scalar_subquery(), 0)
+
+
+# The newest completed one is what the job continues from; the source of an ordered restore will be.
+_PRUNE_COMPLETED = delete(checkpoints).where(
+    checkpoints.c.job == _J,
+    _COMPLETED,
+    _ORDINARY,
+    checkpoints.c.checkpoint < _newest(_COMPLETED, _ORDINARY),
+    checkpoints.c.checkpoint != _needed("completed"),
+    checkpoints.c.checkpoint != _needed("restore_from"),
+)
+_PRUNE_ABORTED = delete(checkpoints).where(
+    checkpoints.c.job == _J, _ABORTED, checkpoints.c.checkpoint < _newest(_ABORTED)
+)
+_PRUNE_SETTLEMENTS = delete(settlements).where(
+    settlements.c.job == _J,
+    settlements.c.checkpoint.not_in(select(checkpoints.c.checkpoint).where(checkpoints.c.job == _J)),
+)
+_PRUNE_GENERATIONS = delete(generations).where(
+    generations.c.job == _J,
+    generations.c.generation
+    <= select(func.max(generations.c.generation)).where(generations.c.job == _J).scalar_subquery() - KEPT_GENERATIONS,
+)
+_PRUNE_HISTORY = delete(history).where(
+    history.c.job == _J,
+    history.c.seq
+    < select(history.c.seq)
+    .where(history.c.job == _J)
+    .order_by(history.c.seq.desc())
+    .limit(1)
+    .offset(KEPT_HISTORY - 1)
+    .scalar_subquery(),
+)
+
+
+def prune(connection: Connection, job: JobName, keep: int) -> None:
+    """Remove what retention does not keep, inside a transaction that the caller began.
+
+    :param keep: completed checkpoints that stay beside savepoints.
+    """
+    connection.execute(_PRUNE_COMPLETED, {"j": job, "newer": keep - 1})
+    connection.execute(_PRUNE_ABORTED, {"j": job, "newer": KEPT_ABORTED - 1})
+    connection.execute(_PRUNE_SETTLEMENTS, {"j": job})
+    connection.execute(_PRUNE_GENERATIONS, {"j": job})
+    connection.execute(_PRUNE_HISTORY, {"j": job})
