@@ -38,6 +38,8 @@ class CheckpointState(StrEnum):
     SETTLED = "settled"
     """Completed, and every commit is proved."""
     ABORTED = "aborted"
+    UNREADABLE = "unreadable"
+    """What is stored is not what was written; nothing else that is said of it can be believed."""
 
 
 _STATES: Mapping[int, CheckpointState] = {
@@ -45,6 +47,7 @@ _STATES: Mapping[int, CheckpointState] = {
     pb.CHECKPOINT_STATE_COMPLETED: CheckpointState.COMPLETED,
     pb.CHECKPOINT_STATE_SETTLED: CheckpointState.SETTLED,
     pb.CHECKPOINT_STATE_ABORTED: CheckpointState.ABORTED,
+    pb.CHECKPOINT_STATE_UNREADABLE: CheckpointState.UNREADABLE,
 }
 
 

@@ -183,10 +183,6 @@ class Engine:
         except KeyError:
             raise self._unknown(job) from None
 
-    def jobs(self) -> list[JobName]:
-        """By name."""
-        return sorted(self._states)
-
     def read(self, query: Callable[[Store], T]) -> T:
         """Ask the store for a listing. Raises StoreError."""
         self._require_store()

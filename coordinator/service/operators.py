@@ -16,6 +16,7 @@ from coordinator.service.summaries import (
 )
 from coordinator.service.watchers import Watchers
 from coordinator.store.errors import NoSuchCheckpointError
+from coordinator.store.records import JobRecord
 from coordinator.v1 import operators_pb2 as pb
 from coordinator.v1 import participants_pb2
 from coordinator.wire import requests
@@ -56,13 +57,15 @@ class _Listings:
         self._watchers = watchers
 
     def list_jobs(self, _request: pb.ListJobsRequest) -> pb.ListJobsResponse:
-        return pb.ListJobsResponse(jobs=self._summaries(self._engine.jobs()), store_id=self._engine.store_id)
+        summaries = [self._summary(record) for record in self._engine.read(lambda store: store.jobs())]
+        return pb.ListJobsResponse(jobs=summaries, store_id=self._engine.store_id)
 
     def describe_job(self, request: pb.DescribeJobRequest) -> pb.DescribeJobResponse:
         job = self._known(request.job)
         durable = self._engine.state(job).durable
+        record = next(record for record in self._engine.read(lambda store: store.jobs()) if record.job == job)
         return pb.DescribeJobResponse(
-            summary=self._summaries([job])[0],
+            summary=self._summary(record),
             participants=[participant_to_wire(participant) for participant in durable.participants],
             settings=settings_to_wire(durable.settings),
             connected=self._watchers.connected(job),
@@ -102,9 +105,8 @@ class _Listings:
         self._engine.state(name)
         return name
 
-    def _summaries(self, jobs: list[JobName]) -> list[pb.JobSummary]:
-        completed_at = {record.job: record.completed_at for record in self._engine.read(lambda store: store.jobs())}
-        return [job_summary(self._engine.state(job).durable, completed_at.get(job)) for job in jobs]
+    def _summary(self, record: JobRecord) -> pb.JobSummary:
+        return job_summary(self._engine.state(record.job).durable, record)
 
 
 class _Wishes:
@@ -127,11 +129,8 @@ class _Wishes:
         return pb.CancelJobResponse(answer=answer)
 
     def restore_job(self, request: pb.RestoreJobRequest) -> pb.RestoreJobResponse:
-        job, checkpoint, reason = (
-            as_job(request.job),
-            as_checkpoint(request.checkpoint),
-            as_text(request.reason, "reason"),
-        )
+        job, checkpoint = as_job(request.job), as_checkpoint(request.checkpoint)
+        reason = as_text(request.reason, "reason")
         if not reason.strip():
             raise MalformedError("reason: say who asks and why; it is kept")
         self._engine.state(job)

@@ -3,12 +3,14 @@
 from datetime import datetime
 
 from coordinator.protocol.durable import Durable
+from coordinator.protocol.values import NO_CHECKPOINT
 from coordinator.store.records import (
     CheckpointDetails,
     CheckpointRecord,
     CheckpointState,
     GenerationRecord,
     HistoryRecord,
+    JobRecord,
 )
 from coordinator.v1 import operators_pb2 as pb
 from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, ENDING, JOB_STATUS, VERDICT
@@ -23,10 +25,12 @@ _STATES = {
     CheckpointState.COMPLETED: pb.CHECKPOINT_STATE_COMPLETED,
     CheckpointState.SETTLED: pb.CHECKPOINT_STATE_SETTLED,
     CheckpointState.ABORTED: pb.CHECKPOINT_STATE_ABORTED,
+    CheckpointState.UNREADABLE: pb.CHECKPOINT_STATE_UNREADABLE,
 }
 
 
-def job_summary(durable: Durable, completed_at: datetime | None) -> pb.JobSummary:
+def job_summary(durable: Durable, record: JobRecord) -> pb.JobSummary:
+    """``record``: of the same job; it knows the newest completed checkpoint even where that cannot be read."""
     ending, restore = durable.ending, durable.restore
     return pb.JobSummary(
         job=durable.job,
@@ -34,8 +38,8 @@ def job_summary(durable: Durable, completed_at: datetime | None) -> pb.JobSummar
         status_detail=durable.status_detail[:MAX_TEXT],
         generation=durable.generation,
         last_checkpoint=durable.last_id,
-        last_completed=durable.base,
-        last_completed_at_ms=_milliseconds(completed_at),
+        last_completed=record.completed or NO_CHECKPOINT,
+        last_completed_at_ms=_milliseconds(record.completed_at),
         settled=durable.settled,
         ending=ENDING.to_wire(ending) if ending is not None else None,  # type: ignore[arg-type]
         failures=durable.failures,
@@ -60,7 +64,7 @@ def checkpoint_summary(record: CheckpointRecord) -> pb.CheckpointSummary:
         triggered_at_ms=_milliseconds(record.triggered_at),
         decided_at_ms=_milliseconds(record.decided_at),
         settled_at_ms=_milliseconds(record.settled_at),
-        waited_us=_microseconds(record.waited),
+        waited_us=_microseconds(record.waited) or 0,
         ran_us=_microseconds(record.ran),
         decided_us=_microseconds(record.decided),
         settled_us=_microseconds(record.settled),

@@ -140,6 +140,8 @@ class _CheckpointStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Check
     """Completed, and every commit is proved."""
     CHECKPOINT_STATE_ABORTED: _CheckpointState.ValueType  # 4
     """Decided: aborted."""
+    CHECKPOINT_STATE_UNREADABLE: _CheckpointState.ValueType  # 5
+    """What is stored is not what was written; nothing else that is said of it can be believed."""
 
 class CheckpointState(_CheckpointState, metaclass=_CheckpointStateEnumTypeWrapper):
     """A checkpoint's state as stored."""
@@ -154,6 +156,8 @@ CHECKPOINT_STATE_SETTLED: CheckpointState.ValueType  # 3
 """Completed, and every commit is proved."""
 CHECKPOINT_STATE_ABORTED: CheckpointState.ValueType  # 4
 """Decided: aborted."""
+CHECKPOINT_STATE_UNREADABLE: CheckpointState.ValueType  # 5
+"""What is stored is not what was written; nothing else that is said of it can be believed."""
 Global___CheckpointState: _TypeAlias = CheckpointState  # noqa: Y015
 
 @_typing.final

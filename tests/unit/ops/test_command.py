@@ -72,11 +72,17 @@ def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(sta
         "last_checkpoint": 3,
         "last_completed": 1,
         "settled": True,
-        "stop_requested": False,
+        "ending": None,
+        "failures": 1,
+        "open_requests": [],
+        "unreadable": "",
+        "restore_from": 0,
+        "restore_reason": "",
     }
     shown = onceward("jobs", ONCEWARD_STATE_DIR=str(state_dir))
     assert "orders" in shown.stdout
     assert "running" in shown.stdout
+    assert "1 failed checkpoints in a row" in shown.stdout
 
 
 def test_history_is_listed_when_no_process_uses_the_directory_any_more(tmp_path: Path) -> None:
@@ -84,7 +90,9 @@ def test_history_is_listed_when_no_process_uses_the_directory_any_more(tmp_path:
         session = client.open_job(JobName("orders"), (SOURCE, SINK), CheckpointSettings(), None, driver="d")
         session.close(CloseReason.STOPPED)
     listed = onceward("jobs", "--json", "--state-dir", str(tmp_path))
-    assert [(job["job"], job["status"]) for job in json.loads(listed.stdout)] == [("orders", "stopped")]
+    assert [(job["job"], job["status"]) for job in json.loads(listed.stdout)] == [("orders", "suspended")]
+    history = onceward("history", "orders", "--json", "--state-dir", str(tmp_path))
+    assert [one["generation"] for one in json.loads(history.stdout)["generations"]] == [1]
 
 
 def test_checkpoints_lists_newest_first_with_the_reason_of_an_abort(state_dir: Path) -> None:
@@ -98,6 +106,9 @@ def test_checkpoints_lists_newest_first_with_the_reason_of_an_abort(state_dir: P
     assert rows[1]["abort_reason"] == "a participant declined it"
     assert rows[1]["detail"] == "sink: the disk is full"
     assert rows[0]["decided_at"] is None
+    assert (rows[2]["kind"], rows[2]["records_read"], rows[2]["settled"]) == ("checkpoint", 1, 0.0)
+    assert all(row["waited"] >= 0 for row in rows)
+    assert [row["ran"] is None for row in rows] == [True, False, False]
     shown = onceward("checkpoints", "orders", "--limit", "2", "--state-dir", str(state_dir))
     assert "a participant declined it: sink: the disk is full" in " ".join(shown.stdout.split())
     assert "settled" not in shown.stdout
@@ -111,11 +122,29 @@ def test_stop_reaches_the_driver_and_may_be_repeated(state_dir: Path) -> None:
     assert (again.returncode, "before" in again.stdout) == (0, True)
 
 
-@pytest.mark.parametrize("command", [("stop", "nobody"), ("checkpoints", "nobody"), ("stop", "No.Name")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("stop", "nobody"),
+        ("cancel", "nobody"),
+        ("savepoint", "nobody"),
+        ("savepoint", "nobody", "--delete", "3"),
+        ("checkpoint", "nobody"),
+        ("restore", "nobody", "--from", "3", "--reason", "a test", "--yes"),
+        ("checkpoints", "nobody"),
+        ("history", "nobody"),
+        ("stop", "No.Name"),
+        ("savepoint", "orders", "--delete", "1"),
+        ("savepoint", "orders", "--delete", "1", "--name", "x"),
+        ("stop", "orders", "--name", "x"),
+        ("restore", "orders", "--from", "1", "--reason", "it runs", "--yes"),
+    ],
+)
 def test_unknown_and_impossible_jobs_are_usage_errors(state_dir: Path, command: tuple[str, ...]) -> None:
     refused = onceward(*command, "--state-dir", str(state_dir))
     assert refused.returncode == ExitCode.USAGE
     assert refused.stderr.startswith("onceward: ")
+    assert "hanged" in refused.stderr, "it says that nothing was changed"
     assert "Traceback" not in refused.stderr
 
 
@@ -174,7 +203,8 @@ def test_doctor_reports_everything_and_an_unreachable_coordinator_as_wrong(tmp_p
 def test_serving_and_listing_load_neither_spark_nor_kafka_clients() -> None:
     code = (
         "import sys\n"
-        "import coordinator.ops.cli, coordinator.ops.serve, coordinator.ops.listings, coordinator.ops.doctor\n"
+        "import coordinator.ops.cli, coordinator.ops.serve, coordinator.ops.doctor\n"
+        "import coordinator.ops.listings, coordinator.ops.wishes\n"
         "heavy = {'pyspark', 'confluent_kafka', 'kafka', 'pyarrow', 'pandas', 'py4j'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)\n"
     )

@@ -11,11 +11,24 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, assert_never
 
 from coordinator.client.session import CoordinatorClient, Session
 from coordinator.errors import OncewardError
-from coordinator.protocol.answers import Abort, Answer, Complete, Decision, Instruction, Trigger, Verdict
+from coordinator.protocol.answers import (
+    Abort,
+    Answer,
+    Cancel,
+    Complete,
+    Decision,
+    Fail,
+    Halt,
+    Instruction,
+    Replay,
+    Stop,
+    Trigger,
+    Verdict,
+)
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
@@ -145,6 +158,8 @@ class ScriptedDriver:
         self.committed: list[CheckpointId] = []
         self.aborted: list[CheckpointId] = []
         self.decisions: dict[CheckpointId, Decision] = {}
+        self.told: list[Instruction] = []
+        """What else was wanted: the end, for example. The test does it."""
         self.session: Session = client.open_job(
             job, (SOURCE, SINK), settings, None, driver=uuid.uuid4().hex, on_error=self.errors.put
         )
@@ -184,22 +199,25 @@ class ScriptedDriver:
                     self.runs.append(checkpoint)
                     self._answers[checkpoint] = (base, positions(int(checkpoint)), slots(int(checkpoint)))
                 self._acknowledge(checkpoint)
-            case Complete(checkpoint=checkpoint):
+            case Complete(checkpoint=checkpoint, amendment=amendment):
                 self._decided(checkpoint, Decision.COMPLETED)
                 if checkpoint not in self.committed:
                     self.committed.append(checkpoint)
                 proved = [Settlement(slot=slot, outcome=Outcome.COMMITTED, evidence="test") for slot in range(2)]
-                self.session.settle(checkpoint, SINK.name, proved)
+                self.session.settle(checkpoint, SINK.name, proved, amendment=amendment)
             case Abort(checkpoint=checkpoint):
                 self._abort(checkpoint)
+            case Stop() | Cancel() | Fail() | Halt() | Replay():
+                if instruction not in self.told:
+                    self.told.append(instruction)
             case _:
-                pass
+                assert_never(instruction)
 
     def _acknowledge(self, checkpoint: CheckpointId) -> None:
         base, source, sink = self._answers[checkpoint]
         for participant, snapshot in ((SOURCE, source), (SINK, sink)):
             answer: Answer = self.session.acknowledge(checkpoint, participant.name, base, snapshot)
-            if answer.verdict is Verdict.TOO_LATE and answer.decision is Decision.ABORTED:
+            if answer.verdict in (Verdict.TOO_LATE, Verdict.EXPIRED) and answer.decision is Decision.ABORTED:
                 self._abort(checkpoint)
                 return
             assert answer.verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE), answer

@@ -29,6 +29,7 @@ from coordinator.protocol.values import (
 from coordinator.service.embedded import EmbeddedCoordinator
 from coordinator.v1 import operators_pb2, participants_pb2
 from coordinator.v1 import participants_pb2 as pb
+from coordinator.wire.limits import MAX_REQUEST_BYTES
 from tests.unit.service.scripted import SINK, SOURCE, positions, slots, wait_until
 
 JOB = JobName("orders")
@@ -89,7 +90,7 @@ def call(channel: grpc.Channel, method: str, data: bytes) -> grpc.StatusCode:
 
 
 def ask(channel: grpc.Channel, method: str, request: Message) -> tuple[grpc.StatusCode, str]:
-    path = f"/coordinator.v1.ParticipantService/{method}"
+    (path,) = (path for path in METHODS if path.endswith(f"/{method}"))
     try:
         send(channel, path, request.SerializeToString())
     except grpc.RpcError as error:
@@ -147,10 +148,30 @@ def settle(**changes: Any) -> pb.SettleRequest:
     return pb.SettleRequest(**(values | changes), settlements=[settlement])
 
 
+def amend(**changes: Any) -> pb.AmendRequest:
+    values: dict[str, Any] = {"job": JOB, "generation": 1, "checkpoint": 1, "participant": "sink", "slots": [0]}
+    return pb.AmendRequest(**(values | changes))
+
+
+def trigger(**changes: Any) -> operators_pb2.TriggerCheckpointRequest:
+    values: dict[str, Any] = {"job": JOB, "request": "r1", "kind": pb.CHECKPOINT_KIND_SAVEPOINT}
+    return operators_pb2.TriggerCheckpointRequest(**(values | changes))
+
+
+def restore(**changes: Any) -> operators_pb2.RestoreJobRequest:
+    values: dict[str, Any] = {"job": JOB, "checkpoint": 1, "reason": "a test"}
+    return operators_pb2.RestoreJobRequest(**(values | changes))
+
+
 def open_job(**changes: Any) -> pb.OpenJobRequest:
     members = [
-        pb.Participant(name="source", role=pb.ROLE_SOURCE, kind="test"),
-        pb.Participant(name="sink", role=changes.pop("role", pb.ROLE_SINK), kind="test"),
+        pb.Participant(name="source", role=pb.ROLE_SOURCE, kind="test", on_lost=pb.ON_LOST_HALT),
+        pb.Participant(
+            name="sink",
+            role=changes.pop("role", pb.ROLE_SINK),
+            kind="test",
+            on_lost=changes.pop("on_lost", pb.ON_LOST_HALT),
+        ),
     ]
     settings: dict[str, Any] = {
         "interval_us": 1_000_000,
@@ -163,6 +184,11 @@ def open_job(**changes: Any) -> pb.OpenJobRequest:
     settings |= changes.pop("settings", {})
     values: dict[str, Any] = {"job": "other", "driver": "d", "participants": members}
     return pb.OpenJobRequest(**(values | changes), settings=pb.CheckpointSettings(**settings))
+
+
+def close(**changes: Any) -> pb.CloseJobRequest:
+    values: dict[str, Any] = {"job": JOB, "generation": 1, "reason": pb.CLOSE_REASON_RESTARTING}
+    return pb.CloseJobRequest(**(values | changes))
 
 
 DEEP = '{"a":' * 33 + "1" + "}" * 33
@@ -201,8 +227,32 @@ MALFORMED: list[tuple[str, Message, str]] = [
     ("Settle", settle(outcome=pb.OUTCOME_UNSPECIFIED), "Outcome: is not specified"),
     ("Settle", settle(outcome=99), "Outcome: has the unknown number 99"),
     ("Settle", settle(slot=-1), "slot: -1"),
+    ("Settle", settle(amendment=-1), "amendment: -1"),
+    ("Amend", amend(slots=[]), "slots: "),
+    ("Amend", amend(slots=[1, 1]), "slots: "),
+    ("Amend", amend(slots=[-1]), "slots: -1"),
+    ("Amend", amend(amendment=-2), "amendment: -2"),
+    ("Amend", amend(committables=[pb.Committable(slot=0)]), "no document"),
+    ("Amend", amend(participant="No One"), "participant: "),
+    ("TriggerCheckpoint", trigger(request=""), "request: "),
+    ("TriggerCheckpoint", trigger(request="r" * 200), "request: "),
+    ("TriggerCheckpoint", trigger(kind=0), "CheckpointKind: is not specified"),
+    ("TriggerCheckpoint", trigger(kind=9), "CheckpointKind: has the unknown number 9"),
+    ("TriggerCheckpoint", trigger(name="n" * 200), "name: "),
+    ("TriggerCheckpoint", trigger(name="one\ntwo"), "name: "),
+    ("DescribeRequest", operators_pb2.DescribeRequestRequest(job=JOB, request="two words"), "request: "),
+    ("RestoreJob", restore(checkpoint=0), "checkpoint: 0"),
+    ("RestoreJob", restore(reason="  "), "reason: "),
+    ("RestoreJob", restore(reason="x" * 9000), "reason: "),
+    ("DeleteSavepoint", operators_pb2.DeleteSavepointRequest(job=JOB, checkpoint=-1), "checkpoint: -1"),
+    ("ListCheckpoints", operators_pb2.ListCheckpointsRequest(job=JOB, limit=1001), "limit: 1001"),
+    ("ListGenerations", operators_pb2.ListGenerationsRequest(job=JOB, limit=-1), "limit: -1"),
+    ("ListHistory", operators_pb2.ListHistoryRequest(job=JOB, limit=100_000), "limit: 100000"),
     ("CloseJob", pb.CloseJobRequest(job=JOB, generation=1), "CloseReason: is not specified"),
     ("CloseJob", pb.CloseJobRequest(job=JOB, generation=1, reason=77), "unknown number 77"),  # type: ignore[arg-type]
+    ("CloseJob", close(back_within_us=-1), "back_within_us: -1"),
+    ("CloseJob", close(back_within_us=2 * 86_400_000_000), "back_within_us: "),
+    ("OpenJob", open_job(on_lost=0), "OnLost: is not specified"),
     ("OpenJob", open_job(role=0), "Role: is not specified"),
     ("OpenJob", open_job(role=9), "unknown number 9"),
     ("OpenJob", open_job(driver=""), "driver"),
@@ -240,6 +290,16 @@ def test_an_unknown_job_is_not_found(channel: grpc.Channel, running: Running, me
             request = pb.DeclineRequest(job="nobody", generation=1, checkpoint=1, participant="sink")
         case "Settle":
             request = settle(job="nobody")
+        case "Amend":
+            request = amend(job="nobody")
+        case "TriggerCheckpoint":
+            request = trigger(job="nobody")
+        case "DescribeRequest":
+            request = operators_pb2.DescribeRequestRequest(job="nobody", request="r1")
+        case "RestoreJob":
+            request = restore(job="nobody")
+        case "DeleteSavepoint":
+            request = operators_pb2.DeleteSavepointRequest(job="nobody", checkpoint=1)
         case "CloseJob":
             request = pb.CloseJobRequest(job="nobody", generation=1, reason=pb.CLOSE_REASON_FAILED)
         case "Watch" | "Renew":
@@ -254,8 +314,8 @@ def test_an_unknown_job_is_not_found(channel: grpc.Channel, running: Running, me
     assert [one.job for one in running.people.jobs()] == [JOB]
 
 
-def test_a_request_of_ten_megabytes_is_refused_by_the_service(channel: grpc.Channel, running: Running) -> None:
-    request = acknowledge(participant="sink", snapshot=pb.Snapshot(committables=[big_committable(10_000_000)]))
+def test_a_request_of_forty_megabytes_is_refused_by_the_service(channel: grpc.Channel, running: Running) -> None:
+    request = acknowledge(participant="sink", snapshot=pb.Snapshot(committables=[big_committable(40_000_000)]))
     before = running.stored()
     assert ask(channel, "Acknowledge", request)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert running.stored() == before
@@ -265,15 +325,15 @@ def big_committable(size: int) -> pb.Committable:
     return pb.Committable(slot=0, document=pb.Document(kind="test", version=1, body='{"a":"' + "x" * size + '"}'))
 
 
-def test_committables_of_ten_megabytes_fail_their_checkpoint_before_they_are_sent(running: Running) -> None:
-    document = Document(kind="test", version=1, body={"a": "x" * 10_000_000})
+def test_committables_of_forty_megabytes_fail_their_checkpoint_before_they_are_sent(running: Running) -> None:
+    document = Document(kind="test", version=1, body={"a": "x" * 40_000_000})
     snapshot = Snapshot(committables=(Committable(slot=0, document=document),))
     with pytest.raises(CheckpointFailedError, match="Nothing was sent"):
         running.session.acknowledge(CheckpointId(1), SINK.name, CheckpointId(0), snapshot)
 
 
 def test_committables_just_below_the_limit_are_kept_and_given_back(running: Running, client: CoordinatorClient) -> None:
-    document = Document(kind="test", version=1, body={"a": "x" * 4_180_000})
+    document = Document(kind="test", version=1, body={"a": "x" * (MAX_REQUEST_BYTES - 10_000)})
     snapshot = Snapshot(committables=(Committable(slot=0, document=document),))
     session = running.session
     session.acknowledge(CheckpointId(1), SOURCE.name, CheckpointId(0), positions(1))

@@ -193,8 +193,10 @@ def test_a_jobs_log_reads_as_a_story_without_any_documents_content(
     begin = f"job={job} generation=1"
     assert story == [
         f"{begin} event=granted participants=source,sink",
+        f'{begin} event=status status=running because="a driver was granted a generation"',
         f"{begin} checkpoint=1 event=triggered base=0",
         f"{begin} checkpoint=1 event=completed records=2 committables=2 settled=False",
-        f'{begin} event=closed status=suspended detail="a test ends it"',
+        f'{begin} event=ended detail="a test ends it"',
+        f'{begin} event=status status=suspended because="the driver left"',
     ]
     assert "123456789" not in caplog.text

@@ -133,7 +133,7 @@ def test_a_restart_keeps_the_undecided_checkpoint_and_the_job_completes_it(
     with closing(Store.open(process.store_url)) as store:
         (durable,) = store.load_jobs()
     assert durable.pending is not None
-    pending, _base = durable.pending
+    pending = durable.pending.id
     assert pending not in driver.runs
     started(stack, tmp_path / "c", port=process.port)
     wait_until(lambda: pending in driver.committed, "the pending checkpoint is completed")

@@ -1,0 +1,163 @@
+"""Commands that ask something of a job: what they wait for, print, refuse, and say about the data."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from coordinator.client.session import connect
+from coordinator.errors import ExitCode
+from coordinator.protocol.answers import Cancel, Stop
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.values import JobName
+from coordinator.service.embedded import EmbeddedCoordinator
+from tests.unit.ops.test_command import onceward
+from tests.unit.service.scripted import SINK, SOURCE, ScriptedDriver, wait_until
+
+ORDERS = JobName("orders")
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[ScriptedDriver]:
+    """A driver of ``orders`` in the state directory; checkpoints on demand, the first one is there."""
+    settings = CheckpointSettings(interval=None, tolerable_failed_checkpoints=5)
+    with ExitStack() as stack:
+        coordinator = stack.enter_context(EmbeddedCoordinator(tmp_path))
+        driver = ScriptedDriver(stack.enter_context(connect(coordinator.address)), ORDERS, settings=settings)
+        driver.wait_committed(1)
+        yield driver
+        driver.close()
+
+
+def left_by(directory: Path, checkpoints: int, reason: CloseReason = CloseReason.STOPPED) -> None:
+    """A job that has ended with so many checkpoints, all settled; no process uses the directory any more."""
+    with EmbeddedCoordinator(directory) as coordinator, connect(coordinator.address) as client:
+        driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
+        driver.wait_committed(1)
+        for taken in range(2, checkpoints + 1):
+            assert onceward("savepoint", "orders", "--state-dir", str(directory)).stdout == f"{taken}\n"
+            driver.wait_committed(taken)
+        driver.close(reason)
+
+
+def test_savepoint_waits_visibly_and_prints_nothing_but_its_id(running: ScriptedDriver, tmp_path: Path) -> None:
+    said = onceward("savepoint", "orders", "--name", "before the upgrade", "--state-dir", str(tmp_path))
+    assert (said.returncode, said.stdout) == (0, "2\n")
+    assert "completed after" in said.stderr
+    running.wait_committed(2)
+    listed = onceward("checkpoints", "orders", "--json", "--state-dir", str(tmp_path))
+    row = json.loads(listed.stdout)[0]
+    assert (row["checkpoint"], row["kind"], row["name"]) == (2, "savepoint", "before the upgrade")
+    deleted = onceward("savepoint", "orders", "--delete", "2", "--state-dir", str(tmp_path))
+    assert (deleted.returncode, "like any other" in deleted.stdout) == (0, True)
+    again = onceward("savepoint", "orders", "--delete", "2", "--state-dir", str(tmp_path))
+    assert (again.returncode, "is no savepoint" in again.stderr) == (ExitCode.USAGE, True)
+
+
+def test_checkpoint_takes_one_now(running: ScriptedDriver, tmp_path: Path) -> None:
+    said = onceward("checkpoint", "orders", "--state-dir", str(tmp_path))
+    assert (said.returncode, said.stdout) == (0, "2\n")
+    asked = onceward("checkpoint", "orders", "--no-wait", "--state-dir", str(tmp_path))
+    assert (asked.returncode, "is asked for" in asked.stdout) == (0, True)
+    running.wait_committed(3)
+
+
+def test_a_savepoint_that_fails_says_what_it_means_for_the_data(tmp_path: Path) -> None:
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+        settings = CheckpointSettings(interval=None)
+        session = client.open_job(ORDERS, (SOURCE, SINK), settings, None, driver="d")  # never watches
+        command = [sys.executable, "-m", "coordinator.ops", "savepoint", "orders", "--state-dir", str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+            assert waiting.stderr is not None
+            assert "is queued" in waiting.stderr.readline()
+            session.close(CloseReason.FAILED, "Spark is gone")
+            printed, said = waiting.communicate(timeout=60)
+    assert (waiting.returncode, printed) == (ExitCode.BUG, "")
+    assert "Spark is gone" in said
+    assert "No record is lost or doubled" in said
+
+
+def test_a_request_to_a_job_that_does_not_run_is_refused_at_once(tmp_path: Path) -> None:
+    left_by(tmp_path, 1)
+    for command in (("savepoint", "orders"), ("checkpoint", "orders"), ("stop", "orders", "--savepoint")):
+        refused = onceward(*command, "--state-dir", str(tmp_path))
+        assert (refused.returncode, refused.stdout) == (ExitCode.USAGE, "")
+        assert "is not running: suspended" in refused.stderr
+
+
+def test_stop_with_savepoint_prints_the_id_and_ends_the_job(running: ScriptedDriver, tmp_path: Path) -> None:
+    said = onceward("stop", "orders", "--savepoint", "--state-dir", str(tmp_path))
+    assert (said.returncode, said.stdout) == (0, "2\n")
+    wait_until(lambda: Stop() in running.told, "the driver is told to stop")
+
+
+def test_cancel_reaches_the_driver_and_may_be_repeated(running: ScriptedDriver, tmp_path: Path) -> None:
+    first = onceward("cancel", "orders", "--state-dir", str(tmp_path))
+    assert (first.returncode, "was cancelled" in first.stdout) == (0, True)
+    wait_until(lambda: Cancel() in running.told, "the driver is told to cancel")
+    again = onceward("cancel", "orders", "--state-dir", str(tmp_path))
+    assert (again.returncode, "before" in again.stdout) == (0, True)
+
+
+def test_a_job_that_is_not_running_is_cancelled_through_its_directory(tmp_path: Path) -> None:
+    left_by(tmp_path, 1)
+    assert onceward("cancel", "orders", "--state-dir", str(tmp_path)).returncode == 0
+    listed = onceward("jobs", "--json", "--state-dir", str(tmp_path))
+    assert [job["status"] for job in json.loads(listed.stdout)] == ["cancelled"]
+
+
+def test_restore_says_what_will_repeat_and_needs_a_yes(tmp_path: Path) -> None:
+    left_by(tmp_path, 3)
+    command = ("restore", "orders", "--from", "1", "--reason", "wrong prices since noon", "--state-dir", str(tmp_path))
+    refused = onceward(*command)
+    assert (refused.returncode, refused.stdout) == (ExitCode.USAGE, "")
+    for part in ("after checkpoint 1 up to checkpoint 3 repeats", "4 records", "Nothing was changed", "--yes"):
+        assert part in refused.stderr
+    ordered = onceward(*command, "--yes")
+    assert (ordered.returncode, "checkpoint 1 when it is started next" in ordered.stdout) == (0, True)
+    again = onceward(*command, "--yes")
+    assert (again.returncode, "before" in again.stdout) == (0, True)
+    shown = onceward("jobs", "--state-dir", str(tmp_path))
+    assert "begins next with checkpoint 1: wrong prices since noon" in " ".join(shown.stdout.split())
+    history = onceward("history", "orders", "--state-dir", str(tmp_path))
+    assert "wrong prices since noon" in history.stdout
+
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+        grant = client.open_job(ORDERS, (SOURCE, SINK), CheckpointSettings(), None, driver="d2").grant
+    assert grant.completed is not None
+    assert (grant.completed.id, grant.completed.base) == (4, 1)
+
+
+def test_restore_of_a_job_whose_driver_was_killed_waits_for_its_lease(tmp_path: Path) -> None:
+    settings = CheckpointSettings(interval=None, lease="1s", stream_grace="1s", orphan_grace="1s")
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+        driver = ScriptedDriver(client, ORDERS, settings=settings)
+        driver.wait_committed(1)
+        assert onceward("checkpoint", "orders", "--state-dir", str(tmp_path)).stdout == "2\n"
+        driver.wait_committed(2)
+        driver.session._end_threads()  # as if it were killed: it says nothing any more
+    begun = time.monotonic()
+    command = ("restore", "orders", "--from", "1", "--reason", "a test", "--yes", "--state-dir", str(tmp_path))
+    ordered = onceward(*command)
+    assert ordered.returncode == 0, ordered.stderr
+    assert "left without a word" in ordered.stderr
+    assert time.monotonic() - begun > 1.0
+
+
+def test_history_shows_generations_and_refused_calls(running: ScriptedDriver, tmp_path: Path) -> None:
+    for _ in range(3):
+        running.session.settle(running.committed[-1], SINK.name, [])
+    listed = onceward("history", "orders", "--json", "--state-dir", str(tmp_path))
+    found = json.loads(listed.stdout)
+    assert [(one["generation"], one["ended_at"]) for one in found["generations"]] == [(1, None)]
+    refused = [one for one in found["events"] if one["verdict"] is not None]
+    assert [(one["event"], one["verdict"], one["count"]) for one in refused] == [("Settle", "duplicate", 3)]
+    shown = onceward("history", "orders", "--limit", "5", "--state-dir", str(tmp_path))
+    assert "Generations" in shown.stdout
+    assert "answered duplicate" in shown.stdout

@@ -1,0 +1,176 @@
+"""Deadlines, gathered chores and the budget of one grant: bounded, and right at their edges."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.protocol.answers import Note, Verdict
+from coordinator.protocol.durable import Durable, UndecidedCheckpoint
+from coordinator.protocol.events import Acknowledge, Amend, Renew
+from coordinator.protocol.state import JobState, PendingCheckpoint
+from coordinator.protocol.values import (
+    CheckpointId,
+    Committable,
+    CompletedCheckpoint,
+    Document,
+    Generation,
+    JobName,
+    Participant,
+    ParticipantName,
+    Snapshot,
+)
+from coordinator.service.budget import Budget
+from coordinator.service.deadlines import Deadlines
+from coordinator.service.housekeeping import MAX_DISTINCT, Housekeeping
+from coordinator.wire.limits import MAX_CHECKPOINT_BYTES, MAX_PARTICIPANTS, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES
+from tests.unit.service.scripted import SINK, SOURCE
+
+JOB, OTHER = JobName("orders"), JobName("flights")
+JOBS = [JobName(f"job-{number}") for number in range(5)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(JOBS), st.none() | st.integers(0, 50).map(float)) | st.integers(0, 50).map(float),
+        max_size=300,
+    )
+)
+def test_deadlines_are_those_of_a_dictionary(steps: list[tuple[JobName, float | None] | float]) -> None:
+    deadlines, model = Deadlines(), dict[JobName, float]()
+    for step in steps:
+        if isinstance(step, tuple):
+            job, deadline = step
+            deadlines.note(job, deadline)
+            model.pop(job, None)
+            if deadline is not None:
+                model[job] = deadline
+        else:
+            popped = deadlines.pop(step)
+            if popped is None:
+                assert all(deadline > step for deadline in model.values())
+            else:
+                assert model[popped] == min(model.values()) <= step
+                del model[popped]
+        assert deadlines.first() == min(model.values(), default=None)
+
+
+def test_deadlines_that_change_all_the_time_cost_no_memory() -> None:
+    deadlines = Deadlines()
+    for step in range(100_000):
+        deadlines.note(JOB, float(1_000_000 - step))
+        deadlines.note(OTHER, float(2_000_000 + step))
+    assert len(deadlines._heap) < 200
+    assert deadlines.first() == 900_001.0
+
+
+def note(checkpoint: int = 1, detail: str = "") -> Note:
+    return Note(
+        what="Acknowledge",
+        verdict=Verdict.FENCED,
+        generation=Generation(1),
+        checkpoint=CheckpointId(checkpoint),
+        participant="sink",
+        detail=detail,
+    )
+
+
+def test_equal_refused_calls_are_one_entry_with_a_count() -> None:
+    chores = Housekeeping()
+    for number in range(1000):
+        chores.refused(JOB, note(detail=f"call {number}"), now=5.0)
+    taken = chores.take(math.inf)
+    assert taken is not None
+    assert list(taken.refused) == [(note(detail="call 0"), 1000)]
+    assert chores.take(math.inf) is None
+
+
+def test_a_flood_of_different_refused_calls_is_bounded_and_counted() -> None:
+    chores = Housekeeping()
+    for number in range(MAX_DISTINCT + 500):
+        chores.refused(JOB, note(checkpoint=number), now=5.0)
+    taken = chores.take(math.inf)
+    assert taken is not None
+    assert len(taken.refused) == MAX_DISTINCT + 1
+    rest, count = taken.refused[-1]
+    assert (rest.what, count) == ("Others", 500)
+
+
+def test_chores_wait_a_second_and_come_in_the_order_in_which_they_came_up() -> None:
+    chores = Housekeeping()
+    assert chores.take(math.inf) is None
+    chores.completed(OTHER, now=5.0)
+    chores.refused(JOB, note(), now=5.5)
+    chores.completed(OTHER, now=5.9)  # does not put it off
+    assert chores.due == 6.0
+    assert chores.take(5.99) is None
+    first, second = chores.take(6.5), chores.take(6.5)
+    assert first is not None
+    assert second is not None
+    assert ((first.job, first.prune), (second.job, second.prune)) == ((OTHER, True), (JOB, False))
+
+
+def state(*participants: Participant) -> JobState:
+    durable = Durable(
+        job=JOB,
+        store_id="s",
+        generation=Generation(1),
+        driver="d",
+        participants=participants,
+        pending=UndecidedCheckpoint(id=CheckpointId(7), base=CheckpointId(0)),
+    )
+    return JobState(durable=durable, pending=PendingCheckpoint(started=0.0))
+
+
+def acknowledged(name: str, checkpoint: int = 7) -> Acknowledge:
+    return Acknowledge(
+        now=0.0,
+        generation=Generation(1),
+        checkpoint=CheckpointId(checkpoint),
+        participant=ParticipantName(name),
+        base=CheckpointId(0),
+        snapshot=Snapshot(),
+    )
+
+
+def test_contributions_to_one_checkpoint_are_refused_when_no_grant_could_carry_them_all() -> None:
+    budget, members = Budget(), state(SOURCE, SINK)
+    assert budget.problem(members, acknowledged("sink"), MAX_REQUEST_BYTES) is None
+    assert budget.problem(members, acknowledged("sink"), MAX_REQUEST_BYTES) is None, "a repeated call counts once"
+    assert budget.problem(members, acknowledged("source"), MAX_CHECKPOINT_BYTES - MAX_REQUEST_BYTES) is None
+    problem = budget.problem(members, acknowledged("source"), MAX_CHECKPOINT_BYTES - MAX_REQUEST_BYTES + 1)
+    assert problem is not None
+    assert "at most" in problem
+    assert budget.problem(members, acknowledged("nobody"), 1) is not None, "there is no room left"
+    assert budget.problem(members, acknowledged("sink", checkpoint=6), MAX_CHECKPOINT_BYTES + 1) is None, "not pending"
+    assert budget.problem(members, Renew(now=0.0, generation=Generation(1)), MAX_CHECKPOINT_BYTES + 1) is None
+
+
+def test_an_amendment_is_refused_when_no_grant_could_carry_the_checkpoint_any_more() -> None:
+    document = Document(kind="test", version=1, body={"a": "x" * 1000})
+    committable = Committable(slot=0, document=document)
+    completed = CompletedCheckpoint(
+        id=CheckpointId(7),
+        base=CheckpointId(0),
+        generation=Generation(1),
+        snapshots={SINK.name: Snapshot(committables=(committable,))},
+    )
+    amended = JobState(durable=Durable(job=JOB, store_id="s", generation=Generation(1), completed=completed))
+    event = Amend(
+        now=0.0,
+        generation=Generation(1),
+        checkpoint=CheckpointId(7),
+        participant=SINK.name,
+        amendment=0,
+        slots=frozenset({0}),
+        committables=(committable,),
+    )
+    assert Budget().problem(amended, event, MAX_REQUEST_BYTES) is None
+    assert Budget().problem(amended, event, MAX_RESPONSE_BYTES - 1000) is not None
+
+
+@pytest.mark.parametrize("limit", [MAX_REQUEST_BYTES, MAX_CHECKPOINT_BYTES])
+def test_the_limits_fit_into_each_other(limit: int) -> None:
+    assert limit < MAX_RESPONSE_BYTES
+    assert MAX_RESPONSE_BYTES < MAX_PARTICIPANTS * MAX_REQUEST_BYTES, "bounded by the checkpoint, not by its members"
