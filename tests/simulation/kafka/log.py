@@ -110,7 +110,10 @@ class PartitionLog:
             elif request.sequence != 0:
                 return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         verified = self._verified.get(request.producer_id)
-        if verified is not None and request.sequence > verified[1]:
+        begins = not self.in_transaction(request.producer_id, request.producer_epoch)
+        if begins and verified is not None and request.sequence > verified[1]:
+            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        if writer is None and request.implicit and request.sequence != 0:
             return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         if writer is None or request.producer_epoch != writer.epoch:
             writer = self._writers[request.producer_id] = _Writer(epoch=request.producer_epoch)

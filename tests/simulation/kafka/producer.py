@@ -267,7 +267,9 @@ class SimProducer:
         """One attempt for the oldest batch of each partition. Raises KafkaException when broken by it."""
         if not self._length or self._phase is not _Phase.OPEN:
             return
-        if self._transport.now() >= self._oldest + self._timeout_ms / 1000:
+        expired = self._oldest + self._timeout_ms / 1000
+        deadline = min(deadline, expired)
+        if self._transport.now() >= expired:
             self._fail(KafkaError._MSG_TIMED_OUT, "the records were not taken in time")
             return
         waiting = [partition for partition, records in self._queued.items() if records]

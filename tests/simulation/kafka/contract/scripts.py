@@ -417,6 +417,48 @@ def a_late_enlisting_opens_a_transaction_where_the_epoch_stayed(stage: Stage) ->
     stage.look(out)
 
 
+def a_late_enlisting_after_an_abort_makes_commit_a_lie_where_the_epoch_stayed(stage: Stage) -> None:
+    out = stage.topic()
+    given = stage.initialise((stage.name("t"), -1, -1))
+    stage.add_partition(given, out)
+    stage.produce(given, out, [b"a"], 0)
+    stage.end(given, commit=False)
+    stage.add_partition(given, out)
+    stage.describe()
+    stage.end(given, commit=True)
+    stage.describe()
+    stage.look(out)
+
+
+def a_late_fence_and_a_late_end(stage: Stage) -> None:
+    """Repeated after the id was taken again and something new is open under it."""
+    out = stage.topic()
+    first = stage.writer().write(out, b"a").ids
+    stage.end(first, commit=True)
+    writer = stage.writer().write(out, b"b")
+    second = writer.ids
+    for commit in (True, False):
+        for version in (4, 5):
+            stage.end(first, commit=commit, version=version)
+    stage.describe()
+    stage.initialise(first)
+    stage.describe()
+    stage.fence()
+    writer.write(out, b"c")
+    stage.end(second, commit=True)
+    stage.describe()
+    stage.look(out)
+
+
+def a_topic_is_written_in_two_transactions_of_one_id_that_are_aborted_and_committed(stage: Stage) -> None:
+    out = stage.topic()
+    for number, commit in enumerate((False, True, False, True)):
+        ours = stage.writer().write(out, b"%d" % number).receipt(number, f"token {number}").ids
+        stage.end(ours, commit=commit)
+        stage.receipt()
+    stage.look(out)
+
+
 def raw_requests_of_a_newer_client(stage: Stage) -> None:
     """That enlists by writing: only where transactions raise the epoch."""
     out = stage.topic(partitions=2)
@@ -532,6 +574,9 @@ SCRIPTS: tuple[Script, ...] = (
     raw_requests_of_an_older_client,
     late_requests_of_an_older_client,
     a_late_enlisting_opens_a_transaction_where_the_epoch_stayed,
+    a_late_enlisting_after_an_abort_makes_commit_a_lie_where_the_epoch_stayed,
+    a_late_fence_and_a_late_end,
+    a_topic_is_written_in_two_transactions_of_one_id_that_are_aborted_and_committed,
     raw_requests_of_a_newer_client,
     a_stranger_writes_to_the_partition,
     a_first_batch_with_a_gap,

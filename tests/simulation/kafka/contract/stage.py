@@ -1,21 +1,22 @@
 """Plays a script in a world and writes down what was answered, in words that do not depend on the world."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException, TopicPartition
 from kafka.protocol.admin import DeleteGroupsRequest, ListTransactionsRequest
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
-from sinks.kafka.control import CoordinatorKind
+from sinks.kafka.control import CoordinatorKind, NoAnswer
 from sinks.kafka.errors import CLIENT_ERRORS
 from sinks.kafka.receipts import RECEIPT_TOPIC, read_offsets
-from sinks.kafka.transactions import State, Transactions
-from tests.simulation.kafka.contract.worlds import Ids, World
+from sinks.kafka.transactions import State, Transactions, TransactionView
+from tests.simulation.kafka.contract.worlds import Ids, World, away
 
 __all__ = ["Stage", "Writer"]
 
+_T = TypeVar("_T")
 _LIMIT_S = 20.0
 _CONCURRENT = 51
 _AWAY = (14, 15, 16)
@@ -52,7 +53,7 @@ class Stage:
 
     def ids(self, who: str = "t") -> Ids:
         """The (producer id, epoch) that the coordinator tells now."""
-        view = self.transactions.describe([self.name(who)])[self.name(who)]
+        view = self._view(self.name(who))
         return self.name(who), view.producer_id, view.epoch
 
     # -- questions and answers
@@ -98,7 +99,7 @@ class Stage:
 
     def describe(self, who: str = "t") -> None:
         name = self.name(who)
-        view = self.transactions.describe([name])[name]
+        view = self._view(name)
         if view.code != 0:
             self._say(f"{who} is {view.code}")
             return
@@ -125,13 +126,17 @@ class Stage:
 
     def receipt(self, who: str = "t") -> None:
         name = self.name(who)
-        offset = read_offsets(self.world.control, [name])[name]
+        offset = self._there(lambda: read_offsets(self.world.control, [name])[name], lambda found: found.code)
         self._say(f"receipt of {who}: code {offset.code}, {offset.offset}, {offset.metadata!r}")
 
     def delete_group(self, who: str = "t") -> None:
         name = self.name(who)
-        answers = self.world.control.send_located(CoordinatorKind.GROUP, {name: DeleteGroupsRequest([name])})
-        self._say(f"delete group {who}: {answers[name].results[0].error_code}")
+
+        def ask() -> int:
+            answer = self.world.control.send_located(CoordinatorKind.GROUP, {name: DeleteGroupsRequest([name])})[name]
+            return away(answer) if isinstance(answer, NoAnswer) else int(answer.results[0].error_code)
+
+        self._raw(f"delete group {who}", ask)
 
     def plain_offset(self, offset: int, metadata: str, *, group: str = "t") -> None:
         """An offset committed outside of transactions, as the claim is."""
@@ -160,7 +165,7 @@ class Stage:
 
         def ask() -> int:
             answer = self.world.control.send_located(CoordinatorKind.GROUP, {name: request})[name]
-            return int(answer.topics[0].partitions[0].error_code)
+            return away(answer) if isinstance(answer, NoAnswer) else int(answer.topics[0].partitions[0].error_code)
 
         self._raw(f"plain offset {offset}", ask)
 
@@ -175,14 +180,14 @@ class Stage:
     def settle(self, name: str) -> None:
         """Wait until no end is running: how long that takes is the broker's affair."""
         deadline = self.world.now() + _LIMIT_S
-        while self.transactions.describe([name])[name].state in (State.PREPARE_ABORT, State.PREPARE_COMMIT):
+        while self._view(name).state in (State.PREPARE_ABORT, State.PREPARE_COMMIT):
             assert self.world.now() < deadline, f"{name} is not ended in time"
             self.world.wait(0.01)
 
     def await_state(self, state: State, who: str = "t") -> None:
         deadline = self.world.now() + _LIMIT_S
         name = self.name(who)
-        while self.transactions.describe([name])[name].state is not state:
+        while self._view(name).state is not state:
             assert self.world.now() < deadline, f"{who} is not {state} in time"
             self.world.wait(0.05)
         self._say(f"{who} became {state}")
@@ -227,11 +232,18 @@ class Stage:
     # -- inside
 
     def _raw(self, what: str, ask: Callable[[], int]) -> None:
+        self._say(f"{what}: {self._there(ask, lambda code: code)}")
+
+    def _view(self, name: str) -> TransactionView:
+        return self._there(lambda: self.transactions.describe([name])[name], lambda view: view.code)
+
+    def _there(self, ask: Callable[[], _T], code_of: Callable[[_T], object]) -> _T:
+        """The answer once the coordinator is there: on a new broker it is made when it is first asked for."""
         deadline = self.world.now() + _LIMIT_S
-        while (code := ask()) in _AWAY:
-            assert self.world.now() < deadline, f"{what} is answered {code} all the time"
+        while code_of(answer := ask()) in _AWAY:
+            assert self.world.now() < deadline, f"answered {answer} all the time"
             self.world.wait(0.02)
-        self._say(f"{what}: {code}")
+        return answer
 
     def _asked(self, name: str, request: Any, keep: Callable[[Any], None] = lambda _answer: None) -> list[int]:
         codes: list[int] = []
@@ -239,7 +251,7 @@ class Stage:
         while not codes or codes[-1] == _CONCURRENT:
             assert self.world.now() < deadline, f"{name} is answered {codes} all the time"
             answer = self.world.control.send_located(CoordinatorKind.TRANSACTION, {name: request})[name]
-            code = int(answer.error_code)
+            code = away(answer) if isinstance(answer, NoAnswer) else int(answer.error_code)
             if code in _AWAY:
                 self.world.wait(0.02)
                 continue
@@ -267,7 +279,8 @@ class Writer:
     def __init__(self, stage: Stage, who: str, timeout_ms: int) -> None:
         self._stage = stage
         self.who = who
-        self.producer = stage.world.producer(stage.name(who), timeout_ms)
+        self._failures: list[object] = []
+        self.producer = stage.world.producer(stage.name(who), timeout_ms, self._failures)
         self.outcome = self._outcome(lambda: self.producer.init_transactions(_LIMIT_S))
         if self.outcome == "well":
             self.producer.begin_transaction()
@@ -275,7 +288,7 @@ class Writer:
     def write(self, topic: str, *values: bytes, partition: int = 0) -> "Writer":
         """Produce and flush."""
         outcome = self._outcome(lambda: self._flushed(topic, values, partition))
-        self._stage._say(f"{self.who}: wrote {outcome}")
+        self._stage._say(f"{self.who}: wrote {outcome}, {len(self._failures)} not delivered")
         return self
 
     def receipt(self, checkpoint: int, token: str) -> "Writer":

@@ -1,5 +1,6 @@
 """The two worlds in which a script can be played: the model, and a real broker."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from kafka.protocol.producer import (
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from connections import KafkaCluster
-from sinks.kafka.control import ControlPlane, CoordinatorKind
+from sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
 from tests.simulation.kafka import (
     AddOffsets,
     AddPartitions,
@@ -32,9 +33,11 @@ from tests.simulation.kafka import (
     SimProducer,
 )
 
-__all__ = ["BrokerWorld", "Ids", "ModelWorld", "World"]
+__all__ = ["BrokerWorld", "Ids", "ModelWorld", "World", "away"]
 
 _LIMIT_S = 30.0
+_SILENT = logging.getLogger("tests.silent")
+_SILENT.disabled = True
 _IMPLICIT, _EXPLICIT = 12, 10
 """Versions of ProduceRequest that enlist the partition, and that want it enlisted before (librdkafka's)."""
 
@@ -51,8 +54,8 @@ class World(Protocol):
 
     def create_topic(self, topic: str, partitions: int) -> None: ...
 
-    def producer(self, transactional_id: str, timeout_ms: int) -> Any:
-        """Neither initialised nor begun."""
+    def producer(self, transactional_id: str, timeout_ms: int, failures: list[object]) -> Any:
+        """Neither initialised nor begun. `failures` gets the reports of records that were not delivered."""
 
     def group_metadata(self, group: str) -> bytes: ...
 
@@ -80,14 +83,22 @@ class World(Protocol):
         """(code, offset of the first record)."""
 
 
-def _client_config(transactional_id: str, timeout_ms: int) -> dict[str, Any]:
+def _client_config(transactional_id: str, timeout_ms: int, failures: list[object]) -> dict[str, Any]:
     return {
+        "on_delivery": lambda error, _message: failures.append(error),
+        "error_cb": lambda _error: None,
         "transactional.id": transactional_id,
         "transaction.timeout.ms": timeout_ms,
         "enable.idempotence": True,
         "acks": "all",
         "delivery.report.only.error": True,
     }
+
+
+def away(answer: NoAnswer) -> int:
+    """On a new broker coordinators are made when they are first asked for."""
+    assert answer.code is not None, answer
+    return answer.code
 
 
 class ModelWorld:
@@ -103,8 +114,8 @@ class ModelWorld:
     def create_topic(self, topic: str, partitions: int) -> None:
         self._cluster.create_topic(topic, partitions)
 
-    def producer(self, transactional_id: str, timeout_ms: int) -> SimProducer:
-        config = _client_config(transactional_id, timeout_ms)
+    def producer(self, transactional_id: str, timeout_ms: int, failures: list[object]) -> SimProducer:
+        config = _client_config(transactional_id, timeout_ms, failures)
         return SimProducer(config, cluster=self._cluster, transport=self._transport)
 
     def group_metadata(self, group: str) -> bytes:
@@ -195,9 +206,9 @@ class BrokerWorld:
             assert time.monotonic() < deadline, f"{topic} was not made in time"
             time.sleep(0.02)
 
-    def producer(self, transactional_id: str, timeout_ms: int) -> Producer:
-        more = {"linger.ms": 2, "on_delivery": lambda *_: None, "error_cb": lambda *_: None}
-        producer = Producer({**self._servers, **_client_config(transactional_id, timeout_ms), **more})
+    def producer(self, transactional_id: str, timeout_ms: int, failures: list[object]) -> Producer:
+        config = _client_config(transactional_id, timeout_ms, failures)
+        producer = Producer({**self._servers, **config, "linger.ms": 2}, logger=_SILENT)
         producer.list_topics(timeout=_LIMIT_S)
         self._kept.append(producer)
         return producer
@@ -270,6 +281,8 @@ class BrokerWorld:
             max_version=3,
         )
         answer = self.control.send_located(CoordinatorKind.TRANSACTION, {name: request})[name]
+        if isinstance(answer, NoAnswer):
+            return away(answer)
         return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 
     def add_offsets(self, ids: Ids, group: str) -> int:
@@ -277,7 +290,8 @@ class BrokerWorld:
         request = AddOffsetsToTxnRequest(
             transactional_id=name, producer_id=producer, producer_epoch=epoch, group_id=group, max_version=3
         )
-        return int(self.control.send_located(CoordinatorKind.TRANSACTION, {name: request})[name].error_code)
+        answer = self.control.send_located(CoordinatorKind.TRANSACTION, {name: request})[name]
+        return away(answer) if isinstance(answer, NoAnswer) else int(answer.error_code)
 
     def commit_offset(
         self, ids: Ids, group: str, partition: Partition, offset: int, metadata: str, *, implicit: bool
@@ -310,6 +324,8 @@ class BrokerWorld:
             max_version=version,
         )
         answer = self.control.send_located(CoordinatorKind.GROUP, {group: request})[group]
+        if isinstance(answer, NoAnswer):
+            return away(answer)
         return int(answer.topics[0].partitions[0].error_code)
 
     def produce(
