@@ -103,6 +103,7 @@ class KafkaSink(Sink):
         self._context: JobContext | None = None
         self._control: ControlPlane | None = None
         self._cluster_id = ""
+        self._generation: Generation | None = None
         self._owner: Owner | None = None
         self._committed: OrderedDict[str, int] = OrderedDict()
         self._clock = Clock()
@@ -133,6 +134,8 @@ class KafkaSink(Sink):
 
     def begin_generation(self, generation: Generation) -> None:
         control, context = self._opened()
+        # First: asking the brokers can fail, and the sweep of a driver that leaves must know what is newer than it.
+        self._generation = generation
         self._owner = Owner(
             job=context.job,
             generation=generation,
@@ -193,7 +196,7 @@ class KafkaSink(Sink):
         return KafkaCommitter(
             controls=[control],
             clock=self._clock,
-            generation=lambda: self._owner.generation if self._owner is not None else None,
+            generation=lambda: self._generation,
         )
 
     def read_claim(self) -> Claim | None:

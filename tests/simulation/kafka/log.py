@@ -62,6 +62,9 @@ class PartitionLog:
         self._writers: dict[int, _Writer] = {}
         self._open: dict[int, Span] = {}
         """By producer id, in the order of their first offsets."""
+        self._verified: dict[int, tuple[int, int]] = {}
+        """Of producers that have no open transaction here: newest epoch, and the lowest sequence they came with. Until
+        that one is appended, higher ones are out of order."""
 
     @property
     def high_watermark(self) -> int:
@@ -78,6 +81,12 @@ class PartitionLog:
         """Whether the producer has an open transaction in here: then its coordinator is not asked again."""
         span = self._open.get(producer_id)
         return span is not None and span.epoch == epoch
+
+    def verifies(self, producer_id: int, epoch: int, sequence: int) -> None:
+        """The producer's coordinator is about to be asked whether this partition is enlisted."""
+        known = self._verified.get(producer_id)
+        if known is None or epoch > known[0] or (epoch == known[0] and sequence < known[1]):
+            self._verified[producer_id] = (epoch, sequence)
 
     def append(self, request: Produce, now: float) -> tuple[Code, int]:
         """Append a batch, once: a repeated one is answered as the first time. (code, offset of the first record)."""
@@ -100,6 +109,12 @@ class PartitionLog:
                 return Code.INVALID_PRODUCER_EPOCH, -1
             elif request.sequence != 0:
                 return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        verified = self._verified.get(request.producer_id)
+        begins = not self.in_transaction(request.producer_id, request.producer_epoch)
+        if begins and verified is not None and request.sequence > verified[1]:
+            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        if writer is None and request.implicit and request.sequence != 0:
+            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         if writer is None or request.producer_epoch != writer.epoch:
             writer = self._writers[request.producer_id] = _Writer(epoch=request.producer_epoch)
         writer.last_sequence = last
@@ -107,6 +122,7 @@ class PartitionLog:
         span: Span | None = None
         if request.transactional_id is not None:
             span = self._open.get(request.producer_id)
+            self._verified.pop(request.producer_id, None)
             if span is None:
                 span = self._open[request.producer_id] = Span(
                     producer_id=request.producer_id, epoch=request.producer_epoch, first=base
@@ -121,6 +137,7 @@ class PartitionLog:
             return False
         if writer is None or epoch > writer.epoch:
             self._writers[producer_id] = _Writer(epoch=epoch)
+        self._verified.pop(producer_id, None)
         span = self._open.pop(producer_id, None)
         if span is not None:
             span.fate = Fate.COMMITTED if commit else Fate.ABORTED

@@ -53,7 +53,8 @@ class _Phase(Enum):
     OPEN = "open"
     FAILED = "failed"
     """Only an abort is possible."""
-    FENCED = "fenced"
+    BROKEN = "broken"
+    """Fenced, or refused in a way that the client does not come back from."""
 
 
 class SimProducer:
@@ -120,13 +121,13 @@ class SimProducer:
         )
         answer = self._coordinator(request, self._deadline(timeout))
         if answer.error_code:
-            raise self._fence_or(answer.error_code, fatal(answer.error_code, "InitProducerId was refused"))
+            raise self._break(answer.error_code, "InitProducerId was refused")
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
         self._phase = _Phase.READY
 
     def begin_transaction(self) -> None:
         """Local: the brokers learn of it with the first partition."""
-        self._refuse_fenced()
+        self._refuse_broken()
         if self._phase is not _Phase.READY:
             raise wrong_state(f"begin_transaction in phase {self._phase.value}")
         self._phase = _Phase.OPEN
@@ -159,7 +160,7 @@ class SimProducer:
 
     def poll(self, timeout: float = -1) -> int:
         """One attempt to get rid of what is queued, then wait if something is left."""
-        self._refuse_fenced()
+        self._refuse_broken()
         self._send_round(self._transport.now())
         if self._length and timeout > 0:
             self._transport.sleep(timeout)
@@ -168,7 +169,7 @@ class SimProducer:
     def flush(self, timeout: float = -1) -> int:
         """Attempts until nothing is queued or the time is over; how many records are left."""
         deadline = self._deadline(timeout)
-        self._refuse_fenced()
+        self._refuse_broken()
         while self._length:
             before = self._length
             self._send_round(deadline)
@@ -220,7 +221,7 @@ class SimProducer:
 
     def abort_transaction(self, timeout: float = -1) -> None:
         """Drop what is queued and abort what the brokers know of. Raises KafkaException."""
-        self._refuse_fenced()
+        self._refuse_broken()
         if self._phase not in (_Phase.OPEN, _Phase.FAILED):
             raise wrong_state(f"abort_transaction in phase {self._phase.value}")
         self._phase = _Phase.FAILED
@@ -236,7 +237,7 @@ class SimProducer:
             )
             answer = self._coordinator(request, self._deadline(timeout))
             if answer.error_code:
-                raise self._fence_or(answer.error_code, abortable(answer.error_code, "EndTxn was refused"))
+                raise self._break(answer.error_code, "EndTxn was refused")
         self._phase = _Phase.READY
 
     # -- inside
@@ -263,10 +264,12 @@ class SimProducer:
         self._length += 1
 
     def _send_round(self, deadline: float) -> None:
-        """One attempt for the oldest batch of each partition. Raises KafkaException when fenced."""
+        """One attempt for the oldest batch of each partition. Raises KafkaException when broken by it."""
         if not self._length or self._phase is not _Phase.OPEN:
             return
-        if self._transport.now() >= self._oldest + self._timeout_ms / 1000:
+        expired = self._oldest + self._timeout_ms / 1000
+        deadline = min(deadline, expired)
+        if self._transport.now() >= expired:
             self._fail(KafkaError._MSG_TIMED_OUT, "the records were not taken in time")
             return
         waiting = [partition for partition, records in self._queued.items() if records]
@@ -281,7 +284,7 @@ class SimProducer:
                 self._requests.forget_leaders(partition[0])
             elif answer.error_code:
                 refused = self._fail(answer.error_code, f"a batch for {partition[0]}-{partition[1]} was refused")
-                if self._fenced:
+                if self._broken:
                     raise refused
                 return
             else:
@@ -301,7 +304,7 @@ class SimProducer:
             self._enlist(request, deadline)
         except KafkaException:
             # Out of time for now, or failed and reported.
-            if self._fenced:
+            if self._broken:
                 raise
             return False
         self._enlisted.update(missing)
@@ -336,21 +339,21 @@ class SimProducer:
 
     def _fail(self, code: int, why: str) -> KafkaException:
         """The transaction cannot go on: everything queued is reported as failed."""
-        raised = self._fence_or(code, abortable(code, why))
-        error = self._why = raised.args[0]
-        if not self._fenced:
-            self._phase = _Phase.FAILED
+        if code in _FENCED:
+            raised = self._break(code, why)
+        else:
+            self._phase, self._why = _Phase.FAILED, abortable(code, why)
+            raised = KafkaException(self._why)
         failed = [record for records in self._queued.values() for record in records]
         self._drop_queue()
         for record in failed:
-            self._on_delivery(error, record)
+            self._on_delivery(raised.args[0], record)
         return raised
 
-    def _fence_or(self, code: int, otherwise: KafkaError) -> KafkaException:
-        if code not in _FENCED:
-            return KafkaException(otherwise)
-        self._phase = _Phase.FENCED
-        self._why = fatal(KafkaError._FENCED, f"{self._name} was fenced by a newer producer (error {code})")
+    def _break(self, code: int, why: str) -> KafkaException:
+        """The producer cannot go on."""
+        known = KafkaError._FENCED if code in _FENCED else code
+        self._phase, self._why = _Phase.BROKEN, fatal(known, f"{self._name}: {why} (error {code})")
         self._error_cb(self._why)
         return KafkaException(self._why)
 
@@ -360,16 +363,16 @@ class SimProducer:
         self._length = 0
 
     @property
-    def _fenced(self) -> bool:
-        return self._phase is _Phase.FENCED
+    def _broken(self) -> bool:
+        return self._phase is _Phase.BROKEN
 
-    def _refuse_fenced(self) -> None:
-        if self._fenced:
+    def _refuse_broken(self) -> None:
+        if self._broken:
             assert self._why is not None
             raise KafkaException(self._why)
 
     def _refuse_closed(self) -> None:
-        self._refuse_fenced()
+        self._refuse_broken()
         if self._phase is _Phase.FAILED and self._why is not None:
             raise KafkaException(self._why)
         if self._phase is not _Phase.OPEN:

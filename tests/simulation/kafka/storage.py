@@ -44,6 +44,7 @@ class Storage:
             return Produced(error_code=Code.NOT_LEADER_OR_FOLLOWER)
         name, producer, epoch = request.transactional_id, request.producer_id, request.producer_epoch
         if name is not None and not log.in_transaction(producer, epoch):
+            log.verifies(producer, epoch, request.sequence)
             check = self._coordinators.enlist_implicitly if request.implicit else self._coordinators.enlisted
             refused = check(name, producer, epoch, request.partition, now)
             if refused is not Code.NONE:

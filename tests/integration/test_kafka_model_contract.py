@@ -1,0 +1,56 @@
+"""The simulation's model of Kafka answers like a real broker: the same scripts on both, line by line.
+
+States that pass by themselves (PrepareCommit, PrepareAbort) last as long as they last on a real broker, so both sides
+wait for what follows; unit tests of the model look at them.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.dev.kafka import LocalKafka
+from tests.simulation.kafka.contract.scripts import SCRIPTS, Script
+from tests.simulation.kafka.contract.stage import Stage
+from tests.simulation.kafka.contract.walks import walk
+from tests.simulation.kafka.contract.worlds import BrokerWorld, ModelWorld
+
+WALKS = 20
+
+
+@pytest.fixture(scope="module")
+def older_kafka() -> Iterator[LocalKafka]:
+    """A broker at transaction.version 1."""
+    with LocalKafka(transaction_version=1, transaction_timeout_scan_ms=200, heap="256m") as local:
+        yield local
+
+
+@pytest.fixture(params=[2, 1], ids=["cluster-2", "cluster-1"])
+def cluster(request: pytest.FixtureRequest) -> int:
+    """Its transaction version."""
+    return int(request.param)
+
+
+@pytest.fixture
+def broker(cluster: int, job: str, request: pytest.FixtureRequest) -> Iterator[BrokerWorld]:
+    local: LocalKafka = request.getfixturevalue("kafka" if cluster == 2 else "older_kafka")
+    world = BrokerWorld(local.bootstrap_servers, f"{job}.")
+    yield world
+    world.close()
+
+
+@pytest.mark.parametrize("end_txn", [5, 4], ids=["end-v5", "end-v4"])
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_the_model_answers_like_the_broker(script: Script, cluster: int, broker: BrokerWorld, end_txn: int) -> None:
+    """Also with the EndTxn version that the product would not choose on the cluster."""
+    modelled, real = Stage(ModelWorld(cluster), end_txn), Stage(broker, end_txn)
+    script(modelled)
+    script(real)
+    assert modelled.lines == real.lines
+
+
+@pytest.mark.parametrize("seed", range(WALKS))
+def test_the_model_answers_like_the_broker_whatever_is_asked(seed: int, cluster: int, broker: BrokerWorld) -> None:
+    modelled, real = Stage(ModelWorld(cluster), 5), Stage(broker, 5)
+    walk(modelled, seed)
+    walk(real, seed)
+    assert modelled.lines == real.lines

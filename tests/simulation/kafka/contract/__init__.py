@@ -1,0 +1,1 @@
+"""The same scripts on the model and on a real broker, and what both say."""

@@ -1,0 +1,349 @@
+"""The product's control plane, writer and committer on the model, and the executors' client when the network fails."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+
+from connections import KafkaCluster
+from coordinator.pipeline.tasks import CheckpointTask, Vote
+from coordinator.protocol.values import Outcome
+from sinks.kafka import producers
+from sinks.kafka.claims import read_claim
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.committer import KafkaCommitter
+from sinks.kafka.control import NoAnswer
+from sinks.kafka.errors import DeliveryError, PreCommitError
+from sinks.kafka.patience import Clock
+from sinks.kafka.precommit import Owner, abort_losers, make_committables
+from sinks.kafka.receipts import ReceiptState
+from sinks.kafka.transactions import State, end_txn_version
+from sinks.kafka.writer import KafkaSlotWriter
+from tests.simulation.kafka import Call, Produce, Settings, SimConsumer, SimProducer
+from tests.simulation.kafka.contract.bench import OUT, Bench
+
+
+class Sink:
+    """The product's writer and committer on a bench."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, timeout_ms: int = 60_000) -> None:
+        self.bench = bench
+
+        def producer(config: dict[str, Any], logger: object = None) -> SimProducer:
+            return SimProducer(config, cluster=bench.cluster, transport=bench.transport, logger=logger)
+
+        monkeypatch.setattr(producers, "Producer", producer)
+        monkeypatch.setattr(producers, "Consumer", SimConsumer)
+        monkeypatch.setattr(producers, "_pools", {})
+        self.writer = KafkaSlotWriter(
+            cluster=KafkaCluster("simulated:9092"),
+            topic="out",
+            topics=("out",),
+            transaction_timeout_ms=timeout_ms,
+        )
+        start = datetime(2026, 1, 1, tzinfo=UTC)
+        self.clock = Clock(
+            now=lambda: start + timedelta(seconds=bench.transport.now()),
+            monotonic=bench.transport.now,
+            wait=bench.transport.sleep,
+        )
+        self.owner = Owner(
+            job="job",
+            generation=1,  # type: ignore[arg-type]
+            cluster_name="simulated",
+            cluster_id=bench.control.cluster_id(),
+            end_txn_version=end_txn_version(bench.control),
+        )
+
+    def write(self, *values: bytes, checkpoint: int = 1, slot: int = 0) -> Vote:
+        task = CheckpointTask(
+            job="job", generation=1, checkpoint=checkpoint, splits=(), columns=(), sink="sink", sink_options={}
+        )
+        batch = pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"])
+        return self.writer(task, slot, 0, iter([batch]))
+
+    def prepared(self, *slots: list[bytes], checkpoint: int = 1) -> tuple[KafkaCommittable, ...]:
+        votes = [self.write(*values, checkpoint=checkpoint, slot=slot) for slot, values in enumerate(slots)]
+        inputs: list[list[Any]] = [[] for _ in votes]
+        return make_committables(
+            self.bench.control,
+            self.owner,
+            checkpoint,  # type: ignore[arg-type]
+            votes,
+            inputs,
+            self.clock,
+        )
+
+    def committer(self) -> KafkaCommitter:
+        return KafkaCommitter(controls=[self.bench.control], clock=self.clock)
+
+
+@pytest.fixture(params=[2, 1], ids=["cluster-2", "cluster-1"])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    return Bench(Settings(brokers=(1, 2, 3), transaction_version=request.param, timeout_scan_s=1))
+
+
+@pytest.fixture
+def sink(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Sink:
+    return Sink(bench, monkeypatch)
+
+
+def _once(matches: Callable[[Call], bool]) -> Callable[[Call], bool]:
+    """True for the first call that matches."""
+    met: list[Call] = []
+
+    def judge(call: Call) -> bool:
+        if met or not matches(call):
+            return False
+        met.append(call)
+        return True
+
+    return judge
+
+
+def _is(kind: type) -> Callable[[Call], bool]:
+    return lambda call: isinstance(call.request, kind)
+
+
+# -- the product
+
+
+def test_a_checkpoint_is_written_prepared_and_committed(sink: Sink) -> None:
+    handles = sink.prepared([b"a", b"b"], [b"c"])
+    assert all(sink.bench.view(handle.transaction.id).state is State.ONGOING for handle in handles)
+    settled = sink.committer().commit([handle.to_committable() for handle in handles])
+    assert [settlement.outcome for settlement in settled] == [Outcome.COMMITTED] * 2
+    sink.bench.wait(1)
+    assert sorted(value or b"" for number in (0, 1) for value in sink.bench.visible(("out", number))) == [
+        b"a",
+        b"b",
+        b"c",
+    ]
+
+
+@pytest.mark.parametrize("lost", ["cut", "deaf"])
+def test_a_commit_whose_request_or_answer_is_lost_is_committed_once(sink: Sink, lost: str) -> None:
+    (handle,) = sink.prepared([b"a"])
+    setattr(sink.bench.transport, lost, _once(_is(EndTxnRequest)))
+    (settled,) = sink.committer().commit([handle.to_committable()])
+    assert settled.outcome is Outcome.COMMITTED
+    sink.bench.wait(1)
+    assert len([*sink.bench.visible(), *sink.bench.visible(("out", 1))]) == 1
+
+
+def test_a_transaction_that_timed_out_is_proved_lost(sink: Sink) -> None:
+    (handle,) = sink.prepared([b"a"])
+    sink.bench.wait(100)
+    (settled,) = sink.committer().commit([handle.to_committable()])
+    assert settled.outcome is Outcome.LOST
+
+
+def test_a_commit_that_was_not_heard_of_is_proved_by_the_receipt_after_the_id_moved_on(sink: Sink) -> None:
+    (handle,) = sink.prepared([b"a"])
+    transaction = handle.transaction
+    sink.bench.end((transaction.id, transaction.producer_id, transaction.epoch), version=transaction.version)
+    sink.bench.wait(1)
+    sink.bench.open(transaction.id)
+    (settled,) = sink.committer().commit([handle.to_committable()])
+    assert settled.outcome is Outcome.COMMITTED
+
+
+def test_losers_are_fenced_and_winners_are_kept(sink: Sink) -> None:
+    loser = sink.write(b"x")
+    (winner,) = sink.prepared([b"a"])
+    aborted = abort_losers(sink.bench.control, sink.owner, [winner.transaction.id], sink.clock)
+    assert aborted == [loser.body["id"]]
+    assert sink.bench.view(winner.transaction.id).state is State.ONGOING
+
+
+def test_a_vote_whose_transaction_timed_out_is_not_prepared(sink: Sink) -> None:
+    vote = sink.write(b"a")
+    sink.bench.wait(100)
+    with pytest.raises(PreCommitError, match="instead of open"):
+        make_committables(sink.bench.control, sink.owner, 1, [vote], [[]], sink.clock)  # type: ignore[arg-type]
+
+
+def test_a_job_nobody_claimed_has_no_claim(sink: Sink) -> None:
+    assert read_claim(sink.bench.control, "job", sink.clock) is None
+
+
+def test_a_slot_whose_brokers_are_gone_does_not_vote(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = sink.bench.transport
+    monkeypatch.setattr("sinks.kafka.writer.time.monotonic", clock.now)
+    first = sink.write(b"a")
+    assert first.records == 1
+    clock.cut = lambda call: isinstance(call.request, Produce)
+    with pytest.raises(DeliveryError, match="not delivered"):
+        sink.write(b"b")
+
+
+# -- late duplicates
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_late_end_does_nothing_to_the_next_transaction_of_the_id(bench: Bench, commit: bool) -> None:
+    version = 5 if bench.cluster.settings.transaction_version == 2 else 4
+    first = bench.open()
+    bench.end(first, commit=commit, version=version)
+    bench.wait(1)
+    bench.open()
+    late = next(call for call in bench.transport.sent if isinstance(call.request, EndTxnRequest))
+    before = bench.view()
+    assert late.apply(bench.transport.now()).error_code == 90
+    assert bench.view() == before
+
+
+def test_a_late_fence_aborts_whatever_is_open_by_then(bench: Bench) -> None:
+    bench.init()
+    fence = next(call for call in bench.transport.sent if isinstance(call.request, InitProducerIdRequest))
+    ids = bench.open()
+    assert fence.apply(bench.transport.now()).error_code == 51
+    bench.wait(1)
+    assert bench.view().state is State.COMPLETE_ABORT
+    assert bench.produce(ids, sequence=1) == 47
+
+
+def test_a_late_batch_after_the_end_stays_out(bench: Bench) -> None:
+    version = 5 if bench.cluster.settings.transaction_version == 2 else 4
+    ids = bench.open()
+    bench.end(ids, version=version)
+    bench.wait(1)
+    assert bench.produce(ids) == (47 if version == 5 else 48)
+    assert bench.cluster.log(OUT).high_watermark == 2
+
+
+# -- the client
+
+
+def test_a_batch_whose_answer_was_lost_is_written_once(bench: Bench) -> None:
+    producer = bench.producer()
+    producer.begin_transaction()
+    producer.produce("out", b"a", partition=0)
+    bench.transport.deaf = _once(_is(Produce))
+    assert producer.flush(5) == 0
+    assert bench.cluster.log(OUT).high_watermark == 1
+
+
+def test_a_client_finds_the_new_leader(bench: Bench) -> None:
+    producer = bench.producer()
+    producer.begin_transaction()
+    producer.produce("out", b"a", partition=0)
+    assert producer.flush(5) == 0
+    bench.cluster.fail(bench.cluster.log(OUT).leader, bench.transport.now(), election_s=1.0)
+    producer.produce("out", b"b", partition=0)
+    assert producer.flush(0.5) == 1
+    assert producer.flush(5) == 0
+    assert [entry.record.value for entry in bench.cluster.log(OUT).entries if entry.record] == [b"a", b"b"]
+
+
+def test_records_that_are_not_taken_in_time_are_reported_as_failed(bench: Bench) -> None:
+    failures: list[KafkaError] = []
+    producer = bench.producer(timeout_ms=10_000, on_delivery=lambda error, _record: failures.append(error))
+    producer.begin_transaction()
+    producer.produce("out", b"a", partition=0)
+    bench.transport.cut = lambda _call: True
+    assert producer.flush(5) == 1
+    assert producer.flush(10) == 0
+    assert [failure.code() for failure in failures] == [KafkaError._MSG_TIMED_OUT]
+    with pytest.raises(KafkaException):
+        producer.send_offsets_to_transaction([TopicPartition("onceward", 0, 1)], bench.group("t"), 1)
+
+
+def test_a_fenced_client_is_told_for_good(bench: Bench) -> None:
+    broken: list[KafkaError] = []
+    producer = bench.producer(error_cb=broken.append)
+    producer.begin_transaction()
+    bench.producer()
+    producer.produce("out", b"a", partition=0)
+    for _ in range(2):
+        with pytest.raises(KafkaException) as raised:
+            producer.flush(5)
+        assert raised.value.args[0].code() == KafkaError._FENCED
+    assert [error.fatal() for error in broken] == [True]
+    with pytest.raises(KafkaException):
+        producer.begin_transaction()
+    with pytest.raises(KafkaException):
+        producer.abort_transaction(1)
+
+
+def test_a_client_that_goes_away_leaves_its_transaction_open(bench: Bench) -> None:
+    producer = bench.producer()
+    producer.begin_transaction()
+    producer.produce("out", b"a", partition=0)
+    producer.flush(5)
+    del producer
+    bench.wait(10)
+    assert bench.view().state is State.ONGOING
+
+
+def test_an_aborted_client_can_begin_again(bench: Bench) -> None:
+    producer = bench.producer()
+    for value in (b"a", b"b"):
+        producer.begin_transaction()
+        producer.produce("out", value, partition=0)
+        producer.flush(5)
+        producer.abort_transaction(5)
+        assert bench.visible() == []
+        bench.wait(1)
+
+
+def test_an_abort_of_nothing_is_not_told_to_the_brokers(bench: Bench) -> None:
+    producer = bench.producer()
+    producer.begin_transaction()
+    producer.produce("out", b"a", partition=0)
+    producer.abort_transaction(5)
+    assert len(producer) == 0
+    assert bench.view().state is State.EMPTY
+
+
+def test_the_queue_has_an_end(bench: Bench) -> None:
+    producer = bench.producer(room=2)
+    producer.begin_transaction()
+    messages: list[dict[str, Any]] = [{"value": b"%d" % number} for number in range(3)]
+    assert producer.produce_batch("out", messages, partition=0) == 2
+    assert [message["_error"].code() for message in messages if "_error" in message] == [KafkaError._QUEUE_FULL]
+    with pytest.raises(BufferError):
+        producer.produce("out", b"x")
+    producer.poll(0)
+    assert len(producer) == 0
+
+
+def test_calls_out_of_order_are_refused(bench: Bench) -> None:
+    producer = bench.producer()
+    with pytest.raises(KafkaException):
+        producer.init_transactions(1)
+    with pytest.raises(KafkaException):
+        producer.produce("out", b"a")
+    with pytest.raises(KafkaException):
+        producer.abort_transaction(1)
+    producer.begin_transaction()
+    with pytest.raises(KafkaException):
+        producer.begin_transaction()
+    with pytest.raises(ValueError, match="no group metadata"):
+        producer.send_offsets_to_transaction([], b"else", 1)
+
+
+def test_an_unsafe_configuration_is_refused(bench: Bench) -> None:
+    with pytest.raises(ValueError, match="acks"):
+        bench.producer(acks="1")
+
+
+def test_the_clients_receipt_is_like_librdkafkas(bench: Bench) -> None:
+    producer = bench.producer()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([TopicPartition("onceward", 0, 7, metadata="token")], bench.group("t"), 5)
+    view = bench.view()
+    assert bench.receipt_of().state is ReceiptState.UNSTABLE
+    bench.end(("t", view.producer_id, view.epoch))
+    bench.wait(1)
+    assert bench.receipt_of().state is ReceiptState.PRESENT
+
+
+def test_a_control_plane_without_brokers_says_so(bench: Bench) -> None:
+    for broker in bench.cluster.alive:
+        bench.cluster.fail(broker, 0.0)
+    assert isinstance(bench.control.send_all([(None, EndTxnRequest("t", 0, 0, True))])[0], NoAnswer)
