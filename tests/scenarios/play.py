@@ -302,9 +302,9 @@ def _fact(fact: facts.Fact) -> str:
         case facts.RequestQueued():
             return f"queued {fact.request.id}"
         case facts.RequestEnded():
-            request = fact.request
-            what = f"{request.checkpoint}" if request.state.value == "completed" else request.detail
-            return f"request {request.id} {request.state.value}: {what}"
+            ended = fact.request
+            what = f"{ended.checkpoint}" if ended.state.value == "completed" else ended.detail
+            return f"request {ended.id} {ended.state.value}: {what}"
         case facts.EndingRequested():
             return f"asked to {fact.ending.value}"
         case facts.RestoreRequested():
