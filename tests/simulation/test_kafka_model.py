@@ -277,6 +277,25 @@ def test_a_batch_that_arrives_again_is_answered_as_the_first_time() -> None:
     assert bench.produce(ids, [b"a", b"b"]) == 45  # older than the newest five: not recognised, and out of order
 
 
+def test_without_a_transaction_sequences_and_epochs_count_all_the_same() -> None:
+    bench = Bench()
+
+    def produce(epoch: int, sequence: int) -> int:
+        records = (Record(value=b"a"),)
+        request = Produce(partition=OUT, records=records, producer_id=5, producer_epoch=epoch, sequence=sequence)
+        return int(bench.cluster.handle(1, request, 0.0).error_code)
+
+    assert [produce(1, 0), produce(1, 1), produce(0, 2), produce(1, 3), produce(2, 2), produce(2, 0)] == [
+        0,
+        0,
+        47,
+        45,
+        45,
+        0,
+    ]
+    assert bench.visible() == [b"a"] * 3
+
+
 def test_time_does_not_go_back() -> None:
     cluster = Cluster()
     cluster.advance(10)

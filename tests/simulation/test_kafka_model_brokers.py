@@ -132,6 +132,8 @@ def test_a_marker_waits_for_the_partitions_leader() -> None:
     ids = bench.open()
     bench.end(ids)
     leader = bench.cluster.log(OUT).leader
+    for kind in CoordinatorKind:
+        bench.cluster.move_coordinator(kind, "t", leader % 3 + 1, 0.0)
     bench.cluster.fail(leader, 0.0, election_s=20.0, loading_s=0.0)
     bench.wait(19)
     assert bench.visible() == []

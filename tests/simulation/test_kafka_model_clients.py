@@ -16,7 +16,7 @@ from sinks.kafka import producers
 from sinks.kafka.claims import read_claim
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import NoAnswer
+from sinks.kafka.control import CoordinatorKind, NoAnswer
 from sinks.kafka.errors import DeliveryError, PreCommitError
 from sinks.kafka.patience import Clock
 from sinks.kafka.precommit import Owner, abort_losers, make_committables
@@ -238,6 +238,17 @@ def test_a_client_finds_the_new_leader(bench: Bench) -> None:
     assert producer.flush(0.5) == 1
     assert producer.flush(5) == 0
     assert [entry.record.value for entry in bench.cluster.log(OUT).entries if entry.record] == [b"a", b"b"]
+
+
+def test_a_client_finds_the_new_coordinators(bench: Bench) -> None:
+    producer = bench.producer()
+    for checkpoint in (1, 2):
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction([TopicPartition("onceward", 0, checkpoint)], bench.group("t"), 5)
+        producer.abort_transaction(5)
+        for kind in CoordinatorKind:
+            node = bench.coordinator(kind) % 3 + 1
+            bench.cluster.move_coordinator(kind, "t", node, bench.transport.now(), loading_s=1.0)
 
 
 def test_records_that_are_not_taken_in_time_are_reported_as_failed(bench: Bench) -> None:

@@ -188,9 +188,11 @@ class Cluster:
 
         `stale_s`: for so long the former leader does not know it, and answers from what it knew: reads and refusals;
         what it would have to write it answers with NOT_COORDINATOR. `believers`: brokers that still name it when they
-        are asked for the coordinator, besides itself.
+        are asked for the coordinator, besides itself. Raises ValueError when `node` does not run.
         """
         self._state.advance(now)
+        if node not in self._state.alive:
+            raise ValueError(f"broker {node} does not run")
         shard: Shard[TransactionTable] | Shard[Groups]
         if kind is CoordinatorKind.TRANSACTION:
             shard = self._state.transaction_shard(key)

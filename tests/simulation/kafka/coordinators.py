@@ -294,7 +294,7 @@ class TransactionCoordinators:
         if topic == OFFSETS_TOPIC:
             groups = self._state.groups[number]
             if groups.ready(now):
-                groups.table.mark(entry.producer_id, entry.epoch, commit=commit)
+                groups.table.mark(entry.producer_id, commit=commit)
                 return True
             return False
         log = self._state.log(partition)

@@ -29,8 +29,6 @@ class Groups:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
-        self._epochs: dict[int, int] = {}
-        """Newest epoch seen of each producer."""
         self._open: dict[int, tuple[int, list[str]]] = {}
         """By producer with an open transaction in here: its epoch, and the groups that it commits to."""
         self._position = 0
@@ -58,25 +56,18 @@ class Groups:
 
     def commit_in_transaction(
         self, group: str, offsets: Mapping[Partition, Offset], producer_id: int, epoch: int, now: float
-    ) -> Code:
-        """Offsets that wait for the producer's marker."""
-        if epoch < self._epochs.get(producer_id, -1):
-            return Code.INVALID_PRODUCER_EPOCH
-        self._epochs[producer_id] = epoch
+    ) -> None:
+        """Offsets that wait for the producer's marker; its transaction coordinator agreed."""
         _, groups = self._open.setdefault(producer_id, (epoch, []))
         if group not in groups:
             groups.append(group)
         pending = self._groups.setdefault(group, _Group()).pending.setdefault(producer_id, {})
         for partition, offset in offsets.items():
             pending[partition] = self._numbered(offset, now)
-        return Code.NONE
 
-    def mark(self, producer_id: int, epoch: int, *, commit: bool) -> None:
+    def mark(self, producer_id: int, *, commit: bool) -> None:
         """The producer's transaction ended."""
-        if epoch < self._epochs.get(producer_id, -1):
-            return
-        self._epochs[producer_id] = epoch
-        for name in self._open.pop(producer_id, (epoch, []))[1]:
+        for name in self._open.pop(producer_id, (-1, []))[1]:
             group = self._groups.get(name)
             if group is None:
                 continue

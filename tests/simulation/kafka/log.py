@@ -130,11 +130,9 @@ class PartitionLog:
         self._write(request, span, now)
         return Code.NONE, base
 
-    def mark(self, producer_id: int, epoch: int, *, commit: bool, now: float) -> bool:
-        """Write a control marker, which takes an offset. False for one from before the newest epoch: not written."""
+    def mark(self, producer_id: int, epoch: int, *, commit: bool, now: float) -> None:
+        """Write a control marker, which takes an offset. From then on older epochs are refused."""
         writer = self._writers.get(producer_id)
-        if writer is not None and epoch < writer.epoch:
-            return False
         if writer is None or epoch > writer.epoch:
             self._writers[producer_id] = _Writer(epoch=epoch)
         self._verified.pop(producer_id, None)
@@ -143,7 +141,6 @@ class PartitionLog:
             span.fate = Fate.COMMITTED if commit else Fate.ABORTED
         offset = len(self.entries)
         self.entries.append(Entry(offset=offset, at=now, producer_id=producer_id, epoch=epoch, record=None, span=None))
-        return True
 
     def read(self, start: int, *, committed: bool = True, limit: int | None = None) -> tuple[list[Entry], int]:
         """Records from `start` as a reader gets them, and the offset to go on from. `limit`: of offsets looked at."""

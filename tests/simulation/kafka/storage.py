@@ -75,7 +75,8 @@ class Storage:
                 return Coded(error_code=refused)
         if not leads:
             return Coded(error_code=Code.NOT_COORDINATOR)
-        return Coded(error_code=groups.commit_in_transaction(request.group_id, request.offsets, producer, epoch, now))
+        groups.commit_in_transaction(request.group_id, request.offsets, producer, epoch, now)
+        return Coded(error_code=Code.NONE)
 
     def commit(self, node: int, request: Any, now: float) -> OffsetsCommitted:
         """OffsetCommitRequest, of a group without members."""

@@ -226,6 +226,18 @@ def init_after_ends(stage: Stage) -> None:
     stage.describe()
 
 
+def init_with_the_producer_before_the_last_one(stage: Stage) -> None:
+    """After a time-out: whether the broker still takes it for the repetition of an earlier request."""
+    out = stage.topic()
+    first = stage.initialise((stage.name("t"), -1, -1), timeout_ms=1_000)
+    second = stage.initialise(first, timeout_ms=1_000)
+    stage.add_partition(second, out)
+    stage.await_state(State.COMPLETE_ABORT)
+    stage.initialise(first)
+    stage.initialise(second)
+    stage.describe()
+
+
 def timeouts_at_init(stage: Stage) -> None:
     for timeout_ms in (900_001, 0, -1, 1, 900_000):
         stage.initialise((stage.name("t"), -1, -1), timeout_ms=timeout_ms)
@@ -559,6 +571,7 @@ SCRIPTS: tuple[Script, ...] = (
     init_with_the_old_producer_aborts_all_the_same,
     init_with_known_and_unknown_producers,
     init_after_ends,
+    init_with_the_producer_before_the_last_one,
     timeouts_at_init,
     the_group_is_deleted_while_a_receipt_is_pending,
     the_group_is_deleted_after_the_commit,
