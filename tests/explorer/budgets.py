@@ -15,7 +15,15 @@ class Budgets:
     """All budgets within the bounds."""
 
     def __init__(self, bounds: Bounds) -> None:
-        most = (bounds.crashes, bounds.messages, bounds.store, bounds.declines, bounds.timeouts)
+        most = (
+            bounds.crashes,
+            bounds.messages,
+            bounds.store,
+            bounds.declines,
+            bounds.timeouts,
+            bounds.idles,
+            bounds.requests,
+        )
         self._values = list(product(*(range(count + 1) for count in most)))
         self._numbers = {value: number for number, value in enumerate(self._values)}
         self._spent: dict[int, tuple[int, tuple[int, ...]]] = {}
@@ -23,11 +31,15 @@ class Budgets:
         """The set that a path begins with."""
 
     def spent(self, left: int) -> tuple[int, tuple[int, ...]]:
-        """Bits of the faults that are possible with a set, and the set that each of them leaves."""
+        """Bits of the possible faults, and what is left after one of some faults (by their bits)."""
         found = self._spent.get(left)
         if found is None:
-            after = tuple(self._less(left, fault) for fault in Fault)
-            found = self._spent[left] = (sum(1 << fault for fault in Fault if after[fault]), after)
+            after = [left, *[0] * ((1 << len(Fault)) - 1)]
+            for faults in range(1, len(after)):
+                lowest = faults & -faults
+                less = self._less(left, Fault(lowest.bit_length() - 1)) if lowest == faults else after[lowest]
+                after[faults] = less | (after[faults ^ lowest] if lowest != faults else 0)
+            found = self._spent[left] = (sum(1 << fault for fault in Fault if after[1 << fault]), tuple(after))
         return found
 
     def each(self, left: int) -> list[int]:

@@ -10,28 +10,45 @@ unsettled.
 
 from collections.abc import Hashable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
-from coordinator.protocol import core
+from coordinator.protocol import core, evolve
 from coordinator.protocol import state as states
-from coordinator.protocol.answers import Abort, Complete, Fail, Halt, Trigger, Verdict
+from coordinator.protocol.answers import (
+    Abort,
+    Cancel,
+    Complete,
+    Fail,
+    Halt,
+    Instruction,
+    Replay,
+    Stop,
+    Trigger,
+    Verdict,
+)
+from coordinator.protocol.durable import Durable
 from coordinator.protocol.events import (
     Acknowledge,
+    CancelJob,
     CloseJob,
     CloseReason,
     Decline,
     Event,
     OpenJob,
+    RequestCheckpoint,
     Settle,
+    StopJob,
     StreamLost,
     Tick,
     Watch,
 )
-from coordinator.protocol.facts import Fact, JobStatus
+from coordinator.protocol.facts import Fact
 from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.state import Durable, JobState
+from coordinator.protocol.state import JobState
+from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import (
     CheckpointId,
+    CheckpointKind,
     Committable,
     Document,
     Generation,
@@ -39,6 +56,7 @@ from coordinator.protocol.values import (
     Outcome,
     Participant,
     ParticipantName,
+    RequestId,
     Role,
     Settlement,
     Snapshot,
@@ -64,6 +82,7 @@ _MEMBERS = (
     Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka"),
 )
 _NEVER = float("inf")
+_NOTHING = Demand()
 
 
 class Process(NamedTuple):
@@ -93,7 +112,7 @@ class Result(NamedTuple):
     restarted: int
     """The one that died after the write and before the answer, started again; -1 when nothing is written."""
     reply: Reply
-    demand: Demand
+    demand: Demand | None
     violation: Violation | None
 
 
@@ -108,7 +127,8 @@ class View(NamedTuple):
     """(kind, checkpoint, base)"""
     stream: bool
     """True while it believes the driver's stream to be there."""
-    session: bool
+    lapses: bool
+    """True when it waits for its driver, and gives it up in the end."""
     undecided: int
     unanswered: bool
     goes_on: bool
@@ -153,10 +173,10 @@ class Coordinators:
         after, ready = core.step(*_happens(state, call))
         written, demand, violation = see(history, ready.facts)
         violation = violation or see_answer(written, call.checkpoint, ready.answer)
-        stored = _store(state.durable, ready.facts, after)
+        stored = _store(state.durable, ready.facts)
         if violation is None and stored != after.durable:
             violation = Violation(Invariant.REMEMBERED, _difference(stored, after.durable))
-        number = self._number(after, written)
+        number = coordinator if after is state else self._number(after, written)
         grant = ready.answer.grant
         reply = Reply(
             verdict=ready.answer.verdict,
@@ -168,10 +188,16 @@ class Coordinators:
         )
         restarted = self._number(states.restart(stored, 0.0), written) if ready.facts else -1
         violation = violation or self.violations[number]
-        return Result(after=number, restarted=restarted, reply=reply, demand=demand, violation=violation)
+        return Result(
+            after=number,
+            restarted=restarted,
+            reply=reply,
+            demand=demand if demand != _NOTHING else None,
+            violation=violation,
+        )
 
     def _number(self, state: JobState, history: History) -> int:
-        state = self._timeless(state)
+        state = self._essential(state)
         key = (_freeze(state), history)
         number = self._numbers.get(key)
         if number is None:
@@ -179,52 +205,80 @@ class Coordinators:
             self._processes.append(Process(state, history))
             wanted = core.wanted(state)
             self.violations.append(see_state(history, wanted))
-            told: list[tuple[str, int, int]] = []
-            for instruction in wanted:
-                match instruction:
-                    case Trigger():
-                        told.append(("trigger", instruction.checkpoint, instruction.base))
-                    case Complete():
-                        told.append(("complete", instruction.checkpoint, 0))
-                    case Abort():
-                        told.append(("abort", instruction.checkpoint, 0))
-                    case Fail() | Halt():
-                        told.append(("fail", 0, 0))
-                    case _:
-                        raise AssertionError(f"drivers of small worlds do not know {instruction}")
             session = state.session
             self.views.append(
                 View(
                     generation=state.durable.generation,
                     owned=state.durable.driver is not None,
                     history=history,
-                    wanted=tuple(told),
+                    wanted=tuple(_words(instruction) for instruction in wanted),
                     stream=session is not None and session.stream_lost_at is None,
-                    session=session is not None,
-                    undecided=state.pending.id if state.pending is not None else 0,
+                    lapses=(session is not None and session.stream_lost_at is not None)
+                    or state.restart_due is not None,
+                    undecided=state.durable.pending.id if state.durable.pending is not None else 0,
                     unanswered=state.pending is not None and not state.all_answered,
-                    goes_on=state.durable.status is JobStatus.RUNNING
-                    and not state.durable.stop_requested
-                    and state.failed is None,
+                    goes_on=state.durable.status is JobStatus.RUNNING,
                 )
             )
         return number
 
-    def _timeless(self, state: JobState) -> JobState:
-        """The same situation at ``now = 0``."""
-        session, pending = state.session, state.pending
+    def _essential(self, state: JobState) -> JobState:
+        """The same situation at ``now = 0``, without texts for people.
+
+        Which checkpoint was aborted last is left out where a later one completed or a later generation began: only an
+        answer to somebody who does not ask any more would be worded differently.
+        """
+        session, pending, durable = state.session, state.pending, state.durable
+        aborted = durable.aborted
+        if aborted is not None:
+            stale = aborted.generation != durable.generation or aborted.id < durable.base
+            aborted = None if stale else replace(aborted, detail="")
+        requests = tuple(replace(request, detail="") for request in durable.requests)
+        durable = replace(durable, status_detail="", aborted=aborted, requests=requests)
         if session is not None:
             lost_at = None if session.stream_lost_at is None else 0.0
             session = replace(session, lease_ends=_SETTINGS.seconds("lease"), stream_lost_at=lost_at)
         if pending is not None:
-            pending = replace(pending, started=0.0)
-        full = state.durable.last_id >= self._bounds.checkpoints
-        return replace(state, session=session, pending=pending, next_trigger=_NEVER if full else 0.0)
+            pending = replace(pending, started=0.0, answered=0.0)
+        full = durable.last_id >= self._bounds.checkpoints
+        return replace(
+            state,
+            durable=durable,
+            session=session,
+            pending=pending,
+            asked={},
+            next_trigger=_NEVER if full else 0.0,
+            completed_at=None,
+            restart_due=None if state.restart_due is None else _SETTINGS.seconds("lease"),
+        )
 
 
-def _store(before: Durable, facts: tuple[Fact, ...], after: JobState) -> Durable:
+def _words(instruction: Instruction) -> tuple[str, int, int]:
+    match instruction:
+        case Trigger():
+            kind = "trigger at once" if instruction.at_once else "trigger"
+            return kind, instruction.checkpoint, instruction.base
+        case Complete():
+            return "complete", instruction.checkpoint, 0
+        case Abort():
+            return "abort", instruction.checkpoint, 0
+        case Fail() | Halt():
+            return "fail", 0, 0
+        case Stop():
+            return "stop", 0, 0
+        case Cancel():
+            return "cancel", 0, 0
+        case Replay():
+            raise AssertionError(f"nothing is lost in small worlds: {instruction}")
+        case _:
+            assert_never(instruction)
+
+
+def _store(before: Durable, facts: tuple[Fact, ...]) -> Durable:
     """What the store holds after these facts were written over ``before``."""
-    return after.durable if facts else before
+    for fact in facts:
+        before = evolve.evolve(before, fact)
+    return before
 
 
 def _difference(stored: Durable, remembered: Durable) -> str:
@@ -276,7 +330,14 @@ def _happens(state: JobState, call: Call) -> tuple[JobState, Event]:
                 settlements=(Settlement(slot=0, outcome=Outcome.COMMITTED, evidence="slot 0 is committed"),),
             )
         case "close":
-            event = CloseJob(now=0.0, generation=generation, reason=CloseReason.FAILED)
+            event = CloseJob(now=0.0, generation=generation, reason=CloseReason(call.who))
+        case "stop":
+            event = StopJob(now=0.0)
+        case "cancel":
+            event = CancelJob(now=0.0)
+        case "savepoint":
+            token, kind = RequestId(call.who), CheckpointKind.SAVEPOINT
+            event = RequestCheckpoint(now=0.0, request=token, kind=kind, stop=call.data)
         case "expire":
             if state.pending is not None:
                 state = replace(state, pending=replace(state.pending, started=-2 * _SETTINGS.seconds("timeout")))
@@ -284,6 +345,8 @@ def _happens(state: JobState, call: Call) -> tuple[JobState, Event]:
         case "lease":
             if state.session is not None:
                 state = replace(state, session=replace(state.session, lease_ends=0.0))
+            if state.restart_due is not None:
+                state = replace(state, restart_due=0.0)
             event = Tick(now=0.0)
         case "tick":
             event = Tick(now=0.0)
@@ -295,9 +358,9 @@ def _happens(state: JobState, call: Call) -> tuple[JobState, Event]:
 def _snapshot(call: Call) -> Snapshot:
     records = stamp(call.generation, call.checkpoint)
     if call.who == "source":
-        return Snapshot(positions=_document(f"position {call.at}"), records=records)
+        return Snapshot(positions=_document(f"position {call.at}"), records=records, unchanged=call.unchanged)
     slots = (Committable(slot=0, document=_document("slot 0")),) if call.data else ()
-    return Snapshot(committables=slots, records=records)
+    return Snapshot(committables=slots, records=records, unchanged=call.unchanged)
 
 
 def _document(text: str) -> Document:

@@ -13,7 +13,7 @@ from tests.explorer.coordinator import Reply, View
 from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.world import Call, Driver, Fault, Kafka, Phase, Stream
 
-__all__ = ["GONE", "Local", "answered", "calls", "cut_off", "instructed", "local", "overlooked"]
+__all__ = ["GONE", "Local", "answered", "calls", "cut_off", "instructed", "left_behind", "local", "overlooked"]
 
 GONE = Driver(phase=Phase.GONE)
 
@@ -41,12 +41,17 @@ def calls(driver: Driver) -> tuple[Call, ...]:
     """Calls under way, for the answers of which a thread of the driver waits."""
     d, found = driver, []
     match d.phase:
-        case Phase.OPENING:
+        case Phase.ABSENT | Phase.OPENING:
             found.append(Call("open", d.token, data=d.token > 1))
         case Phase.ACKNOWLEDGING_SOURCE:
-            found.append(Call("ack", d.generation, d.call, "source", d.base, d.answer))
+            idle = d.base != 0 and d.answer == d.at
+            found.append(Call("ack", d.generation, d.call, "source", d.base, d.answer, unchanged=idle))
         case Phase.ACKNOWLEDGING_SINK:
-            found.append(Call("ack", d.generation, d.call, "sink", d.base, data=d.base != 0))
+            idle = d.base != 0 and d.answer == d.at
+            data = d.base != 0 and not idle
+            found.append(Call("ack", d.generation, d.call, "sink", d.base, data=data, unchanged=idle))
+        case Phase.LEAVING:
+            found.append(Call("close", d.generation, who="cancelled" if d.stopping > 1 else "stopped"))
         case Phase.DECLINING:
             found.append(Call("decline", d.generation, d.call))
         case _:
@@ -58,12 +63,22 @@ def calls(driver: Driver) -> tuple[Call, ...]:
     return tuple(found)
 
 
+def left_behind(driver: Driver) -> tuple[Call, ...]:
+    """Calls that may still arrive when nobody waits for them.
+
+    Not those to watch: a stream goes with its connection. That one is served for somebody who is not there any more is
+    its arrival before the driver dies or its stream breaks, which nobody has noticed yet.
+    """
+    return tuple(call for call in calls(driver) if call.kind != "watch")
+
+
 def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
     """The driver after one of its calls was answered."""
     d, verdict = driver, reply.verdict
     if verdict is Verdict.FENCED:
         return d._replace(phase=Phase.FENCED, call=0, stream=Stream.NONE, report=0)
     fine = verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE)
+    late = verdict in (Verdict.TOO_LATE, Verdict.EXPIRED)
     match call.kind:
         case "open" if fine:
             return d._replace(
@@ -75,15 +90,17 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
             )
         case "open" if verdict is Verdict.BUSY:
             return GONE  # it gives up after a while; that it asks again and is let in is its call arriving only then
+        case "close" if fine:
+            return GONE
         case "watch" if fine:
             return d._replace(stream=Stream.OPEN)
-        case "decline" if fine or verdict is Verdict.TOO_LATE:
+        case "decline" if fine or late:
             return d._replace(phase=Phase.ABANDONING)
-        case "ack" if fine or (verdict is Verdict.TOO_LATE and reply.decided == "completed"):
+        case "ack" if fine or (late and reply.decided == "completed"):
             if d.phase is Phase.ACKNOWLEDGING_SOURCE:
                 return d._replace(phase=Phase.ACKNOWLEDGING_SINK)
             return d._replace(phase=Phase.IDLE, call=0)
-        case "ack" if verdict is Verdict.TOO_LATE and reply.decided == "aborted":
+        case "ack" if late and reply.decided == "aborted":
             return d._replace(phase=Phase.ABANDONING)
         case "settle" if fine or verdict is Verdict.TOO_LATE:
             d = d._replace(report=0, settled=max(d.settled, call.checkpoint), work=d.work & ~(1 << call.checkpoint))
@@ -100,7 +117,7 @@ def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driv
     d = driver
     for kind, checkpoint, base in wanted:
         match kind:
-            case "trigger":
+            case "trigger" | "trigger at once":
                 d = d._replace(trigger=checkpoint, trigger_base=base)
             case "complete":
                 d = d._replace(complete=checkpoint)
@@ -109,6 +126,10 @@ def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driv
                     d = d._replace(trigger=0, trigger_base=0)
                 if d.answered == checkpoint:  # else there is nothing to abandon
                     d = d._replace(abort=checkpoint)
+            case "stop":
+                d = d._replace(stopping=max(d.stopping, 1))
+            case "cancel":
+                d = d._replace(stopping=2)
             case _:
                 d = d._replace(over=True)
     return d
@@ -128,6 +149,8 @@ def cut_off(driver: Driver, view: View) -> Driver:
     d = driver
     if d.phase in (Phase.ABSENT, Phase.OPENING, Phase.GONE) or (view.owned and d.generation == view.generation):
         return d
+    if d.phase is Phase.LEAVING:
+        return GONE
     if d.phase in _BUSY:
         d = d._replace(phase=Phase.FENCED, call=0)
     d = d._replace(stream=Stream.NONE, report=0, over=False)
@@ -150,8 +173,11 @@ def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
             done = d._replace(phase=Phase.IDLE, call=0)
             moves.append(_abandon(f"aborts checkpoint {d.call}", done, kafka, d.call))
         case Phase.IDLE if d.over:
-            moves.append(_leave(d, kafka))
+            moves.append(_leave(d, kafka, "restarting"))
         case Phase.IDLE:
+            if d.stopping and not d.work:
+                leaving = d._replace(phase=Phase.LEAVING, stream=Stream.NONE)
+                moves.append(Local("has stopped", leaving, kafka))
             if d.abort:
                 label = f"takes the abort of checkpoint {d.abort}"
                 moves.append(_abandon(label, d._replace(abort=0), kafka, d.abort))
@@ -164,6 +190,9 @@ def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
                     moves.append(swept._replace(label="sweeps"))
         case _:
             pass
+    if d.phase in (Phase.SWEEPING, Phase.SETTLING, Phase.IDLE) and not d.over:
+        failing = _leave(d, kafka, "failed")
+        moves.append(failing._replace(label="fails: sweeps and leaves", cost=Fault.CRASH))
     return tuple(move for move in moves if (move.driver, move.kafka, move.sent) != (driver, kafka, ()))
 
 
@@ -224,6 +253,8 @@ def _triggers(d: Driver, kafka: Kafka) -> list[Local]:
         if checkpoint == d.answered:
             taken = taken._replace(phase=Phase.ACKNOWLEDGING_SOURCE, call=checkpoint)
         return [Local(f"takes the trigger of checkpoint {checkpoint} again {again}".strip(), taken, kafka, cost)]
+    if d.stopping:
+        return [Local(f"does not begin checkpoint {checkpoint}: it is stopping", taken, kafka, cost)]
     moves: list[Local] = []
     for kept, doubled in ((taken, ""), (d, ", which is doubled")):
         ran = _run(kept, kafka, checkpoint, base)
@@ -236,10 +267,13 @@ def _triggers(d: Driver, kafka: Kafka) -> list[Local]:
             declining = ran.driver._replace(phase=Phase.DECLINING, answered=0, answer=0)
             declining = declining._replace(work=declining.work & ~(1 << checkpoint))
             moves.append(ran._replace(label=f"{label} and cannot do it", driver=declining, cost=Fault.DECLINE))
+            if base:
+                idle = _run(kept, kafka, checkpoint, base, idle=True)
+                moves.append(idle._replace(label=f"{label}: there is nothing new", cost=Fault.IDLE))
     return moves
 
 
-def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int) -> Local:
+def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int, *, idle: bool = False) -> Local:
     """Abandon what was undone, write the range that begins at the base's position, sweep, begin to acknowledge."""
     aborted: tuple[int, ...] = ()
     if d.answered and base == d.answered:
@@ -256,18 +290,18 @@ def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int) -> Local:
         call=checkpoint,
         last_run=checkpoint,
         answered=checkpoint,
-        answer=0 if first else d.at + 1,
-        work=d.work if first else d.work | 1 << checkpoint,
+        answer=0 if first else d.at if idle else d.at + 1,
+        work=d.work if first or idle else d.work | 1 << checkpoint,
     )
-    if first:
+    if first or idle:
         return Local("", d, kafka, aborted=aborted)
     mine = (checkpoint, d.generation, d.at)
     swept = _sweep(d, kafka._replace(open=tuple(sorted({*kafka.open, mine}))))
     return swept._replace(aborted=aborted + swept.aborted)
 
 
-def _leave(d: Driver, kafka: Kafka) -> Local:
-    """The coordinator said that this generation has failed: sweep, try to say goodbye, be gone."""
+def _leave(d: Driver, kafka: Kafka, who: str) -> Local:
+    """This generation has failed: sweep, try to say goodbye, be gone."""
     swept = _sweep(d, kafka)
-    sent = (Call("close", d.generation), *calls(d))
+    sent = (Call("close", d.generation, who=who), *left_behind(d))
     return swept._replace(label="leaves", driver=GONE, sent=sent)

@@ -1,10 +1,9 @@
 """All moves of a small world."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from tests.explorer.coordinator import Coordinators, Result
-from tests.explorer.drivers import GONE, Local, answered, calls, cut_off, instructed, local, overlooked
+from tests.explorer.drivers import GONE, Local, answered, calls, cut_off, instructed, left_behind, local, overlooked
 from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.probes import useless
 from tests.explorer.witness import Demand
@@ -12,7 +11,20 @@ from tests.explorer.world import Bounds, Call, Driver, Fault, Kafka, Phase, Stre
 
 __all__ = ["Move", "Moves"]
 
-_CRASH, _MESSAGE, _STORE, _TIMEOUT = (1 << fault for fault in (Fault.CRASH, Fault.MESSAGE, Fault.STORE, Fault.TIMEOUT))
+Label = tuple[object, ...]
+"""What happens, and its details: see ``report``."""
+
+_CRASH, _MESSAGE, _TIMEOUT = 1 << Fault.CRASH, 1 << Fault.MESSAGE, 1 << Fault.TIMEOUT
+_REQUEST = 1 << Fault.REQUEST
+_DEATH = _CRASH | 1 << Fault.STORE
+
+REQUESTS = (
+    Call("stop", 0),
+    Call("cancel", 0),
+    Call("savepoint", 0, who="r1"),
+    Call("savepoint", 0, who="r2", data=True),
+)
+"""What a person may ask the coordinator for."""
 
 
 class Turn(NamedTuple):
@@ -28,10 +40,10 @@ class Turn(NamedTuple):
 class Move(NamedTuple):
     """One move, and the world after it."""
 
-    label: tuple[object, ...]
-    """(what, details ..), see ``report``."""
+    label: Label
     world: World
-    cost: Fault | None
+    cost: int
+    """Bits of the faults of which one has to be left; 0 for none."""
     violation: Violation | None
 
 
@@ -44,7 +56,6 @@ class Moves:
         self.drivers: Table[Driver] = Table()
         self.kafkas: Table[Kafka] = Table()
         self.strays: Table[tuple[Call, ...]] = Table()
-        self._absent = self.drivers.number(Driver())
         self._gone = self.drivers.number(GONE)
         self._turns: dict[tuple[int, int], tuple[Turn, ...]] = {}
         self._missed: dict[tuple[int, int], tuple[int, int]] = {}
@@ -53,130 +64,157 @@ class Moves:
         self._locals: dict[tuple[int, int], tuple[tuple[Local, int, int], ...]] = {}
 
     def start(self) -> World:
-        """A fresh store, and a driver that asks to open the job."""
-        first = self.drivers.number(Driver(phase=Phase.OPENING, token=1))
-        return World(0, first, self._absent, self.strays.number(()), self.kafkas.number(Kafka()))
+        """A fresh store, and two drivers to come; the second one takes over."""
+        first, second = (self.drivers.number(Driver(token=token)) for token in (1, 2))
+        return World(0, first, second, self.strays.number(()), self.kafkas.number(Kafka()))
 
     # -- everything that can happen
 
-    def of(self, world: World, *, faults: int) -> Iterator[Move]:
+    def of(self, world: World, *, faults: int) -> list[Move]:
         """All moves; of those that cost something only the ones whose bits are in ``faults``."""
+        moves: list[Move] = []
         for slot in (0, 1):
             for turn in self._turns_of(world.coordinator, world[1 + slot]):
-                yield from self._delivered(world, slot, turn, faults)
-            yield from self._alone(world, slot, faults)
-        stray = self.strays.values[world.stray]
-        for i, call in enumerate(stray):
-            if i == 0 or stray[i - 1] != call:
-                yield from self._strayed(world, call, faults)
-        yield from self._clocks(world, faults)
-        yield from self._starts(world)
+                moves += self._delivered(world, slot, turn, faults)
+            moves += self._alone(world, slot, faults)
+        if world.stray:
+            for call in dict.fromkeys(self.strays.values[world.stray]):
+                moves += self._strayed(world, call, faults)
+        moves += self._clocks(world, faults)
+        if faults & _REQUEST:
+            moves += self._requests(world, faults)
+        if faults & _DEATH:
+            restarted = self.coordinators.restart(world.coordinator)
+            moves += self._restarted(world, restarted, ("coordinator dies",), faults & _DEATH)
         if faults & _CRASH:
-            yield from self._crashes(world)
+            moves += self._crashes(world)
         if faults & _MESSAGE:
-            yield from self._breaks(world)
+            moves += self._breaks(world)
+        return moves
 
-    def _delivered(self, world: World, slot: int, turn: Turn, faults: int) -> Iterator[Move]:
+    def _delivered(self, world: World, slot: int, turn: Turn, faults: int) -> list[Move]:
         """A call of a living driver reaches the coordinator."""
         call, result, told, violation = turn
-        label = ("call", slot, call)
-        violation = violation or self._demanded(result.demand, world)
-        yield Move((*label, ""), self._after(world, result.after, slot, told, call), None, violation)
-        yield from self._written(world, label, result, faults)
+        label: Label = ("call", slot, call)
+        if result.demand is not None:
+            violation = violation or self._demanded(result.demand, world)
+        moves = [Move(label, self._after(world, result.after, slot, told, call), 0, violation)]
+        driver = self.drivers.values[world[1 + slot]]
+        if driver.phase is Phase.ABSENT:
+            world = self._with(world, slot, self.drivers.number(driver._replace(phase=Phase.OPENING)))
+        if result.restarted >= 0 and faults & _DEATH:
+            moves += self._restarted(world, result.restarted, (*label, "dies before it answers"), faults & _DEATH)
         if faults & _MESSAGE:
             if told != world[1 + slot]:
                 lost = self._after(world, result.after)
-                yield Move((*label, "answer lost"), lost, Fault.MESSAGE, violation)
-            doubled = self._after(world, result.after, slot, told, call, (call,))
-            yield Move((*label, "doubled"), doubled, Fault.MESSAGE, violation)
+                moves.append(Move((*label, "answer lost"), lost, _MESSAGE, violation))
+            if call.kind != "watch":  # see ``left_behind``
+                doubled = self._after(world, result.after, slot, told, call, (call,))
+                moves.append(Move((*label, "doubled"), doubled, _MESSAGE, violation))
+        return moves
 
-    def _strayed(self, world: World, call: Call, faults: int) -> Iterator[Move]:
+    def _strayed(self, world: World, call: Call, faults: int) -> list[Move]:
         """A call that nobody waits for reaches the coordinator; it may also stay under way for ever."""
         result = self.coordinators.call(world.coordinator, call)
         if self._beyond(result):
-            return
-        violation = result.violation or self._demanded(result.demand, world)
+            return []
+        violation = result.violation or (result.demand and self._demanded(result.demand, world))
         left = list(self.strays.values[world.stray])
         left.remove(call)
         world = world._replace(stray=self.strays.number(tuple(left)))
-        yield Move(("stray", call, ""), self._after(world, result.after), None, violation)
-        yield from self._written(world, ("stray", call), result, faults)
+        return [Move(("stray", call), self._after(world, result.after), 0, violation)]
 
-    def _written(self, world: World, label: tuple[object, ...], result: Result, faults: int) -> Iterator[Move]:
-        """The coordinator dies around a write. Dying before it is dying before the call came: see ``_crashes``."""
-        if result.restarted < 0:
-            return
-        if faults & _CRASH and label[0] == "call":
-            for how, after in self._restarted(world, result.restarted):
-                yield Move((*label, "dies before it answers", how), after, Fault.CRASH, None)
-        if faults & _STORE:
-            for how, after in self._restarted(world, result.restarted):
-                yield Move((*label, "store unknown, written", how), after, Fault.STORE, None)
-            for how, after in self._restarted(world, self.coordinators.restart(world.coordinator)):
-                yield Move((*label, "store failed", how), after, Fault.STORE, None)
-
-    def _alone(self, world: World, slot: int, faults: int) -> Iterator[Move]:
+    def _alone(self, world: World, slot: int, faults: int) -> list[Move]:
         """What a driver does without the coordinator."""
-        for move, driver, kafka in self._locals_of(world[1 + slot], world.kafka):
-            if move.cost is not None and not faults >> move.cost & 1:
+        moves: list[Move] = []
+        for done, driver, kafka in self._locals_of(world[1 + slot], world.kafka):
+            cost = 0 if done.cost is None else 1 << done.cost
+            if cost & ~faults:
                 continue
             before = world if kafka == world.kafka else World(*world[:4], kafka)
-            after = self._after(before, world.coordinator, slot, driver, None, move.sent)
-            violation = move.violation or self._rightful(world, move)
-            yield Move(("driver", slot, move.label), after, move.cost, violation)
+            after = self._after(before, world.coordinator, slot, driver, None, done.sent)
+            violation = done.violation or self._rightful(world, done)
+            moves.append(Move(("driver", slot, done.label), after, cost, violation))
+        return moves
 
-    def _clocks(self, world: World, faults: int) -> Iterator[Move]:
+    def _clocks(self, world: World, faults: int) -> list[Move]:
         """Time runs out, or the end of a stream is noticed."""
         view = self.coordinators.views[world.coordinator]
+        moves: list[Move] = []
         if view.unanswered and faults & _TIMEOUT:
-            yield from self._clock(world, Call("expire", 0), Fault.TIMEOUT, faults)
-        if view.session and not view.stream:
-            yield from self._clock(world, Call("lease", 0), None, faults)
+            moves += self._clock(world, Call("expire", 0), _TIMEOUT)
+        if view.lapses:
+            moves += self._clock(world, Call("lease", 0))
         if view.stream and not any(
             self.drivers.values[number].generation == view.generation
             and self.drivers.values[number].stream is Stream.OPEN
             for number in (world.first, world.second)
         ):
-            yield from self._clock(world, Call("lost", view.generation), None, faults)
+            moves += self._clock(world, Call("lost", view.generation))
+        return moves
 
-    def _clock(self, world: World, call: Call, cost: Fault | None, faults: int) -> Iterator[Move]:
+    def _clock(self, world: World, call: Call, cost: int = 0) -> list[Move]:
         result = self.coordinators.call(world.coordinator, call)
         if result.after == world.coordinator:
-            return
-        violation = result.violation or self._demanded(result.demand, world)
-        yield Move(("time", call, ""), self._after(world, result.after), cost, violation)
-        if cost is None:
-            yield from self._written(world, ("time", call), result, faults)
+            return []
+        violation = result.violation or (result.demand and self._demanded(result.demand, world))
+        return [Move(("time", call), self._after(world, result.after), cost, violation)]
 
-    def _starts(self, world: World) -> Iterator[Move]:
-        """A person starts a second driver, which takes the job over."""
-        if world.second != self._absent or world.first == self._absent:
-            return
-        if self.coordinators.views[world.coordinator].generation < self.bounds.generations:
-            number = self.drivers.number(Driver(phase=Phase.OPENING, token=2))
-            yield Move(("start", 1, 2), world._replace(second=number), None, None)
+    def _restarted(self, world: World, coordinator: int, label: Label, cost: int) -> list[Move]:
+        """The coordinator dies and starts again as ``coordinator``.
 
-    def _crashes(self, world: World) -> Iterator[Move]:
-        """The coordinator between two calls; a driver anywhere: what it has sent may still arrive."""
-        for how, after in self._restarted(world, self.coordinators.restart(world.coordinator)):
-            yield Move(("coordinator dies", how), after, Fault.CRASH, None)
-        view = self.coordinators.views[world.coordinator]
+        Streams break; what was on its way on them arrives all the same, or is lost. Dying between an answer and the
+        instructions is this, after the call. Dying before a write, with the call still under way, is this before it.
+        A store fault ends the process at a write, so it is one more such death, wherever it happens: more than can be.
+        """
+        first, first_lost = self._cut_off(world.first, coordinator)
+        second, second_lost = self._cut_off(world.second, coordinator)
+        stray = self._keep(world.stray, coordinator)
+        moves = [Move(label, World(coordinator, first, second, stray, world.kafka), cost, None)]
+        if first_lost != first or second_lost != second:
+            lost = World(coordinator, first_lost, second_lost, stray, world.kafka)
+            moves.append(Move((*label, "instructions lost"), lost, cost, None))
+        return moves
+
+    def _requests(self, world: World, faults: int) -> list[Move]:
+        """A person asks the coordinator for something, or sends a driver the signal to stop."""
+        moves: list[Move] = []
+        for call in REQUESTS:
+            result = self.coordinators.call(world.coordinator, call)
+            if result.restarted >= 0:
+                after = self._after(world, result.after)
+                moves.append(Move(("person", call), after, _REQUEST, result.violation))
         for slot in (0, 1):
             driver = self.drivers.values[world[1 + slot]]
-            if driver.phase is Phase.OPENING or (
+            if driver.phase not in (Phase.ABSENT, Phase.OPENING, Phase.FENCED, Phase.GONE) and not driver.stopping:
+                told = self.drivers.number(driver._replace(stopping=1))
+                after = self._after(world, world.coordinator, slot, told)
+                moves.append(Move(("driver", slot, "is told by a signal to stop"), after, _REQUEST, None))
+        return moves
+
+    def _crashes(self, world: World) -> list[Move]:
+        """A driver dies anywhere: what it has sent may still arrive."""
+        view, moves = self.coordinators.views[world.coordinator], list[Move]()
+        for slot in (0, 1):
+            driver = self.drivers.values[world[1 + slot]]
+            if driver.phase in (Phase.ABSENT, Phase.OPENING) or (
                 driver.generation == view.generation and driver.phase is not Phase.GONE
             ):
-                after = self._after(world, world.coordinator, slot, self._gone, None, calls(driver))
-                yield Move(("driver dies", slot), after, Fault.CRASH, None)
+                after = self._after(world, world.coordinator, slot, self._gone, None, left_behind(driver))
+                moves.append(Move(("driver dies", slot), after, _CRASH, None))
+        return moves
 
-    def _breaks(self, world: World) -> Iterator[Move]:
+    def _breaks(self, world: World) -> list[Move]:
         """The stream breaks: what was on its way on it is lost, the driver asks for it again."""
+        moves: list[Move] = []
         for slot in (0, 1):
             driver = self.drivers.values[world[1 + slot]]
             if driver.stream is Stream.OPEN:
-                cut = overlooked(driver)._replace(stream=Stream.WANTED)
-                after = self._after(world, world.coordinator, slot, self.drivers.number(cut))
-                yield Move(("stream breaks", slot), after, Fault.MESSAGE, None)
+                cut = self.drivers.number(overlooked(driver)._replace(stream=Stream.WANTED))
+                moves.append(
+                    Move(("stream breaks", slot), self._after(world, world.coordinator, slot, cut), _MESSAGE, None)
+                )
+        return moves
 
     # -- how it goes on when nothing goes wrong any more
 
@@ -187,30 +225,27 @@ class Moves:
         """
         view = self.coordinators.views[world.coordinator]
         for call in self.strays.values[world.stray]:
-            if not self._beyond(self.coordinators.call(world.coordinator, call)):
-                return next(self._strayed(world, call, 0))
+            for move in self._strayed(world, call, 0):
+                return move
         owner = -1
         for slot in (0, 1):
             driver = self.drivers.values[world[1 + slot]]
             if driver.phase in (Phase.ABSENT, Phase.GONE):
                 continue
             if driver.phase is not Phase.OPENING and not (view.owned and driver.generation == view.generation):
-                return Move(
-                    ("driver", slot, "hears that it is fenced"), self._with(world, slot, self._gone), None, None
-                )
+                return Move(("driver", slot, "hears that it is fenced"), self._with(world, slot, self._gone), 0, None)
             owner = slot
             for turn in self._turns_of(world.coordinator, world[1 + slot], beyond=True):
-                return next(self._delivered(world, slot, turn, 0))
+                return self._delivered(world, slot, turn, 0)[0]
             for move in self._alone(world, slot, 0):
                 return move
         if owner >= 0:
             return self._undone(world, owner)
         if view.stream:
-            return next(self._clock(world, Call("lost", view.generation), None, 0))
-        slot = 1 if world.second == self._absent else 0
-        token = 10 + view.generation
+            return self._clock(world, Call("lost", view.generation))[0]
+        slot, token = (1 if world.second == self._gone else 0), 10 + view.generation
         number = self.drivers.number(Driver(phase=Phase.OPENING, token=token))
-        return Move(("start", slot, token), self._with(world, slot, number), None, None)
+        return Move(("start", slot, token), self._with(world, slot, number), 0, None)
 
     def _undone(self, world: World, slot: int) -> Move | None:
         """The trigger after the last of this world tells its driver what came to nothing."""
@@ -218,8 +253,8 @@ class Moves:
         if not view.goes_on or view.undecided or driver.answered <= view.history.last:
             return None
         told = self.drivers.number(driver._replace(phase=Phase.ABANDONING, call=driver.answered))
-        label = ("driver", slot, f"hears of a later checkpoint that builds on {view.history.last}")
-        return Move(label, self._with(world, slot, told), None, None)
+        label: Label = ("driver", slot, f"hears of a later checkpoint that builds on {view.history.last}")
+        return Move(label, self._with(world, slot, told), 0, None)
 
     def unfinished(self, world: World) -> Violation | None:
         """What is wrong with a world in which nothing is left to do."""
@@ -272,8 +307,6 @@ class Moves:
         return found
 
     def _demanded(self, demand: Demand, world: World) -> Violation | None:
-        if not demand.committed and demand.open is None:
-            return None
         kafka = self.kafkas.values[world.kafka]
         if demand.committed and not kafka.committed >> demand.committed & 1:
             return Violation(Invariant.SETTLED, f"checkpoint {demand.committed} counts as settled and is not committed")
@@ -305,16 +338,20 @@ class Moves:
     ) -> World:
         """The world with another coordinator and driver: instructions sent, what cannot matter any more left out."""
         before, first, second, stray, kafka = world
-        shown = -1 if call is not None and call.kind == "watch" else before
-        if slot == 0:
-            first, second = self._tell(driver, shown, coordinator), self._tell(second, before, coordinator)
-        elif slot == 1:
-            first, second = self._tell(first, before, coordinator), self._tell(driver, shown, coordinator)
-        else:
-            first, second = self._tell(first, before, coordinator), self._tell(second, before, coordinator)
         if strayed:
             stray = self.strays.number(tuple(sorted((*self.strays.values[stray], *strayed))))
-        return World(coordinator, first, second, self._keep(stray, coordinator), kafka)
+        if stray:
+            stray = self._keep(stray, coordinator)
+        if slot == 0:
+            first = driver
+        elif slot == 1:
+            second = driver
+        new = call is not None and call.kind == "watch"
+        if coordinator != before or slot == 0:
+            first = self._tell(first, -1 if new and slot == 0 else before, coordinator)
+        if coordinator != before or slot == 1:
+            second = self._tell(second, -1 if new and slot == 1 else before, coordinator)
+        return World(coordinator, first, second, stray, kafka)
 
     def _tell(self, driver: int, before: int, after: int) -> int:
         """Send what is wanted now and was not shown before (``before`` = -1: a new stream, nothing was shown)."""
@@ -336,15 +373,6 @@ class Moves:
             kept = tuple(call for call in self.strays.values[stray] if not useless(call, view, self.bounds.generations))
             found = self._kept[key] = self.strays.number(kept)
         return found
-
-    def _restarted(self, world: World, coordinator: int) -> Iterator[tuple[str, World]]:
-        """Streams break with the coordinator; what was on its way on them arrives all the same, or is lost."""
-        first, first_lost = self._cut_off(world.first, coordinator)
-        second, second_lost = self._cut_off(world.second, coordinator)
-        stray = self._keep(world.stray, coordinator)
-        yield "", World(coordinator, first, second, stray, world.kafka)
-        if first_lost != first or second_lost != second:
-            yield "instructions lost", World(coordinator, first_lost, second_lost, stray, world.kafka)
 
     def _cut_off(self, driver: int, coordinator: int) -> tuple[int, int]:
         """The driver after a restart of its coordinator, with and without the instructions on their way."""

@@ -63,7 +63,7 @@ def probe(coordinators: Coordinators, coordinator: int) -> tuple[Call, Violation
 def _calls(view: View, generation: int) -> list[Call]:
     """Everything that a driver of this generation may have under way."""
     history = view.history
-    calls = [Call("watch", generation), Call("lost", generation), Call("close", generation)]
+    calls = [Call("watch", generation), Call("lost", generation), Call("close", generation, who="failed")]
     for checkpoint in range(1, history.burnt + 1):
         data = history.last != 0
         calls += [

@@ -4,15 +4,13 @@ Events of the core are played, so the lines below them are what the core really 
 what the network does, are comments.
 """
 
-import json
-
 from coordinator.protocol.settings import CheckpointSettings
 from tests.explorer.coordinator import SETTINGS
 from tests.explorer.search import Broken, Result
 from tests.explorer.world import Call
 from tests.scenarios.play import Player
 
-__all__ = ["scenario", "summary", "transcript"]
+__all__ = ["scenario", "summary"]
 
 
 def summary(result: Result) -> str:
@@ -25,31 +23,31 @@ def summary(result: Result) -> str:
 
 
 def scenario(broken: Broken) -> str:
-    """A call of ``play`` as source text, headed by what is broken."""
-    settings = ", ".join(f"{name}={json.dumps(value)}" for name, value in SETTINGS.items())
-    head = f"# {broken.violation.invariant.value}\n# {broken.violation.text}\n"
-    return f'{head}play(\n    """\n{transcript(broken)}\n    """,\n    {settings},\n)\n'
-
-
-def transcript(broken: Broken) -> str:
-    """What ``play`` compares, indented by four."""
-    player, lines = Player(CheckpointSettings(**SETTINGS)), list[str]()  # type: ignore[arg-type]
+    """The text of a scenario file."""
+    player = Player(CheckpointSettings(**SETTINGS))  # type: ignore[arg-type]
+    lines = [
+        f"# Broken: {broken.violation.invariant.value}.",
+        f"# {broken.violation.text}",
+        "settings " + " ".join(f"{name}={value}" for name, value in SETTINGS.items()),
+    ]
     for label in broken.path:
         for line in _lines(label, player):
             lines.append(line)
             if line.startswith(">"):
                 lines += player.play(line[1:].strip())
-    return "\n".join(f"    {line}" for line in lines)
+    return "\n".join(lines) + "\n"
 
 
 def _lines(label: tuple[object, ...], player: Player) -> list[str]:
     match label:
         case ("call", int(slot), Call() as call, *how):
             return _handled(call, how, player, f"driver {slot + 1}")
-        case ("stray", Call() as call, *how):
-            return ["# a call that nobody waits for arrives", *_handled(call, how, player, "")]
-        case ("time", Call() as call, *how):
-            return _handled(call, how, player, "")
+        case ("stray", Call() as call):
+            return ["# a call that nobody waits for arrives", *_commands(call, player)]
+        case ("time", Call() as call):
+            return _commands(call, player)
+        case ("person", Call() as call, *how):
+            return _handled(call, how, player, "a person")
         case ("probe", Call() as call):
             return ["# what must be refused", *_commands(call, player)]
         case ("driver", int(slot), str(what)):
@@ -60,8 +58,8 @@ def _lines(label: tuple[object, ...], player: Player) -> list[str]:
             return [f"# driver {slot + 1} dies; what it has sent may still arrive"]
         case ("stream breaks", int(slot)):
             return [f"# the stream of driver {slot + 1} breaks; instructions on their way are lost"]
-        case ("coordinator dies", str(how)):
-            return [f"# the coordinator dies{', ' + how if how else ''}", "> restart"]
+        case ("coordinator dies", *lost):
+            return _died("", lost)
         case _:
             raise AssertionError(f"no words for {label}")
 
@@ -70,23 +68,20 @@ def _handled(call: Call, how: list[object], player: Player, who: str) -> list[st
     """The events of a call, and what goes wrong around them."""
     commands = _commands(call, player)
     match how:
-        case [""]:
+        case []:
             return commands
         case ["answer lost"]:
             return [f"# the answer to {who} is lost", *commands]
         case ["doubled"]:
             return ["# the call is doubled: a copy stays under way", *commands]
-        case ["store failed", str(lost)]:
-            unwritten = [f"# the store fails at once: {command[2:]}" for command in commands]
-            return [*unwritten, *_died("the coordinator ends", lost)]
-        case [str(died), str(lost)]:
-            return [*commands, *_died(f"the coordinator {died}" if died.startswith("dies") else died, lost)]
+        case ["dies before it answers", *lost]:
+            return [*commands, *_died(" after the write, before it answers", lost)]
         case _:
             raise AssertionError(f"no words for {how}")
 
 
-def _died(what: str, lost: str) -> list[str]:
-    return [f"# {what}{', ' + lost if lost else ''}", "> restart"]
+def _died(when: str, lost: list[object]) -> list[str]:
+    return [f"# the coordinator dies, or its store fails{when}{'; instructions are lost' if lost else ''}", "> restart"]
 
 
 def _commands(call: Call, player: Player) -> list[str]:
@@ -97,13 +92,18 @@ def _commands(call: Call, player: Player) -> list[str]:
             command = f"open d{call.generation}{' takeover' if call.data else ''}"
         case "ack":
             content = f" at {call.at}" if call.who == "source" else " slots 0" if call.data else ""
+            content += " unchanged" if call.unchanged else ""
             command = f"ack {call.checkpoint} {call.who} on {call.base}{content}{speaks}"
         case "decline":
             command = f"decline {call.checkpoint} sink{speaks}"
         case "settle":
             command = f"settle {call.checkpoint} sink 0=committed{speaks}"
         case "close":
-            command = f"close failed{speaks}"
+            command = f"close {call.who}{speaks}"
+        case "stop" | "cancel":
+            command = call.kind
+        case "savepoint":
+            command = f"request {call.who} savepoint{' stop' if call.data else ''}"
         case "expire" if state.session is not None and state.session.stream_lost_at is not None:
             return ["> renew", "> after 99", "> renew", "> after 52", "> renew"]
         case "expire":

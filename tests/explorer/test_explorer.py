@@ -9,10 +9,10 @@ import pytest
 from coordinator.protocol import checkpoints, core, settling
 from coordinator.protocol import state as states
 from coordinator.protocol.answers import Complete, Instruction
-from coordinator.protocol.state import Durable, JobState
-from tests.explorer.coordinator import SETTINGS
+from coordinator.protocol.durable import Durable
+from coordinator.protocol.state import JobState
 from tests.explorer.invariants import Invariant
-from tests.explorer.report import scenario, summary, transcript
+from tests.explorer.report import scenario, summary
 from tests.explorer.search import explore
 from tests.explorer.world import Bounds
 from tests.scenarios import play as player
@@ -52,13 +52,13 @@ def _patched(target: Any, name: str, change: Callable[..., Any]) -> Callable[[py
 
 
 def _forget_pending(original: Callable[..., Any], durable: Durable, now: float) -> Any:
-    return replace(original(durable, now), pending=None)
+    return original(replace(durable, pending=None), now)
 
 
 def _commit_before_the_decision(original: Callable[..., Any], state: JobState) -> tuple[Instruction, ...]:
     early = original(state)
-    if state.pending is not None and state.all_answered:
-        early += (Complete(checkpoint=state.pending.id),)
+    if state.durable.pending is not None and state.all_answered:
+        early += (Complete(checkpoint=state.durable.pending.id),)
     return tuple(early)
 
 
@@ -93,5 +93,5 @@ def test_a_broken_core_is_found_and_shown_as_a_scenario_that_plays(name: str, mo
     result = explore(TINY)
     assert result.broken is not None
     assert result.broken.violation.invariant is invariant
-    player.play(transcript(result.broken), **SETTINGS)
-    exec(scenario(result.broken), {"play": player.play})  # as pasted
+    text = scenario(result.broken)
+    assert player.play(text) == text

@@ -118,11 +118,11 @@ def _completed(history: History, fact: facts.CheckpointCompleted) -> Violation |
         text = f"checkpoint {checkpoint} is completed, {history.last} is not settled"
         return Violation(Invariant.IN_ORDER, text)
     at, data = position(fact.snapshots[SOURCE]), bool(fact.snapshots[SINK].committables)
-    if at != history.end + 1:
+    if at != history.end + (data or history.last == 0):
         text = f"checkpoint {checkpoint} ends at {at}, records through {history.end} are in completed checkpoints"
         return Violation(Invariant.TILES, text)
-    if data is not (history.last != 0) or fact.settled is data:
-        return Violation(Invariant.TILES, f"checkpoint {checkpoint} is completed without its committables")
+    if fact.settled is data:
+        return Violation(Invariant.SETTLED, f"checkpoint {checkpoint} counts as settled when it completes: {not data}")
     return None
 
 

@@ -30,6 +30,10 @@ class Bounds:
     """Writes that failed, or of which nobody knows."""
     declines: int = 1
     timeouts: int = 1
+    idles: int = 0
+    """Checkpoints for which there is nothing new."""
+    requests: int = 0
+    """Of a person: to the coordinator, or a signal to a driver."""
 
 
 class Fault(IntEnum):
@@ -40,6 +44,8 @@ class Fault(IntEnum):
     STORE = 2
     DECLINE = 3
     TIMEOUT = 4
+    IDLE = 5
+    REQUEST = 6
 
 
 class Table(Generic[T]):
@@ -73,6 +79,7 @@ class Call(NamedTuple):
     """A source's position after the checkpoint."""
     data: bool = False
     """True when the sink has a committable; for ``open`` when it takes over."""
+    unchanged: bool = False
 
     def __str__(self) -> str:
         if not self.checkpoint:
@@ -84,8 +91,9 @@ class Phase(IntEnum):
     """Where a driver's main thread is."""
 
     ABSENT = 0
-    """Not started yet."""
+    """Not started yet, or its call to open the job has not arrived yet: nobody can tell the one from the other."""
     OPENING = 1
+    """Its call has arrived once, it does not know."""
     SWEEPING = 2
     """Recovery: granted, aborts what nobody has decided for."""
     SETTLING = 3
@@ -98,7 +106,9 @@ class Phase(IntEnum):
     """Knows the decision against a checkpoint, has not aborted its transaction yet."""
     FENCED = 9
     """The main thread is over, the settling thread may still end what it has begun."""
-    GONE = 10
+    LEAVING = 10
+    """Says that it has stopped."""
+    GONE = 11
 
 
 class Stream(IntEnum):
@@ -129,7 +139,7 @@ class Driver(NamedTuple):
     answered: int = 0
     """The checkpoint whose answers are recorded."""
     answer: int = 0
-    """The position in these answers."""
+    """The position in these answers; that of the base when there was nothing new."""
     work: int = 0
     """Bits of checkpoints whose transactions only a decision may end: acknowledged or completed, and not settled."""
     settled: int = 0
@@ -139,6 +149,8 @@ class Driver(NamedTuple):
     complete: int = 0
     over: bool = False
     """Told to fail."""
+    stopping: int = 0
+    """1, or 2 when cancelled: leaves as soon as everything is settled, and runs nothing new."""
     stream: Stream = Stream.NONE
     report: int = 0
     """The checkpoint whose settlement is being reported."""
