@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from coordinator.dev.kafka import LocalKafka
+from tests.simulation.kafka.contract.broker_world import BrokerWorld
+from tests.simulation.kafka.contract.model_world import ModelWorld
 from tests.simulation.kafka.contract.scripts import SCRIPTS, Script
 from tests.simulation.kafka.contract.stage import Stage
 from tests.simulation.kafka.contract.walks import walk
-from tests.simulation.kafka.contract.worlds import BrokerWorld, ModelWorld
 
 WALKS = 20
 

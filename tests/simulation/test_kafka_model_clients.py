@@ -302,6 +302,17 @@ def test_an_aborted_client_can_begin_again(bench: Bench) -> None:
         bench.wait(1)
 
 
+def test_a_client_that_gave_up_a_batch_does_not_begin_again(bench: Bench) -> None:
+    producer = bench.producer()
+    producer.begin_transaction()
+    producer.produce("out", b"a", partition=0)
+    bench.transport.deaf = _is(Produce)
+    assert producer.flush(1) == 1
+    producer.abort_transaction(5)
+    with pytest.raises(NotImplementedError):
+        producer.begin_transaction()
+
+
 def test_an_abort_of_nothing_is_not_told_to_the_brokers(bench: Bench) -> None:
     producer = bench.producer()
     producer.begin_transaction()

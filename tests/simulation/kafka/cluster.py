@@ -15,23 +15,9 @@ from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, 
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from sinks.kafka.control import CoordinatorKind, NoAnswer
-from tests.simulation.kafka.answers import (
-    Broker,
-    Code,
-    ConfigEntry,
-    ConfigResult,
-    Configs,
-    Coordinator,
-    Coordinators,
-    Feature,
-    Metadata,
-    PartitionFacts,
-    TopicCode,
-    TopicFacts,
-    TopicsCreated,
-    Versions,
-)
-from tests.simulation.kafka.coordinators import Marked, TransactionCoordinators
+from tests.simulation.kafka.coordinators import TransactionCoordinators
+from tests.simulation.kafka.directory import Directory
+from tests.simulation.kafka.endings import Endings, Marked
 from tests.simulation.kafka.groups import Groups
 from tests.simulation.kafka.log import PartitionLog
 from tests.simulation.kafka.placement import NOBODY, Shard
@@ -41,9 +27,6 @@ from tests.simulation.kafka.storage import Appended, Storage
 from tests.simulation.kafka.transactions import Entry
 
 __all__ = ["Cluster"]
-
-_ALL_RIGHTS = frozenset(range(2, 13))
-_TOPIC, _BROKER = 2, 4
 
 
 class Cluster:
@@ -57,8 +40,10 @@ class Cluster:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self._state = ClusterState(self.settings)
-        self._coordinators = TransactionCoordinators(self._state)
+        self._endings = Endings(self._state)
+        self._coordinators = TransactionCoordinators(self._state, self._endings)
         self._storage = Storage(self._state, self._coordinators)
+        self._directory = Directory(self._state)
         self._handlers: dict[type, Callable[[int, Any, float], Any]] = {
             EndTxnRequest: self._coordinators.end,
             InitProducerIdRequest: self._coordinators.initialise,
@@ -71,11 +56,11 @@ class Cluster:
             OffsetCommitRequest: self._storage.commit,
             OffsetFetchRequest: self._storage.fetch,
             DeleteGroupsRequest: self._storage.delete_groups,
-            FindCoordinatorRequest: self._find,
-            MetadataRequest: self._metadata,
-            ApiVersionsRequest: self._versions,
-            DescribeConfigsRequest: self._configs,
-            CreateTopicsRequest: self._create,
+            FindCoordinatorRequest: self._directory.find,
+            MetadataRequest: self._directory.metadata,
+            ApiVersionsRequest: self._directory.versions,
+            DescribeConfigsRequest: self._directory.configs,
+            CreateTopicsRequest: self._directory.create,
         }
 
     # -- requests
@@ -106,7 +91,7 @@ class Cluster:
 
     def on_marker(self, listener: Marked) -> None:
         """Call `listener` for every control marker: what was committed becomes visible with it."""
-        self._coordinators.listeners.append(listener)
+        self._endings.listeners.append(listener)
 
     def on_append(self, listener: Appended) -> None:
         """Call `listener` for every batch that is appended."""
@@ -115,10 +100,7 @@ class Cluster:
     # -- what is there
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        brokers = self.settings.brokers
-        self._state.topics[topic] = [
-            PartitionLog(self._state.elected(brokers[number % len(brokers)])) for number in range(partitions)
-        ]
+        self._state.create_topic(topic, partitions)
 
     def delete_topic(self, topic: str) -> None:
         """Offsets committed for it are gone too; transactions that wrote to it end without it."""
@@ -218,82 +200,3 @@ class Cluster:
     def _elect_log(self, _now: float, log: PartitionLog, former: int) -> None:
         if log.leader == NOBODY:
             log.leader = self._state.elected(former)
-
-    # -- requests about the cluster
-
-    def _find(self, node: int, request: Any, now: float) -> Coordinators:
-        found = []
-        for key in request.coordinator_keys:
-            shard: Shard[Any]
-            if request.key_type == CoordinatorKind.TRANSACTION:
-                shard = self._state.transaction_shard(key)
-            else:
-                shard = self._state.group_shard(key)
-            leader = shard.leader_according_to(node, now)
-            code = Code.COORDINATOR_NOT_AVAILABLE if leader == NOBODY else Code.NONE
-            found.append(Coordinator(key=key, node_id=leader, error_code=code))
-        return Coordinators(coordinators=found)
-
-    def _metadata(self, _node: int, request: Any, _now: float) -> Metadata:
-        if request.topics is None:
-            names = list(self._state.topics)
-        else:
-            names = [str(topic.name) for topic in request.topics]
-        return Metadata(
-            cluster_id=self.settings.cluster_id,
-            brokers=[Broker(node_id=node) for node in self._state.alive],
-            topics=[self._topic(name) for name in names],
-        )
-
-    def _topic(self, name: str) -> TopicFacts:
-        logs = self._state.topics.get(name)
-        if logs is None:
-            return TopicFacts(name=name, error_code=Code.UNKNOWN_TOPIC_OR_PARTITION)
-        replicas = self.settings.brokers[:3]
-        return TopicFacts(
-            name=name,
-            error_code=Code.NONE,
-            partitions=[
-                PartitionFacts(partition_index=number, leader_id=log.leader, replica_nodes=replicas)
-                for number, log in enumerate(logs)
-            ],
-            authorized_operations=_ALL_RIGHTS,
-        )
-
-    def _versions(self, _node: int, _request: Any, _now: float) -> Versions:
-        level = self.settings.transaction_version
-        features = [Feature(name="transaction.version", max_version_level=level)] if level else []
-        return Versions(error_code=Code.NONE, finalized_features=features)
-
-    def _configs(self, _node: int, request: Any, _now: float) -> Configs:
-        replicas = min(3, len(self.settings.brokers))
-        of_broker = {
-            "offsets.retention.minutes": str(self.settings.offsets_retention_minutes),
-            "transaction.max.timeout.ms": str(self.settings.max_timeout_ms),
-            "transaction.state.log.replication.factor": str(replicas),
-            "transaction.state.log.min.isr": str(min(2, replicas)),
-        }
-        of_topic = {"min.insync.replicas": str(min(2, replicas)), "unclean.leader.election.enable": "false"}
-        kinds = {_BROKER: of_broker, _TOPIC: of_topic}
-        return Configs(
-            results=[
-                ConfigResult(
-                    error_code=Code.NONE,
-                    configs=[
-                        ConfigEntry(name=key, value=kinds[resource.resource_type][key])
-                        for key in resource.configuration_keys
-                    ],
-                )
-                for resource in request.resources
-            ]
-        )
-
-    def _create(self, _node: int, request: Any, _now: float) -> TopicsCreated:
-        codes = []
-        for topic in request.topics:
-            known = topic.name in self._state.topics
-            if not known:
-                self.create_topic(str(topic.name), int(topic.num_partitions))
-            code = Code.TOPIC_ALREADY_EXISTS if known else Code.NONE
-            codes.append(TopicCode(name=str(topic.name), error_code=code))
-        return TopicsCreated(topics=codes)

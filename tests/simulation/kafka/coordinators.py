@@ -1,8 +1,8 @@
-"""The transaction coordinators: requests about transactional ids, time-outs, markers and completion."""
+"""The transaction coordinators: requests about transactional ids."""
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,18 +17,13 @@ from tests.simulation.kafka.answers import (
     TransactionDescription,
     TransactionDescriptions,
 )
+from tests.simulation.kafka.endings import Endings
 from tests.simulation.kafka.placement import Shard, shard_of
 from tests.simulation.kafka.settings import OFFSETS_TOPIC, AddOffsets, AddPartitions, Partition
 from tests.simulation.kafka.state import ClusterState, TransactionTable
-from tests.simulation.kafka.transactions import PREPARED, Change, Entry, State, end, fence, initialise
+from tests.simulation.kafka.transactions import PREPARED, Change, Entry, State, end, initialise
 
-__all__ = ["Marked", "TransactionCoordinators"]
-
-Marked = Callable[[str, Partition, int, bool, float], None]
-"""Told about every marker: transactional id, partition, producer id, whether it commits, when."""
-
-_AGAIN_S = 0.05
-"""How long a marker waits for a leader before it is tried again."""
+__all__ = ["TransactionCoordinators"]
 
 _NAMED = frozenset(state.value for state in State)
 
@@ -36,9 +31,9 @@ _NAMED = frozenset(state.value for state in State)
 class TransactionCoordinators:
     """All of them, on all brokers."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, endings: Endings) -> None:
         self._state = state
-        self.listeners: list[Marked] = []
+        self._endings = endings
 
     # -- requests
 
@@ -67,7 +62,7 @@ class TransactionCoordinators:
         raises = version >= 5
         following = self._state.next_producer_id() if raises and entry.exhausted else -1
         entry.prepare(commit=decided is Change.COMMIT, raises=raises, next_producer_id=following, now=now)
-        self._send_markers(shard, entry, now)
+        self._endings.send_markers(shard, entry, now)
         if not raises:
             return Ended(error_code=Code.NONE)
         return Ended(error_code=Code.NONE, producer_id=entry.producer_id, producer_epoch=entry.epoch)
@@ -98,7 +93,7 @@ class TransactionCoordinators:
         if not leads:
             return Initialised(error_code=Code.NOT_COORDINATOR)
         if decided is Change.FENCE:
-            self._fence(shard, entry, now)
+            self._endings.fence(shard, entry, now)
             return Initialised(error_code=Code.CONCURRENT_TRANSACTIONS)
         entry.begin_anew(
             rotate_to=self._state.next_producer_id() if decided is Change.ROTATE else None,
@@ -223,7 +218,7 @@ class TransactionCoordinators:
         if not leads:
             return Code.NOT_COORDINATOR
         if entry.enlist(partitions, now):
-            self._watch(shard, entry)
+            self._endings.watch(shard, entry)
         return Code.NONE
 
     def _described(self, name: str, node: int, now: float) -> TransactionDescription:
@@ -246,69 +241,6 @@ class TransactionCoordinators:
             producer_epoch=entry.epoch,
             topics=[TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in topics.items()],
         )
-
-    def _watch(self, shard: Shard[TransactionTable], entry: Entry) -> None:
-        deadline = entry.deadline
-        if deadline is not None:
-            scan = self._state.settings.timeout_scan_s
-            at = (math.floor(deadline / scan) + 1) * scan
-            opened = (entry.producer_id, entry.epoch, entry.started)
-            self._state.schedule(at, self._time_out, shard, entry, opened)
-
-    def _time_out(
-        self, now: float, shard: Shard[TransactionTable], entry: Entry, opened: tuple[int, int, float]
-    ) -> None:
-        if entry.state is not State.ONGOING or (entry.producer_id, entry.epoch, entry.started) != opened:
-            return
-        if shard.ready(now):
-            self._fence(shard, entry, now)
-        else:
-            self._state.schedule(now + self._state.settings.timeout_scan_s, self._time_out, shard, entry, opened)
-
-    def _fence(self, shard: Shard[TransactionTable], entry: Entry, now: float) -> None:
-        fence(entry, raises=self._state.settings.transaction_version >= 2, now=now)
-        self._send_markers(shard, entry, now)
-
-    def _send_markers(self, shard: Shard[TransactionTable], entry: Entry, now: float) -> None:
-        delay = self._state.settings.marker_delay
-        for partition in sorted(entry.partitions):
-            self._state.schedule(now + delay(entry.id, partition), self._mark, shard, entry, partition)
-        if not entry.partitions:
-            self._state.schedule(now, self._complete, shard, entry)
-
-    def _mark(self, now: float, shard: Shard[TransactionTable], entry: Entry, partition: Partition) -> None:
-        """The leader of the coordinator's partition, whoever it is by now, writes one marker."""
-        commit = entry.state is State.PREPARE_COMMIT
-        if not (shard.ready(now) and self._written(entry, partition, commit, now)):
-            self._state.schedule(now + _AGAIN_S, self._mark, shard, entry, partition)
-            return
-        entry.partitions.discard(partition)
-        for listener in self.listeners:
-            listener(entry.id, partition, entry.producer_id, commit, now)
-        if not entry.partitions:
-            entry.complete(now)
-
-    def _written(self, entry: Entry, partition: Partition, commit: bool, now: float) -> bool:
-        """False while the partition has no leader. A deleted topic needs no marker."""
-        topic, number = partition
-        if topic == OFFSETS_TOPIC:
-            groups = self._state.groups[number]
-            if groups.ready(now):
-                groups.table.mark(entry.producer_id, commit=commit)
-                return True
-            return False
-        log = self._state.log(partition)
-        if log is not None:
-            if log.leader not in self._state.alive:
-                return False
-            log.mark(entry.producer_id, entry.epoch, commit=commit, now=now)
-        return True
-
-    def _complete(self, now: float, shard: Shard[TransactionTable], entry: Entry) -> None:
-        if shard.ready(now):
-            entry.complete(now)
-        else:
-            self._state.schedule(now + _AGAIN_S, self._complete, shard, entry)
 
 
 @lru_cache(maxsize=256)

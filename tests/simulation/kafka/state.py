@@ -60,6 +60,10 @@ class ClusterState:
         self._producer_ids += 1
         return self._producer_ids - 1
 
+    def create_topic(self, topic: str, partitions: int) -> None:
+        brokers = self.settings.brokers
+        self.topics[topic] = [PartitionLog(self.elected(brokers[n % len(brokers)])) for n in range(partitions)]
+
     def transaction_shard(self, transactional_id: str) -> Shard[TransactionTable]:
         return self.transactions[shard_of(transactional_id, len(self.transactions))]
 
