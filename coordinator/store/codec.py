@@ -27,7 +27,7 @@ __all__ = ["document_of", "durable_parts", "snapshots_from_text", "snapshots_to_
 
 def document_of(durable: Durable) -> str:
     """What a job's row keeps of its durable state beside its columns."""
-    pending, aborted, restore = durable.pending, durable.aborted, durable.restore
+    pending, aborted = durable.pending, durable.aborted
     return _text(
         {
             "participants": [[p.name, p.role.value, p.kind, p.on_lost.value] for p in durable.participants],
@@ -42,13 +42,12 @@ def document_of(durable: Durable) -> str:
             ],
             "replaying": {name: sorted(slots) for name, slots in durable.replaying.items()},
             "lost": durable.lost,
-            "restore_reason": restore.reason if restore else None,
         }
     )
 
 
 def durable_parts(text: str) -> dict[str, Any]:
-    """The fields of ``Durable`` in a job's document, and ``restore_reason``."""
+    """The fields of ``Durable`` in a job's document."""
     raw = json.loads(text)
     pending, aborted = raw["pending"], raw["aborted"]
     return {
@@ -64,7 +63,6 @@ def durable_parts(text: str) -> dict[str, Any]:
         "requests": tuple(_request(*one) for one in raw["requests"]),
         "replaying": {ParticipantName(name): frozenset(slots) for name, slots in raw["replaying"].items()},
         "lost": raw["lost"],
-        "restore_reason": raw["restore_reason"],
     }
 
 

@@ -1,6 +1,7 @@
 """One connection to one SQLite file, with what durability needs switched on before anything is read."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -76,24 +77,29 @@ def _refuse_other_files(file: Path) -> None:
 
 def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # transactions begin where we say so
-    cursor = connection.cursor()
     try:
-        # Exclusive: a second guard beside the lock file, and no shared memory file.
-        cursor.execute("PRAGMA locking_mode=EXCLUSIVE")
-        mode = cursor.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-        if mode != "wal":
-            raise StoreError(f"SQLite refuses a write-ahead log here (it says {mode}). Nothing was changed.")
-        cursor.execute("PRAGMA synchronous=FULL")
-        # An interrupted run may have left a log whose last write was never confirmed. Believe only what is in the file.
-        checkpoint(connection)
-        report = [row[0] for row in cursor.execute("PRAGMA quick_check(5)")]
-        if report != ["ok"]:
-            raise StoreDamagedError(
-                f"The store's file is damaged: {'; '.join(report)}. Nothing was changed or guessed. "
-                "Restore it from a backup; the claim on the sink's cluster tells whether the backup is too old."
-            )
-    finally:
-        cursor.close()
+        with closing(connection.cursor()) as cursor:
+            _make_durable(connection, cursor)
+    except BaseException:
+        connection.close()  # whoever looks at the file next finds it unlocked
+        raise
+
+
+def _make_durable(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> None:
+    # Exclusive: a second guard beside the lock file, and no shared memory file.
+    cursor.execute("PRAGMA locking_mode=EXCLUSIVE")
+    mode = cursor.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    if mode != "wal":
+        raise StoreError(f"SQLite refuses a write-ahead log here (it says {mode}). Nothing was changed.")
+    cursor.execute("PRAGMA synchronous=FULL")
+    # An interrupted run may have left a log whose last write was never confirmed. Believe only what is in the file.
+    checkpoint(connection)
+    report = [row[0] for row in cursor.execute("PRAGMA quick_check(5)")]
+    if report != ["ok"]:
+        raise StoreDamagedError(
+            f"The store's file is damaged: {'; '.join(report)}. Nothing was changed or guessed. "
+            "Restore it from a backup; the claim on the sink's cluster tells whether the backup is too old."
+        )
 
 
 def _begin(connection: Connection) -> None:

@@ -31,7 +31,7 @@ from coordinator.store.records import (
     JobRecord,
     RecordedSettlement,
 )
-from coordinator.store.schema import checkpoints, generations, history, jobs, settlements, unsealed
+from coordinator.store.schema import checkpoints, generations, history, jobs, settlements, text_checksum, unsealed
 
 __all__ = [
     "checkpoint_details",
@@ -95,7 +95,7 @@ def _durable(row: Row, found: Mapping[int, Row], store_id: str) -> Durable:
             f"The store's record of job {job} cannot be read: {error!r}. Nothing was changed or guessed. Use the "
             "version of onceward that wrote the store, or a newer one."
         ) from error
-    pending, reason = parts["pending"], parts.pop("restore_reason")
+    pending = parts["pending"]
     if pending is not None:
         record = found.get(pending.id)
         if record is None or unsealed(checkpoints, record) or record["state"] != CheckpointState.TRIGGERED:
@@ -116,7 +116,7 @@ def _durable(row: Row, found: Mapping[int, Row], store_id: str) -> Durable:
         except NoSuchCheckpointError as error:
             completed, unreadable = None, f"the job is to be restored, but {error} {_readable(job, found)}"
         else:
-            restore = RestoreOrder(source=source, reason=reason)
+            restore = RestoreOrder(source=source, reason=row["restore_reason"])
     return Durable(
         job=job,
         store_id=store_id,
@@ -137,7 +137,7 @@ def _completed(job: JobName, checkpoint: int, row: Row | None) -> CompletedCheck
     what = f"checkpoint {checkpoint} of job {job}"
     if row is None:
         raise NoSuchCheckpointError(f"{what} is not in the store.")
-    if unsealed(checkpoints, row):
+    if _damaged(row):
         raise NoSuchCheckpointError(f"{what} is not what was written: its checksum differs.")
     if row["state"] not in _DECIDED_FOR:
         raise NoSuchCheckpointError(f"{what} is {row['state']}, not completed.")
@@ -154,6 +154,16 @@ def _completed(job: JobName, checkpoint: int, row: Row | None) -> CompletedCheck
         kind=CheckpointKind(row["kind"]),
         amendment=row["amendment"],
     )
+
+
+def _damaged(row: Row) -> bool:
+    """True when a checkpoint's row, its snapshots included, is not what was written."""
+    if unsealed(checkpoints, row):
+        return True
+    text, seal = row["snapshots"], row["snapshots_checksum"]
+    if text is None or seal is None:
+        return text is not seal
+    return not isinstance(text, str) or not text.isascii() or text_checksum(text) != seal
 
 
 def _readable(job: JobName, found: Mapping[int, Row]) -> str:
@@ -174,9 +184,13 @@ def completed_checkpoint(connection: Connection, job: JobName, checkpoint: Check
 
 
 def job_records(connection: Connection) -> list[JobRecord]:
-    query = select(jobs, checkpoints.c.decided_at.label("completed_at")).outerjoin(
-        checkpoints, (checkpoints.c.job == jobs.c.job) & (checkpoints.c.checkpoint == jobs.c.completed)
-    )
+    columns = [column for column in checkpoints.columns if column.name != "snapshots"]
+    newest = (checkpoints.c.job == jobs.c.job) & (checkpoints.c.checkpoint == jobs.c.completed)
+    completed_at = {
+        row["job"]: _time(row["decided_at"])
+        for row in connection.execute(select(*columns).join(jobs, newest)).mappings()
+        if not unsealed(checkpoints, row)
+    }
     return [
         JobRecord(
             job=JobName(row["job"]),
@@ -184,9 +198,9 @@ def job_records(connection: Connection) -> list[JobRecord]:
             generation=Generation(row["generation"]),
             last_id=CheckpointId(row["last_id"]),
             completed=CheckpointId(row["completed"]) if row["completed"] is not None else None,
-            completed_at=_time(row["completed_at"]),
+            completed_at=completed_at.get(row["job"]),
         )
-        for row in sealed_rows(connection, jobs, query.order_by(jobs.c.job), "job")
+        for row in sealed_rows(connection, jobs, select(jobs).order_by(jobs.c.job), "job")
     ]
 
 
@@ -252,7 +266,7 @@ def history_records(connection: Connection, job: JobName, limit: int) -> list[Hi
 
 
 def _record(row: Row) -> CheckpointRecord:
-    damaged = unsealed(checkpoints, row)
+    damaged = _damaged(row)
     kind = CheckpointKind.CHECKPOINT if damaged else CheckpointKind(row["kind"])
     reason = None if damaged or row["abort_reason"] is None else AbortReason[row["abort_reason"].upper()]
     return CheckpointRecord(

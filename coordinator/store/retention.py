@@ -54,7 +54,12 @@ _PRUNE_SETTLEMENTS = delete(settlements).where(
 _PRUNE_GENERATIONS = delete(generations).where(
     generations.c.job == _J,
     generations.c.generation
-    <= select(func.max(generations.c.generation)).where(generations.c.job == _J).scalar_subquery() - KEPT_GENERATIONS,
+    < select(generations.c.generation)
+    .where(generations.c.job == _J)
+    .order_by(generations.c.generation.desc())
+    .limit(1)
+    .offset(KEPT_GENERATIONS - 1)
+    .scalar_subquery(),
 )
 _PRUNE_HISTORY = delete(history).where(
     history.c.job == _J,

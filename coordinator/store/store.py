@@ -71,15 +71,20 @@ class Store:
             refuse_network_filesystem(file.parent)
             lock = StoreLock(file.with_name(file.name + ".lock"))
         except OSError as error:
-            raise StoreUnusableError(
-                f"The store {file} cannot be opened: {error.strerror}: {error.filename}. Nothing was started. "
-                "Give the process a directory that it may write to."
-            ) from None
+            raise _unopened(file, error) from None
         try:
             with _translated("opening the store"):
                 engine, connection = connect(file)
-                store_id = _identify(connection, file)
+                try:
+                    store_id = _identify(connection, file)
+                except BaseException:
+                    connection.close()
+                    engine.dispose()
+                    raise
                 return cls(engine=engine, connection=connection, lock=lock, store_id=store_id)
+        except OSError as error:
+            lock.release()
+            raise _unopened(file, error) from None
         except BaseException:
             lock.release()
             raise
@@ -175,7 +180,7 @@ class Store:
 def _translated(doing: str) -> Iterator[None]:
     try:
         yield
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, sqlite3.Error) as error:
         cause = getattr(error, "orig", None) or error
         text = str(cause)
         if "not a database" in text or "malformed" in text:
@@ -192,6 +197,13 @@ def _translated(doing: str) -> Iterator[None]:
             "on it: the coordinator ends, and its next start reads what is on disk. Look at the disk's space and "
             "health."
         ) from error
+
+
+def _unopened(file: Path, error: OSError) -> StoreUnusableError:
+    return StoreUnusableError(
+        f"The store {file} cannot be opened: {error.strerror}: {error.filename}. Nothing was started. "
+        "Give the process a directory and a file that it may read and write."
+    )
 
 
 def _identify(connection: Connection, file: Path) -> str:

@@ -1,6 +1,6 @@
 """Facts to rows: what one transaction of the protocol changes."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from sqlalchemy import Connection, bindparam, insert, select, update
@@ -42,7 +42,16 @@ from coordinator.store.audit import entry_of_fact, entry_of_note
 from coordinator.store.codec import document_of, snapshots_to_text
 from coordinator.store.errors import StoreDamagedError
 from coordinator.store.records import CheckpointState
-from coordinator.store.schema import checkpoints, checksum, generations, history, jobs, settlements, unsealed
+from coordinator.store.schema import (
+    checkpoints,
+    checksum,
+    generations,
+    history,
+    jobs,
+    settlements,
+    text_checksum,
+    unsealed,
+)
 
 __all__ = ["FactWriter", "write_notes"]
 
@@ -58,9 +67,11 @@ def _replacing(table: Any) -> Any:
 # Built once: SQLAlchemy then finds them compiled.
 _ROW = (checkpoints.c.job == bindparam("j")) & (checkpoints.c.checkpoint == bindparam("n"))
 _WRITE_JOB = _replacing(jobs)
-_COMPLETED_COLUMN = select(jobs.c.completed).where(jobs.c.job == bindparam("j"))
+_SELECT_POINTERS = select(jobs.c.completed, jobs.c.restore_from, jobs.c.restore_reason).where(
+    jobs.c.job == bindparam("j")
+)
 _INSERT_CHECKPOINT = insert(checkpoints)
-_SELECT_CHECKPOINT = select(checkpoints).where(_ROW)
+_SELECT_CHECKPOINT = select(*(column for column in checkpoints.columns if column.name != "snapshots")).where(_ROW)
 _UPDATE_CHECKPOINT = update(checkpoints).where(_ROW)
 _DELETE_CHECKPOINT = checkpoints.delete().where(_ROW)
 _WRITE_SETTLEMENT = _replacing(settlements)
@@ -89,9 +100,14 @@ class FactWriter:
 
     def _write_job(self) -> None:
         after = self._after
-        completed: int | None = after.base or None
+        pointers: dict[str, Any] = {
+            "completed": after.base or None,
+            "restore_from": after.restore.source.id if after.restore is not None else None,
+            "restore_reason": after.restore.reason if after.restore is not None else None,
+        }
         if after.unreadable:  # which one it is that cannot be read must not be forgotten
-            completed = self._connection.execute(_COMPLETED_COLUMN, {"j": self._job}).scalar_one_or_none()
+            stored = self._connection.execute(_SELECT_POINTERS, {"j": self._job}).mappings().one()
+            pointers = {**pointers, "completed": stored["completed"]} if after.restore is not None else dict(stored)
         row: dict[str, Any] = {
             "job": after.job,
             "status": after.status.value,
@@ -99,8 +115,7 @@ class FactWriter:
             "generation": after.generation,
             "driver": after.driver,
             "last_id": after.last_id,
-            "completed": completed,
-            "restore_from": after.restore.source.id if after.restore is not None else None,
+            **pointers,
             "document": document_of(after),
             "changed_at": self._at,
         }
@@ -134,7 +149,7 @@ class FactWriter:
                     decided=_microseconds(fact.decided),
                     settled=0 if fact.settled else None,
                     **_counts(fact.snapshots.values()),
-                    snapshots=snapshots_to_text(fact.snapshots),
+                    **_sealed(fact.snapshots),
                 )
             case CheckpointRestored():
                 self._insert_checkpoint(
@@ -148,7 +163,7 @@ class FactWriter:
                     detail=f"instead of {fact.former or 'one that could not be read'}: {fact.reason}",
                     decided_at=self._at,
                     settled_at=self._at,
-                    snapshots=snapshots_to_text(fact.snapshots),
+                    snapshots=fact.snapshots,
                 )
             case CheckpointAborted():
                 self._change(
@@ -179,7 +194,7 @@ class FactWriter:
                     fact.checkpoint,
                     amendment=fact.amendment,
                     committables=sum(len(part.committables) for part in completed.snapshots.values()),
-                    snapshots=snapshots_to_text(completed.snapshots),
+                    **_sealed(completed.snapshots),
                 )
             case SavepointReleased():
                 self._change(fact.checkpoint, kind=CheckpointKind.CHECKPOINT.value)
@@ -211,7 +226,7 @@ class FactWriter:
         detail: str = "",
         decided_at: int | None = None,
         settled_at: int | None = None,
-        snapshots: str | None = None,
+        snapshots: Mapping[ParticipantName, Snapshot] | None = None,
     ) -> None:
         row: dict[str, Any] = {
             "job": self._job,
@@ -236,7 +251,7 @@ class FactWriter:
             "bytes_written": 0,
             "committables": 0,
             "amendment": 0,
-            "snapshots": snapshots,
+            **(_sealed(snapshots) if snapshots is not None else {"snapshots": None, "snapshots_checksum": None}),
         }
         self._connection.execute(_INSERT_CHECKPOINT, {**row, "checksum": checksum(checkpoints, row)})
 
@@ -305,6 +320,11 @@ def _counts(parts: Collection[Snapshot]) -> dict[str, int]:
         "bytes_written": sum(part.bytes for part in written),
         "committables": sum(len(part.committables) for part in written),
     }
+
+
+def _sealed(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[str, str]:
+    text = snapshots_to_text(snapshots)
+    return {"snapshots": text, "snapshots_checksum": text_checksum(text)}
 
 
 def _microseconds(seconds: float) -> int:

@@ -1,0 +1,243 @@
+"""Damage is named, never misread: a completed checkpoint's concerns its job alone, any other the whole store."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.errors import StoreError
+from coordinator.protocol.facts import AbortReason
+from coordinator.protocol.values import CheckpointId, CheckpointKind, JobName, Outcome, Settlement
+from coordinator.store.errors import NoSuchCheckpointError, StoreDamagedError
+from coordinator.store.records import CheckpointState
+from coordinator.store.store import Store
+from tests.unit.store.jobs import JOB, StoredJob, change, loaded
+
+_OTHER = JobName("payments")
+_DAMAGE = "UPDATE checkpoints SET snapshots = replace(snapshots, '\"of\"', '\"at\"') WHERE job = 'orders'"
+_REPAIR = "UPDATE checkpoints SET snapshots = replace(snapshots, '\"at\"', '\"of\"') WHERE job = 'orders'"
+
+
+def three_checkpoints(store: Store, name: JobName = JOB) -> StoredJob:
+    """Completed and settled; the job has no driver."""
+    job = StoredJob(store, name)
+    job.open()
+    job.checkpoints(3)
+    job.end()
+    return job
+
+
+# -- of a completed checkpoint
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        (f"{_DAMAGE} AND checkpoint = 3", "checkpoint 3 of job orders is not what was written"),
+        ("UPDATE checkpoints SET base = 1 WHERE job = 'orders' AND checkpoint = 3", "not what was written"),
+        ("UPDATE checkpoints SET state = 'aborted' WHERE job = 'orders' AND checkpoint = 3", "not what was written"),
+        ("DELETE FROM checkpoints WHERE job = 'orders' AND checkpoint = 3", "checkpoint 3 of job orders is not in"),
+        ("UPDATE checkpoints SET snapshots = CAST(snapshots AS BLOB) WHERE job = 'orders' AND checkpoint = 3", "not"),
+        ("UPDATE checkpoints SET decided_at = 1e300 WHERE job = 'orders' AND checkpoint = 3", "not what was written"),
+    ],
+)
+def test_a_damaged_newest_completed_checkpoint_concerns_its_job_and_names_the_readable_ones(
+    store: Store, file: Path, statement: str, why: str
+) -> None:
+    three_checkpoints(store)
+    other = three_checkpoints(store, _OTHER)
+    store.close()
+    change(file, statement)
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        orders, payments = store.load_jobs()
+        assert payments == other.durable
+        assert orders.completed is None
+        assert why in orders.unreadable
+        assert orders.unreadable.endswith("Completed and readable are: 2, 1")
+        assert [one.job for one in store.jobs()] == [JOB, _OTHER], "it can still be listed"
+        assert store.completed(JOB, CheckpointId(2)).id == 2
+
+
+def test_what_cannot_be_read_is_still_known_after_later_writes(store: Store, file: Path) -> None:
+    job = three_checkpoints(store)
+    job.open()
+    job.trigger()
+    store.close()
+    change(file, f"{_DAMAGE} AND checkpoint = 3")
+    for round_ in range(2):
+        with closing(Store.open(f"sqlite:///{file}")) as store:
+            (durable,) = store.load_jobs()
+            assert "checkpoint 3 of job orders" in durable.unreadable, round_
+            again = StoredJob(store, known=durable)
+            if round_ == 0:
+                again.abort(AbortReason.DRIVER_LOST)
+                again.end()
+            store.prune(JOB, 1)
+            assert store.jobs()[0].completed == 3
+
+
+def test_a_job_goes_on_from_an_older_checkpoint_that_a_person_names(store: Store, file: Path) -> None:
+    three_checkpoints(store)
+    store.close()
+    change(file, f"{_DAMAGE} AND checkpoint = 3")
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        (durable,) = store.load_jobs()
+        job = StoredJob(store, known=durable)
+        job.order_restore(2)
+    (ordered,) = loaded(file)
+    assert ordered == job.durable
+    assert ordered.unreadable, "until it is restored"
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        job = StoredJob(store, known=ordered)
+        job.restore()
+        newest, unreadable, *_ = store.checkpoints(JOB, 10)
+        assert (newest.base, newest.kind) == (2, CheckpointKind.RESTORE)
+        assert newest.detail == "instead of one that could not be read: ann: bad input"
+        assert unreadable.state is CheckpointState.UNREADABLE
+    assert loaded(file) == [job.durable]
+    assert job.durable.unreadable == ""
+
+
+def test_an_older_completed_one_that_is_damaged_is_listed_so_and_never_restored(store: Store, file: Path) -> None:
+    job = three_checkpoints(store)
+    store.close()
+    change(file, f"{_DAMAGE} AND checkpoint = 2")
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        assert store.load_jobs() == [job.durable]
+        states = {record.id: record.state for record in store.checkpoints(JOB, 10)}
+        settled = CheckpointState.SETTLED
+        assert states == {1: settled, 2: CheckpointState.UNREADABLE, 3: settled}
+        details = store.checkpoint(JOB, CheckpointId(2))
+        assert details is not None
+        assert (details.record.state, details.snapshots) == (CheckpointState.UNREADABLE, {})
+        with pytest.raises(NoSuchCheckpointError, match="checkpoint 2 of job orders is not what was written"):
+            store.completed(JOB, CheckpointId(2))
+        assert store.load_jobs() == [job.durable], "asking for it is no failure of the store"
+
+
+def test_an_ordered_restore_whose_source_is_damaged_is_neither_done_nor_forgotten(store: Store, file: Path) -> None:
+    job = three_checkpoints(store)
+    job.order_restore(1)
+    store.close()
+    change(file, f"{_DAMAGE} AND checkpoint = 1")
+    for _ in range(2):
+        with closing(Store.open(f"sqlite:///{file}")) as store:
+            (durable,) = store.load_jobs()
+            assert (durable.completed, durable.restore) == (None, None)
+            assert "is to be restored, but checkpoint 1 of job orders is not what was written" in durable.unreadable
+            assert durable.unreadable.endswith("Completed and readable are: 3, 2")
+            StoredJob(store, known=durable).write()
+    change(file, _REPAIR + " AND checkpoint = 1")
+    assert loaded(file) == [job.durable], "with the former content the order stands as it was given"
+
+
+@pytest.mark.parametrize("state", ["triggered", "aborted"])
+def test_what_was_never_completed_is_not_restored(store: Store, state: str) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.trigger()
+    if state == "aborted":
+        job.abort(AbortReason.EXPIRED)
+    with pytest.raises(NoSuchCheckpointError, match=f"checkpoint 1 of job orders is {state}, not completed"):
+        store.completed(JOB, CheckpointId(1))
+
+
+# -- of anything else
+
+
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("UPDATE jobs SET generation = generation + 1", "job=orders"),
+        ("UPDATE jobs SET document = replace(document, '\"failures\":0', '\"failures\":1')", "job=orders"),
+        ("UPDATE jobs SET document = CAST(document AS BLOB)", "job=orders"),
+        ("UPDATE settlements SET outcome = 'committed'", "participant=sink slot=1"),
+        ("UPDATE generations SET driver = 'd2'", "job=orders generation=1"),
+        ("UPDATE history SET detail = 'all is well' WHERE seq = 2", "history seq=2"),
+        ("UPDATE onceward_meta SET value = 'x' WHERE key = 'store_id'", "key=store_id"),
+        ("UPDATE checkpoints SET base = 0 WHERE state = 'triggered'", "Checkpoint 4, the undecided one of job orders"),
+        ("DELETE FROM checkpoints WHERE state = 'triggered'", "Checkpoint 4, the undecided one of job orders"),
+        ("UPDATE checkpoints SET job = 'others' WHERE checkpoint = 1", "checkpoint 1 of job others and no such job"),
+    ],
+)
+def test_any_other_changed_record_is_refused_by_name(store: Store, file: Path, statement: str, named: str) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(3)
+    job.halt(Settlement(slot=1, outcome=Outcome.IN_DOUBT, evidence="no answer"))
+    job.trigger()
+    store.close()
+    change(file, statement)
+    with pytest.raises(StoreDamagedError, match=named), closing(Store.open(f"sqlite:///{file}")) as damaged:
+        damaged.load_jobs()
+
+
+def test_a_record_that_changed_under_an_open_store_is_not_built_on(store: Store, file: Path) -> None:
+    job = three_checkpoints(store)
+    job.open()
+    job.trigger()
+    store.close()
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        job = StoredJob(store, known=job.durable)
+        store.close()
+        change(file, "UPDATE checkpoints SET waited = 1 WHERE checkpoint = 4")
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        job = StoredJob(store, known=job.durable)
+        with pytest.raises(StoreDamagedError, match="checkpoint 4 of job orders is missing or is not"):
+            job.complete()
+        with pytest.raises(StoreDamagedError, match="checkpoint 4"):
+            store.jobs()
+
+
+def test_a_file_cut_at_any_length_gives_the_whole_truth_or_none(store: Store, file: Path, tmp_path: Path) -> None:
+    three_checkpoints(store)
+    whole = store.load_jobs()
+    store.close()
+    content = file.read_bytes()
+    for length in {0, 1, 99, 100, 511, 4095, 4096, 4097, len(content) // 2, len(content) - 4096, len(content) - 1}:
+        cut = tmp_path / f"cut-{length}" / "store.db"
+        cut.parent.mkdir()
+        cut.write_bytes(content[:length])
+        try:
+            with closing(Store.open(f"sqlite:///{cut}")) as opened:
+                read = opened.load_jobs()
+        except StoreError:
+            continue
+        # an empty file is a new store, and says so by another id: the claim on the sink's cluster refuses it
+        assert read == whole or (length == 0 and opened.store_id != store.store_id), length
+
+
+def test_a_wrong_byte_anywhere_gives_the_truth_or_less_and_never_something_else(
+    store: Store, file: Path, tmp_path: Path
+) -> None:
+    whole = three_checkpoints(store).durable
+    store.close()
+    content = file.read_bytes()
+    places = [place for place, byte in enumerate(content) if byte]
+    copy = tmp_path / "copy" / "store.db"
+    copy.parent.mkdir()
+    refused = unreadable = 0
+    for place in places[:: len(places) // 150]:
+        wrong = bytearray(content)
+        wrong[place] ^= 1
+        copy.write_bytes(wrong)
+        for beside in copy.parent.glob("store.db-*"):
+            beside.unlink()
+        try:
+            with closing(Store.open(f"sqlite:///{copy}")) as opened:
+                read = opened.load_jobs()
+                for listing in (opened.checkpoints, opened.generations, opened.history):
+                    listing(JOB, 10)
+                opened.jobs()
+        except StoreError:
+            refused += 1
+            continue
+        for durable in read:
+            assert durable == (
+                replace(whole, completed=None, unreadable=durable.unreadable) if durable.unreadable else whole
+            ), place
+            unreadable += bool(durable.unreadable)
+        assert read or opened.store_id != store.store_id, place
+    assert refused > 50
+    assert unreadable > 2

@@ -1,0 +1,136 @@
+"""A process that is killed or a disk that fails leaves whole transactions; the next start reads what is there."""
+
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinator.errors import ExitCode, StoreError
+from coordinator.store.store import Store
+from tests.unit.store.jobs import AT, JOB, StoredJob, loaded, snapshots
+
+_WRITES_FOUR = """
+import os, signal, sys
+from coordinator.store.store import Store
+from tests.unit.store.jobs import StoredJob
+store = Store.open(sys.argv[1])
+job = StoredJob(store)
+job.open()
+job.checkpoints(4)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+_WRITES_ON = """
+import sys
+from coordinator.store.store import Store
+from tests.unit.store.jobs import JOB, StoredJob
+store = Store.open(sys.argv[1])
+job = StoredJob(store)
+job.open()
+while True:
+    job.trigger()
+    job.complete()
+    print(job.durable.base, flush=True)
+    job.settle()
+    store.prune(JOB, 2)
+"""
+
+
+def test_a_torn_log_gives_one_of_the_states_that_were_written(tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    command = [sys.executable, "-c", _WRITES_FOUR, f"sqlite:///{origin / 'store.db'}"]
+    assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
+    data, log = (origin / "store.db").read_bytes(), (origin / "store.db-wal").read_bytes()
+    assert len(log) > 0, "the log was not forced into the file: that is what this is about"
+    newest = -1
+    for length in sorted({0, 31, 32, *range(33, len(log), max(1, len(log) // 60)), len(log)}):
+        place = tmp_path / f"torn-{length}"
+        place.mkdir()
+        (place / "store.db").write_bytes(data)
+        (place / "store.db-wal").write_bytes(log[:length])
+        jobs = loaded(place / "store.db")
+        found = int(jobs[0].base) if jobs else 0
+        assert found >= newest, "a longer log tells less"
+        newest = max(newest, found)
+        if jobs and jobs[0].completed is not None:
+            assert not jobs[0].unreadable
+            assert jobs[0].completed.snapshots == snapshots(found)
+    assert newest == 4
+    assert jobs[0].settled
+
+
+def test_a_killed_process_leaves_whole_transactions_only(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    command = [sys.executable, "-c", _WRITES_ON, f"sqlite:///{file}"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    told = 0
+    for line in child.stdout:
+        told = int(line)
+        if told == 25:
+            child.kill()
+            break
+    told = max([told, *(int(line) for line in child.stdout if line.endswith("\n"))])
+    child.wait()
+    child.stdout.close()
+    log = file.with_name("store.db-wal")
+    assert log.stat().st_size > 0
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        assert log.stat().st_size == 0, "the log is forced into the file before anything is believed"
+        (durable,) = store.load_jobs()
+        history = store.history(JOB, 10)
+    assert durable.completed is not None
+    assert durable.completed.id in (told, told + 1), "what was confirmed is there, and at most one more"
+    assert durable.completed.snapshots == snapshots(durable.completed.id)
+    assert durable.pending is None or durable.pending.id == durable.completed.id + 1
+    newest = next(entry for entry in history if entry.event == "CheckpointCompleted")
+    assert newest.checkpoint == durable.completed.id, "the history is of the same step"
+
+
+@contextmanager
+def no_room(file: Path) -> Iterator[None]:
+    """No whole page fits into the log any more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = file.with_name(file.name + "-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 512, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_ends_the_store_and_the_next_start_reads_what_is_there(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        job = StoredJob(store)
+        job.open()
+        job.checkpoints(1)
+        job.trigger()
+        with no_room(file), pytest.raises(StoreError, match="unknown") as failed:
+            job.complete()
+        assert failed.value.exit_code is ExitCode.COORDINATOR_LOST
+        for call in (store.load_jobs, store.jobs, lambda: store.prune(JOB, 1), lambda: store.note(JOB, [], at=AT)):
+            with pytest.raises(StoreError, match="unknown"):
+                call()
+    assert loaded(file) == [job.durable]
+    assert job.durable.pending is not None, "what failed is not there"
+
+
+def test_a_full_disk_keeps_the_removal_from_its_work_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        job = StoredJob(store)
+        job.open()
+        job.checkpoints(3)
+        with no_room(file):
+            assert store.prune(JOB, 1) is False
+        assert store.load_jobs() == [job.durable]
+        job.checkpoints(1)
+        assert store.prune(JOB, 1) is True
+        assert [record.id for record in store.checkpoints(JOB, 10)] == [4]
+    assert loaded(file) == [job.durable]

@@ -1,0 +1,174 @@
+"""Retention removes the oldest and never what a job continues from; a removal that fails loses nothing."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from coordinator.protocol.answers import Note, Verdict
+from coordinator.protocol.facts import AbortReason, LossRecorded, SavepointReleased
+from coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, Outcome, Settlement
+from coordinator.store.records import CheckpointState
+from coordinator.store.retention import KEPT_ABORTED, KEPT_GENERATIONS, KEPT_HISTORY
+from coordinator.store.store import Store
+from tests.unit.protocol.histories import SINK
+from tests.unit.store.jobs import AT, JOB, StoredJob, ids, loaded, reopened
+
+FLOOD = Note(
+    what="Renew",
+    verdict=Verdict.FENCED,
+    generation=Generation(1),
+    checkpoint=CheckpointId(0),
+    participant="",
+    detail="",
+)
+
+
+@pytest.mark.parametrize("keep", [1, 3, 100])
+def test_the_newest_completed_checkpoints_stay_and_the_oldest_go(store: Store, keep: int) -> None:
+    job = StoredJob(store)
+    job.open()
+    for _ in range(7):
+        job.checkpoints(1)
+        assert store.prune(JOB, keep)
+    assert ids(store) == list(range(7, 7 - min(keep, 7), -1))
+    assert store.load_jobs() == [job.durable]
+
+
+def test_savepoints_are_never_removed_and_take_no_place_of_others(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    for _ in range(3):
+        job.checkpoints(1, kind=CheckpointKind.SAVEPOINT)
+        job.checkpoints(2)
+    store.prune(JOB, 2)
+    assert ids(store) == [9, 8, 7, 4, 1]
+
+
+def test_the_newest_that_is_no_savepoint_stays_behind_newer_savepoints(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(2)
+    job.checkpoints(3, kind=CheckpointKind.SAVEPOINT)
+    store.prune(JOB, 1)
+    assert ids(store) == [5, 4, 3, 2]
+
+
+def test_a_released_savepoint_is_removed_like_any_other(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(1, kind=CheckpointKind.SAVEPOINT)
+    job.checkpoints(2)
+    job.write(SavepointReleased(checkpoint=CheckpointId(1)))
+    store.prune(JOB, 1)
+    assert ids(store) == [3]
+
+
+def test_the_newest_completed_checkpoint_stays_while_its_commits_are_not_proved(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(1)
+    job.trigger()
+    job.complete()
+    job.trigger()
+    store.prune(JOB, 1)
+    assert ids(store) == [3, 2]
+    assert store.load_jobs() == [job.durable]
+
+
+@pytest.mark.parametrize("kind", [CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT])
+def test_the_source_of_an_ordered_restore_stays_until_the_restore_is_done(
+    store: Store, file: Path, kind: CheckpointKind
+) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(1, kind=kind)
+    job.checkpoints(4)
+    job.end()
+    job.order_restore(1)
+    store.prune(JOB, 1)
+    assert ids(store) == [5, 1]
+    with closing(reopened(store, file)) as store:
+        store.prune(JOB, 1)
+        assert store.load_jobs() == [job.durable]
+        again = StoredJob(store, known=job.durable)
+        again.restore()
+        store.prune(JOB, 1)
+        assert store.load_jobs() == [again.durable], "it begins with the source's positions, whatever becomes of it"
+        assert ids(store) == ([6, 1] if kind is CheckpointKind.SAVEPOINT else [6])
+
+
+def test_aborted_checkpoints_are_bounded_and_push_out_no_completed_one(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(1)
+    for _ in range(KEPT_ABORTED + 50):
+        job.trigger()
+        job.abort(AbortReason.EXPIRED)
+    store.prune(JOB, 1)
+    aborted = ids(store, states=[CheckpointState.ABORTED])
+    assert aborted == list(range(KEPT_ABORTED + 51, 51, -1))
+    assert ids(store)[len(aborted) :] == [1]
+
+
+def test_generations_are_bounded_and_the_newest_stay(store: Store) -> None:
+    job = StoredJob(store)
+    for _ in range(KEPT_GENERATIONS + 5):
+        job.open()
+        job.end()
+    store.prune(JOB, 1)
+    listed = [one.generation for one in store.generations(JOB, 1_000)]
+    assert listed == list(range(KEPT_GENERATIONS + 5, 5, -1))
+
+
+def test_the_history_is_bounded_and_the_newest_stays(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    store.note(JOB, [(FLOOD, count) for count in range(KEPT_HISTORY)], at=AT)
+    job.checkpoints(1)
+    store.prune(JOB, 1)
+    entries = store.history(JOB, 10 * KEPT_HISTORY)
+    assert len(entries) == KEPT_HISTORY
+    assert [one.event for one in entries[:2]] == ["CheckpointSettled", "CheckpointCompleted"]
+    assert entries[-1].count == 2
+
+
+def test_evidence_goes_with_its_checkpoint(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    for outcome in (Outcome.IN_DOUBT, Outcome.LOST):
+        job.trigger()
+        job.complete()
+        evidence = (Settlement(slot=1, outcome=outcome, evidence="seen"),)
+        job.write(LossRecorded(checkpoint=job.durable.base, participant=SINK.name, settlements=evidence))
+        job.settle()
+    store.prune(JOB, 1)
+    details = store.checkpoint(JOB, CheckpointId(2))
+    assert details is not None
+    assert [one.settlement.outcome for one in details.settlements] == [Outcome.LOST]
+    assert store.checkpoint(JOB, CheckpointId(1)) is None
+
+
+def test_a_removal_that_fails_loses_nothing_and_the_next_one_does_it(store: Store, file: Path) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(5)
+    store.close()
+    with closing(sqlite3.connect(file)) as raw, raw:
+        raw.execute(
+            "CREATE TRIGGER bad_sector BEFORE DELETE ON history "
+            "WHEN (SELECT status FROM jobs WHERE job = OLD.job) = 'running' BEGIN SELECT RAISE(ABORT, 'bad'); END"
+        )
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        job = StoredJob(store, known=job.durable)
+        store.note(JOB, [(FLOOD, 1)] * KEPT_HISTORY, at=AT)
+        assert store.prune(JOB, 1) is False
+        assert ids(store) == [5, 4, 3, 2, 1], "what was removed before it failed is taken back"
+        job.checkpoints(1)
+        assert store.prune(JOB, 1) is False
+        job.end()
+        assert store.prune(JOB, 1) is True
+        assert ids(store) == [6]
+        assert len(store.history(JOB, 10 * KEPT_HISTORY)) == KEPT_HISTORY
+    assert loaded(file) == [job.durable]
