@@ -11,8 +11,9 @@ Events: ``open DRIVER [takeover] [adopt] [without sink] [replaying] [claim STORE
 ``lost``, ``renew``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged]``, ``decline N WHO``, ``close REASON
 [back SECONDS]``, ``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``,
 ``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``, ``after SECONDS``
-(time passes, then a tick), ``restart`` (of the coordinator, from what is durable), ``damage`` (a restart that cannot
-read the newest completed checkpoint). ``as gN`` at the end speaks for another generation than the newest.
+(time passes, then a tick), ``restart`` (of the coordinator, from what is durable), ``unstored EVENT`` (the coordinator
+dies, or its store fails, before the event's facts are durable; then a restart), ``damage`` (a restart that cannot read
+the newest completed checkpoint). ``as gN`` at the end speaks for another generation than the newest.
 """
 
 import re
@@ -101,6 +102,10 @@ class Player:
         elif command == "damage":
             damaged = replace(self.state.durable, completed=None, unreadable="its record was changed")
             self.state = restart(damaged, self.now)
+        elif command.startswith("unstored "):
+            _, ready = step(self.state, self._event(command.removeprefix("unstored ")))
+            said += [f"  never {_fact(fact)}" for fact in ready.facts]
+            self.state = restart(self.state.durable, self.now)
         else:
             self.state, ready = step(self.state, self._event(command))
             if not command.startswith("after"):
