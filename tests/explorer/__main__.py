@@ -1,23 +1,36 @@
-"""``make explore``: the whole search, with progress; exit code 1 and a scenario when an invariant is broken."""
+"""``make explore``: searches all worlds, in two processes; exit code 1 and a scenario when an invariant is broken."""
 
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from tests.explorer.report import scenario, summary
 from tests.explorer.search import Result, explore
-from tests.explorer.world import Bounds
+from tests.explorer.world import WORLDS
+
+__all__ = ["main"]
 
 
-def main() -> int:
-    def progress(result: Result) -> None:
-        print(summary(result), file=sys.stderr, flush=True)
+def main(names: Iterable[str]) -> int:
+    """Search the worlds of these names, all of them when there is none."""
+    chosen = list(names) or list(WORLDS)
+    with ProcessPoolExecutor(max_workers=2) as pool:
+        results = list(pool.map(_search, chosen))
+    for name, result in zip(chosen, results, strict=True):
+        print(f"{name}: {summary(result)}\n  {result.bounds}")
+        if result.broken is not None:
+            print(scenario(result.broken))
+    return 1 if any(result.broken is not None for result in results) else 0
 
-    result = explore(Bounds(), progress=progress)
-    print(summary(result))
-    if result.broken is not None:
-        print(scenario(result.broken))
-        return 1
-    return 0
+
+def _search(name: str) -> Result:
+    return explore(WORLDS[name], progress=partial(_tell, name))
+
+
+def _tell(name: str, result: Result) -> None:
+    print(f"{name}: {summary(result)}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -225,16 +225,15 @@ class Coordinators:
     def _essential(self, state: JobState) -> JobState:
         """The same situation at ``now = 0``, without texts for people.
 
-        Which checkpoint was aborted last is left out where a later one completed or a later generation began: only an
-        answer to somebody who does not ask any more would be worded differently.
+        Which checkpoint was aborted last is left out where a later one completed or a later generation began, and so
+        are requests that have ended: only answers to somebody who does not ask any more would be worded differently.
         """
         session, pending, durable = state.session, state.pending, state.durable
         aborted = durable.aborted
         if aborted is not None:
             stale = aborted.generation != durable.generation or aborted.id < durable.base
             aborted = None if stale else replace(aborted, detail="")
-        requests = tuple(replace(request, detail="") for request in durable.requests)
-        durable = replace(durable, status_detail="", aborted=aborted, requests=requests)
+        durable = replace(durable, status_detail="", aborted=aborted, requests=durable.open_requests)
         if session is not None:
             lost_at = None if session.stream_lost_at is None else 0.0
             session = replace(session, lease_ends=_SETTINGS.seconds("lease"), stream_lost_at=lost_at)

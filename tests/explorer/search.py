@@ -38,6 +38,7 @@ class Result:
     depth: int = 0
     coordinators: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     complete: bool = False
     """True when everything within the bounds was seen."""
     broken: Broken | None = None
@@ -94,6 +95,7 @@ class _Search:
         self._found: Broken | None = None
         """Of a schedule without faults: reported unless a shorter one turns up."""
         self._began = time.monotonic()
+        self._cpu_began = time.process_time()
 
     def run(self) -> Result:
         result = self._result
@@ -210,4 +212,5 @@ class _Search:
         result.worlds, result.states = len(self._seen), len(self._states)
         result.coordinators = len(self._moves.coordinators)
         result.seconds = time.monotonic() - self._began
+        result.cpu_seconds = time.process_time() - self._cpu_began
         return result

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Bounds", "Call", "Driver", "Fault", "Kafka", "Phase", "Stream", "Table", "World"]
+__all__ = ["WORLDS", "Bounds", "Call", "Driver", "Fault", "Kafka", "Phase", "Stream", "Table", "World"]
 
 T = TypeVar("T", bound=Hashable)
 
@@ -19,8 +19,9 @@ T = TypeVar("T", bound=Hashable)
 class Bounds:
     """How much may happen on one path."""
 
-    checkpoints: int = 3
-    """Ids: the first holds the start positions, the others a range of records each."""
+    checkpoints: int = 4
+    """Ids: the first holds the start positions, the others a range of records each. A request of a person may take one
+    more."""
     generations: int = 2
     crashes: int = 2
     """Of the coordinator or a driver."""
@@ -34,6 +35,14 @@ class Bounds:
     """Checkpoints for which there is nothing new."""
     requests: int = 0
     """Of a person: to the coordinator, or a signal to a driver."""
+
+
+WORLDS = {
+    "checkpoints": Bounds(),
+    "requests": Bounds(checkpoints=3, crashes=1, messages=1, store=0, timeouts=0, idles=1, requests=1),
+}
+"""What is searched to the end: three checkpoints with records under all faults, and two while a person asks for a
+savepoint, a stop with or without one, or the end at once, or signals a driver to stop."""
 
 
 class Fault(IntEnum):
