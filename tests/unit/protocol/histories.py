@@ -44,7 +44,7 @@ from coordinator.protocol.values import (
     Snapshot,
 )
 
-__all__ = ["SETTINGS", "Move", "moves", "to_event"]
+__all__ = ["SETTINGS", "Move", "a_move", "moves", "to_event"]
 
 SOURCE = Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="kafka")
 SINK = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka")
@@ -72,16 +72,14 @@ _KINDS = (
     "open watch ack settle decline renew lost close tick restart request request stop cancel restore release amend"
 ).split()
 
-moves = st.lists(
-    st.builds(
-        Move,
-        kind=st.sampled_from(_KINDS),
-        wait=st.sampled_from([0.0, 0.0, 0.01, 0.5, 1.0, 5.0]),
-        off=st.sampled_from([0, 0, 0, 0, 0, 1, -1]),
-        choice=st.integers(0, 11),
-    ),
-    max_size=60,
+a_move = st.builds(
+    Move,
+    kind=st.sampled_from(_KINDS),
+    wait=st.sampled_from([0.0, 0.0, 0.01, 0.5, 1.0, 5.0]),
+    off=st.sampled_from([0, 0, 0, 0, 0, 1, -1]),
+    choice=st.integers(0, 11),
 )
+moves = st.lists(a_move, max_size=60)
 
 
 def to_event(move: Move, state: JobState, now: float) -> Event:

@@ -1,0 +1,328 @@
+"""The core over a real store: between any two steps the coordinator may start anew, any write may fail before or after
+it became durable, and old rows may be removed. What is read is always what was decided.
+"""
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import OperationalError
+
+from coordinator.errors import StoreError
+from coordinator.protocol.answers import Grant, Ready, Verdict
+from coordinator.protocol.core import step
+from coordinator.protocol.durable import Durable
+from coordinator.protocol.facts import (
+    CheckpointAborted,
+    CheckpointAmended,
+    CheckpointCompleted,
+    CheckpointRestored,
+    CheckpointSettled,
+    CheckpointTriggered,
+    CheckpointUnchanged,
+    Fact,
+    GenerationEnded,
+    GenerationGranted,
+    RequestQueued,
+    SavepointReleased,
+)
+from coordinator.protocol.state import JobState, restart
+from coordinator.protocol.values import CheckpointKind, JobName, ParticipantName, Snapshot
+from coordinator.store.records import CheckpointState
+from coordinator.store.store import Store
+from tests.unit.protocol.histories import Move, a_move
+from tests.unit.store.jobs import event_of
+
+JOB = JobName("orders")
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+MEMORY = Path("/dev/shm")  # losing power is not what this is about, and it is fast
+DONE = (CheckpointState.COMPLETED, CheckpointState.SETTLED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A checkpoint as a listing has to show it."""
+
+    base: int
+    generation: int
+    kind: CheckpointKind
+    name: str
+    state: CheckpointState
+    reason: str | None = None
+    committables: int = 0
+    amendment: int = 0
+
+
+class Chronicle:
+    """Follows the facts that became durable, and knows what listings must say of them."""
+
+    def __init__(self) -> None:
+        self.last_id = 0
+        self.generation = 0
+        self.rows: dict[int, Row] = {}
+        self.newest = 0
+        self.positions: dict[ParticipantName, Snapshot] = {}
+        """Of the newest completed checkpoint."""
+        self.generations: dict[int, tuple[str, bool]] = {}
+        self.told: list[tuple[str, int]] = []
+        self.names: dict[str, str] = {}
+
+    def see(self, fact: Fact) -> None:
+        number = int(getattr(fact, "checkpoint", 0))
+        match fact:
+            case GenerationGranted():
+                assert fact.generation > self.generation, "a generation was granted twice"
+                assert all(row.state is not CheckpointState.TRIGGERED for row in self.rows.values())
+                self.generation, self.last_id = fact.generation, max(self.last_id, fact.first_id)
+                self.generations[fact.generation] = fact.driver, False
+            case GenerationEnded():
+                driver, ended = self.generations[fact.generation]
+                assert not ended
+                self.generations[fact.generation] = driver, True
+            case RequestQueued():
+                self.names[fact.request.id] = fact.request.name
+            case CheckpointTriggered():
+                self._burn(number)
+                assert fact.base == self.newest, "a checkpoint builds on the last completed one"
+                self.rows[number] = Row(
+                    base=fact.base,
+                    generation=fact.generation,
+                    kind=fact.kind,
+                    name=self.names.get(fact.request or "", ""),
+                    state=CheckpointState.TRIGGERED,
+                )
+            case CheckpointCompleted():
+                state = CheckpointState.SETTLED if fact.settled else CheckpointState.COMPLETED
+                self._decide(number, state=state, committables=_committables(fact.snapshots.values()))
+                self.newest, self.positions = number, dict(fact.snapshots)
+            case CheckpointAborted():
+                self._decide(number, state=CheckpointState.ABORTED, reason=fact.reason.name)
+            case CheckpointUnchanged():
+                assert self.rows.pop(number).state is CheckpointState.TRIGGERED
+            case CheckpointSettled():
+                assert (number, self.rows[number].state) == (self.newest, CheckpointState.COMPLETED)
+                self.rows[number] = replace(self.rows[number], state=CheckpointState.SETTLED)
+            case CheckpointAmended():
+                assert number == self.newest
+                former = self.positions[fact.participant].committables
+                kept = [one for one in former if one.slot not in fact.slots]
+                again = tuple(sorted((*kept, *fact.committables), key=lambda one: one.slot))
+                self.positions[fact.participant] = replace(self.positions[fact.participant], committables=again)
+                count = _committables(self.positions.values())
+                self.rows[number] = replace(self.rows[number], amendment=fact.amendment, committables=count)
+            case CheckpointRestored():
+                self._burn(number)
+                assert fact.former == self.newest
+                self.rows[number] = Row(
+                    base=fact.source,
+                    generation=fact.generation,
+                    kind=CheckpointKind.RESTORE,
+                    name="",
+                    state=CheckpointState.SETTLED,
+                )
+                self.newest, self.positions = number, dict(fact.snapshots)
+            case SavepointReleased():
+                self.rows[number] = replace(self.rows[number], kind=CheckpointKind.CHECKPOINT)
+            case _:
+                pass
+        if not isinstance(fact, CheckpointTriggered | CheckpointUnchanged):
+            self.told.append((type(fact).__name__, _subject(fact)))
+
+    def prune(self, keep: int, ordered: int | None) -> None:
+        completed = sorted((number for number, row in self.rows.items() if row.state in DONE), reverse=True)
+        ordinary = [number for number in completed if self.rows[number].kind is not CheckpointKind.SAVEPOINT]
+        for number in set(ordinary[keep:]) - {self.newest, ordered}:
+            del self.rows[number]
+
+    def _burn(self, number: int) -> None:
+        assert number > self.last_id, "an id was taken again"
+        self.last_id = number
+
+    def _decide(self, number: int, *, state: CheckpointState, reason: str | None = None, committables: int = 0) -> None:
+        row = self.rows[number]
+        assert row.state is CheckpointState.TRIGGERED, "decided twice"
+        self.rows[number] = replace(row, state=state, reason=reason, committables=committables)
+
+
+def _committables(snapshots: object) -> int:
+    assert hasattr(snapshots, "__iter__")
+    return sum(len(snapshot.committables) for snapshot in snapshots)
+
+
+def _subject(fact: Fact) -> int:
+    """The checkpoint that the history names."""
+    source = getattr(fact, "source", None) if type(fact).__name__ == "RestoreRequested" else None
+    request = getattr(fact, "request", None) if type(fact).__name__.startswith("Request") else None
+    named = source.id if source is not None else request.checkpoint if request is not None else None
+    return int(named if named is not None else getattr(fact, "checkpoint", 0))
+
+
+@contextmanager
+def failing_commit(*, durable: bool) -> Iterator[None]:
+    """The next commit is an error, after or before the disk has it."""
+
+    def fail(connection: Connection) -> None:
+        raw = connection.connection.dbapi_connection
+        assert isinstance(raw, sqlite3.Connection)
+        raw.execute("COMMIT" if durable else "ROLLBACK")  # SQLite itself takes back what it could not write
+        raise OperationalError("COMMIT", None, sqlite3.OperationalError("disk I/O error"))
+
+    event.listen(Engine, "commit", fail)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "commit", fail)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """One job, one store, and everything that may happen to both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+        self.store = Store.open(self.url)
+        self.now = 50.0
+        self.state = JobState(durable=Durable(job=JOB, store_id=self.store.store_id))
+        self.chronicle = Chronicle()
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.directory / 'store.db'}"
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.directory)
+
+    @rule(moves=st.lists(a_move, min_size=1, max_size=8))
+    def things_happen(self, moves: list[Move]) -> None:
+        self._play(*moves)
+
+    @rule(count=st.integers(1, 3), choice=st.sampled_from([1, 2, 4, 5, 7]))
+    def all_goes_well(self, count: int, choice: int) -> None:
+        """Most often one checkpoint each, from its trigger to its settlement."""
+        self._play(*[Move("go", 0.5, 0, choice)] * 5 * count)
+
+    @rule(choice=st.integers(0, 11))
+    def a_person_wants_a_savepoint(self, choice: int) -> None:
+        self._play(Move("request", 0.1, 0, choice | 1), *[Move("go", 0.1, 0, 4)] * 5)
+
+    @rule(choice=st.integers(0, 11), off=st.integers(0, 2))
+    def a_person_goes_back(self, choice: int, off: int) -> None:
+        self._play(Move("close", 0.1, 0, 1), Move("restore", 0.1, 0, choice), *[Move("go", 0.1, 0, 4)] * off)
+
+    def _play(self, *moves: Move) -> None:
+        for move in moves:
+            state, ready = self._step(move)
+            if ready.facts:
+                self.store.apply(state.durable, ready.facts, at=AT)
+            if ready.note is not None and self.chronicle.generation:
+                self.store.note(JOB, [(ready.note, 1)], at=AT)
+            self._durably(state, ready)
+            self._answered(ready)
+            self._look()
+
+    @rule()
+    def the_coordinator_starts_anew(self) -> None:
+        self._start()
+        self._look()
+
+    @rule(move=a_move, durable=st.booleans())
+    def a_write_fails(self, move: Move, durable: bool) -> None:
+        state, ready = self._step(move)
+        if not ready.facts:
+            return
+        with failing_commit(durable=durable), pytest.raises(StoreError, match="unknown"):
+            self.store.apply(state.durable, ready.facts, at=AT)
+        with pytest.raises(StoreError, match="unknown"):
+            self.store.load_jobs()
+        if durable:
+            self._durably(state, replace(ready, note=None))
+        self._start()
+        self._look()
+
+    @rule(keep=st.integers(1, 3))
+    def old_rows_are_removed(self, keep: int) -> None:
+        restore = self.state.durable.restore
+        assert self.store.prune(JOB, keep)
+        self.chronicle.prune(keep, restore.source.id if restore is not None else None)
+        self._look()
+
+    @rule(durable=st.booleans())
+    def a_removal_fails(self, durable: bool) -> None:
+        restore = self.state.durable.restore
+        with failing_commit(durable=durable):
+            assert self.store.prune(JOB, 1) is False
+        if durable:
+            self.chronicle.prune(1, restore.source.id if restore is not None else None)
+        self._look()
+
+    def _step(self, move: Move) -> tuple[JobState, Ready]:
+        self.now += move.wait
+        happening = event_of(move, self.state, self.now, self.store)
+        if happening is None:
+            return self._step(replace(move, kind="tick", wait=0.0))
+        return step(self.state, happening)
+
+    def _durably(self, state: JobState, ready: Ready) -> None:
+        self.state = state
+        for fact in ready.facts:
+            self.chronicle.see(fact)
+        if ready.note is not None and self.chronicle.generation:
+            self.chronicle.told.append((ready.note.what, ready.note.checkpoint))
+
+    def _answered(self, ready: Ready) -> None:
+        grant = ready.answer.grant
+        if isinstance(grant, Grant) and ready.answer.verdict is Verdict.ACCEPTED:
+            assert (grant.completed.id if grant.completed is not None else 0) == self.chronicle.newest
+            restored = dict(grant.completed.snapshots) if grant.completed is not None else {}
+            assert restored == self.chronicle.positions, "it begins with other positions than the last completed ones"
+
+    def _start(self) -> None:
+        self.store.close()
+        self.store = Store.open(self.url)
+        jobs = self.store.load_jobs()
+        before = self.state.durable if self.state.durable.generation else None
+        assert jobs == ([before] if before is not None else [])
+        self.state = restart(jobs[0], self.now) if jobs else JobState(durable=self.state.durable)
+
+    def _look(self) -> None:
+        """What the store says is what was decided."""
+        chronicle, durable = self.chronicle, self.state.durable
+        assert self.store.load_jobs() == ([durable] if durable.generation else [])
+        assert (durable.last_id, durable.base) == (chronicle.last_id, chronicle.newest)
+        if durable.base:
+            assert self.store.completed(JOB, durable.base) == durable.completed
+        listed = {
+            record.id: Row(
+                base=record.base,
+                generation=record.generation,
+                kind=record.kind,
+                name=record.name,
+                state=record.state,
+                reason=record.abort_reason.name if record.abort_reason is not None else None,
+                committables=record.committables,
+                amendment=record.amendment,
+            )
+            for record in self.store.checkpoints(JOB, 1_000)
+        }
+        assert listed == chronicle.rows
+        generations = {
+            one.generation: (one.driver, one.ended_at is not None) for one in self.store.generations(JOB, 99)
+        }
+        assert generations == chronicle.generations
+        told = [(entry.event, entry.checkpoint) for entry in reversed(self.store.history(JOB, 1_000))]
+        assert told == chronicle.told
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
