@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
@@ -28,12 +29,12 @@ from coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION, Generation
 from coordinator.service.budget import Budget
 from coordinator.service.deadlines import Deadlines
 from coordinator.service.documents import Checkers
-from coordinator.service.housekeeping import Housekeeping
+from coordinator.service.housekeeping import Chores, Housekeeping
 from coordinator.service.story import tell
 from coordinator.store.records import HistoryRecord
 from coordinator.store.store import Store
 
-__all__ = ["Engine", "UnknownJobError"]
+__all__ = ["Engine", "Turn", "UnknownJobError"]
 
 _log = logging.getLogger("onceward.coordinator")
 
@@ -52,6 +53,23 @@ T = TypeVar("T")
 
 class UnknownJobError(LookupError):
     """No such job, checkpoint or request in this coordinator's store. The state is unchanged."""
+
+
+@dataclass(eq=False)
+class Turn:
+    """What some events change, as one write: worked out as they come, then kept, then published."""
+
+    steps: list[tuple[Durable, Sequence[Fact]]] = field(default_factory=list)
+    """What has to be on disk, in its order: facts, and the job's durable state after them."""
+    states: dict[JobName, JobState] = field(default_factory=dict)
+    """After the turn."""
+    refused: list[tuple[JobName, Note]] = field(default_factory=list)
+
+    def add(self, later: "Turn") -> None:
+        """Have ``later``, which was worked out after this one, belong to it."""
+        self.steps += later.steps
+        self.states |= later.states
+        self.refused += later.refused
 
 
 class Engine:
@@ -84,6 +102,8 @@ class Engine:
         self._budget = Budget()
         self._housekeeping = Housekeeping()
         self._deadlines = Deadlines()
+        self._latest: dict[JobName, JobState] = {}
+        """Worked out and not yet published, so perhaps not on disk."""
         self._states = {durable.job: restart(durable, clock()) for durable in store.load_jobs()}
         for job, state in self._states.items():
             self._deadlines.note(job, next_deadline(state))
@@ -93,43 +113,93 @@ class Engine:
         return self._store.store_id
 
     def handle(self, job: JobName, event: Event, *, size: int = 0) -> Answer:
-        """Apply one event. Raises UnknownJobError; raises StoreError once the store has failed.
+        """Apply one event at once. Not while a turn waits. Raises UnknownJobError, StoreError once the store failed.
 
         :param size: bytes that the event took on the wire.
         """
+        turn = Turn()
+        answer = self.work_out(turn, job, event, size=size)
+        if turn.steps:
+            try:
+                self._using(lambda: self.keep(turn))
+            except BaseException:
+                self._latest.clear()
+                raise
+        self.publish(turn)
+        return answer
+
+    def work_out(self, turn: Turn, job: JobName, event: Event, *, size: int = 0) -> Answer:
+        """Add what the event changes to ``turn``; the answer may be given when that is kept and published.
+
+        Builds on everything that was worked out before, kept or not. Raises as :meth:`handle` does.
+        """
         self._require_store()
-        state = self._states.get(job)
+        state = self._latest.get(job) or self._states.get(job)
+        known = state is not None
         if state is None:
             if not isinstance(event, OpenJob):
                 raise self._unknown(job)
             state = JobState(durable=Durable(job=job, store_id=self.store_id))
         problem = self._checkers.problem(state, event) or self._budget.problem(state, event, size)
         if problem is not None:
-            return self.refuse(job, event, Answer(verdict=Verdict.INVALID, detail=problem))
+            answer = Answer(verdict=Verdict.INVALID, detail=problem)
+            turn.refused.append((job, _note(event, answer)))
+            return answer
         after, ready = step(state, event)
         if ready.facts:
-            self._persist(after.durable, ready.facts)
-        if ready.facts or job in self._states:  # a refused new job leaves no trace
-            self._states[job] = after
-            self._deadlines.note(job, next_deadline(after))
+            turn.steps.append((after.durable, ready.facts))
+        if ready.facts or known:  # a refused new job leaves no trace
+            turn.states[job] = self._latest[job] = after
             if ready.note is not None:
-                self._housekeeping.refused(job, ready.note, self.clock())
-            self._changed(job)
+                turn.refused.append((job, ready.note))
         return ready.answer
 
-    def refuse(self, job: JobName, event: Event, answer: Answer) -> Answer:
-        """Answer for the protocol what it cannot know; visible in the history."""
-        note = Note(
-            what=type(event).__name__,
-            verdict=answer.verdict,
-            generation=getattr(event, "generation", NO_GENERATION),
-            checkpoint=getattr(event, "checkpoint", NO_CHECKPOINT),
-            participant=getattr(event, "participant", ""),
-            detail=answer.detail,
-        )
-        self._housekeeping.refused(job, note, self.clock())
-        self._changed(job)
-        return answer
+    def keep(self, turn: Turn) -> None:
+        """Make it durable as one write: all of it is on disk when this returns. Raises StoreError.
+
+        In any thread; meanwhile other events may be worked out, and nothing else may use the store.
+        """
+        facts = [fact for _, facts in turn.steps for fact in facts]
+        points = [_KILL_POINTS[type(fact)] for fact in facts if type(fact) in _KILL_POINTS]
+        for before, _ in points:
+            kill_point(before)
+        match turn.steps:
+            case [(durable, only)]:
+                self._store.apply(durable, only, at=self._wall())
+            case steps:
+                self._store.apply_all(steps, at=self._wall())
+        for _, after in points:
+            kill_point(after)
+
+    def publish(self, turn: Turn) -> None:
+        """What was worked out is on disk now: everybody may know. In the order in which turns were begun."""
+        for durable, facts in turn.steps:
+            for fact in facts:
+                tell(durable.job, durable.generation, fact)
+            if any(isinstance(fact, CheckpointCompleted) for fact in facts):
+                self._housekeeping.completed(durable.job, self.clock())
+        for job, state in turn.states.items():
+            self._states[job] = state
+            if self._latest.get(job) is state:
+                del self._latest[job]
+            self._deadlines.note(job, next_deadline(self._latest.get(job, state)))
+        for job, note in turn.refused:
+            self._housekeeping.refused(job, note, self.clock())
+        for job in {**turn.states, **dict(turn.refused)}:
+            self._changed(job)
+
+    def at_rest(self, job: JobName) -> bool:
+        """True when nothing of the job is worked out and not yet published."""
+        return job not in self._latest
+
+    def due(self, turn: Turn, most: int) -> None:
+        """Let time act on at most so many jobs that are due, the longest first, as part of ``turn``."""
+        now = self.clock()
+        for _ in range(most):
+            job = self._deadlines.pop(now)
+            if job is None:
+                return
+            self.work_out(turn, job, Tick(now=now))
 
     def tick(self, most: int | None = None) -> int:
         """Let time act on the jobs that are due, the longest first; returns how many these were.
@@ -148,20 +218,37 @@ class Engine:
 
         :param now: only if that is due by then. Returns False when there was nothing to do.
         """
+        chores = self.chores(now, 1)
+        if chores:
+            self._using(lambda: self.do(chores))
+        return bool(chores)
+
+    def chores(self, now: float, most: int) -> Sequence[tuple[Chores, int]]:
+        """What :meth:`do` is to be called with; forgotten here. Each with how many checkpoints are retained."""
         self._require_store()
-        chores = self._housekeeping.take(now)
-        if chores is None:
-            return False
-        self._note(chores.job, chores.refused)
-        if chores.prune:
-            retained = self._states[chores.job].durable.settings.num_retained
-            self._using(lambda: self._store.prune(chores.job, retained))
-        return True
+        taken = (self._housekeeping.take(now) for _ in range(most))
+        return [(one, self._states[one.job].durable.settings.num_retained) for one in taken if one is not None]
+
+    def do(self, chores: Sequence[tuple[Chores, int]]) -> None:
+        """Raises StoreError. In any thread, as :meth:`keep`."""
+        for one, _ in chores:
+            if one.refused:
+                self._store.note(one.job, one.refused, at=self._wall())
+        prunable = [(one.job, retained) for one, retained in chores if one.prune]
+        match prunable:
+            case []:
+                pass
+            case [(job, retained)]:
+                self._store.prune(job, retained)
+            case _:
+                self._store.prune_all(prunable)
 
     def history(self, job: JobName, limit: int) -> list[HistoryRecord]:
         """What happened to a job, newest first, the refused calls of this moment included. Raises StoreError."""
         self._require_store()
-        self._note(job, self._housekeeping.take_refused(job))
+        refused = self._housekeeping.take_refused(job)
+        if refused:
+            self._using(lambda: self._store.note(job, refused, at=self._wall()))
         return self.read(lambda store: store.history(job, limit))
 
     def next_deadline(self) -> float | None:
@@ -188,34 +275,19 @@ class Engine:
         self._require_store()
         return self._using(lambda: query(self._store))
 
-    def _note(self, job: JobName, refused: Sequence[tuple[Note, int]]) -> None:
-        if refused:
-            self._using(lambda: self._store.note(job, refused, at=self._wall()))
-
-    def _persist(self, durable: Durable, facts: Sequence[Fact]) -> None:
-        points = [_KILL_POINTS[type(fact)] for fact in facts if type(fact) in _KILL_POINTS]
-        for before, _ in points:
-            kill_point(before)
-        self._using(lambda: self._store.apply(durable, facts, at=self._wall()))
-        for _, after in points:
-            kill_point(after)
-        for fact in facts:
-            tell(durable.job, durable.generation, fact)
-        if any(isinstance(fact, CheckpointCompleted) for fact in facts):
-            self._housekeeping.completed(durable.job, self.clock())
-
     def _using(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except StoreError as error:
-            self._fail(error)
+            self.fail(error)
             raise
 
     def _require_store(self) -> None:
         if self.failure is not None:
             raise self.failure
 
-    def _fail(self, error: StoreError) -> None:
+    def fail(self, error: StoreError) -> None:
+        """Nothing in memory can be trusted any more. On the engine's thread."""
         if self.failure is None:
             self.failure = error
             _log.critical("event=store_failed detail=%r", str(error))
@@ -225,3 +297,15 @@ class Engine:
 
     def _unknown(self, job: JobName) -> UnknownJobError:
         return UnknownJobError(f"job {job} is unknown to this coordinator (store {self.store_id})")
+
+
+def _note(event: Event, answer: Answer) -> Note:
+    """For the history: a call that was refused before the protocol saw it."""
+    return Note(
+        what=type(event).__name__,
+        verdict=answer.verdict,
+        generation=getattr(event, "generation", NO_GENERATION),
+        checkpoint=getattr(event, "checkpoint", NO_CHECKPOINT),
+        participant=getattr(event, "participant", ""),
+        detail=answer.detail,
+    )

@@ -1,7 +1,7 @@
 """RPC methods from plain functions. Requests arrive as bytes, so that we refuse malformed ones ourselves."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -17,7 +17,7 @@ __all__ = ["STORE_FAILED", "Function", "parse", "service_handler"]
 
 STORE_FAILED = "the coordinator's store failed; it ends, and its next start reads what is on disk"
 
-Function = Callable[[Any], Message]
+Function = Callable[[Any], Awaitable[Message]]
 """A request in, a response out; raises MalformedError, UnknownJobError, StoreError."""
 
 Stream = Callable[[Any, "grpc.aio.ServicerContext[bytes, bytes]"], Any]
@@ -49,7 +49,7 @@ def parse(method: MethodDescriptor, data: bytes) -> Message:
 def _unary(method: MethodDescriptor, function: Function) -> Any:
     async def call(data: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
         try:
-            return function(parse(method, data)).SerializeToString()
+            return (await function(parse(method, data))).SerializeToString()
         except (MalformedError, UnknownJobError, StoreError) as error:
             await _refuse(context, error)
             raise

@@ -1,6 +1,10 @@
 """The operators' service: listings and requests of people."""
 
+from collections.abc import Callable
+from typing import Any
+
 import grpc
+from google.protobuf.message import Message
 
 from coordinator.protocol.answers import Answer, Verdict
 from coordinator.protocol.events import Event, RequestRestore
@@ -14,6 +18,7 @@ from coordinator.service.summaries import (
     history_entry,
     job_summary,
 )
+from coordinator.service.turns import Turns
 from coordinator.service.watchers import Watchers
 from coordinator.store.errors import NoSuchCheckpointError
 from coordinator.store.records import JobRecord
@@ -28,18 +33,18 @@ from coordinator.wire.values import participant_to_wire, settings_to_wire
 __all__ = ["operator_service"]
 
 
-def operator_service(engine: Engine, watchers: Watchers) -> grpc.GenericRpcHandler:
+def operator_service(engine: Engine, watchers: Watchers, turns: Turns) -> grpc.GenericRpcHandler:
     """Everything that a person's tool can call."""
     listings = _Listings(engine, watchers)
-    wishes = _Wishes(engine)
+    wishes = _Wishes(engine, turns)
     functions: dict[str, Function] = {
-        "list_jobs": listings.list_jobs,
-        "describe_job": listings.describe_job,
-        "list_checkpoints": listings.list_checkpoints,
-        "describe_checkpoint": listings.describe_checkpoint,
-        "list_generations": listings.list_generations,
-        "list_history": listings.list_history,
-        "describe_request": listings.describe_request,
+        "list_jobs": _reading(turns, listings.list_jobs),
+        "describe_job": _reading(turns, listings.describe_job),
+        "list_checkpoints": _reading(turns, listings.list_checkpoints),
+        "describe_checkpoint": _reading(turns, listings.describe_checkpoint),
+        "list_generations": _reading(turns, listings.list_generations),
+        "list_history": _reading(turns, listings.list_history),
+        "describe_request": _reading(turns, listings.describe_request),
         "trigger_checkpoint": wishes.trigger_checkpoint,
         "stop_job": wishes.stop_job,
         "cancel_job": wishes.cancel_job,
@@ -47,6 +52,13 @@ def operator_service(engine: Engine, watchers: Watchers) -> grpc.GenericRpcHandl
         "delete_savepoint": wishes.delete_savepoint,
     }
     return service_handler(pb.DESCRIPTOR.services_by_name["OperatorService"], functions, {})
+
+
+def _reading(turns: Turns, listing: Callable[[Any], Message]) -> Function:
+    async def call(request: Any) -> Message:
+        return await turns.between(lambda: listing(request))
+
+    return call
 
 
 class _Listings:
@@ -112,52 +124,56 @@ class _Listings:
 class _Wishes:
     """Each an event for the core."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, turns: Turns) -> None:
         self._engine = engine
+        self._turns = turns
 
-    def trigger_checkpoint(self, request: pb.TriggerCheckpointRequest) -> pb.TriggerCheckpointResponse:
+    async def trigger_checkpoint(self, request: pb.TriggerCheckpointRequest) -> pb.TriggerCheckpointResponse:
         event = requests.request_checkpoint(request, self._engine.clock())
-        answer = self._engine.handle(as_job(request.job), event)
+        answer = await self._turns.handle(as_job(request.job), event)
         known = request_to_wire(answer.request) if answer.request is not None else None
         return pb.TriggerCheckpointResponse(answer=answer_to_wire(answer), request=known)
 
-    def stop_job(self, request: pb.StopJobRequest) -> pb.StopJobResponse:
-        return pb.StopJobResponse(answer=self._handle(request.job, requests.stop_job(request, self._engine.clock())))
+    async def stop_job(self, request: pb.StopJobRequest) -> pb.StopJobResponse:
+        answer = await self._handle(request.job, requests.stop_job(request, self._engine.clock()))
+        return pb.StopJobResponse(answer=answer)
 
-    def cancel_job(self, request: pb.CancelJobRequest) -> pb.CancelJobResponse:
-        answer = self._handle(request.job, requests.cancel_job(request, self._engine.clock()))
+    async def cancel_job(self, request: pb.CancelJobRequest) -> pb.CancelJobResponse:
+        answer = await self._handle(request.job, requests.cancel_job(request, self._engine.clock()))
         return pb.CancelJobResponse(answer=answer)
 
-    def restore_job(self, request: pb.RestoreJobRequest) -> pb.RestoreJobResponse:
+    async def restore_job(self, request: pb.RestoreJobRequest) -> pb.RestoreJobResponse:
         job, checkpoint = as_job(request.job), as_checkpoint(request.checkpoint)
         reason = as_text(request.reason, "reason")
         if not reason.strip():
             raise MalformedError("reason: say who asks and why; it is kept")
         self._engine.state(job)
-        source = self._completed(job, checkpoint)
+        source = await self._completed(job, checkpoint)
         if isinstance(source, str):
             return pb.RestoreJobResponse(answer=_refused(source))
         event = RequestRestore(now=self._engine.clock(), source=source, reason=reason)
-        return pb.RestoreJobResponse(answer=self._handle(job, event))
+        return pb.RestoreJobResponse(answer=await self._handle(job, event))
 
-    def delete_savepoint(self, request: pb.DeleteSavepointRequest) -> pb.DeleteSavepointResponse:
+    async def delete_savepoint(self, request: pb.DeleteSavepointRequest) -> pb.DeleteSavepointResponse:
         job, event = as_job(request.job), requests.delete_savepoint(request, self._engine.clock())
         self._engine.state(job)
-        details = self._engine.read(lambda store: store.checkpoint(job, event.checkpoint))
+        details = await self._turns.between(
+            lambda: self._engine.read(lambda store: store.checkpoint(job, event.checkpoint))
+        )
         if details is None or details.record.kind is not CheckpointKind.SAVEPOINT:
             what = "is not stored" if details is None else "is no savepoint"
             return pb.DeleteSavepointResponse(answer=_refused(f"checkpoint {event.checkpoint} of job {job} {what}"))
-        return pb.DeleteSavepointResponse(answer=self._handle(job, event))
+        return pb.DeleteSavepointResponse(answer=await self._handle(job, event))
 
-    def _completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint | str:
+    async def _completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint | str:
         """The checkpoint, or why there is none to go back to."""
         try:
-            return self._engine.read(lambda store: store.completed(job, checkpoint))
+            return await self._turns.between(lambda: self._engine.read(lambda store: store.completed(job, checkpoint)))
         except NoSuchCheckpointError as error:
             return str(error)
 
-    def _handle(self, job: str, event: Event) -> participants_pb2.Answer:
-        return answer_to_wire(self._engine.handle(as_job(job), event))
+    async def _handle(self, job: str, event: Event) -> participants_pb2.Answer:
+        return answer_to_wire(await self._turns.handle(as_job(job), event))
 
 
 def _refused(detail: str) -> participants_pb2.Answer:

@@ -2,10 +2,10 @@
 
 import grpc
 
-from coordinator.protocol.answers import Answer
 from coordinator.protocol.events import Event
 from coordinator.service.engine import Engine
 from coordinator.service.methods import Function, service_handler
+from coordinator.service.turns import Handle, at_once
 from coordinator.service.watchers import Watchers
 from coordinator.v1 import participants_pb2 as pb
 from coordinator.wire import requests
@@ -15,39 +15,43 @@ from coordinator.wire.malformed import as_job
 __all__ = ["participant_service"]
 
 
-def participant_service(engine: Engine, watchers: Watchers) -> grpc.GenericRpcHandler:
-    """Everything that a driver can call."""
+def participant_service(engine: Engine, watchers: Watchers, handle: Handle | None = None) -> grpc.GenericRpcHandler:
+    """Everything that a driver can call.
 
-    def handle(job: str, event: Event, size: int = 0) -> pb.Answer:
-        return answer_to_wire(engine.handle(as_job(job), event, size=size))
+    :param handle: gives the engine an event; without it the engine keeps each by itself, and nothing is ever awaited.
+    """
+    handle = handle if handle is not None else at_once(engine)
 
-    def open_job(request: pb.OpenJobRequest) -> pb.OpenJobResponse:
-        answer: Answer = engine.handle(as_job(request.job), requests.open_job(request, engine.clock()))
+    async def said(job: str, event: Event, size: int = 0) -> pb.Answer:
+        return answer_to_wire(await handle(as_job(job), event, size))
+
+    async def open_job(request: pb.OpenJobRequest) -> pb.OpenJobResponse:
+        answer = await handle(as_job(request.job), requests.open_job(request, engine.clock()), 0)
         grant = grant_to_wire(answer.grant) if answer.grant is not None else None
         return pb.OpenJobResponse(answer=answer_to_wire(answer), grant=grant)
 
-    def acknowledge(request: pb.AcknowledgeRequest) -> pb.AcknowledgeResponse:
+    async def acknowledge(request: pb.AcknowledgeRequest) -> pb.AcknowledgeResponse:
         event = requests.acknowledge(request, engine.clock())
-        return pb.AcknowledgeResponse(answer=handle(request.job, event, request.ByteSize()))
+        return pb.AcknowledgeResponse(answer=await said(request.job, event, request.ByteSize()))
 
-    def decline(request: pb.DeclineRequest) -> pb.DeclineResponse:
-        return pb.DeclineResponse(answer=handle(request.job, requests.decline(request, engine.clock())))
+    async def decline(request: pb.DeclineRequest) -> pb.DeclineResponse:
+        return pb.DeclineResponse(answer=await said(request.job, requests.decline(request, engine.clock())))
 
-    def settle(request: pb.SettleRequest) -> pb.SettleResponse:
-        return pb.SettleResponse(answer=handle(request.job, requests.settle(request, engine.clock())))
+    async def settle(request: pb.SettleRequest) -> pb.SettleResponse:
+        return pb.SettleResponse(answer=await said(request.job, requests.settle(request, engine.clock())))
 
-    def amend(request: pb.AmendRequest) -> pb.AmendResponse:
+    async def amend(request: pb.AmendRequest) -> pb.AmendResponse:
         event = requests.amend(request, engine.clock())
-        return pb.AmendResponse(answer=handle(request.job, event, request.ByteSize()))
+        return pb.AmendResponse(answer=await said(request.job, event, request.ByteSize()))
 
-    def renew(request: pb.RenewRequest) -> pb.RenewResponse:
-        return pb.RenewResponse(answer=handle(request.job, requests.renew(request, engine.clock())))
+    async def renew(request: pb.RenewRequest) -> pb.RenewResponse:
+        return pb.RenewResponse(answer=await said(request.job, requests.renew(request, engine.clock())))
 
-    def close_job(request: pb.CloseJobRequest) -> pb.CloseJobResponse:
-        return pb.CloseJobResponse(answer=handle(request.job, requests.close_job(request, engine.clock())))
+    async def close_job(request: pb.CloseJobRequest) -> pb.CloseJobResponse:
+        return pb.CloseJobResponse(answer=await said(request.job, requests.close_job(request, engine.clock())))
 
     async def watch(request: pb.WatchRequest, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
-        await watchers.watch(engine, request, context)
+        await watchers.watch(engine, handle, request, context)
 
     functions: dict[str, Function] = {
         "open_job": open_job,

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from coordinator.service.documents import Checkers
 from coordinator.service.engine import Engine
 from coordinator.service.operators import operator_service
 from coordinator.service.participants import participant_service
+from coordinator.service.turns import Turns
 from coordinator.service.watchers import Watchers
 from coordinator.store.store import Store
 from coordinator.v1 import operators_pb2, participants_pb2
@@ -31,7 +31,6 @@ _SERVICES = tuple(
     for file in (participants_pb2, operators_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
 )
-_SOONEST_TICK_S = 0.001
 _GRACE_S = 1.0
 
 
@@ -63,7 +62,6 @@ class CoordinatorServer:
         """Raises StoreError when the store cannot be read, ConfigurationError for a broken plug-in."""
         self._options = options or ServerOptions()
         self._watchers = Watchers()
-        self._due = asyncio.Event()
         self._failed = asyncio.Event()
         self.engine = Engine(
             store,
@@ -73,10 +71,9 @@ class CoordinatorServer:
             changed=self._changed,
             failed=self._failed.set,
         )
+        self._turns = Turns(self.engine)
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
-        self._ticker: asyncio.Task[None] | None = None
-        self._waits_until = math.inf
 
     async def start(self, *targets: str) -> list[int]:
         """Listen on gRPC targets such as ``127.0.0.1:7878`` or ``unix:/path``; returns their ports (1 for a socket).
@@ -93,7 +90,7 @@ class CoordinatorServer:
                     "Choose another with --listen, or stop what uses it."
                 ) from None
         await self._server.start()
-        self._ticker = asyncio.create_task(self._tick())
+        self._turns.start()
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         return ports
@@ -104,13 +101,10 @@ class CoordinatorServer:
 
     async def stop(self, grace: float = _GRACE_S) -> None:
         """Take no more calls, let those in hand finish, end the streams. Decisions are made whole or not at all."""
-        if self._ticker is not None:
-            self._ticker.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._ticker
         await self._health.enter_graceful_shutdown()
         self._watchers.stop()
         await self._server.stop(grace)
+        await self._turns.stop()
         with contextlib.suppress(StoreError):  # the history can do without
             while self.engine.tidy():
                 pass
@@ -127,7 +121,10 @@ class CoordinatorServer:
             maximum_concurrent_rpcs=self._options.max_concurrent_rpcs,
         )
         server.add_generic_rpc_handlers(
-            (participant_service(self.engine, self._watchers), operator_service(self.engine, self._watchers))
+            (
+                participant_service(self.engine, self._watchers, self._turns.handle),
+                operator_service(self.engine, self._watchers, self._turns),
+            )
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._options.reflection:
@@ -137,24 +134,4 @@ class CoordinatorServer:
 
     def _changed(self, job: JobName) -> None:
         self._watchers.wake(job)
-        if self._deadline() < self._waits_until:
-            self._due.set()
-
-    def _deadline(self) -> float:
-        deadline = self.engine.next_deadline()
-        return math.inf if deadline is None else deadline
-
-    async def _tick(self) -> None:
-        """Let time act when it is due, and not more often."""
-        while self.engine.failure is None:
-            with contextlib.suppress(StoreError):  # kept in engine.failure, which ends the process
-                # one job at a time, so that calls are answered in between
-                while any((self.engine.tick(1), self.engine.tidy(self.engine.clock()))):
-                    await asyncio.sleep(0)
-            self._due.clear()
-            self._waits_until = self._deadline()
-            wait = max(self._waits_until - self.engine.clock(), _SOONEST_TICK_S)
-            # not wait_for: before Python 3.12 it swallows a cancellation that meets the event, and stopping would hang
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait if math.isfinite(wait) else None):
-                    await self._due.wait()
+        self._turns.hurry()

@@ -10,6 +10,7 @@ from coordinator.protocol.events import StreamLost
 from coordinator.protocol.values import Generation, JobName
 from coordinator.service.engine import Engine
 from coordinator.service.methods import STORE_FAILED
+from coordinator.service.turns import Handle
 from coordinator.v1 import participants_pb2 as pb
 from coordinator.wire import requests
 from coordinator.wire.answers import answer_to_wire, instruction_to_wire
@@ -57,27 +58,34 @@ class Watchers:
         return job in self._watchers
 
     async def watch(
-        self, engine: Engine, request: pb.WatchRequest, context: "grpc.aio.ServicerContext[bytes, bytes]"
+        self,
+        engine: Engine,
+        handle: Handle,
+        request: pb.WatchRequest,
+        context: "grpc.aio.ServicerContext[bytes, bytes]",
     ) -> None:
         """Serve one stream until it breaks, is replaced or fenced, or the coordinator stops."""
         job, event = as_job(request.job), requests.watch(request, engine.clock())
-        if engine.handle(job, event).verdict is Verdict.FENCED:
-            await context.write(_END)
-            return
+        answered = handle(job, event, 0)
         watcher = _Watcher(generation=event.generation)
-        before = self._watchers.get(job)
-        self._watchers[job] = watcher
-        if before is not None:
-            before.replaced = True
-            before.changed.set()
+        # From the event on this is the job's stream: an older one that breaks while we wait is no loss of it.
+        if engine.wanted(job, event.generation) is not None:
+            before = self._watchers.get(job)
+            self._watchers[job] = watcher
+            if before is not None:
+                before.replaced = True
+                before.changed.set()
         try:
+            if (await answered).verdict is Verdict.FENCED:
+                await context.write(_END)
+                return
             await context.send_initial_metadata(())
             await self._show(engine, job, watcher, context)
         finally:
             if self._watchers.get(job) is watcher:
                 del self._watchers[job]
                 if not self._stopping and engine.failure is None:
-                    engine.handle(job, StreamLost(now=engine.clock(), generation=watcher.generation))
+                    handle(job, StreamLost(now=engine.clock(), generation=watcher.generation), 0)
 
     async def _show(
         self,

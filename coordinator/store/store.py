@@ -99,10 +99,17 @@ class Store:
 
         When this returns it is on disk.
         """
-        with self._using(
-            f"writing {', '.join(type(fact).__name__ for fact in facts)} of job {durable.job}"
-        ) as connection:
-            FactWriter(connection, durable, _milliseconds(at)).write(facts)
+        self.apply_all([(durable, facts)], at=at)
+
+    def apply_all(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
+        """Make several steps durable in one transaction, in their order: all of them or none.
+
+        The disk is waited for once, and that is nearly all that a small step costs. When this returns they are on disk.
+        """
+        jobs = ", ".join(sorted({str(durable.job) for durable, _ in steps}))
+        with self._using(f"writing {sum(len(facts) for _, facts in steps)} facts of {jobs}") as connection:
+            for durable, facts in steps:
+                FactWriter(connection, durable, _milliseconds(at)).write(facts)
 
     def note(self, job: JobName, notes: Sequence[tuple[Note, int]], *, at: datetime) -> None:
         """Keep calls that were not accepted, each with how often, in the history."""
@@ -114,13 +121,19 @@ class Store:
 
         The one write that may fail: it is taken back as a whole, logged, and done again next time. False then.
         """
+        return self.prune_all([(job, keep)])
+
+    def prune_all(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
+        """As :meth:`prune`, for several jobs in one transaction."""
         if self._failure is not None:
             raise self._failure
         try:
             with self._connection.begin():
-                prune(self._connection, job, keep)
+                for job, keep in jobs:
+                    prune(self._connection, job, keep)
         except SQLAlchemyError as error:
-            _log.warning("job=%s event=retention_failed detail=%r", job, str(getattr(error, "orig", None) or error))
+            names = ",".join(job for job, _ in jobs)
+            _log.warning("job=%s event=retention_failed detail=%r", names, str(getattr(error, "orig", None) or error))
             return False
         return True
 

@@ -1,0 +1,178 @@
+"""Events of all jobs in turns: while the disk takes one write, what comes in is worked out and becomes the next.
+
+A disk is waited for about as long for one step as for a hundred, so a coordinator that waited for each would carry a
+few dozen jobs. Nothing is answered, sent or shown before everything that it rests on is on disk.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from coordinator.errors import StoreError
+from coordinator.protocol.answers import Answer
+from coordinator.protocol.events import Event
+from coordinator.protocol.values import JobName
+from coordinator.service.engine import Engine, Turn
+
+__all__ = ["Handle", "Turns", "at_once"]
+
+T = TypeVar("T")
+
+Handle: TypeAlias = Callable[[JobName, Event, int], Awaitable[Answer]]
+"""Give the engine an event of so many bytes. It counts from the call on, awaited or not. Raises UnknownJobError,
+StoreError."""
+
+_SOONEST_S = 0.001
+_DUE_IN_A_TURN = 32
+"""Jobs on which time acts in one turn, so that a thousand that are due at once do not hold up the calls."""
+_CHORES_IN_A_TURN = 16
+
+
+@dataclass(frozen=True)
+class _Given:
+    """An answer that waits for nothing."""
+
+    answer: Answer
+
+    def __await__(self) -> Generator[None, None, Answer]:
+        yield from ()
+        return self.answer
+
+
+def at_once(engine: Engine) -> Handle:
+    """Each event by itself, kept before this returns."""
+    return lambda job, event, size: _Given(engine.handle(job, event, size=size))
+
+
+class Turns:
+    """Everything that happens to an engine, on one event loop. One thread of its own waits for the disk."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._next = Turn()
+        self._waiting: list[tuple[asyncio.Future[Answer], Answer]] = []
+        self._store_free = asyncio.Lock()
+        self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="onceward-disk")
+        self._wake = asyncio.Event()
+        self._sleeps_until = -math.inf
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Take turns until :meth:`stop`, or until the store fails."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Finish what was begun. Call it when no calls come in any more."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+        self._disk.shutdown()
+
+    def handle(self, job: JobName, event: Event, size: int = 0) -> Awaitable[Answer]:
+        """See ``Handle``."""
+        rested, turn = self._engine.at_rest(job), Turn()
+        answer = self._engine.work_out(turn, job, event, size=size)
+        if rested and not turn.steps:
+            self._engine.publish(turn)
+            return _Given(answer)
+        self._next.add(turn)
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((future, answer))
+        self._wake.set()
+        return future
+
+    async def between(self, query: Callable[[], T]) -> T:
+        """Run ``query`` while nothing is written: then what is published is what the store has."""
+        async with self._store_free:
+            return query()
+
+    def hurry(self) -> None:
+        """Deadlines may have changed."""
+        if self._engine.failure is not None or self._deadline() < self._sleeps_until:
+            self._wake.set()
+
+    async def _run(self) -> None:
+        try:
+            await self._take_turns()
+        except StoreError as error:
+            self._engine.fail(error)
+        except Exception as error:  # noqa: BLE001 - time would stand still for all jobs, and nobody would notice
+            self._engine.fail(_unexpected(error))
+        failure = self._engine.failure
+        if failure is not None:
+            self._refuse(self._waiting, failure)
+
+    async def _take_turns(self) -> None:
+        engine = self._engine
+        while engine.failure is None:
+            self._wake.clear()
+            engine.due(self._next, _DUE_IN_A_TURN)
+            if self._next.states or self._waiting:
+                await self._take_turn()
+            elif chores := engine.chores(engine.clock(), _CHORES_IN_A_TURN):
+                await self._on_disk(lambda chores=chores: engine.do(chores))  # type: ignore[misc]
+            elif self._stopping:
+                return
+            else:
+                await self._sleep()
+
+    async def _take_turn(self) -> None:
+        turn, waiting = self._next, self._waiting
+        self._next, self._waiting = Turn(), []
+        if turn.steps:
+            await self._on_disk(lambda: self._engine.keep(turn), then=lambda: self._engine.publish(turn))
+        else:
+            self._engine.publish(turn)
+        if self._engine.failure is not None:
+            self._refuse(waiting, self._engine.failure)
+            return
+        for future, answer in waiting:
+            if not future.done():  # else the caller has gone
+                future.set_result(answer)
+
+    def _refuse(self, waiting: "list[tuple[asyncio.Future[Answer], Answer]]", failure: StoreError) -> None:
+        for future, _ in waiting:
+            if not future.done():
+                future.set_exception(failure)
+                future.exception()  # perhaps nobody waits for it
+        waiting.clear()
+
+    async def _on_disk(self, write: Callable[[], None], then: Callable[[], None] = lambda: None) -> None:
+        """A failure is kept in ``engine.failure``, which ends the process."""
+        async with self._store_free:
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._disk, write)
+            except StoreError as error:
+                self._engine.fail(error)
+            except Exception as error:  # noqa: BLE001 - what was worked out since is built on it
+                self._engine.fail(_unexpected(error))
+            else:
+                then()
+
+    async def _sleep(self) -> None:
+        self._sleeps_until = self._deadline()
+        wait = max(self._sleeps_until - self._engine.clock(), _SOONEST_S)
+        try:
+            # not wait_for: before Python 3.12 it swallows a cancellation that meets the event, and stopping would hang
+            async with asyncio.timeout(wait if math.isfinite(wait) else None):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._sleeps_until = -math.inf
+
+    def _deadline(self) -> float:
+        deadline = self._engine.next_deadline()
+        return math.inf if deadline is None else deadline
+
+
+def _unexpected(error: Exception) -> StoreError:
+    return StoreError(
+        f"What had to be stored could not be: {error!r}. Nothing is built on it: the coordinator ends, and its next "
+        "start reads what is on disk."
+    )
