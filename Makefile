@@ -1,13 +1,13 @@
 # Two commands: `make demo` and `make test`. Each target does its own set-up; the second time that takes half a second.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check explore bench protos setup clean
+.PHONY: help demo test check simulate explore bench protos setup clean
 
 # Answers to questions that the environment must not change.
 PY := .venv/bin/python
 unexport ONCEWARD_VENV
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup ## real records go through Spark exactly once while processes are killed (4 minutes)
 	@.venv/bin/onceward demo
@@ -22,6 +22,10 @@ check: ## format, lint, types, stubs, unit and scenario tests (under a minute)
 explore: ## every interleaving of small worlds, with crashes and lost messages (under 3 minutes)
 	@sh scripts/setup.sh --no-broker
 	@$(PY) -m tests.explorer
+
+simulate: ## 10,000 worlds on virtual time (2 minutes); SEEDS= START= for others, SEED= replays one line by line
+	@sh scripts/setup.sh --no-broker
+	@$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000) --start $(or $(START),1))
 
 bench: setup ## speed of the copy job, as JSON
 	@$(PY) -m benchmarks

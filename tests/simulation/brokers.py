@@ -1,19 +1,21 @@
 """The modelled brokers in their world: the way to them, the sink that talks to them, a reader behind them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from connections import KafkaCluster
 from coordinator.pipeline.interfaces import Finding, JobContext
-from coordinator.protocol.values import Generation
+from coordinator.pipeline.tasks import Vote
+from coordinator.protocol.values import CheckpointId, Committable, Generation, JsonObject
 from sinks import KafkaSink
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.control import CoordinatorKind, NoAnswer
 from sinks.kafka.receipts import RECEIPT_TOPIC
-from tests.simulation.checker import Checker
+from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock
 from tests.simulation.kafka.cluster import Cluster
@@ -38,12 +40,13 @@ Transaction = tuple[str, int, int]
 class SimulatedSink(KafkaSink):
     """The real sink on modelled brokers."""
 
-    def __init__(self, control: SimControl, clock: Scheduler, timeout: timedelta) -> None:
+    def __init__(self, brokers: "Brokers", control: SimControl, *, timeout: timedelta, skew: timedelta) -> None:
         super().__init__(_DESCRIBED, topic=OUTPUT, transaction_timeout=timeout)
         self.generation = 0
+        self._brokers = brokers
         self._given_control = control
         self._timeout = timeout
-        self._clock = virtual_clock(lambda: wall_clock(clock))
+        self._clock = virtual_clock(lambda: wall_clock(brokers.clock) + skew)
 
     def open(self, context: JobContext) -> None:
         self._context = context
@@ -56,6 +59,20 @@ class SimulatedSink(KafkaSink):
     def begin_generation(self, generation: Generation) -> None:
         super().begin_generation(generation)
         self.generation = generation
+
+    def pre_commit(
+        self,
+        checkpoint: CheckpointId,
+        votes: Sequence[Vote],
+        inputs: Sequence[Sequence[JsonObject]],
+        *,
+        unsettled: Collection[Committable],
+    ) -> tuple[Committable, ...]:
+        """The real one, and a look at whether it keeps its word."""
+        check = self._brokers.pre_commit_check([str(vote.body["id"]) for vote in votes if vote.body])
+        committables = super().pre_commit(checkpoint, votes, inputs, unsettled=unsettled)
+        check()
+        return committables
 
 
 class Brokers:
@@ -83,23 +100,28 @@ class Brokers:
         self.cluster.on_append(self._appended)
         self._timeout = timedelta(seconds=weather.transaction_timeout)
         self._implicit = weather.implicit
+        self._skew = weather.skew
+        self._always_current = not weather.moves
         self._outputs = weather.outputs
         self._read = [0] * weather.outputs
         self._ended: dict[Transaction, bool] = {}
         """What the brokers have confirmed -> whether as committed."""
         self._begun: dict[Transaction, float] = {}
         """When the first record of a transaction was there."""
+        self._overrun: dict[Transaction, str] = {}
+        """What was aborted by none of our own requests -> by what."""
         self._alarm = float("inf")
         self.requests = 0
         checker.really_committed = self.committed  # type: ignore[method-assign]
         checker.really_ended = self.ended  # type: ignore[method-assign]
-        checker.timed_out = self.timed_out  # type: ignore[method-assign]
+        checker.why_lost = self.why_lost  # type: ignore[method-assign]
 
     # -- what processes get
 
     def sink(self, process: Process) -> SimulatedSink:
         control = SimControl(self.cluster, Wire(self, process), described=_DESCRIBED)
-        return SimulatedSink(control, self.clock, self._timeout)
+        skew = timedelta(seconds=self._skew * self.clock.random.uniform(-1, 1))
+        return SimulatedSink(self, control, timeout=self._timeout, skew=skew)
 
     def producer(self, config: Mapping[str, Any], *, logger: object = None) -> SimProducer:
         """Of the process that runs now."""
@@ -124,10 +146,15 @@ class Brokers:
             or (entry.producer_id, entry.epoch) != (handle.transaction.producer_id, handle.transaction.epoch)
         )
 
-    def timed_out(self, handle: KafkaCommittable) -> bool:
+    def why_lost(self, handle: KafkaCommittable) -> str | None:
+        """What aborted it that nobody of ours could help; None when there was no such thing."""
         transaction = handle.transaction
-        begun = self._begun[transaction.id, transaction.producer_id, transaction.epoch]
-        return self.clock.now >= begun + self._timeout.total_seconds()
+        key = (transaction.id, transaction.producer_id, transaction.epoch)
+        if key in self._overrun:
+            return self._overrun[key]
+        if self.clock.now >= self._begun[key] + self._timeout.total_seconds():
+            return "timeout"
+        return None
 
     def open_transactions(self) -> dict[str, str]:
         """What holds readers back: by transactional id or partition."""
@@ -143,6 +170,28 @@ class Brokers:
             for entry in self.cluster.entries()
             if entry.state is State.ONGOING or entry.state in PREPARED
         }
+
+    def pre_commit_check(self, voted: Collection[str]) -> Callable[[], None]:
+        """What must be true when a pre-commit that begins now has succeeded: every vote's transaction is still open,
+        and no other one is that was open before, besides those of completed checkpoints.
+
+        Where a coordinator may be out of date nobody can promise that.
+        """
+        begun = self.clock.now
+        gone = [
+            name for name in voted if (entry := self.cluster.entry(name)) is None or entry.state is not State.ONGOING
+        ]
+
+        def check() -> None:
+            if not self._always_current:
+                return
+            for name in gone:
+                self.checker.fail(Invariant.I1, f"{name} is pre-committed, and was not open any more")
+            for entry in self.cluster.entries():
+                if entry.state is State.ONGOING and entry.started < begun and entry.id not in voted:
+                    self.checker.left_open(entry.id)
+
+        return check
 
     def _appended(self, request: Produce, _offset: int, now: float) -> None:
         if request.transactional_id is not None:
@@ -171,9 +220,16 @@ class Brokers:
         elif isinstance(request, InitProducerIdRequest):
             self.checker.fences(str(request.transactional_id))
 
-    def arrived(self, who: Process, call: Call) -> Any:
-        """Let the brokers handle a request now."""
+    def arrived(self, who: Process, call: Call, sent: float) -> Any:
+        """Let the brokers handle a request now that somebody sent at ``sent``."""
         cluster, request = self.cluster, call.request
+        if isinstance(request, InitProducerIdRequest):
+            entry = cluster.entry(str(request.transactional_id))
+            if entry is not None and entry.state is State.ONGOING:
+                key = (entry.id, entry.producer_id, entry.epoch)
+                if sent < self._begun.get(key, 0.0):
+                    # the producer began with it, asked again because no answer came, and wrote
+                    self._overrun[key] = "late request"
         self.requests += 1
         node = None
         if call.node is None:
@@ -221,7 +277,9 @@ class Brokers:
         """A coordinator moves to another broker; the former one may not know it for a while."""
         random = self.clock.random
         kind = random.choice((CoordinatorKind.TRANSACTION, CoordinatorKind.GROUP))
-        node = random.choice(self.cluster.settings.brokers)
+        if not self.cluster.alive:
+            return
+        node = random.choice(self.cluster.alive)
         stale = random.choice((0.0, 0.0, 1.5))
         self.tell("kafka", f"a coordinator of {kind.name.lower()}s moves to broker {node}, stale for {stale} s")
         self.cluster.move_coordinator(
@@ -233,6 +291,48 @@ class Brokers:
             stale_s=stale,
             believers=self.cluster.settings.brokers if random.random() < 0.5 else (),
         )
+
+    def fail(self, seconds: float) -> None:
+        """A broker stops for a while."""
+        running = self.cluster.alive
+        if len(running) > 1:
+            node = self.clock.random.choice(running)
+            self.tell("kafka", f"broker {node} stops")
+            self.cluster.fail(node, self.clock.now, election_s=0.3)
+            self._arm()
+            self.clock.call(self.wires, seconds, lambda: self._restart(node))
+
+    def _restart(self, node: int) -> None:
+        self.tell("kafka", f"broker {node} runs")
+        self.cluster.restart(node, self.clock.now)
+        self._arm()
+
+    def hijack(self) -> None:
+        """A program that is not ours takes an id of ours over."""
+        entries = self.cluster.entries()
+        if not entries:
+            return
+        entry = self.clock.random.choice(entries)
+        self.tell("kafka", f"somebody else takes over {entry.id}")
+        if entry.state is State.ONGOING:
+            self._overrun[entry.id, entry.producer_id, entry.epoch] = "another program"
+        request = InitProducerIdRequest(
+            transactional_id=entry.id, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1, max_version=4
+        )
+        for node in self.cluster.alive:
+            self.cluster.handle(node, request, self.clock.now)
+        self._arm()
+
+    def clean_up(self) -> None:
+        """A tool deletes the consumer group of a receipt."""
+        entries = self.cluster.entries()
+        if not entries:
+            return
+        name = self.clock.random.choice(entries).id
+        self.tell("kafka", f"the consumer group {name} is deleted")
+        for node in self.cluster.alive:
+            self.cluster.handle(node, DeleteGroupsRequest(groups_names=[name]), self.clock.now)
+        self._arm()
 
 
 class Wire:
@@ -257,8 +357,8 @@ class Wire:
         assert task is not None, "a callback may not wait"
         answers: list[Any] = [None] * len(calls)
         waiting = len(calls)
-        last = clock.now
-        deadline = clock.now + _REQUEST_TIMEOUT_S
+        begun = last = clock.now
+        deadline = begun + _REQUEST_TIMEOUT_S
 
         def answered(number: int, answer: Any, delay: float) -> None:
             nonlocal waiting, last
@@ -275,7 +375,7 @@ class Wire:
                 answered(number, NoAnswer(why="connection broken"), 0.01)
 
         def arrive(number: int, call: Call) -> None:
-            answer = brokers.arrived(process, call)
+            answer = brokers.arrived(process, call, begun)
             copies = link.fate()
             if copies:
                 answered(number, answer, copies[0])

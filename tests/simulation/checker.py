@@ -1,24 +1,28 @@
 """The promise, held against everything that becomes durable or visible, at the moment when it does."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinator.protocol.answers import Answer, Verdict
+from coordinator.protocol.durable import Durable
+from coordinator.protocol.events import Event, StreamLost
 from coordinator.protocol.facts import (
     CheckpointAborted,
+    CheckpointAmended,
     CheckpointCompleted,
     CheckpointSettled,
     CheckpointTriggered,
     CheckpointUnchanged,
     Fact,
     GenerationGranted,
-    JobClosed,
     JobHalted,
-    JobStatus,
+    LossRecorded,
+    StatusChanged,
 )
-from coordinator.protocol.state import Durable
-from coordinator.protocol.values import JobName, Outcome, Settlement
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import Outcome, Settlement
 from sinks.kafka.committables import KafkaCommittable
 from tests.simulation.source import InputTopic, positions_of
 
@@ -84,7 +88,7 @@ class Checker:
 
     # -- what becomes durable
 
-    def fact(self, job: JobName, before: Durable, fact: Fact, after: Durable) -> None:
+    def fact(self, before: Durable, fact: Fact, after: Durable) -> None:
         self.status = after.status
         match fact:
             case GenerationGranted():
@@ -92,7 +96,7 @@ class Checker:
                 if fact.generation <= self._generation:
                     self.fail(Invariant.I7, f"generation {fact.generation} granted after {self._generation}")
                 if before.pending is not None:
-                    self.fail(Invariant.I5, f"checkpoint {before.pending[0]} undecided under a new generation")
+                    self.fail(Invariant.I5, f"checkpoint {before.pending.id} undecided under a new generation")
                 self._generation = fact.generation
             case CheckpointTriggered():
                 if fact.checkpoint <= self._last_id:
@@ -100,7 +104,7 @@ class Checker:
                 if fact.base != self.last_completed:
                     self.fail(Invariant.I10, f"checkpoint {fact.checkpoint} on {fact.base}, not {self.last_completed}")
                 if before.pending is not None:
-                    self.fail(Invariant.I5, f"{fact.checkpoint} triggered while {before.pending[0]} is undecided")
+                    self.fail(Invariant.I5, f"{fact.checkpoint} triggered while {before.pending.id} is undecided")
                 self._last_id = fact.checkpoint
             case CheckpointCompleted():
                 self._decide(fact.checkpoint, "completed")
@@ -113,13 +117,14 @@ class Checker:
                 self.unchanged += 1
             case CheckpointSettled():
                 self._settle(fact.checkpoint)
-            case JobHalted():
+            case JobHalted() | LossRecorded():
                 for one in fact.settlements:
                     if one.outcome is not Outcome.COMMITTED:
                         self._halt(one)
-            case JobClosed():
-                if fact.status is JobStatus.FINISHED and (self.last_ends != list(self._topic.totals)):
-                    self.fail(Invariant.I13, f"finished at {self.last_ends} of {self._topic.totals}")
+            case CheckpointAmended():
+                self._amend(fact)
+            case StatusChanged():
+                self._move(before, fact)
             case _:
                 pass
 
@@ -172,13 +177,33 @@ class Checker:
         if generations - {str(before.generation)}:
             self.fail(Invariant.I6, f"checkpoint {number} completed with transactions of generations {generations}")
         self._history.append(_Completed(id=number, ends=ends))
+        self._expect(number, handles)
+
+    def _amend(self, fact: CheckpointAmended) -> None:
+        """Lost slots were written again: the new transactions count, the old ones are gone for ever."""
+        for identifier in [name for name, handle in self._unsettled.items() if handle.slot in fact.slots]:
+            handle = self._unsettled.pop(identifier)
+            if self.really_committed(handle) or not self.really_ended(handle):
+                self.fail(Invariant.I2, f"{identifier} is written again, and was not lost")
+        self._expect(fact.checkpoint, [KafkaCommittable.of(one) for one in fact.committables])
+
+    def _expect(self, checkpoint: int, handles: Iterable[KafkaCommittable]) -> None:
+        """From now on these may be committed, and nothing else may become of them."""
         for handle in handles:
             transaction = handle.transaction
             key = (transaction.id, transaction.producer_id, transaction.epoch)
             if key in self._committed:
-                self.fail(Invariant.I2, f"{transaction.id} serves {self._committed[key]} and {number}")
-            self._committed[key] = number
+                self.fail(Invariant.I2, f"{transaction.id} serves {self._committed[key]} and {checkpoint}")
+            self._committed[key] = checkpoint
             self._unsettled[transaction.id] = handle
+
+    def _move(self, before: Durable, fact: StatusChanged) -> None:
+        if fact.status not in (JobStatus.FINISHED, JobStatus.CANCELLED):
+            return
+        if self._unsettled:
+            self.fail(Invariant.I13, f"{fact.status.value}, and {sorted(self._unsettled)} are not settled")
+        if before.ending is None and self.last_ends != list(self._topic.totals):
+            self.fail(Invariant.I13, f"finished at {self.last_ends} of {self._topic.totals}")
 
     def _settle(self, checkpoint: int) -> None:
         self.settled += 1
@@ -188,21 +213,34 @@ class Checker:
         self._unsettled.clear()
 
     def _halt(self, settlement: Settlement) -> None:
-        """A halt must be true: what is called lost is lost, and by nobody's fault but its timeout's."""
-        self.halts.append(settlement.outcome.value)
+        """A halt must be true: what is called lost is lost, and by none of our own requests."""
         handle = next(handle for handle in self._unsettled.values() if handle.slot == settlement.slot)
-        if settlement.outcome is Outcome.LOST and (self.really_committed(handle) or not self.really_ended(handle)):
+        if settlement.outcome is not Outcome.LOST:
+            self.halts.append(settlement.outcome.value)
+        elif self.really_committed(handle) or not self.really_ended(handle):
             self.fail(Invariant.I13, f"{handle.transaction.id} is called lost: {settlement.evidence}")
-        elif settlement.outcome is Outcome.LOST and not self.timed_out(handle):
-            self.fail(Invariant.I1, f"{handle.transaction.id} is lost before its timeout: {settlement.evidence}")
+        else:
+            why = self.why_lost(handle)
+            self.halts.append(f"lost by {why}")
+            if why is None:
+                self.fail(Invariant.I1, f"{handle.transaction.id} is lost without a reason: {settlement.evidence}")
 
-    def timed_out(self, handle: KafkaCommittable) -> bool:
-        """What the brokers know; set by the world."""
+    def why_lost(self, handle: KafkaCommittable) -> str | None:
+        """What the brokers know of a lost transaction; set by the world."""
         raise NotImplementedError
 
     def really_committed(self, handle: KafkaCommittable) -> bool:
         """What the brokers know; set by the world."""
         raise NotImplementedError
+
+    def answered(self, generation: int, event: Event, answer: Answer) -> None:
+        """The coordinator has answered ``event`` when ``generation`` was the current one."""
+        if isinstance(event, StreamLost):
+            return  # nobody asked, so nobody is refused
+        of = getattr(event, "generation", generation)
+        if of != generation and answer.verdict is not Verdict.FENCED:
+            what = f"{type(event).__name__} of generation {of}, now {generation}"
+            self.fail(Invariant.I7, f"{what}, is answered {answer.verdict.value}")
 
     # -- what reaches the brokers
 
@@ -220,6 +258,11 @@ class Checker:
         handle = self._unsettled.get(identifier)
         if handle is not None and not self.really_ended(handle):
             self.fail(Invariant.I1, f"{identifier} of completed checkpoint {handle.checkpoint} is fenced")
+
+    def left_open(self, identifier: str) -> None:
+        """A transaction that nobody voted for was open before a pre-commit, and is open after it."""
+        if identifier not in self._unsettled:
+            self.fail(Invariant.I9, f"{identifier} stays open after a pre-commit")
 
     def really_ended(self, handle: KafkaCommittable) -> bool:
         """What the brokers know; set by the world."""

@@ -1,5 +1,6 @@
 """The coordinator's process: the real engine, watchers and handlers on a store in memory that outlives it."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -8,17 +9,19 @@ from typing import Any, Protocol, cast
 from greenlet import GreenletExit
 
 from coordinator.errors import StoreError
+from coordinator.protocol.answers import Answer, Note
+from coordinator.protocol.durable import Durable
+from coordinator.protocol.events import Event
+from coordinator.protocol.evolve import evolve
 from coordinator.protocol.facts import Fact
-from coordinator.protocol.state import Durable
 from coordinator.protocol.values import JobName
 from coordinator.service.documents import Checkers
-from coordinator.service.engine import Engine
+from coordinator.service.engine import Engine, UnknownJobError
 from coordinator.service.participants import participant_service
 from coordinator.service.watchers import Watchers
 from coordinator.store.store import Store
 from sources.kafka.positions import KIND as POSITIONS
 from sources.kafka.positions import check_positions
-from tests.simulation.evolve import evolve
 from tests.simulation.rpc import AsyncEvent, Stream, break_streams
 from tests.simulation.scheduler import EPOCH, Process, Scheduler
 
@@ -34,7 +37,7 @@ def wall_clock(clock: Scheduler) -> datetime:
 
 
 class FactListener(Protocol):
-    def __call__(self, job: JobName, before: Durable, fact: Fact, after: Durable) -> None: ...
+    def __call__(self, before: Durable, fact: Fact, after: Durable) -> None: ...
 
 
 class MemoryStore:
@@ -49,15 +52,16 @@ class MemoryStore:
         """How often a write fails."""
         self.failures = 0
 
-    def write(self, job: JobName, facts: Sequence[Fact]) -> None:
+    def write(self, after: Durable, facts: Sequence[Fact]) -> None:
         """Raises StoreError; the facts may be durable nevertheless."""
         dice = self._random.random() if self.failing else 1.0
         if dice >= self.failing / 2:
-            durable = self.jobs.get(job) or Durable(job=job, store_id=self.store_id)
+            durable = self.jobs.get(after.job) or Durable(job=after.job, store_id=self.store_id)
             for fact in facts:
                 before, durable = durable, evolve(durable, fact)
-                self._listener(job, before, fact, durable)
-            self.jobs[job] = durable
+                self._listener(before, fact, durable)
+            assert durable == after, "what is in memory follows from what is on the disk"
+            self.jobs[after.job] = durable
         if dice < self.failing:
             self.failures += 1
             raise StoreError("the disk said no")
@@ -74,10 +78,32 @@ class _Connection:
     def load_jobs(self) -> list[Durable]:
         return [self._store.jobs[job] for job in sorted(self._store.jobs)]
 
-    def apply(self, job: JobName, facts: Sequence[Fact], *, at: datetime) -> None:
+    def apply(self, durable: Durable, facts: Sequence[Fact], *, at: datetime) -> None:
         if not self._process.alive:
             raise GreenletExit
-        self._store.write(job, facts)
+        self._store.write(durable, facts)
+
+    def note(self, job: JobName, notes: Sequence[tuple[Note, int]], *, at: datetime) -> None:
+        """The history is for people: nothing of it comes back."""
+
+    def prune(self, job: JobName, keep: int) -> bool:
+        """Only the newest completed checkpoint is kept anyway."""
+        return True
+
+
+class _HeardEngine(Engine):
+    """The engine, overheard."""
+
+    def __init__(self, answered: Callable[[int, Event, Answer], None], store: Store, **arguments: Any) -> None:
+        super().__init__(store, **arguments)
+        self._heard = answered
+
+    def handle(self, job: JobName, event: Event, *, size: int = 0) -> Answer:
+        state = self._states.get(job)
+        generation = state.durable.generation if state is not None else 0
+        answer = super().handle(job, event, size=size)
+        self._heard(generation, event, answer)
+        return answer
 
 
 class _Call:
@@ -91,7 +117,15 @@ class _Call:
 class CoordinatorHost:
     """Where the coordinator runs: starts it, and notices when it has left."""
 
-    def __init__(self, clock: Scheduler, store: MemoryStore, died: Callable[[Process], None]) -> None:
+    def __init__(
+        self,
+        clock: Scheduler,
+        store: MemoryStore,
+        died: Callable[[Process], None],
+        answered: Callable[[int, Event, Answer], None],
+    ) -> None:
+        """``answered`` hears of every answer: the generation before it, the event, the answer."""
+        self._answered = answered
         self._clock = clock
         self._store = store
         self._died = died
@@ -114,7 +148,8 @@ class CoordinatorHost:
         clock = self._clock
         self._watchers = Watchers()
         self._tick_at = None
-        self.engine = Engine(
+        self.engine = _HeardEngine(
+            self._answered,
             cast(Store, _Connection(self._store, process)),
             clock=lambda: clock.now,
             wall=lambda: wall_clock(clock),
@@ -132,6 +167,12 @@ class CoordinatorHost:
         if handler is None:
             handler = self._methods[path] = self._service.service(_Call(path))
         return handler
+
+    def ask(self, event: Event) -> None:
+        """A person asks the coordinator for something."""
+        with contextlib.suppress(StoreError, UnknownJobError):
+            for job in list(self._store.jobs):
+                self.engine.handle(job, event)
 
     def event(self) -> AsyncEvent:
         """An ``asyncio.Event`` of the process that runs now."""
@@ -165,12 +206,11 @@ class CoordinatorHost:
     def _tick(self, planned: float) -> None:
         if planned != self._tick_at:
             return  # an earlier one took its place
-        due = self.engine.next_deadline()
         self._tick_at = None
         if self.engine.failure is None:
-            if due is not None and due <= self._clock.now:
-                try:
-                    self.engine.tick()
-                except StoreError:
-                    return  # kept in engine.failure, which ends the process
+            try:
+                self.engine.tick()
+                self.engine.tidy(self._clock.now)
+            except StoreError:
+                return  # kept in engine.failure, which ends the process
             self._plan_tick()

@@ -19,15 +19,18 @@ from tests.simulation.threads import VirtualRuntime, scheduler
 __all__ = ["SimulatedPipeline", "Surroundings", "TellingJournal"]
 
 
+Tell = Callable[[str, dict[str, Any]], None]
+
+
 class TellingJournal(Journal):
     """Tells the transcript."""
 
-    def __init__(self, job: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, job: str, tell: Tell) -> None:
         super().__init__(job)
         self._tell = tell
 
     def tell(self, event: str, **facts: Any) -> None:
-        self._tell(" ".join((event, *(f"{key}={value}" for key, value in facts.items()))))
+        self._tell(event, facts)
 
 
 class SilentProgress(Progress):
@@ -45,7 +48,8 @@ class Surroundings:
     patience: float
     """Seconds that an unreachable coordinator is asked again."""
     tasks: Tasks
-    tell: Callable[[str], None]
+    tell: Tell
+    """Gets the journal: event and facts."""
 
 
 class SimulatedPipeline(Pipeline):

@@ -316,7 +316,7 @@ class Stream:
     def _cancelled(self) -> None:
         coroutine, self._coroutine = self._coroutine, None
         if coroutine is not None:
-            with contextlib.suppress(asyncio.CancelledError, StopIteration, StoreError):
+            with contextlib.suppress(asyncio.CancelledError, StopIteration, StoreError, _AbortedError):
                 coroutine.throw(asyncio.CancelledError())
 
     def _serve(self) -> None:

@@ -54,7 +54,21 @@ class Weather:
     """Of the link between drivers and the coordinator."""
     kafka_cuts: int = 0
     moves: int = 0
-    """Of transaction and group coordinators to other brokers."""
+    """Of transaction and group coordinators to other brokers, some of them unnoticed for a while."""
+    broker_failures: int = 0
+    """Of one broker, for a while."""
+    hijacks: int = 0
+    """A program that is not ours takes over one of our transactional ids."""
+    clean_ups: int = 0
+    """A tool deletes the consumer group in which a receipt is."""
+    stops: int = 0
+    """A person stops the job, and starts it again."""
+    cancels: int = 0
+    """A person cancels the job, and starts it again."""
+    wishes: int = 0
+    """A person asks for a checkpoint or a savepoint, sometimes for the job's end with it."""
+    skew: float = 0.0
+    """Seconds by which the drivers' wall clocks differ from the brokers', at most."""
 
 
 def draw(random: Random) -> Weather:
@@ -78,6 +92,7 @@ def draw(random: Random) -> Weather:
         transaction_version=version,
         implicit=version == 2 and random.random() < 0.3,
         transaction_timeout=random.choice((1.0, 3.0, 8.0)) if short else 120.0,
+        receipts_kept_minutes=random.choice((1, 7 * 24 * 60, 7 * 24 * 60)),
         marker_delay=random.choice((0.0, 0.01, 0.5)),
         preemption=random.choice((0.0, 0.05, 0.3)),
         rpc=LinkFaults(
@@ -86,7 +101,7 @@ def draw(random: Random) -> Weather:
             slow=sometimes(0.4, 0.1 * random.random()),
         ),
         kafka=LinkFaults(
-            loss=sometimes(0.3, 0.05 * random.random()),
+            loss=sometimes(0.3, 0.2 * random.random() ** 2),
             duplicate=sometimes(0.3, 0.05 * random.random()),
             slow=sometimes(0.3, 0.05 * random.random()),
         ),
@@ -103,8 +118,15 @@ def draw(random: Random) -> Weather:
         driver_kills=times(0.3, 3),
         driver_pauses=times(0.2, 2),
         coordinator_pauses=times(0.15, 2),
-        takeovers=times(0.15, 2),
+        takeovers=times(0.2, 2),
         cuts=times(0.2, 2),
         kafka_cuts=times(0.2, 2),
-        moves=times(0.2, 3),
+        moves=times(0.25, 4),
+        broker_failures=times(0.15, 2),
+        hijacks=times(0.1, 3),
+        clean_ups=times(0.1, 2),
+        stops=times(0.15, 2),
+        cancels=times(0.1, 1),
+        wishes=times(0.2, 3),
+        skew=sometimes(0.1, 1_200.0),
     )

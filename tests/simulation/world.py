@@ -1,8 +1,10 @@
 """One world: everything put together, the storm that it has to stand, and its end."""
 
 import random as chance
+import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -12,10 +14,12 @@ from greenlet import GreenletExit
 from coordinator.errors import HaltedError, OncewardError
 from coordinator.killpoints import KillPoint
 from coordinator.pipeline.restarts import Restart
-from coordinator.protocol.facts import Fact, JobStatus
+from coordinator.protocol.durable import Durable
+from coordinator.protocol.events import CancelJob, RequestCheckpoint, StopJob
+from coordinator.protocol.facts import Fact
 from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.state import Durable
-from coordinator.protocol.values import JobName
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import CheckpointKind, JobName, RequestId
 from tests.simulation.brokers import Brokers
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import CoordinatorHost, MemoryStore
@@ -50,7 +54,7 @@ class World:
         self.store.failing = weather.store_failures
         self.wires = Process("network", "world")
         self.rpc = Link(random, weather.rpc)
-        self.host = CoordinatorHost(self.clock, self.store, self._coordinator_died)
+        self.host = CoordinatorHost(self.clock, self.store, self._coordinator_died, self.checker.answered)
         self.brokers = Brokers(self.clock, weather, self.checker, self.tell)
         self.drivers: list[Process] = []
         self._processes: list[Process] = []
@@ -83,6 +87,7 @@ class World:
             done = clock.run(EPOCH + weather.storm, lambda: self.checker.violation is not None)
             self._calm()
             until = clock.now + weather.patience + weather.transaction_timeout
+            self._later(0.0, self._look_after)
             done = done or clock.run(until, self._over)
             if self.checker.violation is None and not self._job_over():
                 self.checker.fail(Invariant.I8, f"{weather.patience:g} s after the last fault: {self._standing()}")
@@ -90,9 +95,10 @@ class World:
                 self._look_back()
         except Exception as error:  # noqa: BLE001 - whatever the program raises here is a bug of it or of this model
             if self.checker.violation is None:
-                import traceback
-
-                self.checker.fail(Invariant.CODE, "".join(traceback.format_exception(error)))
+                where = "; ".join(
+                    f"{frame.name} {frame.line}" for frame in traceback.extract_tb(error.__traceback__)[-3:]
+                )
+                self.checker.fail(Invariant.CODE, f"{type(error).__name__}: {error} ({where})")
         finally:
             clock.end(self._processes)
             set_scheduler(None)
@@ -105,9 +111,18 @@ class World:
     # -- the end
 
     def _job_over(self) -> bool:
-        return self.checker.status in (JobStatus.FINISHED, JobStatus.HALTED) and not any(
-            driver.alive for driver in self.drivers
-        )
+        return self._done and not any(driver.alive for driver in self.drivers)
+
+    @property
+    def _done(self) -> bool:
+        """Nobody starts the job again. One that a person stopped or cancelled is started again by a person."""
+        match self.checker.status:
+            case JobStatus.FINISHED:
+                return self.checker.last_ends == list(self.topic.totals)
+            case JobStatus.HALTED:
+                return True
+            case _:
+                return False
 
     def _over(self) -> bool:
         if self.checker.violation is not None:
@@ -132,10 +147,10 @@ class World:
 
     # -- facts
 
-    def _fact(self, job: JobName, before: Durable, fact: Fact, after: Durable) -> None:
+    def _fact(self, before: Durable, fact: Fact, after: Durable) -> None:
         if self.trace is not None:
             self.tell("store", _said(fact))
-        self.checker.fact(job, before, fact, after)
+        self.checker.fact(before, fact, after)
 
     # -- processes
 
@@ -183,8 +198,8 @@ class World:
             pause=lambda: clock.sleep(0.002 * self.random.random()),
             restored=lambda positions: self._restored(sink.generation, positions),
         )
-        pipeline = SimulatedPipeline(
-            Surroundings(channel=channel, patience=10.0, tasks=tasks, tell=lambda text: self.tell(process.name, text)),
+        pipeline = process.local[SimulatedPipeline] = SimulatedPipeline(
+            Surroundings(channel=channel, patience=10.0, tasks=tasks, tell=lambda *said: self._journal(process, *said)),
             job=JOB,
             source=source,
             sink=sink,
@@ -202,6 +217,12 @@ class World:
             self.tell(process.name, f"left: {type(error).__name__}: {error}")
         clock.kill(process)
 
+    def _journal(self, process: Process, event: str, facts: dict[str, Any]) -> None:
+        if self.trace is not None:
+            self.tell(process.name, " ".join((event, *(f"{key}={value}" for key, value in facts.items()))))
+        if event == "recovered":
+            self.counts["resumed"] += facts["resumed"]
+
     def _restored(self, generation: int, positions: list[int]) -> None:
         durable = self.store.jobs.get(JOB)
         current = durable is not None and durable.generation == generation and durable.driver is not None
@@ -216,9 +237,14 @@ class World:
 
     def _supervise(self) -> None:
         """A person or a scheduler of containers: one driver must be there, unless the job is over."""
-        if not self.drivers and self.checker.status not in (JobStatus.FINISHED, JobStatus.HALTED):
+        if not self.drivers and not self._done:
             self.counts["restarts"] += 1
             self._start_driver()
+
+    def _look_after(self) -> None:
+        """After the storm somebody looks now and then, and starts a job that is neither running nor over."""
+        self._supervise()
+        self._later(5.0, self._look_after)
 
     def _worker_died(self, process: Process) -> None:
         self.tell(process.name, "dead")
@@ -242,10 +268,16 @@ class World:
             (weather.driver_kills, self._kill_driver),
             (weather.driver_pauses, self._pause_driver),
             (weather.coordinator_pauses, self._pause_coordinator),
-            (weather.takeovers, lambda: self._start_driver(takeover=True)),
+            (weather.takeovers, self._take_over),
             (weather.cuts, self._cut),
             (weather.kafka_cuts, self._cut_kafka),
             (weather.moves, self._move),
+            (weather.broker_failures, self._fail_broker),
+            (weather.hijacks, self._hijack),
+            (weather.clean_ups, self._clean_up),
+            (weather.stops, self._stop),
+            (weather.cancels, self._cancel),
+            (weather.wishes, self._wish),
         ):
             for _ in range(times):
                 self._later(random.random() * weather.storm, what)
@@ -336,6 +368,61 @@ class World:
     def _move(self) -> None:
         if self._storming:
             self.brokers.move()
+
+    def _fail_broker(self) -> None:
+        if self._storming:
+            self.brokers.fail(self.random.random() * self.random.choice((0.5, 4.0)))
+
+    def _hijack(self) -> None:
+        if self._storming:
+            self.brokers.hijack()
+
+    def _clean_up(self) -> None:
+        if self._storming:
+            self.brokers.clean_up()
+
+    def _take_over(self) -> None:
+        """A person starts a second driver, sometimes because the first one does not answer."""
+        driver = self._a_driver()
+        if driver is not None and self.random.random() < 0.5:
+            self._pause(driver)
+        if self._storming:
+            self._start_driver(takeover=True)
+
+    def _stop(self) -> None:
+        """A person stops the job, at the coordinator or by a signal to the driver."""
+        driver = self._a_driver()
+        process = self.host.process
+        if driver is None or process is None:
+            return
+        self.counts["stops"] += 1
+        if self.random.random() < 0.5:
+            self.tell(driver.name, "gets SIGTERM")
+            driver.local[SimulatedPipeline].stop()
+        else:
+            self.tell(process.name, "is asked to stop the job")
+            self.clock.call(process, 0.0, lambda: self.host.ask(StopJob(now=self.clock.now)))
+
+    def _cancel(self) -> None:
+        """A person cancels the job, and starts it again."""
+        if (process := self.host.process) is not None and self._storming:
+            self.counts["stops"] += 1
+            self.tell(process.name, "is asked to cancel the job")
+            self.clock.call(process, 0.0, lambda: self.host.ask(CancelJob(now=self.clock.now)))
+
+    def _wish(self) -> None:
+        """A person asks for a checkpoint, a savepoint, or an end with a savepoint."""
+        if (process := self.host.process) is None or not self._storming:
+            return
+        kind = self.random.choice((CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT))
+        wish = RequestCheckpoint(
+            now=self.clock.now,
+            request=RequestId(f"{self.random.getrandbits(64):016x}"),
+            kind=kind,
+            stop=kind is CheckpointKind.SAVEPOINT and self.random.random() < 0.5,
+        )
+        self.tell(process.name, f"is asked for a {kind.value}{' and the end' if wish.stop else ''}")
+        self.clock.call(process, 0.0, lambda: self.host.ask(replace(wish, now=self.clock.now)))
 
 
 def _fresh(random: Random) -> tuple[Any, ...]:

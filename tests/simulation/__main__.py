@@ -1,0 +1,100 @@
+"""``python -m tests.simulation --seed N`` replays a world line by line; ``--seeds K --start S`` runs many."""
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from tests.simulation.fleet import run_range
+from tests.simulation.run import Result, digest, transcript
+
+LEGEND = """\
+One line per event: virtual seconds since the beginning, who, what.
+  driver-N            the N-th driver process; its lines are the job's journal
+  driver-N/worker-M   a Python worker process of its executors
+  coordinator-N       the N-th coordinator process, on the same store
+  store               a fact that became durable
+  kafka               a marker that ends a transaction in one output partition, or something that befell the brokers
+  reader              a record that a read_committed reader of the output sees now: <input partition>-<offset>
+  network, world      links that are cut and mended; the end of the faults
+"""
+_SHOWN = 20
+SUMMARY = (
+    ("events", "events"),
+    ("requests", "requests to brokers"),
+    ("kills", "kills"),
+    ("restarts", "restarts"),
+    ("pauses", "processes stopped and continued"),
+    ("cuts", "links cut"),
+    ("lost", "messages lost"),
+    ("duplicated", "messages doubled"),
+    ("slow", "messages delayed"),
+    ("store_failures", "writes of the store failed"),
+    ("generations", "generations"),
+    ("completed", "checkpoints completed"),
+    ("settled", "checkpoints settled"),
+    ("aborted", "checkpoints aborted"),
+    ("resumed", "transactions resumed by a later generation"),
+    ("visible", "records visible"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="replay this one, with a transcript")
+    parser.add_argument("--requests", action="store_true", help="with --seed: also every request to the brokers")
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many")
+    parser.add_argument("--start", type=int, default=1, help="the first one")
+    parser.add_argument("--jobs", type=int, default=None, help="processes; all cores by default")
+    given = parser.parse_args()
+    if given.seed is not None:
+        return _replay(given.seed, requests=given.requests)
+    return _many(given.start, given.seeds, given.jobs)
+
+
+def _replay(seed: int, *, requests: bool) -> int:
+    result, lines = transcript(seed, requests=requests)
+    sys.stdout.write(LEGEND + "\n" + "\n".join(lines) + "\n\n")
+    sys.stdout.write(f"seed {seed}: {_verdict(result)}   transcript {digest(lines)[:16]}\n")
+    return 0 if result.violation is None else 1
+
+
+def _many(start: int, seeds: int, jobs: int | None) -> int:
+    begun = told = time.monotonic()
+    counts: Counter[str] = Counter()
+    endings: Counter[str] = Counter()
+    failed: list[Result] = []
+    done = 0
+    for result in run_range(start, seeds, jobs):
+        done += 1
+        counts.update(result.counts)
+        endings[result.ending] += 1
+        if result.violation is not None:
+            failed.append(result)
+            if len(failed) <= _SHOWN:
+                sys.stdout.write(f"seed {result.seed}: {_verdict(result)}\n")
+        if time.monotonic() - told >= 5.0:
+            told = time.monotonic()
+            sys.stderr.write(f"{done:,} of {seeds:,} seeds, {done / (told - begun):,.0f} per second\n")
+    seconds = time.monotonic() - begun
+    sys.stdout.write(f"{done:,} seeds from {start} in {seconds:.0f} s\n")
+    for key, name in SUMMARY:
+        sys.stdout.write(f"  {counts[key]:>14,} {name}\n")
+    for ending, count in sorted(endings.items()):
+        sys.stdout.write(f"  {count:>14,} jobs ended: {ending or 'not at all'}\n")
+    if failed:
+        numbers = " ".join(str(result.seed) for result in failed[:50])
+        sys.stdout.write(f"FAILED: {len(failed)} seeds: {numbers}\n  replay one: make simulate SEED={failed[0].seed}\n")
+        return 1
+    sys.stdout.write("passed\n")
+    return 0
+
+
+def _verdict(result: Result) -> str:
+    if result.violation is None:
+        return result.ending
+    return f"VIOLATED {result.violation.invariant.value}: {result.violation.text}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,23 @@
+"""Many seeds on all cores."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+
+from tests.simulation.run import Result, run_seed
+
+__all__ = ["run_range"]
+
+_CHUNK = 25
+
+
+def run_range(start: int, seeds: int, jobs: int | None = None) -> Iterator[Result]:
+    """The results of ``seeds`` seeds from ``start`` on, as they come, on ``jobs`` processes (one per core)."""
+    numbers = range(start, start + seeds)
+    processes = min(jobs or os.cpu_count() or 1, max(1, seeds // _CHUNK))
+    if processes == 1:
+        yield from map(run_seed, numbers)
+        return
+    # not fork: the parent may have threads (pytest, gRPC), and a fork with threads can hang
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap(run_seed, numbers, chunksize=_CHUNK)

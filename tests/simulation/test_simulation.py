@@ -1,0 +1,109 @@
+"""Ten thousand worlds keep the promise, a seed is its world, and a broken product is found out."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from coordinator.pipeline.generation import GenerationRun
+from coordinator.protocol import checkpoints
+from sinks.kafka.committer import KafkaCommitter
+from sinks.kafka.producers import ProducerPool
+from tests.simulation.checker import Invariant
+from tests.simulation.fleet import run_range
+from tests.simulation.mutating import changed, first_violation
+from tests.simulation.network import LinkFaults
+from tests.simulation.run import digest, run_seed, transcript
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ten_thousand_worlds_keep_the_promise() -> None:
+    counts: Counter[str] = Counter()
+    endings: Counter[str] = Counter()
+    for result in run_range(1, 10_000):
+        assert result.violation is None, f"make simulate SEED={result.seed}: {result.violation}"
+        counts.update(result.counts)
+        endings[result.ending] += 1
+    # What the worlds are for has happened, often.
+    for what in ("kills", "pauses", "cuts", "lost", "duplicated", "slow", "store_failures", "resumed", "stops"):
+        assert counts[what] > 500, what
+    assert endings["finished"] > 9_000
+
+
+def test_a_hundred_worlds_keep_the_promise() -> None:
+    for seed in range(1, 101):
+        result = run_seed(seed)
+        assert result.violation is None, f"make simulate SEED={seed}: {result.violation}"
+
+
+def test_a_seed_is_its_world_in_every_process() -> None:
+    """Whatever this machine hashes text to, and whatever ran before."""
+    seeds = range(300, 312)
+    here = [digest(transcript(seed, requests=True)[1]) for seed in seeds]
+    code = (
+        "from tests.simulation.run import digest, transcript\n"
+        f"for seed in {list(reversed(seeds))}: print(digest(transcript(seed, requests=True)[1]))\n"
+    )
+    for hash_seed in ("1", "4711"):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        assert done.stdout.split() == here[::-1]
+
+
+MUTANTS = {
+    "commit before the decision": (
+        Invariant.I5,
+        changed(
+            GenerationRun._send,
+            "kill_point(KillPoint.DRIVER_BETWEEN_ACKNOWLEDGEMENTS)",
+            "self._settler.complete(checkpoint)",
+        ),
+        {},
+    ),
+    "abort what is not answered": (
+        Invariant.I1,
+        changed(
+            KafkaCommitter._ask,
+            "case EndAnswer.AGAIN:\n                pass",
+            "case EndAnswer.AGAIN:\n                transactions.end([group[slot].handle.transaction], commit=False)",
+        ),
+        {},
+    ),
+    "take an id again before its transaction is settled": (
+        Invariant.I1,
+        changed(ProducerPool.voted, "self._voted[identifier.n] = checkpoint", "self._free.append(identifier.n)"),
+        {},
+    ),
+    "complete the next checkpoint before this one is settled": (
+        Invariant.I4,
+        changed(checkpoints.decide, "if not state.settled:", "if False:"),
+        {},
+    ),
+    "sweep what is decided when a recovery fails": (
+        Invariant.I1,
+        changed(GenerationRun._recover, "self._settler.expect(completed.id, to_commit, None)", "pass"),
+        {"kafka": LinkFaults(loss=0.08), "driver_kills": 4, "takeovers": 2, "storm": 10.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_product_is_found_out(name: str) -> None:
+    caught_by, mutant, steering = MUTANTS[name]
+    found = first_violation(mutant, range(1, 600), **steering)
+    assert found is not None
+    assert found.violation is not None
+    assert found.violation.invariant is caught_by
