@@ -17,8 +17,8 @@ def summary(result: Result) -> str:
     """One line of numbers."""
     return (
         f"{result.states} states of {result.worlds} worlds with {result.coordinators} coordinators, "
-        f"{result.transitions} transitions, depth {result.depth}, {result.seconds:.1f} s ({result.cpu_seconds:.1f} s of CPU)"
-        f"{'' if result.complete else ', not complete'}"
+        f"{result.transitions} transitions, depth {result.depth}, "
+        f"{result.seconds:.1f} s ({result.cpu_seconds:.1f} s of CPU){'' if result.complete else ', not complete'}"
     )
 
 
