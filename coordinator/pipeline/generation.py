@@ -339,7 +339,7 @@ class GenerationRun:
                     pass
                 case Verdict.TOO_LATE if answer.decision is Decision.COMPLETED:
                     pass
-                case Verdict.TOO_LATE | Verdict.CONFLICT if answer.decision is Decision.ABORTED:
+                case Verdict.TOO_LATE | Verdict.EXPIRED | Verdict.CONFLICT if answer.decision is Decision.ABORTED:
                     self._abandon(checkpoint, answer.detail or answer.verdict.value)
                     return
                 case _:

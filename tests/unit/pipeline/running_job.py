@@ -1,0 +1,289 @@
+"""A driver's generation beside the real protocol core in one process: no broker, no Spark, no network, no clock."""
+
+import io
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.errors import FencedError
+from coordinator.pipeline.generation import GenerationRun, Members
+from coordinator.pipeline.interfaces import Plan
+from coordinator.pipeline.journal import Journal
+from coordinator.pipeline.progress import Progress
+from coordinator.pipeline.tasks import Vote
+from coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
+from coordinator.protocol.core import step, wanted
+from coordinator.protocol.durable import Durable
+from coordinator.protocol.events import (
+    Acknowledge,
+    CloseJob,
+    CloseReason,
+    Decline,
+    Event,
+    OpenJob,
+    Settle,
+    Tick,
+    Watch,
+)
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.state import JobState, restart
+from coordinator.protocol.values import (
+    CheckpointId,
+    Claim,
+    Committable,
+    Document,
+    Generation,
+    JobName,
+    JsonObject,
+    Outcome,
+    Participant,
+    ParticipantName,
+    Role,
+    Settlement,
+    Snapshot,
+)
+
+JOB = JobName("orders")
+SOURCE = Participant(name=ParticipantName("in"), role=Role.SOURCE, kind="test")
+SINK = Participant(name=ParticipantName("out"), role=Role.SINK, kind="test")
+SETTINGS = CheckpointSettings(
+    interval=0, timeout="10s", lease="10min", orphan_grace="10min", tolerable_failed_checkpoints=3
+)
+
+
+def nothing(*_: Any) -> None:
+    """The usual hook."""
+
+
+@dataclass
+class Coordinator:
+    """The core as client and session of a driver. A test loses, repeats and delays what passes."""
+
+    state: JobState = field(default_factory=lambda: JobState(durable=Durable(job=JOB, store_id="store-a")))
+    now: float = 0.0
+    answered: Callable[[Event, Answer], None] = nothing
+    """Called when the core has answered. What it raises is what the driver hears instead of the answer."""
+    hears: Callable[[Instruction], bool] = lambda _: True
+    """Whether an instruction reaches the driver."""
+    repeats: int = 1
+    """How often everything that is wanted is sent after each event."""
+    _deliver: Callable[[Instruction], None] | None = None
+    _one: threading.RLock = field(default_factory=threading.RLock)
+
+    def tell(self, event: Event) -> Answer:
+        """One event of anybody; then the driver hears what is wanted."""
+        with self._one:
+            self.state, ready = step(self.state, event)
+            self.answered(event, ready.answer)
+            self.send()
+        if ready.answer.verdict is Verdict.FENCED:
+            raise FencedError("fenced")
+        return ready.answer
+
+    def send(self) -> None:
+        """Everything that is wanted now."""
+        if self._deliver is None:
+            return
+        for instruction in wanted(self.state) * self.repeats:
+            if self.hears(instruction):
+                self._deliver(instruction)
+
+    def pass_time(self, seconds: float) -> None:
+        """Time-outs happen; nobody hears of it before the next event."""
+        with self._one:
+            self.now += seconds
+            self.state, _ = step(self.state, Tick(now=self.now))
+
+    def restart(self) -> None:
+        """What is not durable is forgotten."""
+        with self._one:
+            self.state = restart(self.state.durable, self.now)
+            self.state, _ = step(self.state, Watch(now=self.now, generation=self.generation))
+
+    def hang_up(self) -> None:
+        """The driver hears nothing any more."""
+        self._deliver = None
+
+    # -- as the client and the session
+
+    @property
+    def generation(self) -> Generation:
+        return self.state.durable.generation
+
+    @property
+    def grant(self) -> Grant:
+        assert self._granted is not None
+        return self._granted
+
+    _granted: Grant | None = None
+
+    def open_job(self, *_: Any, driver: str, **__: Any) -> "Coordinator":
+        event = OpenJob(
+            now=self.now, driver=driver, participants=(SOURCE, SINK), settings=SETTINGS, claim=None, takeover=True
+        )
+        self._granted = self.tell(event).grant
+        return self
+
+    def start_watch(self, deliver: Callable[[Instruction], None]) -> None:
+        self._deliver = deliver
+        self.tell(Watch(now=self.now, generation=self.generation))
+
+    def acknowledge(
+        self, checkpoint: CheckpointId, participant: ParticipantName, base: CheckpointId, snapshot: Snapshot
+    ) -> Answer:
+        return self.tell(
+            Acknowledge(
+                now=self.now,
+                generation=self.grant.generation,
+                checkpoint=checkpoint,
+                participant=participant,
+                base=base,
+                snapshot=snapshot,
+            )
+        )
+
+    def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> Answer:
+        return self.tell(
+            Decline(
+                now=self.now,
+                generation=self.grant.generation,
+                checkpoint=checkpoint,
+                participant=participant,
+                reason=reason,
+            )
+        )
+
+    def settle(
+        self, checkpoint: CheckpointId, participant: ParticipantName, settlements: tuple[Settlement, ...]
+    ) -> Answer:
+        return self.tell(
+            Settle(
+                now=self.now,
+                generation=self.grant.generation,
+                checkpoint=checkpoint,
+                participant=participant,
+                settlements=settlements,
+            )
+        )
+
+    def close(self, reason: CloseReason, detail: str = "") -> None:
+        self.tell(CloseJob(now=self.now, generation=self.grant.generation, reason=reason, detail=detail))
+
+    def abandon(self, _detail: str, **_: Any) -> None:
+        """As if the coordinator could not be reached for it."""
+
+
+class Job:
+    """Source, sink, committer and tasks of one driver: each checkpoint reads ten records and writes one transaction."""
+
+    def __init__(self, coordinator: Coordinator, *, until: int, running: Callable[[int], None] = nothing) -> None:
+        """``until``: stop after this checkpoint was run; ``running``: called in its Spark job."""
+        self.coordinator = coordinator
+        self.until = until
+        self.running = running
+        self.committing: Callable[[int], None] = nothing
+        self.participant: Any = SINK
+        self.ran: list[int] = []
+        self.read: dict[int, tuple[int, int]] = {}
+        """Checkpoint -> the range that it read."""
+        self.committed: list[int] = []
+        self.aborted: list[int] = []
+        self.swept_beside: list[list[int]] = []
+        """What each sweep had to leave alone."""
+        source: Any = _Source()
+        same: Any = self
+        self.generation = GenerationRun(
+            Members(
+                job=JOB,
+                source=source,
+                sink=same,
+                committer=same,
+                tasks=same,
+                settings=SETTINGS,
+                journal=Journal(JOB),
+                progress=Progress(JOB, stream=io.StringIO()),
+            ),
+            same.coordinator,
+            takeover=True,
+            adopt=False,
+        )
+
+    # -- tasks
+
+    def start(self) -> None: ...
+
+    def alive(self) -> bool:
+        return True
+
+    def cancel(self) -> None: ...
+
+    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+        self.ran.append(checkpoint)
+        self.read[checkpoint] = (plan.splits[0]["start"], plan.splits[0]["end"])
+        self.running(checkpoint)
+        if checkpoint >= self.until:
+            self.generation.stop()
+        return (Vote(slot=0, attempt=0, records=plan.records, bytes=plan.records),)
+
+    def inputs(self, plan: Plan, _slots: int) -> Sequence[Sequence[JsonObject]]:
+        return [plan.splits]
+
+    # -- sink
+
+    def begin_generation(self, generation: Generation) -> None: ...
+
+    def read_claim(self) -> Claim | None:
+        return None
+
+    def write_claim(self, claim: Claim) -> None: ...
+
+    def settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None: ...
+
+    def pre_commit(self, checkpoint: CheckpointId, *_: Any, unsettled: Collection[Committable]) -> tuple[Committable]:
+        return (Committable(slot=0, document=Document(kind="test", version=1, body={"checkpoint": checkpoint})),)
+
+    # -- committer
+
+    def commit(self, committables: Sequence[Committable], **_: Any) -> Sequence[Settlement]:
+        for checkpoint in _checkpoints(committables):
+            self.committing(checkpoint)
+            self.committed.append(checkpoint)
+        return [Settlement(slot=each.slot, outcome=Outcome.COMMITTED, evidence="") for each in committables]
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        self.aborted += _checkpoints(committables)
+
+    def sweep(self, _job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        self.swept_beside.append(_checkpoints(keep))
+        return []
+
+
+class _Source:
+    participant = SOURCE
+
+    def resolve(self) -> Document:
+        return _at(0)
+
+    def restore(self, positions: Document) -> None: ...
+
+    def plan(self, base: Document) -> Plan:
+        start = base.body["next"]
+        split = {"start": start, "end": start + 10}
+        return Plan(splits=(split,), positions=_at(start + 10), records=10, lag=0, finished=False)
+
+    def snapshot(self, plan: Plan) -> Document:
+        return plan.positions
+
+    def mirror(self, positions: Document) -> None: ...
+
+    def diagnose(self, _error: BaseException) -> None:
+        return None
+
+
+def _at(offset: int) -> Document:
+    return Document(kind="test", version=1, body={"next": offset})
+
+
+def _checkpoints(committables: Collection[Committable]) -> list[int]:
+    return [each.document.body["checkpoint"] for each in committables]

@@ -1,0 +1,105 @@
+"""A generation of the driver beside the real core: what it does when words get lost, repeated or late."""
+
+import threading
+
+import pytest
+
+from coordinator.errors import CoordinatorLostError, OncewardError
+from coordinator.protocol.answers import Abort, Answer, Instruction, Verdict
+from coordinator.protocol.events import Acknowledge, CloseReason, Event
+from tests.unit.pipeline.running_job import SINK, SOURCE, Coordinator, Job, nothing
+
+
+def is_answer_of(event: Event, checkpoint: int, participant: str) -> bool:
+    return isinstance(event, Acknowledge) and (event.checkpoint, event.participant) == (checkpoint, participant)
+
+
+def test_a_generation_reads_each_range_once_and_commits_in_order() -> None:
+    job = Job(Coordinator(), until=5)
+    assert job.generation.run() is CloseReason.STOPPED
+    assert job.read == {2: (0, 10), 3: (10, 20), 4: (20, 30), 5: (30, 40)}
+    assert job.committed == [2, 3, 4, 5]
+    assert job.aborted == []
+
+
+def test_a_trigger_that_is_repeated_runs_once_and_is_answered_as_before() -> None:
+    """All that is wanted is sent three times after each event, as if the stream were opened again and again."""
+    coordinator, answers = Coordinator(repeats=3), list[tuple[int, str]]()
+
+    def note(event: Event, answer: Answer) -> None:
+        if isinstance(event, Acknowledge) and answer.verdict is not Verdict.DUPLICATE:
+            answers.append((event.checkpoint, event.participant))
+
+    coordinator.answered = note
+    job = Job(coordinator, until=6)
+    assert job.generation.run() is CloseReason.STOPPED
+    assert job.ran == job.committed == [2, 3, 4, 5, 6]
+    assert answers == [(number, name) for number in range(1, 7) for name in (SOURCE.name, SINK.name)]
+
+
+@pytest.mark.parametrize(
+    "error", [CoordinatorLostError("no answer"), OncewardError("no answer")], ids=["lost", "failed"]
+)
+def test_a_driver_that_gives_up_after_it_has_acknowledged_leaves_its_transactions_to_the_decision(
+    error: OncewardError,
+) -> None:
+    """The answer to the last acknowledgement is lost: the checkpoint is completed, and the driver cannot know."""
+    coordinator = Coordinator()
+
+    def lose(event: Event, _answer: Answer) -> None:
+        if is_answer_of(event, 2, SINK.name):
+            coordinator.hang_up()
+            raise error
+
+    coordinator.answered = lose
+    job = Job(coordinator, until=9)
+    with pytest.raises(OncewardError, match="no answer"):
+        job.generation.run()
+    assert (job.committed, job.aborted) == ([], [])
+    assert all(2 in kept for kept in job.swept_beside[1:]), "its transaction was swept"
+    coordinator.answered = nothing
+    successor = Job(coordinator, until=4)
+    successor.generation.run()
+    assert successor.committed[0] == 2, "the decision was made, and the next generation carries it out"
+    assert successor.aborted == []
+    assert successor.read[successor.ran[0]] == (10, 20)
+
+
+def test_an_acknowledgement_that_comes_too_late_aborts_its_checkpoint_and_the_generation_goes_on() -> None:
+    coordinator = Coordinator()
+
+    def takes_too_long(checkpoint: int) -> None:
+        if checkpoint == 3:
+            coordinator.pass_time(11)
+
+    job = Job(coordinator, until=5, running=takes_too_long)
+    assert job.generation.run() is CloseReason.STOPPED
+    assert job.aborted == [3]
+    assert job.read == {2: (0, 10), 3: (10, 20), 4: (10, 20), 5: (20, 30)}
+    assert job.committed == [2, 4, 5]
+
+
+def test_an_abort_that_was_never_heard_shows_in_the_base_of_the_next_trigger() -> None:
+    """The coordinator forgets the answers to 4 by a restart and aborts it in its time; the driver never hears it."""
+    coordinator, forgotten = Coordinator(), threading.Event()
+
+    def forget(event: Event, _answer: Answer) -> None:
+        if is_answer_of(event, 4, SINK.name):
+            coordinator.restart()
+            coordinator.pass_time(11)
+            forgotten.set()
+
+    def settles_late(checkpoint: int) -> None:
+        if checkpoint == 3:
+            assert forgotten.wait(30)
+
+    def hears(instruction: Instruction) -> bool:
+        return not isinstance(instruction, Abort)
+
+    coordinator.answered, coordinator.hears = forget, hears
+    job = Job(coordinator, until=6)
+    job.committing = settles_late
+    assert job.generation.run() is CloseReason.STOPPED
+    assert job.aborted == [4]
+    assert job.read == {2: (0, 10), 3: (10, 20), 4: (20, 30), 5: (20, 30), 6: (30, 40)}
+    assert job.committed == [2, 3, 5, 6]
