@@ -117,7 +117,7 @@ def wanted(state: JobState) -> tuple[Instruction, ...]:
     Level-triggered: sent in full whenever a driver connects, and what is new of it after every step.
     """
     durable = state.durable
-    if durable.driver is None:
+    if durable.driver is None or durable.unreadable:
         return ()
     instructions: list[Instruction] = []
     aborted, completed, pending = durable.aborted, durable.completed, durable.pending

@@ -40,8 +40,10 @@ _FENCED = Answer(
 
 
 def owns(state: JobState, generation: Generation) -> bool:
-    """True when ``generation`` is the current one and was not ended."""
-    return state.durable.driver is not None and generation == state.durable.generation
+    """True when ``generation`` is the current one and was not ended. Nobody does where the newest completed checkpoint
+    cannot be read: whatever its driver goes on with, it would not be built on that checkpoint."""
+    durable = state.durable
+    return durable.driver is not None and generation == durable.generation and not durable.unreadable
 
 
 def fenced() -> Ready:
@@ -276,7 +278,7 @@ def _leaving(state: JobState, event: CloseJob) -> Transition:
 
 def _reached(durable: Durable) -> Transition | None:
     """The end that a person asked for, when nothing stands in its way any more: no driver, everything settled."""
-    if durable.ending is None or not durable.settled:
+    if durable.ending is None or not durable.settled or durable.unreadable:
         return None
     return Transition.FINISHED if durable.ending is Ending.STOP else Transition.CANCELLED
 

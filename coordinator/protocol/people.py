@@ -103,6 +103,8 @@ def release(state: JobState, event: ReleaseSavepoint) -> tuple[JobState, Ready]:
     durable = state.durable
     if durable.restore is not None and durable.restore.source.id == event.checkpoint:
         return state, _refused(f"the next generation of job {durable.job} begins with savepoint {event.checkpoint}")
+    if durable.pending is not None and durable.pending.id == event.checkpoint:
+        return state, _refused(f"savepoint {event.checkpoint} is not decided yet")
     facts = (SavepointReleased(checkpoint=event.checkpoint),)
     return record(state, facts), Ready(answer=_ACCEPTED, facts=facts)
 

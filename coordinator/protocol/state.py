@@ -84,6 +84,7 @@ def restart(durable: Durable, now: float) -> JobState:
         durable=durable,
         session=session,
         pending=PendingCheckpoint(started=now) if durable.pending is not None else None,
+        next_trigger=now,
         completed_at=now if durable.base != NO_CHECKPOINT else None,
         restart_due=lease_ends if durable.awaits_driver else None,
     )

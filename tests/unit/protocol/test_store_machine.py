@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import settings
@@ -40,12 +41,13 @@ from coordinator.protocol.state import JobState, restart
 from coordinator.protocol.values import CheckpointKind, JobName, ParticipantName, Snapshot
 from coordinator.store.records import CheckpointState
 from coordinator.store.store import Store
-from tests.unit.protocol.histories import Move, a_move
+from tests.unit.protocol.histories import Move, a_move, to_event
 from tests.unit.store.jobs import event_of
 
 JOB = JobName("orders")
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 MEMORY = Path("/dev/shm")  # losing power is not what this is about, and it is fast
+BEGINNING = 1_000.0
 DONE = (CheckpointState.COMPLETED, CheckpointState.SETTLED)
 
 
@@ -172,8 +174,7 @@ def failing_commit(*, durable: bool) -> Iterator[None]:
     """The next commit is an error, after or before the disk has it."""
 
     def fail(connection: Connection) -> None:
-        raw = connection.connection.dbapi_connection
-        assert isinstance(raw, sqlite3.Connection)
+        raw = cast(sqlite3.Connection, connection.connection.dbapi_connection)
         raw.execute("COMMIT" if durable else "ROLLBACK")  # SQLite itself takes back what it could not write
         raise OperationalError("COMMIT", None, sqlite3.OperationalError("disk I/O error"))
 
@@ -191,7 +192,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
         self.store = Store.open(self.url)
-        self.now = 50.0
+        self.now = BEGINNING
         self.state = JobState(durable=Durable(job=JOB, store_id=self.store.store_id))
         self.chronicle = Chronicle()
 
@@ -277,6 +278,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.state = state
         for fact in ready.facts:
             self.chronicle.see(fact)
+            if isinstance(fact, CheckpointTriggered):
+                assert 0 <= fact.waited <= self.now - BEGINNING, "it cannot have waited longer than there is a job"
         if ready.note is not None and self.chronicle.generation:
             self.chronicle.told.append((ready.note.what, ready.note.checkpoint))
 
@@ -326,3 +329,11 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+
+
+def test_after_a_restart_a_checkpoint_has_waited_since_then_at_most() -> None:
+    state = JobState(durable=Durable(job=JOB, store_id="this"))
+    state, _ = step(state, to_event(Move("go", 0.0, 0, 0), state, BEGINNING))
+    state = restart(state.durable, BEGINNING + 100)
+    _, ready = step(state, to_event(Move("go", 0.0, 0, 0), state, BEGINNING + 101))
+    assert [fact.waited for fact in ready.facts if isinstance(fact, CheckpointTriggered)] == [1.0]
