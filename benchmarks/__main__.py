@@ -1,5 +1,7 @@
 """``make bench``: exactly-once copies on a broker of their own, as one JSON object on standard output.
 
+``python -m benchmarks coordinator`` measures the coordinator by itself instead, without a broker.
+
 For each path (through a DataFrame, and without a transform) one run over a backlog with large checkpoints gives
 records/s and CPU seconds; one with small checkpoints gives the cost of a checkpoint by itself.
 """
@@ -19,6 +21,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.coordinator.main import main as coordinator
 from benchmarks.cpu import CpuOfTree
 from coordinator.dev.kafka import LocalKafka
 from coordinator.pipeline.journal import EVENTS_VARIABLE
@@ -138,4 +141,7 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["coordinator"]:
+        coordinator(sys.argv[2:])
+    else:
+        main()

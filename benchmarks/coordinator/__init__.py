@@ -1,0 +1,1 @@
+"""What one coordinator process on one core can carry."""

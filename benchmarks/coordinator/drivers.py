@@ -1,0 +1,178 @@
+"""Simulated drivers: one connection, one stream and one lease each, as a job has; hundreds of them in one process."""
+
+import asyncio
+import contextlib
+import random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import grpc
+
+from benchmarks.coordinator.documents import PARTICIPANTS, SINK, SOURCE, read, settings, settlements, written
+from coordinator.protocol.answers import Complete, Trigger
+from coordinator.protocol.settings import CheckpointSettings, Duration
+from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, ParticipantName, Snapshot
+from coordinator.v1 import participants_pb2 as pb
+from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from coordinator.wire.answers import instruction_from_wire
+from coordinator.wire.channel import KeepAlive
+from coordinator.wire.values import participant_to_wire, settings_to_wire, settlement_to_wire, snapshot_to_wire
+
+__all__ = ["Measurements", "SimulatedDriver"]
+
+_CALL_LIMIT_S = 30.0
+_AGAIN_S = (0.05, 0.2)
+_RUN_S = (0.05, 0.25)
+"""How long a checkpoint's Spark job takes."""
+_COMMIT_S = (0.005, 0.02)
+"""How long its transactions take to end."""
+
+if TYPE_CHECKING:
+    from coordinator.v1.participants_pb2_grpc import ParticipantServiceAsyncStub as Stub
+
+
+@dataclass(kw_only=True)
+class Measurements:
+    """Seconds, of all drivers together."""
+
+    decisions: list[float] = field(default_factory=list)
+    """From sending the last acknowledgement to the instruction to commit."""
+    acknowledgements: list[float] = field(default_factory=list)
+    """From sending one to its answer."""
+    settlements: list[float] = field(default_factory=list)
+    failures: int = 0
+    """Calls and streams that broke."""
+
+    def clear(self) -> None:
+        self.decisions.clear()
+        self.acknowledgements.clear()
+        self.settlements.clear()
+        self.failures = 0
+
+
+class SimulatedDriver:
+    """Opens its job, then does what the stream says, until cancelled."""
+
+    def __init__(
+        self, address: str, job: JobName, interval: Duration | None, slots: int, measurements: Measurements
+    ) -> None:
+        self._address = address
+        self._job = job
+        self._settings: CheckpointSettings = settings(interval)
+        self._slots = slots
+        self._measured = measurements
+        self._generation = 0
+        self._snapshots: dict[CheckpointId, Snapshot] = {}
+        self._sent: dict[CheckpointId, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.watching = asyncio.Event()
+        """The coordinator counts the stream as there."""
+
+    async def run(self) -> None:
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 1_000)]
+        options += [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.min_reconnect_backoff_ms", 50)]
+        channel = grpc.aio.insecure_channel(self._address, options=[*options, *KeepAlive().client_arguments()])
+        async with channel:
+            stub: Stub = ParticipantServiceStub(channel)
+            await self._open(stub)
+            renewing = asyncio.create_task(self._renew(stub))
+            try:
+                while True:
+                    with contextlib.suppress(grpc.aio.AioRpcError):
+                        await self._watch(stub)
+                    self.watching.clear()
+                    self._measured.failures += 1
+                    await asyncio.sleep(random.uniform(*_AGAIN_S))
+            finally:
+                renewing.cancel()
+                for task in self._tasks:
+                    task.cancel()
+
+    async def _open(self, stub: "Stub") -> None:
+        request = pb.OpenJobRequest(
+            job=self._job,
+            driver=f"driver-of-{self._job}",
+            participants=[participant_to_wire(participant) for participant in PARTICIPANTS],
+            settings=settings_to_wire(self._settings),
+            takeover=True,
+        )
+        response = await stub.OpenJob(request, timeout=_CALL_LIMIT_S)
+        if response.answer.verdict != pb.VERDICT_ACCEPTED:
+            raise SystemExit(f"job {self._job} was not opened: {response.answer.detail}")
+        self._generation = response.grant.generation
+
+    async def _renew(self, stub: "Stub") -> None:
+        request = pb.RenewRequest(job=self._job, generation=self._generation)
+        pause = self._settings.seconds("lease") / 3
+        await asyncio.sleep(random.uniform(0, pause))
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await stub.Renew(request, timeout=_CALL_LIMIT_S)
+            await asyncio.sleep(pause)
+
+    async def _watch(self, stub: "Stub") -> None:
+        call = stub.Watch(pb.WatchRequest(job=self._job, generation=self._generation))
+        await call.initial_metadata()
+        if not call.done():
+            self.watching.set()
+        async for response in call:
+            if response.WhichOneof("content") == "end":
+                raise SystemExit(f"job {self._job}: {response.end.detail}")
+            match instruction_from_wire(response.instruction):
+                case Trigger() as trigger:
+                    self._begin(self._checkpoint(stub, trigger))
+                case Complete() as complete:
+                    sent = self._sent.pop(complete.checkpoint, None)
+                    if sent is not None:
+                        self._measured.decisions.append(time.perf_counter() - sent)
+                    self._begin(self._settle(stub, complete))
+                case other:
+                    raise SystemExit(f"job {self._job} is wanted to {other}")
+
+    def _begin(self, work: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _checkpoint(self, stub: "Stub", trigger: Trigger) -> None:
+        await asyncio.sleep(random.uniform(*_RUN_S))
+        sink = Snapshot()
+        if trigger.base != NO_CHECKPOINT:
+            sink = written(self._job, self._generation, int(trigger.checkpoint), self._slots)
+        self._snapshots[trigger.checkpoint] = sink
+        await self._acknowledge(stub, trigger, SOURCE, read(int(trigger.checkpoint)))
+        await self._acknowledge(stub, trigger, SINK, sink)
+
+    async def _acknowledge(self, stub: "Stub", trigger: Trigger, participant: ParticipantName, part: Snapshot) -> None:
+        request = pb.AcknowledgeRequest(
+            job=self._job,
+            generation=self._generation,
+            checkpoint=trigger.checkpoint,
+            participant=participant,
+            base=trigger.base,
+            snapshot=snapshot_to_wire(part),
+        )
+        sent = time.perf_counter()
+        if participant == SINK and part.committables:
+            self._sent[trigger.checkpoint] = sent
+        response = await stub.Acknowledge(request, timeout=_CALL_LIMIT_S)
+        self._measured.acknowledgements.append(time.perf_counter() - sent)
+        if response.answer.verdict != pb.VERDICT_ACCEPTED:
+            self._measured.failures += 1
+
+    async def _settle(self, stub: "Stub", complete: Complete) -> None:
+        await asyncio.sleep(random.uniform(*_COMMIT_S))
+        snapshot = self._snapshots.pop(complete.checkpoint, None)
+        if snapshot is None:
+            return
+        request = pb.SettleRequest(
+            job=self._job,
+            generation=self._generation,
+            checkpoint=complete.checkpoint,
+            participant=SINK,
+            settlements=[settlement_to_wire(one) for one in settlements(snapshot)],
+        )
+        begun = time.perf_counter()
+        await stub.Settle(request, timeout=_CALL_LIMIT_S)
+        self._measured.settlements.append(time.perf_counter() - begun)

@@ -1,0 +1,96 @@
+"""How long decisions take while many jobs take a checkpoint every second."""
+
+import asyncio
+import os
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.coordinator.drivers import Measurements, SimulatedDriver
+from benchmarks.coordinator.server import ServedCoordinator, served
+from coordinator.protocol.values import JobName
+
+__all__ = ["measure_jobs", "percentile"]
+
+INTERVAL_S = 1.0
+SLOTS = 4
+_WARM_UP_S = 3.0
+
+
+def measure_jobs(directory: Path, numbers: Sequence[int], seconds: float) -> list[dict[str, Any]]:
+    """One row for each number of jobs, beginning evenly over one interval, on a coordinator of its own."""
+    rows: list[dict[str, Any]] = []
+    for jobs in numbers:
+        with served(directory / str(jobs)) as coordinator:
+            rows.append(asyncio.run(_measure(coordinator, jobs, seconds)))
+    return rows
+
+
+async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float) -> dict[str, Any]:
+    measured = Measurements()
+    drivers = [
+        SimulatedDriver(coordinator.address, JobName(f"job-{number}"), f"{INTERVAL_S}s", SLOTS, measured)
+        for number in range(jobs)
+    ]
+    tasks = [asyncio.create_task(_later(driver, random.uniform(0, INTERVAL_S))) for driver in drivers]
+    try:
+        await asyncio.gather(*(driver.watching.wait() for driver in drivers))
+        await asyncio.sleep(_WARM_UP_S)
+        measured.clear()
+        cpu, begun = coordinator.cpu_seconds, time.perf_counter()
+        lags = await _lags(seconds)
+        took = time.perf_counter() - begun
+        cpu = coordinator.cpu_seconds - cpu
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    problems = [one for one in ended if one is not None and not isinstance(one, asyncio.CancelledError)]
+    if problems:
+        raise SystemExit(f"a simulated driver failed: {problems[0]!r}")
+    return {
+        "jobs": jobs,
+        "seconds": round(took, 1),
+        "decisions_per_s": round(len(measured.decisions) / took, 1),
+        **_milliseconds("decision", measured.decisions),
+        **_milliseconds("acknowledge", measured.acknowledgements),
+        **_milliseconds("settle", measured.settlements),
+        **_milliseconds("load_process_lag", lags),
+        "server_cpu_share": round(cpu / took, 3),
+        "server_memory_mb": round(coordinator.memory / 1e6),
+        "broken": measured.failures,
+        "load_average": round(os.getloadavg()[0], 1),
+    }
+
+
+async def _later(driver: SimulatedDriver, seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    await driver.run()
+
+
+async def _lags(seconds: float) -> list[float]:
+    """How late this process itself is woken, sampled for so long: it is part of everything that it measures."""
+    lags, end = [], time.perf_counter() + seconds
+    while (now := time.perf_counter()) < end:
+        await asyncio.sleep(0.02)
+        lags.append(max(time.perf_counter() - now - 0.02, 0.0))
+    return lags
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that ``share`` of all are not above; NaN for none."""
+    if not values:
+        return float("nan")
+    ordered = sorted(values)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+def _milliseconds(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {
+        f"{name}_p50_ms": round(statistics.median(values) * 1000, 2) if values else float("nan"),
+        f"{name}_p99_ms": round(percentile(values, 0.99) * 1000, 2),
+        f"{name}_max_ms": round(max(values, default=float("nan")) * 1000, 2),
+    }

@@ -1,0 +1,113 @@
+"""``python -m benchmarks coordinator``: what one coordinator process on one core can carry.
+
+The server is ``onceward serve`` on a core of its own with its store on disk; the load comes from this process. What the
+disk and the rest of the machine do meanwhile is part of every number, so several runs say more than one.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.coordinator.committables import measure_committables
+from benchmarks.coordinator.held import measure_held
+from benchmarks.coordinator.jobs import measure_jobs
+from benchmarks.coordinator.size import measure_size
+
+__all__ = ["PARTS", "main"]
+
+Rows: TypeAlias = list[dict[str, Any]]
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+_SYNCED = 100
+
+PARTS: dict[str, tuple[str, Callable[[Path], Rows], Callable[[Path], Rows]]] = {
+    "committables": (
+        "one checkpoint by the committables of its sink, medians",
+        lambda place: measure_committables(place, (10, 100, 1_000, 10_000), 7),
+        lambda place: measure_committables(place, (10, 100), 2),
+    ),
+    "jobs": (
+        "jobs with a checkpoint of 4 committables every second",
+        lambda place: measure_jobs(place, (1, 10, 50, 200), 30.0),
+        lambda place: measure_jobs(place, (1, 5), 3.0),
+    ),
+    "held": (
+        "jobs that only hold their stream and their lease; the coordinator is killed and started again",
+        lambda place: measure_held(place, (1, 100, 1_000), 20.0),
+        lambda place: measure_held(place, (5,), 1.0),
+    ),
+    "size": (
+        "the store after so many settled checkpoints of 20 jobs, of which each keeps 10",
+        lambda place: measure_size(place, 100_000),
+        lambda place: measure_size(place, 2_000),
+    ),
+}
+"""Name: what it says, and how it is measured in full and quickly, given a directory that it may make."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks coordinator", description=__doc__)
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
+    parser.add_argument("--directory", type=Path, help="where the stores are kept meanwhile: the disk that is measured")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON file goes")
+    options = parser.parse_args(arguments)
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="onceward-bench-", dir=options.directory) as scratch:
+        results: dict[str, Any] = {"machine": _machine(Path(scratch)), "quick": options.quick}
+        for name in options.part or PARTS:
+            title, full, quick = PARTS[name]
+            with console.status(f"{name}: {title}"):
+                results[name] = (quick if options.quick else full)(Path(scratch) / name)
+            console.print(_table(f"{name}: {title}", results[name]))
+    options.results.mkdir(parents=True, exist_ok=True)
+    file = options.results / f"coordinator-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+    file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    console.print(f"machine: {results['machine']}\n{file}")
+
+
+def _table(title: str, rows: Rows) -> Table:
+    """What was measured has the longer side of the table."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    columns = [[str(name), *(str(row[name]) for row in rows)] for name in rows[0]]
+    lines = list(zip(*columns, strict=True)) if len(rows) > len(columns) else columns
+    for number, line in enumerate(lines):
+        table.add_row(*line, end_section=number == 0)
+    return table
+
+
+def _machine(directory: Path) -> dict[str, Any]:
+    return {
+        "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        **{name: version(name) for name in ("grpcio", "sqlalchemy", "protobuf", "onceward")},
+        "disk_sync_median_ms": _sync_ms(directory),
+        "load_average": [round(load, 1) for load in os.getloadavg()],
+    }
+
+
+def _sync_ms(directory: Path) -> float:
+    """How long this disk takes to confirm 4 KiB: what every decision waits for at least once."""
+    took = []
+    with (directory / "sync").open("wb", buffering=0) as file:
+        for _ in range(_SYNCED):
+            file.write(b"x" * 4096)
+            begun = time.perf_counter()
+            os.fdatasync(file.fileno())
+            took.append(time.perf_counter() - begun)
+    return round(sorted(took)[_SYNCED // 2] * 1000, 2)

@@ -1,0 +1,144 @@
+"""How large a store grows: the real engine and the real store, without gRPC, on a clock that the benchmark moves."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from benchmarks.coordinator.documents import PARTICIPANTS, SINK, SOURCE, read, settings, settlements, written
+from coordinator.protocol.answers import Verdict
+from coordinator.protocol.events import Acknowledge, Event, OpenJob, Settle, Watch
+from coordinator.protocol.values import JobName, Snapshot
+from coordinator.service.documents import Checkers
+from coordinator.service.engine import Engine, Turn
+from coordinator.store.store import Store
+
+__all__ = ["JobsWithoutDrivers", "fill", "measure_size"]
+
+SLOTS = 4
+JOBS = 20
+INTERVAL = "1s"
+_MEASURED = 10
+"""Sizes taken over the whole run."""
+
+
+def measure_size(directory: Path, checkpoints: int) -> list[dict[str, Any]]:
+    """The store's size each time another tenth of ``checkpoints`` is completed, settled and subject to retention."""
+    directory.mkdir(parents=True)
+    rows: list[dict[str, Any]] = []
+    rounds = max(checkpoints // JOBS, _MEASURED)
+    with _jobs(directory / "store.db", JOBS) as jobs:
+        begun = time.perf_counter()
+        for number in range(1, rounds + 1):
+            jobs.checkpoint()
+            if number % (rounds // _MEASURED) == 0:
+                rows.append(
+                    {
+                        "checkpoints": number * JOBS,
+                        "file_mb": round((directory / "store.db").stat().st_size / 1e6, 2),
+                        "log_mb": round((directory / "store.db-wal").stat().st_size / 1e6, 2),
+                        "seconds": round(time.perf_counter() - begun, 1),
+                    }
+                )
+    return rows
+
+
+@contextmanager
+def _jobs(file: Path, number: int) -> "Iterator[JobsWithoutDrivers]":
+    store = Store.open(f"sqlite:///{file}")
+    try:
+        yield JobsWithoutDrivers(store, number)
+    finally:
+        store.close()
+
+
+def fill(file: Path, jobs: int, checkpoints: int) -> None:
+    """A store as ``jobs`` that have completed so many checkpoints leave it."""
+    with _jobs(file, jobs) as running:
+        for _ in range(checkpoints):
+            running.checkpoint()
+
+
+class JobsWithoutDrivers:
+    """Jobs that take their checkpoints together, each step of all of them in one write."""
+
+    def __init__(self, store: Store, jobs: int) -> None:
+        self._now = 1_000.0
+        self._began = datetime.now(UTC)
+        self._engine = Engine(store, clock=lambda: self._now, wall=self._wall, checkers=Checkers.installed())
+        self._jobs = [JobName(f"job-{number}") for number in range(jobs)]
+        self._together(lambda _job: self._opened())
+        self._together(lambda job: Watch(now=self._now, generation=self._engine.state(job).durable.generation))
+        self._written: dict[JobName, Snapshot] = {job: Snapshot() for job in self._jobs}
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """One of each job: triggered, acknowledged, completed, settled; then what retention does not keep goes."""
+        self._now += 1.0
+        for job in self._jobs:
+            durable = self._engine.state(job).durable
+            if durable.base:
+                self._written[job] = written(job, durable.generation, durable.last_id, SLOTS)
+        self._together(lambda job: self._acknowledge(job, source=True))
+        self._together(lambda job: self._acknowledge(job, source=False))
+        if any(snapshot.committables for snapshot in self._written.values()):
+            self._together(self._settle)
+        self._now += 1.0
+        self._let_time_act()
+        while chores := self._engine.chores(self._now, len(self._jobs)):
+            self._engine.do(chores)
+
+    def _together(self, event: Callable[[JobName], Event]) -> None:
+        for some in _some(self._jobs, 100):
+            turn = Turn()
+            for job in some:
+                answer = self._engine.work_out(turn, job, event(job))
+                if answer.verdict is not Verdict.ACCEPTED:
+                    raise SystemExit(f"job {job}: {answer.verdict}: {answer.detail}")
+            self._engine.keep(turn)
+            self._engine.publish(turn)
+
+    def _let_time_act(self) -> None:
+        turn = Turn()
+        self._engine.due(turn, len(self._jobs))
+        self._engine.keep(turn)
+        self._engine.publish(turn)
+
+    def _opened(self) -> OpenJob:
+        return OpenJob(
+            now=self._now, driver="driver", participants=PARTICIPANTS, settings=settings(INTERVAL), claim=None
+        )
+
+    def _acknowledge(self, job: JobName, *, source: bool) -> Acknowledge:
+        durable = self._engine.state(job).durable
+        assert durable.pending is not None
+        return Acknowledge(
+            now=self._now,
+            generation=durable.generation,
+            checkpoint=durable.pending.id,
+            participant=SOURCE if source else SINK,
+            base=durable.pending.base,
+            snapshot=read(durable.pending.id) if source else self._written[job],
+        )
+
+    def _settle(self, job: JobName) -> Settle:
+        durable = self._engine.state(job).durable
+        return Settle(
+            now=self._now,
+            generation=durable.generation,
+            checkpoint=durable.base,
+            participant=SINK,
+            settlements=tuple(settlements(self._written[job])),
+        )
+
+    def _wall(self) -> datetime:
+        return self._began + timedelta(seconds=self._now)
+
+
+def _some(jobs: Iterable[JobName], most: int) -> Iterator[list[JobName]]:
+    rest = iter(jobs)
+    while taken := list(itertools.islice(rest, most)):
+        yield taken
