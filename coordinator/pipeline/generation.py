@@ -207,8 +207,11 @@ class GenerationRun:
                 if self._mailbox.stopping:
                     return CloseReason.STOPPED
             match self._mailbox.next(0.1):
-                case Abort(checkpoint=checkpoint, reason=reason):
-                    self._abandon(checkpoint, reason.value)
+                case Abort() as abort:
+                    # an earlier one since the base may never have been heard of: only the last abort is told
+                    unheard = [c for c in self._answers if abort.base < c < abort.checkpoint]
+                    for checkpoint in (*unheard, abort.checkpoint):
+                        self._abandon(checkpoint, abort.reason.value)
                 case Trigger() as trigger:
                     # a stopping driver begins nothing, but a new coordinator may have to ask for its answers again
                     if not self._mailbox.stopping or trigger.checkpoint in self._answers:

@@ -119,9 +119,14 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True)
 class Abort:
-    """Abort what was pre-committed for this checkpoint; its records belong to the next one."""
+    """Abort what was pre-committed for this checkpoint; its records belong to the next one.
+
+    So does every earlier one after ``base``: of several aborts in a row only the last is told.
+    """
 
     checkpoint: CheckpointId
+    base: CheckpointId
+    """The last completed checkpoint."""
     reason: AbortReason
     detail: str
 

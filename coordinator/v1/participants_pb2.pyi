@@ -982,29 +982,35 @@ Global___Complete: _TypeAlias = Complete  # noqa: Y015
 
 @_typing.final
 class Abort(_message.Message):
-    """Abort what was pre-committed for this checkpoint; its records belong to the next one."""
+    """Abort what was pre-committed for this checkpoint; its records belong to the next one. So does every earlier one after
+    `base`: of several aborts in a row only the last is told.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.int
     """The aborted checkpoint."""
     reason: Global___AbortReason.ValueType
     """Why."""
     detail: _builtins.str
     """For people."""
+    base: _builtins.int
+    """The last completed checkpoint; 0 for none."""
     def __init__(
         self,
         *,
         checkpoint: _builtins.int = ...,
         reason: Global___AbortReason.ValueType = ...,
         detail: _builtins.str = ...,
+        base: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "detail", b"detail", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "checkpoint", b"checkpoint", "detail", b"detail", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -109,6 +109,7 @@ def instruction_to_wire(instruction: Instruction) -> pb.Instruction:
         case Abort():
             abort = pb.Abort(
                 checkpoint=instruction.checkpoint,
+                base=instruction.base,
                 reason=ABORT_REASON.to_wire(instruction.reason),  # type: ignore[arg-type]
                 detail=instruction.detail[:MAX_TEXT],
             )
@@ -147,6 +148,7 @@ def instruction_from_wire(message: pb.Instruction) -> Instruction:
         case "abort":
             return Abort(
                 checkpoint=as_checkpoint(message.abort.checkpoint),
+                base=as_base(message.abort.base, "base"),
                 reason=ABORT_REASON.from_wire(message.abort.reason),
                 detail=message.abort.detail,
             )

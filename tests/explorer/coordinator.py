@@ -260,7 +260,7 @@ def _words(instruction: Instruction) -> tuple[str, int, int]:
         case Complete():
             return "complete", instruction.checkpoint, 0
         case Abort():
-            return "abort", instruction.checkpoint, 0
+            return "abort", instruction.checkpoint, instruction.base
         case Fail() | Halt():
             return "fail", 0, 0
         case Stop():

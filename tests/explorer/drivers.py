@@ -124,8 +124,8 @@ def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driv
             case "abort":
                 if d.trigger and d.trigger <= checkpoint:
                     d = d._replace(trigger=0, trigger_base=0)
-                if d.answered == checkpoint:  # else there is nothing to abandon
-                    d = d._replace(abort=checkpoint)
+                if base < d.answered <= checkpoint:  # else there is nothing to abandon
+                    d = d._replace(abort=d.answered)
             case "stop":
                 d = d._replace(stopping=max(d.stopping, 1))
             case "cancel":

@@ -39,7 +39,7 @@ class Bounds:
 
 WORLDS = {
     "checkpoints": Bounds(),
-    "requests": Bounds(checkpoints=3, crashes=1, messages=1, store=0, timeouts=0, idles=1, requests=1),
+    "requests": Bounds(checkpoints=3, crashes=1, messages=1, store=0, timeouts=1, idles=1, requests=1),
 }
 """What is searched to the end: three checkpoints with records under all faults, and two while a person asks for a
 savepoint, a stop with or without one, or the end at once, or signals a driver to stop."""

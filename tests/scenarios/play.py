@@ -333,7 +333,7 @@ def _instruction(instruction: answers.Instruction) -> str:
         case answers.Replay():
             return f"replay {instruction.checkpoint} {instruction.participant} {_slots(instruction.slots)}"
         case answers.Abort():
-            return f"abort {instruction.checkpoint}"
+            return f"abort {instruction.checkpoint} after {instruction.base}"
         case answers.Stop():
             return "stop"
         case answers.Cancel():

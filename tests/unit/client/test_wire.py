@@ -79,7 +79,7 @@ instructions = st.one_of(
     st.builds(Complete, checkpoint=ids, amendment=counts),
     st.builds(Replay, checkpoint=ids, participant=names, slots=slots, amendment=counts),
     st.builds(Cancel),
-    st.builds(Abort, checkpoint=ids, reason=st.sampled_from(AbortReason), detail=st.text(max_size=50)),
+    st.builds(Abort, checkpoint=ids, base=ids, reason=st.sampled_from(AbortReason), detail=st.text(max_size=50)),
     st.builds(Stop),
     st.builds(Fail, reason=st.text(max_size=50)),
     st.builds(Halt, reason=st.text(max_size=50)),

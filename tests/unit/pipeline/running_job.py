@@ -17,6 +17,7 @@ from coordinator.protocol.core import step, wanted
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.events import (
     Acknowledge,
+    CancelJob,
     CloseJob,
     CloseReason,
     Decline,
@@ -100,6 +101,11 @@ class Coordinator:
         with self._one:
             self.state = restart(self.state.durable, self.now)
             self.state, _ = step(self.state, Watch(now=self.now, generation=self.generation))
+
+    def cancel(self) -> None:
+        """A person ends the job at once."""
+        with self._one:
+            self.state, _ = step(self.state, CancelJob(now=self.now))
 
     def hang_up(self) -> None:
         """The driver hears nothing any more."""

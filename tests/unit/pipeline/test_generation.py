@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from coordinator.errors import CoordinatorLostError, OncewardError
-from coordinator.protocol.answers import Abort, Answer, Instruction, Verdict
+from coordinator.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
 from coordinator.protocol.events import Acknowledge, CloseReason, Event
 from tests.unit.pipeline.running_job import SINK, SOURCE, Coordinator, Job, nothing
 
@@ -61,7 +61,7 @@ def test_a_driver_that_gives_up_after_it_has_acknowledged_leaves_its_transaction
     successor = Job(coordinator, until=4)
     successor.generation.run()
     assert successor.committed[0] == 2, "the decision was made, and the next generation carries it out"
-    assert successor.aborted == []
+    assert (successor.swept_beside[0], successor.aborted) == ([2], []), "its recovery aborts what is decided"
     assert successor.read[successor.ran[0]] == (10, 20)
 
 
@@ -103,3 +103,30 @@ def test_an_abort_that_was_never_heard_shows_in_the_base_of_the_next_trigger() -
     assert job.aborted == [4]
     assert job.read == {2: (0, 10), 3: (10, 20), 4: (20, 30), 5: (20, 30), 6: (30, 40)}
     assert job.committed == [2, 3, 5, 6]
+
+
+def test_of_two_aborts_in_a_row_the_last_one_speaks_for_both() -> None:
+    """The answers to 4 are forgotten and it is aborted in its time, then 5 is aborted by a cancel: the driver hears only of
+    the second, and no trigger will ever follow."""
+    coordinator, cancelled = Coordinator(), threading.Event()
+
+    def forget(event: Event, _answer: Answer) -> None:
+        if is_answer_of(event, 4, SINK.name):
+            coordinator.restart()
+            coordinator.pass_time(11)
+            coordinator.cancel()
+            cancelled.set()
+
+    def settles_late(checkpoint: int) -> None:
+        if checkpoint == 3:
+            assert cancelled.wait(30)
+
+    def hears(instruction: Instruction) -> bool:
+        return not isinstance(instruction, Trigger) or instruction.checkpoint < 5
+
+    coordinator.answered, coordinator.hears = forget, hears
+    job = Job(coordinator, until=6)
+    job.committing = settles_late
+    assert job.generation.run() is CloseReason.CANCELLED
+    assert job.aborted == [4], "its transaction would stay open, and the driver wait for ever"
+    assert job.committed == [2, 3]

@@ -26,7 +26,7 @@ def trigger(checkpoint: int) -> Trigger:
 
 
 def abort(checkpoint: int) -> Abort:
-    return Abort(checkpoint=CheckpointId(checkpoint), reason=AbortReason.EXPIRED, detail="")
+    return Abort(checkpoint=CheckpointId(checkpoint), base=CheckpointId(0), reason=AbortReason.EXPIRED, detail="")
 
 
 def test_a_trigger_wakes_the_main_thread() -> None:
