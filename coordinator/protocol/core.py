@@ -122,7 +122,9 @@ def wanted(state: JobState) -> tuple[Instruction, ...]:
     instructions: list[Instruction] = []
     aborted, completed, pending = durable.aborted, durable.completed, durable.pending
     if aborted is not None and aborted.generation == durable.generation and aborted.id > durable.base:
-        instructions.append(Abort(checkpoint=aborted.id, reason=aborted.reason, detail=aborted.detail))
+        instructions.append(
+            Abort(checkpoint=aborted.id, base=durable.base, reason=aborted.reason, detail=aborted.detail)
+        )
     if durable.status is JobStatus.HALTED:
         return (*instructions, Halt(reason=durable.status_detail))
     if completed is not None and not completed.settled:
