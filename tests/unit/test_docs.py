@@ -20,10 +20,10 @@ from sinks import KafkaSink
 from sources import KafkaSource
 
 ROOT = Path(__file__).resolve().parents[2]
-README, OPERATIONS, PROTOCOL, FACTS = (
-    ROOT / name for name in ("README.md", "docs/operations.md", "docs/protocol.md", "docs/facts.md")
+README, OPERATIONS, PROTOCOL, FACTS, HELD = (
+    ROOT / name for name in ("README.md", "docs/operations.md", "docs/protocol.md", "docs/facts.md", "docs/faults.md")
 )
-PAGES = (README, ROOT / "CHANGELOG.md", OPERATIONS, PROTOCOL, FACTS)
+PAGES = (README, ROOT / "CHANGELOG.md", OPERATIONS, PROTOCOL, FACTS, HELD)
 
 CODE = ("benchmarks", "connections", "coordinator", "examples", "protos", "scripts", "sinks", "sources", "tests")
 PRODUCTION = ("connections", "coordinator", "scripts", "sinks", "sources")
@@ -112,6 +112,55 @@ def test_tests_and_modules_that_the_pages_name_exist() -> None:
         assert set(re.findall(r"`(test_\w+)`", text)) <= tests, page
         for name in re.findall(r"`([\w/]+/[\w/]+\.(?:py|sh))`", text):
             assert (ROOT / name).is_file(), f"{page}: {name}"
+
+
+_ROWS = {
+    "A": [*range(1, 13), 16, 17, 19],
+    "K": [
+        *(1, 2, 4, 5, 6, 7, 9, 11, 12, 13, 14, 17, 18, 19, 20, 21, 22, 23, 24, 27, 28, 29, 30, 31, 32, 33, 34, 35),
+        *(37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 52, 53, 54, 55, 58, 59, 60, 63, 64, 65, 66, 67, 68, 69),
+        *(70, 71, 72, 73, 74, 76, 79, 80, 82, 83, 84, 85, 86, 87, 88, 89, 90, 91, 92, 93, 94, 95, 96),
+    ],
+    "L": [*range(1, 18)],
+}
+"""The faults that the page must answer for, whether they are held or not."""
+
+
+def rows_of_faults() -> list[tuple[str, str]]:
+    """(row, what holds it or what is missing), of all tables."""
+    table = re.findall(r"^\| ([A-Z]\d+) \| .+ \| (.+) \|$", read(HELD), flags=re.MULTILINE)
+    return [(row, held) for row, held in table]
+
+
+def test_every_fault_is_listed_once_held_or_not() -> None:
+    listed = [row for row, _ in rows_of_faults()]
+    assert sorted(listed) == sorted(f"{letter}{number}" for letter, numbers in _ROWS.items() for number in numbers)
+
+
+def test_what_is_said_to_hold_a_fault_exists() -> None:
+    """Tests are looked for above; here scenarios and invariants, and that every row names something."""
+    invariants = {
+        name: set(re.findall(r"^    ([A-Z]\w*) = ", read(ROOT / "tests" / name / file), flags=re.MULTILINE))
+        for name, file in (("explorer", "invariants.py"), ("simulation", "checker.py"))
+    }
+    scenarios = {f"{file.parent.name}/{file.stem}" for file in (ROOT / "tests" / "scenarios").rglob("*.txt")}
+    missing = rows(HELD, "Not held yet")
+    for row, held in rows_of_faults():
+        named = re.findall(r"`([^`]+)`", held)
+        assert named or row in missing, row
+        for kind, words in re.findall(r"(explorer|simulation) ((?:`\w+`(?: and )?)+)", held):
+            names = re.findall(r"\w+", words.replace(" and ", " "))
+            assert set(names) <= invariants[kind], row
+            named = [name for name in named if name not in names]
+        for name in named:
+            assert name in scenarios or re.fullmatch(r"test_\w+|[\w/]+\.py", name), f"{row}: {name}"
+
+
+def test_the_rows_that_scenarios_cite_are_on_the_page() -> None:
+    listed = {row for row, _ in rows_of_faults()}
+    for file in (ROOT / "tests" / "scenarios").rglob("*.txt"):
+        cited = re.findall(r"\b([AKL]\d+)\b", read(file).splitlines()[0])
+        assert set(cited) <= listed, file
 
 
 def test_every_variable_of_the_environment_is_described() -> None:

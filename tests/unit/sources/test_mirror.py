@@ -1,0 +1,76 @@
+"""Positions in the consumer group are for lag tools only: whatever fails there concerns nobody else."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from sources.kafka.mirror import GroupMirror
+
+TOPIC: Any = ("in", 0)
+
+
+class View:
+    """Commits to the group as a test wants it."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.answer: Callable[[Future[Any]], None] = self.fine
+
+    def commit(self, _group: str, offsets: dict[Any, int]) -> Future[Any]:
+        self.asked.append(offsets[TOPIC])
+        question: Future[Any] = Future()
+        self.answer(question)
+        return question
+
+    @staticmethod
+    def fine(question: Future[Any]) -> None:
+        question.set_result(SimpleNamespace(topic_partitions=[SimpleNamespace(error=None)]))
+
+    @staticmethod
+    def refused(question: Future[Any]) -> None:
+        question.set_result(SimpleNamespace(topic_partitions=[SimpleNamespace(error="not authorised")]))
+
+    @staticmethod
+    def failed(question: Future[Any]) -> None:
+        question.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+
+    @staticmethod
+    def raised(_question: Future[Any]) -> None:
+        raise RuntimeError("the client is broken")
+
+
+@pytest.mark.parametrize("how", ["refused", "failed", "raised"])
+def test_a_failure_is_said_once_and_the_newest_positions_are_shown_when_it_is_over(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    view: Any = View()
+    mirror = GroupMirror(view, "orders")
+    view.answer = getattr(view, how)
+    with caplog.at_level(logging.WARNING):
+        for offset in (1, 2, 3):
+            mirror.show({TOPIC: offset})
+    assert len(caplog.records) == 1
+    assert "only lag tools miss them" in caplog.text
+    view.answer = view.fine
+    mirror.show({TOPIC: 4})
+    mirror.close()
+    assert view.asked[-1] == 4
+
+
+def test_an_answer_that_does_not_come_holds_nothing_up_and_the_newest_positions_follow_it() -> None:
+    view: Any = View()
+    mirror = GroupMirror(view, "orders")
+    questions: list[Future[Any]] = []
+    view.answer = questions.append
+    for offset in (1, 2, 3):
+        mirror.show({TOPIC: offset})
+    assert view.asked == [1]
+    view.fine(questions[0])
+    view.answer = view.fine
+    mirror.close()
+    assert view.asked == [1, 3]
