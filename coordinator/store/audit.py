@@ -27,7 +27,10 @@ from coordinator.protocol.facts import (
 from coordinator.protocol.requests import Request
 from coordinator.protocol.values import Generation
 
-__all__ = ["entry_of_fact", "entry_of_note"]
+__all__ = ["MAX_DETAIL", "entry_of_fact", "entry_of_note"]
+
+MAX_DETAIL = 1_000
+"""Characters. The loss of a sink's ten thousand slots is told in full by its evidence, not by the history."""
 
 
 def entry_of_fact(fact: Fact, generation: Generation) -> dict[str, Any] | None:
@@ -120,6 +123,6 @@ def _row(
         "generation": generation,
         "checkpoint": checkpoint,
         "participant": participant,
-        "detail": detail,
+        "detail": detail if len(detail) <= MAX_DETAIL else f"{detail[: MAX_DETAIL - 2]} …",
         "count": count,
     }

@@ -42,11 +42,10 @@ from coordinator.protocol.values import CheckpointKind, JobName, ParticipantName
 from coordinator.store.records import CheckpointState
 from coordinator.store.store import Store
 from tests.unit.protocol.histories import Move, a_move, to_event
-from tests.unit.store.jobs import event_of
+from tests.unit.store.jobs import MEMORY, event_of
 
 JOB = JobName("orders")
 AT = datetime(2026, 1, 2, tzinfo=UTC)
-MEMORY = Path("/dev/shm")  # losing power is not what this is about, and it is fast
 BEGINNING = 1_000.0
 DONE = (CheckpointState.COMPLETED, CheckpointState.SETTLED)
 
@@ -190,7 +189,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+        self.directory = Path(tempfile.mkdtemp(dir=MEMORY))
         self.store = Store.open(self.url)
         self.now = BEGINNING
         self.state = JobState(durable=Durable(job=JOB, store_id=self.store.store_id))

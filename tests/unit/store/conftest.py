@@ -1,16 +1,19 @@
 """A store in a directory of its own."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from coordinator.store.store import Store
+from tests.unit.store.jobs import MEMORY
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "store.db"
+def file() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
+        yield Path(directory) / "state" / "store.db"
 
 
 @pytest.fixture

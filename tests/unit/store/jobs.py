@@ -46,9 +46,11 @@ from coordinator.store.records import CheckpointState
 from coordinator.store.store import Store
 from tests.unit.protocol.histories import SINK, SOURCE, Move, to_event
 
-__all__ = ["AT", "JOB", "StoredJob", "change", "event_of", "fresh", "ids", "loaded", "reopened", "snapshots"]
+__all__ = ["AT", "JOB", "MEMORY", "StoredJob", "change", "event_of", "fresh", "ids", "loaded", "reopened", "snapshots"]
 
 JOB = JobName("orders")
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+"""Where files are in memory: most tests are not about a loss of power, and need not wait for the disk."""
 AT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
 

@@ -4,13 +4,18 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from coordinator.errors import ExitCode, StoreError
+from coordinator.protocol.durable import Durable
+from coordinator.protocol.evolve import evolve
+from coordinator.protocol.facts import CheckpointSettled, CheckpointTriggered, CheckpointUnchanged, Fact
+from coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName
+from coordinator.store.errors import StoreDamagedError
 from coordinator.store.store import Store
 from tests.unit.store.jobs import AT, JOB, StoredJob, loaded, snapshots
 
@@ -92,6 +97,17 @@ def test_a_killed_process_leaves_whole_transactions_only(tmp_path: Path) -> None
     assert newest.checkpoint == durable.completed.id, "the history is of the same step"
 
 
+def triggered(checkpoint: int, base: int) -> CheckpointTriggered:
+    return CheckpointTriggered(
+        checkpoint=CheckpointId(checkpoint),
+        base=CheckpointId(base),
+        generation=Generation(1),
+        kind=CheckpointKind.CHECKPOINT,
+        request=None,
+        waited=0.0,
+    )
+
+
 @contextmanager
 def no_room(file: Path) -> Iterator[None]:
     """No whole page fits into the log any more."""
@@ -102,6 +118,28 @@ def no_room(file: Path) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_several_steps_in_one_write_are_there_together_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        one, other = StoredJob(store), StoredJob(store, JobName("payments"))
+        steps: list[tuple[Durable, Sequence[Fact]]] = []
+        for job in (one, other):
+            job.open()
+            for fact in (triggered(1, 0), CheckpointUnchanged(checkpoint=CheckpointId(1)), triggered(2, 0)):
+                job.durable = evolve(job.durable, fact)
+                steps.append((job.durable, [fact]))
+        store.apply_all(steps, at=AT)
+        assert store.load_jobs() == [one.durable, other.durable]
+        bad = evolve(other.durable, CheckpointUnchanged(checkpoint=CheckpointId(2)))
+        steps = [
+            (bad, [CheckpointUnchanged(checkpoint=CheckpointId(2))]),
+            (bad, [CheckpointSettled(checkpoint=CheckpointId(7), took=0)]),
+        ]
+        with pytest.raises(StoreDamagedError, match="checkpoint 7 of job payments is missing"):
+            store.apply_all(steps, at=AT)
+    assert loaded(file) == [one.durable, other.durable]
 
 
 def test_a_full_disk_ends_the_store_and_the_next_start_reads_what_is_there(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from coordinator.protocol.answers import Note, Verdict
 from coordinator.protocol.facts import AbortReason, LossRecorded, SavepointReleased
 from coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, Outcome, Settlement
+from coordinator.store.audit import MAX_DETAIL
 from coordinator.store.records import CheckpointState
 from coordinator.store.retention import KEPT_ABORTED, KEPT_GENERATIONS, KEPT_HISTORY
 from coordinator.store.store import Store
@@ -132,6 +133,21 @@ def test_the_history_is_bounded_and_the_newest_stays(store: Store) -> None:
     assert len(entries) == KEPT_HISTORY
     assert [one.event for one in entries[:2]] == ["CheckpointSettled", "CheckpointCompleted"]
     assert entries[-1].count == 2
+
+
+def test_an_entry_of_the_history_is_bounded_and_its_evidence_is_whole(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.trigger()
+    job.complete()
+    evidence = tuple(Settlement(slot=slot, outcome=Outcome.LOST, evidence="CompleteAbort") for slot in range(1_000))
+    job.write(LossRecorded(checkpoint=job.durable.base, participant=SINK.name, settlements=evidence))
+    told = store.history(JOB, 1)[0].detail
+    assert len(told) == MAX_DETAIL
+    assert told.startswith("slot 0: CompleteAbort; slot 1: CompleteAbort; ")
+    details = store.checkpoint(JOB, CheckpointId(1))
+    assert details is not None
+    assert tuple(one.settlement for one in details.settlements) == evidence
 
 
 def test_evidence_goes_with_its_checkpoint(store: Store) -> None:

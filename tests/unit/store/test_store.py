@@ -35,8 +35,8 @@ LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort at (7, 3
 
 @given(moves)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_happened_a_restart_reads_what_the_core_had_decided(tmp_path: Path, history: list[Move]) -> None:
-    file = fresh(tmp_path)
+def test_whatever_happened_a_restart_reads_what_the_core_had_decided(file: Path, history: list[Move]) -> None:
+    file = fresh(file.parent)
     now = 50.0
     with closing(Store.open(f"sqlite:///{file}")) as store:
         state = JobState(durable=Durable(job=JOB, store_id=store.store_id))
