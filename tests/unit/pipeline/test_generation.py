@@ -106,8 +106,8 @@ def test_an_abort_that_was_never_heard_shows_in_the_base_of_the_next_trigger() -
 
 
 def test_of_two_aborts_in_a_row_the_last_one_speaks_for_both() -> None:
-    """The answers to 4 are forgotten and it is aborted in its time, then 5 is aborted by a cancel: the driver hears only
-    of the second, and no trigger will ever follow."""
+    """The answers to 4 are forgotten and it is aborted in its time, then 5 is aborted by a cancel: the driver hears of
+    the second only, and no trigger will ever follow."""
     coordinator, cancelled = Coordinator(), threading.Event()
 
     def forget(event: Event, _answer: Answer) -> None:
