@@ -20,9 +20,10 @@ from coordinator.v1 import operators_pb2 as pb
 from coordinator.v1.operators_pb2_grpc import OperatorServiceStub
 from coordinator.wire.answers import answer_from_wire
 from coordinator.wire.enums import CHECKPOINT_KIND
+from coordinator.wire.limits import MAX_LISTED
 from coordinator.wire.people import request_from_wire
 
-__all__ = ["OperatorClient"]
+__all__ = ["MAX_LISTED", "OperatorClient"]
 
 
 class OperatorClient:

@@ -5,14 +5,13 @@ import time
 
 import typer
 
-from coordinator.client.operators import OperatorClient
+from coordinator.client.operators import MAX_LISTED, OperatorClient
 from coordinator.client.summaries import CheckpointState
 from coordinator.errors import CheckpointFailedError, ConfigurationError, RefusedError
 from coordinator.ops.connecting import Place, job_name, operators, without_driver
 from coordinator.protocol.answers import Answer, Verdict
 from coordinator.protocol.requests import Request, RequestState
 from coordinator.protocol.values import CheckpointKind, JobName
-from coordinator.wire.limits import MAX_LISTED
 
 __all__ = ["cancel_job", "delete_savepoint", "restore_job", "stop_job", "take"]
 

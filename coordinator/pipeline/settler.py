@@ -77,13 +77,14 @@ class Settler:
         """Settle ``checkpoint``; repeated instructions settle it once and report the outcome again."""
         with self._lock:
             again = checkpoint in self._submitted and checkpoint not in self._settlements
-            if again or checkpoint not in self._work:
-                return
+            if again or checkpoint not in self._work or self._closing:
+                return  # a closing driver leaves what it has not begun to the next generation
             self._submitted.add(checkpoint)
-        self._worker.submit(lambda: self._settle_safely(checkpoint))
+            self._worker.submit(lambda: self._settle_safely(checkpoint))
 
     def close(self, *, wait: bool) -> None:
-        self._closing = True
+        with self._lock:
+            self._closing = True
         self._worker.close(wait=wait)
 
     def _settle_safely(self, checkpoint: CheckpointId) -> None:
