@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from benchmarks.coordinator.documents import PARTICIPANTS, SINK, SOURCE, read, settings, settlements, written
+from coordinator.client.calls import Backoff
 from coordinator.protocol.answers import Complete, Trigger
 from coordinator.protocol.settings import CheckpointSettings, Duration
 from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, ParticipantName, Snapshot
@@ -19,10 +22,11 @@ from coordinator.wire.answers import instruction_from_wire
 from coordinator.wire.channel import KeepAlive
 from coordinator.wire.values import participant_to_wire, settings_to_wire, settlement_to_wire, snapshot_to_wire
 
-__all__ = ["Measurements", "SimulatedDriver"]
+__all__ = ["DriverFailedError", "Measurements", "SimulatedDriver", "all_watch"]
 
-_CALL_LIMIT_S = 30.0
-_AGAIN_S = (0.05, 0.2)
+T = TypeVar("T")
+
+_CALL_LIMIT_S = 5.0
 _RUN_S = (0.05, 0.25)
 """How long a checkpoint's Spark job takes."""
 _COMMIT_S = (0.005, 0.02)
@@ -30,6 +34,10 @@ _COMMIT_S = (0.005, 0.02)
 
 if TYPE_CHECKING:
     from coordinator.v1.participants_pb2_grpc import ParticipantServiceAsyncStub as Stub
+
+
+class DriverFailedError(RuntimeError):
+    """A simulated driver cannot go on: what was measured says nothing."""
 
 
 @dataclass(kw_only=True)
@@ -77,13 +85,16 @@ class SimulatedDriver:
             stub: Stub = ParticipantServiceStub(channel)
             await self._open(stub)
             renewing = asyncio.create_task(self._renew(stub))
+            backoff = Backoff()
             try:
                 while True:
                     with contextlib.suppress(grpc.aio.AioRpcError):
                         await self._watch(stub)
+                    if self.watching.is_set():
+                        backoff = Backoff()
                     self.watching.clear()
                     self._measured.failures += 1
-                    await asyncio.sleep(random.uniform(*_AGAIN_S))
+                    await asyncio.sleep(backoff.next())
             finally:
                 renewing.cancel()
                 for task in self._tasks:
@@ -97,9 +108,9 @@ class SimulatedDriver:
             settings=settings_to_wire(self._settings),
             takeover=True,
         )
-        response = await stub.OpenJob(request, timeout=_CALL_LIMIT_S)
-        if response.answer.verdict != pb.VERDICT_ACCEPTED:
-            raise SystemExit(f"job {self._job} was not opened: {response.answer.detail}")
+        response = await self._answered(stub.OpenJob, request)
+        if response.answer.verdict not in (pb.VERDICT_ACCEPTED, pb.VERDICT_DUPLICATE):
+            raise DriverFailedError(f"job {self._job} was not opened: {response.answer.detail}")
         self._generation = response.grant.generation
 
     async def _renew(self, stub: "Stub") -> None:
@@ -107,8 +118,7 @@ class SimulatedDriver:
         pause = self._settings.seconds("lease") / 3
         await asyncio.sleep(random.uniform(0, pause))
         while True:
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await stub.Renew(request, timeout=_CALL_LIMIT_S)
+            await self._answered(stub.Renew, request)
             await asyncio.sleep(pause)
 
     async def _watch(self, stub: "Stub") -> None:
@@ -118,7 +128,7 @@ class SimulatedDriver:
             self.watching.set()
         async for response in call:
             if response.WhichOneof("content") == "end":
-                raise SystemExit(f"job {self._job}: {response.end.detail}")
+                raise DriverFailedError(f"job {self._job}: {response.end.detail}")
             match instruction_from_wire(response.instruction):
                 case Trigger() as trigger:
                     self._begin(self._checkpoint(stub, trigger))
@@ -128,7 +138,17 @@ class SimulatedDriver:
                         self._measured.decisions.append(time.perf_counter() - sent)
                     self._begin(self._settle(stub, complete))
                 case other:
-                    raise SystemExit(f"job {self._job} is wanted to {other}")
+                    raise DriverFailedError(f"job {self._job} is wanted to {other}")
+
+    async def _answered(self, method: Callable[..., Awaitable[T]], request: Message) -> T:
+        """Asks until there is an answer, as the client does."""
+        backoff = Backoff()
+        while True:
+            try:
+                return await method(request, timeout=_CALL_LIMIT_S)
+            except grpc.aio.AioRpcError:
+                self._measured.failures += 1
+                await asyncio.sleep(backoff.next())
 
     def _begin(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.create_task(work)
@@ -156,9 +176,9 @@ class SimulatedDriver:
         sent = time.perf_counter()
         if participant == SINK and part.committables:
             self._sent[trigger.checkpoint] = sent
-        response = await stub.Acknowledge(request, timeout=_CALL_LIMIT_S)
+        response = await self._answered(stub.Acknowledge, request)
         self._measured.acknowledgements.append(time.perf_counter() - sent)
-        if response.answer.verdict != pb.VERDICT_ACCEPTED:
+        if response.answer.verdict not in (pb.VERDICT_ACCEPTED, pb.VERDICT_DUPLICATE):
             self._measured.failures += 1
 
     async def _settle(self, stub: "Stub", complete: Complete) -> None:
@@ -174,5 +194,14 @@ class SimulatedDriver:
             settlements=[settlement_to_wire(one) for one in settlements(snapshot)],
         )
         begun = time.perf_counter()
-        await stub.Settle(request, timeout=_CALL_LIMIT_S)
+        await self._answered(stub.Settle, request)
         self._measured.settlements.append(time.perf_counter() - begun)
+
+
+async def all_watch(drivers: Sequence[SimulatedDriver], running: Sequence["asyncio.Task[Any]"]) -> None:
+    """Wait until the coordinator counts every stream as there. Raises what ended one of ``running``."""
+    watching = asyncio.gather(*(driver.watching.wait() for driver in drivers))
+    ended, _ = await asyncio.wait((watching, *running), return_when=asyncio.FIRST_COMPLETED)
+    if watching not in ended:
+        watching.cancel()
+        await ended.pop()

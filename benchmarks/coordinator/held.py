@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.coordinator.drivers import Measurements, SimulatedDriver
+from benchmarks.coordinator.drivers import Measurements, SimulatedDriver, all_watch
 from benchmarks.coordinator.server import ServedCoordinator
 from benchmarks.coordinator.size import fill
 from coordinator.protocol.values import JobName
@@ -44,7 +44,7 @@ async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float) ->
     begun = time.perf_counter()
     tasks = [asyncio.create_task(_later(driver, random.uniform(0, jobs / 1000 * _OPENING_S))) for driver in drivers]
     try:
-        await _all_watch(drivers)
+        await all_watch(drivers, tasks)
         opened = time.perf_counter() - begun
         await asyncio.sleep(_SETTLING_DOWN_S)
         cpu, begun = coordinator.cpu_seconds, time.perf_counter()
@@ -56,7 +56,7 @@ async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float) ->
             await asyncio.sleep(0.01)
         begun = time.perf_counter()
         started = await asyncio.to_thread(coordinator.start)
-        await _all_watch(drivers)
+        await all_watch(drivers, tasks)
         back = time.perf_counter() - begun
     finally:
         for task in tasks:
@@ -79,7 +79,3 @@ async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float) ->
 async def _later(driver: SimulatedDriver, seconds: float) -> None:
     await asyncio.sleep(seconds)
     await driver.run()
-
-
-async def _all_watch(drivers: Sequence[SimulatedDriver]) -> None:
-    await asyncio.gather(*(driver.watching.wait() for driver in drivers))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.coordinator.drivers import Measurements, SimulatedDriver
+from benchmarks.coordinator.drivers import Measurements, SimulatedDriver, all_watch
 from benchmarks.coordinator.server import ServedCoordinator, served
 from coordinator.protocol.values import JobName
 
@@ -37,7 +37,7 @@ async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float) ->
     ]
     tasks = [asyncio.create_task(_later(driver, random.uniform(0, INTERVAL_S))) for driver in drivers]
     try:
-        await asyncio.gather(*(driver.watching.wait() for driver in drivers))
+        await all_watch(drivers, tasks)
         await asyncio.sleep(_WARM_UP_S)
         measured.clear()
         cpu, begun = coordinator.cpu_seconds, time.perf_counter()

@@ -1,19 +1,23 @@
-"""What nobody waits for: refused calls for the history, and rows that retention does not keep. Gathered for a second,
+"""What nobody waits for: refused calls for the history, and rows that retention does not keep. Gathered for a while,
 so that a flood of calls costs memory within a bound, and no write each.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coordinator.protocol.answers import Note, Verdict
 from coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION, JobName
+from coordinator.service.deadlines import Deadlines
 
 __all__ = ["MAX_DISTINCT", "Chores", "Housekeeping"]
 
 MAX_DISTINCT = 100
 """Different refused calls of one job that are kept apart between two writes."""
 
-_WAIT_S = 1.0
+_REFUSED_WAIT_S = 1.0
+_PRUNE_WAIT_S = 10.0
+"""A job with a checkpoint every second has some rows more meanwhile, and a tenth of the removals."""
 
 _REST = Note(
     what="Others",
@@ -30,7 +34,7 @@ class Chores:
     """Of one job."""
 
     job: JobName
-    due: float
+    due: float = math.inf
     """Monotonic seconds."""
     notes: dict[tuple[object, ...], tuple[Note, int]] = field(default_factory=dict)
     prune: bool = False
@@ -43,14 +47,15 @@ class Chores:
 
 
 class Housekeeping:
-    """By job, in the order in which it came up."""
+    """By job, in the order in which it is due."""
 
     def __init__(self) -> None:
         self._jobs: dict[JobName, Chores] = {}
+        self._due = Deadlines()
 
     def refused(self, job: JobName, note: Note, now: float) -> None:
         """Of equal calls the first one's detail is kept."""
-        notes = self._of(job, now).notes
+        notes = self._of(job, now + _REFUSED_WAIT_S).notes
         key = _key(note)
         if key not in notes and len(notes) >= MAX_DISTINCT:
             note, key = _REST, _key(_REST)
@@ -59,19 +64,17 @@ class Housekeeping:
 
     def completed(self, job: JobName, now: float) -> None:
         """There is a row more."""
-        self._of(job, now).prune = True
+        self._of(job, now + _PRUNE_WAIT_S).prune = True
 
     @property
     def due(self) -> float | None:
         """When something is to be done, monotonic seconds."""
-        return next((chores.due for chores in self._jobs.values()), None)
+        return self._due.first()
 
     def take(self, now: float) -> Chores | None:
         """Those of the job that waits longest, forgotten here; None when nothing is due by ``now``."""
-        due = self.due
-        if due is None or due > now:
-            return None
-        return self._jobs.pop(next(iter(self._jobs)))
+        job = self._due.pop(now)
+        return self._jobs.pop(job) if job is not None else None
 
     def take_refused(self, job: JobName) -> Sequence[tuple[Note, int]]:
         """Those of ``job``, forgotten here."""
@@ -82,8 +85,12 @@ class Housekeeping:
         chores.notes.clear()
         return refused
 
-    def _of(self, job: JobName, now: float) -> Chores:
-        return self._jobs.setdefault(job, Chores(job=job, due=now + _WAIT_S))
+    def _of(self, job: JobName, due: float) -> Chores:
+        chores = self._jobs.setdefault(job, Chores(job=job))
+        if due < chores.due:
+            chores.due = due
+            self._due.note(job, due)
+        return chores
 
 
 def _key(note: Note) -> tuple[object, ...]:

@@ -97,18 +97,32 @@ def test_a_flood_of_different_refused_calls_is_bounded_and_counted() -> None:
     assert (rest.what, count) == ("Others", 500)
 
 
-def test_chores_wait_a_second_and_come_in_the_order_in_which_they_came_up() -> None:
+def test_chores_wait_for_more_of_their_kind_and_come_when_they_are_due() -> None:
     chores = Housekeeping()
     assert chores.take(math.inf) is None
     chores.completed(OTHER, now=5.0)
     chores.refused(JOB, note(), now=5.5)
     chores.completed(OTHER, now=5.9)  # does not put it off
-    assert chores.due == 6.0
-    assert chores.take(5.99) is None
-    first, second = chores.take(6.5), chores.take(6.5)
+    assert chores.due == 6.5
+    assert chores.take(6.49) is None
+    first = chores.take(6.5)
     assert first is not None
+    assert (first.job, first.prune) == (JOB, False)
+    assert chores.due == 15.0
+    second = chores.take(15.0)
     assert second is not None
-    assert ((first.job, first.prune), (second.job, second.prune)) == ((OTHER, True), (JOB, False))
+    assert (second.job, second.prune) == (OTHER, True)
+
+
+def test_a_job_with_something_more_urgent_does_all_its_chores_then() -> None:
+    chores = Housekeeping()
+    chores.completed(JOB, now=5.0)
+    chores.refused(JOB, note(), now=6.0)
+    assert chores.due == 7.0
+    taken = chores.take(7.0)
+    assert taken is not None
+    assert (taken.prune, len(taken.refused)) == (True, 1)
+    assert chores.due is None
 
 
 def state(*participants: Participant) -> JobState:

@@ -1,0 +1,245 @@
+"""Turns: what comes in while the disk is busy is the next write, and nothing is known before it is on disk."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.errors import StoreError
+from coordinator.protocol.answers import Answer, Verdict
+from coordinator.protocol.durable import Durable
+from coordinator.protocol.events import Event, OpenJob, Renew, StreamLost, Watch
+from coordinator.protocol.facts import Fact
+from coordinator.protocol.values import Generation, JobName
+from coordinator.service.documents import Checkers
+from coordinator.service.engine import Engine, Turn, UnknownJobError
+from coordinator.service.turns import Turns
+from coordinator.service.watchers import Watchers
+from coordinator.store.store import Store
+from coordinator.v1 import participants_pb2 as pb
+from tests.unit.service.scripted import SETTINGS, SINK, SOURCE
+
+A, B, C = JobName("a"), JobName("b"), JobName("c")
+FIRST = Generation(1)
+
+
+class GatedStore(Store):
+    """Each write waits to be let through, and can be made to fail."""
+
+    writes: list[list[JobName]]
+    entered: threading.Semaphore
+    gate: threading.Semaphore
+    problem: Exception | None = None
+
+    def apply_all(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
+        self.writes.append([durable.job for durable, _ in steps])
+        self.entered.release()
+        assert self.gate.acquire(timeout=30), "nobody let the write through"
+        if self.problem is not None:
+            raise self.problem
+        super().apply_all(steps, at=at)
+
+    async def reached(self) -> None:
+        """A write is on its way."""
+        assert await asyncio.to_thread(self.entered.acquire, timeout=30), "nothing was written"
+
+
+def opening(driver: str = "driver") -> OpenJob:
+    return OpenJob(now=time.monotonic(), driver=driver, participants=(SOURCE, SINK), settings=SETTINGS, claim=None)
+
+
+Body = Callable[[GatedStore, Engine, Turns], Coroutine[Any, Any, None]]
+
+
+def play(directory: Path, body: Body) -> None:
+    """Run ``body`` with a new store whose gate is closed; open it for the end."""
+
+    async def run() -> None:
+        store = GatedStore.open(f"sqlite:///{directory}/store.db")
+        store.writes, store.entered, store.gate = [], threading.Semaphore(0), threading.Semaphore(0)
+        engine = Engine(store, clock=time.monotonic, wall=lambda: datetime.now(UTC), checkers=Checkers({}))
+        turns = Turns(engine)
+        turns.start()
+        try:
+            await body(store, engine, turns)
+        finally:
+            store.gate.release(100)
+            await turns.stop()
+            store.close()
+
+    asyncio.run(run())
+
+
+def unfinished(*answers: Awaitable[Answer]) -> bool:
+    return all(isinstance(answer, asyncio.Future) and not answer.done() for answer in answers)
+
+
+def test_what_comes_in_during_a_write_is_one_write_and_unknown_until_it_is_on_disk(tmp_path: Path) -> None:
+    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+        first = turns.handle(A, opening())
+        await store.reached()
+        second, third = turns.handle(B, opening()), turns.handle(C, opening())
+        assert unfinished(first, second, third)
+        with pytest.raises(UnknownJobError):
+            engine.state(A)
+        store.gate.release()
+        assert (await first).verdict is Verdict.ACCEPTED
+        assert engine.state(A).durable.generation == FIRST
+        await store.reached()
+        assert unfinished(second, third)
+        with pytest.raises(UnknownJobError):
+            engine.state(B)
+        store.gate.release()
+        assert [(await answer).verdict for answer in (second, third)] == [Verdict.ACCEPTED] * 2
+        assert store.writes == [[A], [B, C]]
+
+    play(tmp_path, body)
+
+
+def test_an_event_builds_on_one_that_is_not_on_disk_yet_and_is_answered_after_it(tmp_path: Path) -> None:
+    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+        opened = turns.handle(A, opening())
+        await store.reached()
+        renewed = turns.handle(A, Renew(now=time.monotonic(), generation=FIRST))
+        fenced = turns.handle(A, Renew(now=time.monotonic(), generation=Generation(7)))
+        assert unfinished(opened, renewed, fenced)
+        store.gate.release()
+        verdicts = [(await answer).verdict for answer in (opened, renewed, fenced)]
+        assert verdicts == [Verdict.ACCEPTED, Verdict.ACCEPTED, Verdict.FENCED]
+        assert store.writes == [[A]], "renewing has nothing to store"
+
+    play(tmp_path, body)
+
+
+def test_a_call_that_changes_nothing_durable_does_not_wait_for_the_writes_of_others(tmp_path: Path) -> None:
+    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+        store.gate.release()
+        await turns.handle(A, opening())
+        await store.reached()
+        other = turns.handle(B, opening())
+        await store.reached()
+        renewed = await turns.handle(A, Renew(now=time.monotonic(), generation=FIRST))
+        assert renewed.verdict is Verdict.ACCEPTED
+        assert unfinished(other)
+
+    play(tmp_path, body)
+
+
+@pytest.mark.parametrize("problem", [StoreError("the disk said no"), ValueError("a bug")])
+def test_a_write_that_fails_ends_everything_that_waits_and_publishes_nothing(
+    tmp_path: Path, problem: Exception
+) -> None:
+    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+        first = turns.handle(A, opening())
+        await store.reached()
+        second = turns.handle(B, opening())
+        store.problem = problem
+        store.gate.release()
+        for answer in (first, second):
+            with pytest.raises(StoreError, match=str(problem)):
+                await answer
+        assert engine.failure is not None
+        with pytest.raises(StoreError):
+            turns.handle(C, opening())
+        with pytest.raises(UnknownJobError):
+            engine.state(A)
+        assert store.writes == [[A]]
+
+    play(tmp_path, body)
+
+
+def test_stopping_finishes_what_was_begun(tmp_path: Path) -> None:
+    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+        first = turns.handle(A, opening())
+        await store.reached()
+        second = turns.handle(B, opening())
+        stopping = asyncio.create_task(turns.stop())
+        store.gate.release(2)
+        await stopping
+        assert [(await answer).verdict for answer in (first, second)] == [Verdict.ACCEPTED] * 2
+
+    play(tmp_path, body)
+
+
+def test_a_listing_waits_for_the_write_and_shows_what_is_published(tmp_path: Path) -> None:
+    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+        turns.handle(A, opening())
+        await store.reached()
+        listing = asyncio.create_task(
+            turns.between(lambda: (engine.state(A).durable.generation, engine.read(lambda it: it.jobs())))
+        )
+        await asyncio.sleep(0)
+        assert not listing.done()
+        store.gate.release()
+        generation, (record,) = await listing
+        assert (generation, record.job) == (FIRST, A)
+
+    play(tmp_path, body)
+
+
+def test_several_steps_are_on_disk_together_or_not_at_all(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    store = Store.open(url)
+    turn = Turn()
+    engine = Engine(store, clock=time.monotonic, wall=lambda: datetime.now(UTC), checkers=Checkers({}))
+    for job in (A, B):
+        engine.work_out(turn, job, opening())
+    (last, facts) = turn.steps[1]
+    turn.steps[1] = (last, [*facts, object()])  # type: ignore[list-item]
+    with pytest.raises(AssertionError):
+        engine.keep(turn)
+    store.close()
+    store = Store.open(url)
+    assert store.load_jobs() == []
+    store.close()
+
+
+class _Context:
+    """A stream that nobody reads."""
+
+    async def send_initial_metadata(self, _metadata: object) -> None:
+        pass
+
+    async def write(self, _response: bytes) -> None:
+        pass
+
+    async def abort(self, _code: object, _detail: str) -> None:
+        raise asyncio.CancelledError
+
+
+def test_a_stream_that_breaks_while_its_successor_arrives_is_not_reported_as_lost(tmp_path: Path) -> None:
+    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+        store.gate.release(100)
+        await turns.handle(A, opening())
+        seen: list[type[Event]] = []
+        arrival: list[asyncio.Future[Answer]] = []
+
+        def handle(job: JobName, event: Event, size: int = 0) -> Awaitable[Answer]:
+            """The second stream's arrival takes its time on the disk."""
+            seen.append(type(event))
+            answer = turns.handle(job, event, size)
+            if seen.count(Watch) < 2:
+                return answer
+            arrival.append(asyncio.get_running_loop().create_future())
+            return arrival[-1]
+
+        watchers, request = Watchers(), pb.WatchRequest(job=A, generation=FIRST)
+        older = asyncio.create_task(watchers.watch(engine, handle, request, _Context()))  # type: ignore[arg-type]
+        while not watchers.connected(A):
+            await asyncio.sleep(0)
+        newer = asyncio.create_task(watchers.watch(engine, handle, request, _Context()))  # type: ignore[arg-type]
+        while not arrival:
+            await asyncio.sleep(0)
+        older.cancel()
+        await asyncio.gather(older, return_exceptions=True)
+        assert seen == [Watch, Watch]
+        newer.cancel()
+        await asyncio.gather(newer, return_exceptions=True)
+        assert seen == [Watch, Watch, StreamLost], "it had counted, though it was never shown anything"
+
+    play(tmp_path, body)
