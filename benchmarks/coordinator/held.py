@@ -23,7 +23,9 @@ _OPENING_S = 5.0
 _SETTLING_DOWN_S = 5.0
 
 
-def measure_held(directory: Path, numbers: Sequence[int], seconds: float) -> list[dict[str, Any]]:
+def measure_held(
+    directory: Path, numbers: Sequence[int], seconds: float, *, warm_up: float = _SETTLING_DOWN_S
+) -> list[dict[str, Any]]:
     """One row for each number of jobs. The coordinator is killed once, after ``seconds`` of rest, and started again."""
     rows: list[dict[str, Any]] = []
     for jobs in numbers:
@@ -31,11 +33,11 @@ def measure_held(directory: Path, numbers: Sequence[int], seconds: float) -> lis
         place.mkdir(parents=True)
         fill(place / "store.db", jobs, _CHECKPOINTS)
         with ServedCoordinator(place) as coordinator:
-            rows.append(asyncio.run(_measure(coordinator, jobs, seconds)))
+            rows.append(asyncio.run(_measure(coordinator, jobs, seconds, warm_up)))
     return rows
 
 
-async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float) -> dict[str, Any]:
+async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float, warm_up: float) -> dict[str, Any]:
     measured = Measurements()
     empty = coordinator.memory
     drivers = [
@@ -46,7 +48,7 @@ async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float) ->
     try:
         await all_watch(drivers, tasks)
         opened = time.perf_counter() - begun
-        await asyncio.sleep(_SETTLING_DOWN_S)
+        await asyncio.sleep(warm_up)
         cpu, begun = coordinator.cpu_seconds, time.perf_counter()
         await asyncio.sleep(seconds)
         share = (coordinator.cpu_seconds - cpu) / (time.perf_counter() - begun)

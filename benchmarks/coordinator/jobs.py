@@ -20,16 +20,18 @@ SLOTS = 4
 _WARM_UP_S = 3.0
 
 
-def measure_jobs(directory: Path, numbers: Sequence[int], seconds: float) -> list[dict[str, Any]]:
+def measure_jobs(
+    directory: Path, numbers: Sequence[int], seconds: float, *, warm_up: float = _WARM_UP_S
+) -> list[dict[str, Any]]:
     """One row for each number of jobs, beginning evenly over one interval, on a coordinator of its own."""
     rows: list[dict[str, Any]] = []
     for jobs in numbers:
         with served(directory / str(jobs)) as coordinator:
-            rows.append(asyncio.run(_measure(coordinator, jobs, seconds)))
+            rows.append(asyncio.run(_measure(coordinator, jobs, seconds, warm_up)))
     return rows
 
 
-async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float) -> dict[str, Any]:
+async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float, warm_up: float) -> dict[str, Any]:
     measured = Measurements()
     drivers = [
         SimulatedDriver(coordinator.address, JobName(f"job-{number}"), f"{INTERVAL_S}s", SLOTS, measured)
@@ -38,7 +40,7 @@ async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float) ->
     tasks = [asyncio.create_task(_later(driver, random.uniform(0, INTERVAL_S))) for driver in drivers]
     try:
         await all_watch(drivers, tasks)
-        await asyncio.sleep(_WARM_UP_S)
+        await asyncio.sleep(warm_up)
         measured.clear()
         cpu, begun = coordinator.cpu_seconds, time.perf_counter()
         lags = await _lags(seconds)

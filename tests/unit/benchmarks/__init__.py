@@ -1,0 +1,1 @@
+"""The benchmarks at their smallest: whether they measure, not what."""

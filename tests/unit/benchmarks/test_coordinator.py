@@ -1,0 +1,78 @@
+"""``python -m benchmarks coordinator`` with real processes, and sizes that say nothing about speed."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.coordinator.documents import written
+from benchmarks.coordinator.held import measure_held
+from benchmarks.coordinator.jobs import measure_jobs, percentile
+from benchmarks.coordinator.main import main
+from benchmarks.coordinator.size import JOBS, measure_size
+from coordinator.protocol.values import JobName
+from coordinator.store.store import Store
+from sinks.kafka.committables import KafkaCommittable
+
+
+@pytest.fixture(autouse=True)
+def cores() -> Iterator[None]:
+    """The measuring thread leaves a core to the server; later tests want it back."""
+    before = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, before)
+
+
+def test_committables_are_such_as_the_sink_reads() -> None:
+    snapshot = written(JobName("job"), 3, 7, 5)
+    handles = [KafkaCommittable.of(committable) for committable in snapshot.committables]
+    assert [(handle.slot, handle.checkpoint) for handle in handles] == [(slot, 7) for slot in range(5)]
+    assert len({handle.transaction.id for handle in handles}) == 5
+
+
+def test_results_name_the_machine_and_grow_with_the_committables(tmp_path: Path) -> None:
+    main(["--quick", "--part", "committables", "--results", str(tmp_path), "--directory", str(tmp_path)])
+    (file,) = tmp_path.glob("coordinator-*.json")
+    results = json.loads(file.read_text())
+    assert {"cores", "python", "sqlite", "grpcio", "disk_sync_median_ms"} <= results["machine"].keys()
+    few, many = results["committables"]
+    assert (few["committables"], many["committables"]) == (10, 100)
+    assert 9 * few["bytes"] < many["bytes"]
+    assert all(0 < row["acknowledged_s"] <= row["acknowledged_and_decided_s"] for row in (few, many))
+
+
+def test_every_simulated_job_takes_checkpoints(tmp_path: Path) -> None:
+    (row,) = measure_jobs(tmp_path / "jobs", (3,), 2.5, warm_up=0.5)
+    assert row["broken"] == 0
+    assert row["decisions_per_s"] * row["seconds"] >= 3
+    assert 0 < row["decision_p50_ms"] <= row["decision_p99_ms"] <= row["decision_max_ms"]
+    with_store = Store.open(f"sqlite:///{tmp_path}/jobs/3/store.db")
+    try:
+        assert all(durable.base > 1 for durable in with_store.load_jobs())
+    finally:
+        with_store.close()
+
+
+def test_held_jobs_are_all_back_after_a_crash_of_the_coordinator(tmp_path: Path) -> None:
+    (row,) = measure_held(tmp_path / "held", (3,), 0.5, warm_up=0.5)
+    assert row["jobs"] == 3
+    assert row["broken"] == 0, "before the crash"
+    assert 0 < row["start_s"] <= row["all_back_s"]
+
+
+def test_the_store_is_measured_after_retention(tmp_path: Path) -> None:
+    rows = measure_size(tmp_path / "size", 20 * JOBS)
+    assert [row["checkpoints"] for row in rows] == [2 * JOBS * number for number in range(1, 11)]
+    store = Store.open(f"sqlite:///{tmp_path}/size/store.db")
+    try:
+        kept = [record.settled_at is not None for record in store.checkpoints(JobName("job-0"), 1000)]
+    finally:
+        store.close()
+    assert 10 <= sum(kept) <= 15, "retention removes every ten seconds, here every five checkpoints"
+
+
+def test_a_percentile_is_a_value_that_was_measured() -> None:
+    values = [float(number) for number in range(100, 0, -1)]
+    assert (percentile(values, 0.5), percentile(values, 0.99), percentile([7.0], 0.99)) == (51.0, 100.0, 7.0)
