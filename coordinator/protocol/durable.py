@@ -91,8 +91,8 @@ class Durable:
 
     @property
     def settled(self) -> bool:
-        """True when no completed checkpoint waits for its commits."""
-        return self.completed is None or self.completed.settled
+        """True when no completed checkpoint waits for its commits. Not known of one that cannot be read."""
+        return not self.unreadable and (self.completed is None or self.completed.settled)
 
     @property
     def awaits_driver(self) -> bool:

@@ -53,7 +53,7 @@ def fenced() -> Ready:
 def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     """Grant the next generation; the undecided checkpoint is aborted in the same store transaction."""
     durable = state.durable
-    if durable.driver == event.driver and state.session is not None:
+    if durable.driver == event.driver and state.session is not None and not durable.unreadable:
         return state, Ready(answer=_granted(durable, durable.participants, Verdict.DUPLICATE))
     if durable.lost:
         detail = f"job {durable.job} is halted: {durable.status_detail}; nothing is written until a person has decided"
@@ -278,7 +278,7 @@ def _leaving(state: JobState, event: CloseJob) -> Transition:
 
 def _reached(durable: Durable) -> Transition | None:
     """The end that a person asked for, when nothing stands in its way any more: no driver, everything settled."""
-    if durable.ending is None or not durable.settled or durable.unreadable:
+    if durable.ending is None or not durable.settled:
         return None
     return Transition.FINISHED if durable.ending is Ending.STOP else Transition.CANCELLED
 

@@ -88,7 +88,7 @@ def restore(state: JobState, event: RequestRestore) -> tuple[JobState, Ready]:
     durable = state.durable
     if durable.driver is not None or durable.awaits_driver:
         return state, _refused(f"job {durable.job} has a driver ({durable.status.value}); stop it first")
-    if not durable.settled:
+    if not durable.settled and not durable.unreadable:
         return state, _refused(_unsettled(state))
     if durable.restore is not None and durable.restore.source.id == event.source.id:
         return state, Ready(answer=_DUPLICATE)
@@ -111,7 +111,8 @@ def release(state: JobState, event: ReleaseSavepoint) -> tuple[JobState, Ready]:
 
 def _unsettled(state: JobState) -> str:
     completed = state.durable.completed
-    assert completed is not None
+    if completed is None:
+        return f"whether everything that was decided is settled is not known: {state.durable.unreadable}"
     return (
         f"checkpoint {completed.id} is completed and not settled: its transactions are decided and may still be open. "
         "Start the job once, so that it commits them, and ask again"

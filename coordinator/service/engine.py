@@ -176,8 +176,8 @@ class Engine:
         for durable, facts in turn.steps:
             for fact in facts:
                 tell(durable.job, durable.generation, fact)
-            if any(isinstance(fact, CheckpointCompleted) for fact in facts):
-                self._housekeeping.completed(durable.job, self.clock())
+            if any(isinstance(fact, CheckpointCompleted | CheckpointAborted | GenerationEnded) for fact in facts):
+                self._housekeeping.grown(durable.job, self.clock())
         for job, state in turn.states.items():
             self._states[job] = state
             if self._latest.get(job) is state:

@@ -55,15 +55,17 @@ class Housekeeping:
 
     def refused(self, job: JobName, note: Note, now: float) -> None:
         """Of equal calls the first one's detail is kept."""
-        notes = self._of(job, now + _REFUSED_WAIT_S).notes
+        chores = self._of(job, now + _REFUSED_WAIT_S)
+        chores.prune = True  # they fill the history
+        notes = chores.notes
         key = _key(note)
         if key not in notes and len(notes) >= MAX_DISTINCT:
             note, key = _REST, _key(_REST)
         first, count = notes.get(key, (note, 0))
         notes[key] = first, count + 1
 
-    def completed(self, job: JobName, now: float) -> None:
-        """There is a row more."""
+    def grown(self, job: JobName, now: float) -> None:
+        """There are rows more."""
         self._of(job, now + _PRUNE_WAIT_S).prune = True
 
     @property

@@ -1,6 +1,7 @@
 """Rows to values: what a restart and a listing need. Every row is checked before it is believed."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,7 +64,7 @@ def sealed_rows(connection: Connection, table: Table, query: Any, *names: str) -
 
 
 def durable_jobs(connection: Connection, store_id: str) -> list[Durable]:
-    """All jobs, after checking every row of every table.
+    """All jobs, after checking every row that does not belong to one checkpoint alone. Memory holds one row at a time.
 
     A damaged completed checkpoint concerns its job alone; whatever else is damaged keeps the whole store from opening.
     """
@@ -75,18 +76,17 @@ def durable_jobs(connection: Connection, store_id: str) -> list[Durable]:
         for _ in sealed_rows(connection, table, select(table), *names):
             pass
     rows = list(sealed_rows(connection, jobs, select(jobs).order_by(jobs.c.job), "job"))
-    found: dict[str, dict[int, Row]] = {row["job"]: {} for row in rows}
-    for record in connection.execute(select(checkpoints)).mappings():
-        if record["job"] not in found:
+    known = {row["job"] for row in rows}
+    for job in connection.execute(select(checkpoints.c.job).distinct()).scalars():
+        if job not in known:
             raise StoreDamagedError(
-                f"The store has checkpoint {record['checkpoint']} of job {record['job']} and no such job. Nothing was "
-                "changed or guessed. Restore the store from a backup."
+                f"The store has checkpoints of job {job} and no such job. Nothing was changed or guessed. "
+                "Restore the store from a backup."
             )
-        found[record["job"]][record["checkpoint"]] = record
-    return [_durable(row, found[row["job"]], store_id) for row in rows]
+    return [_durable(connection, row, store_id) for row in rows]
 
 
-def _durable(row: Row, found: Mapping[int, Row], store_id: str) -> Durable:
+def _durable(connection: Connection, row: Row, store_id: str) -> Durable:
     job = JobName(row["job"])
     try:
         parts = durable_parts(row["document"])
@@ -97,7 +97,7 @@ def _durable(row: Row, found: Mapping[int, Row], store_id: str) -> Durable:
         ) from error
     pending = parts["pending"]
     if pending is not None:
-        record = found.get(pending.id)
+        record = _found(connection, job, pending.id)
         if record is None or unsealed(checkpoints, record) or record["state"] != CheckpointState.TRIGGERED:
             raise StoreDamagedError(
                 f"Checkpoint {pending.id}, the undecided one of job {job}, is missing in the store or was changed. "
@@ -106,15 +106,15 @@ def _durable(row: Row, found: Mapping[int, Row], store_id: str) -> Durable:
     completed, unreadable = None, ""
     if row["completed"] is not None:
         try:
-            completed = _completed(job, row["completed"], found.get(row["completed"]))
+            completed = completed_checkpoint(connection, job, row["completed"])
         except NoSuchCheckpointError as error:
-            unreadable = f"{error} {_readable(job, found)}"
+            unreadable = f"{error} {_readable(connection, job)}"
     restore = None
     if row["restore_from"] is not None:
         try:
-            source = _completed(job, row["restore_from"], found.get(row["restore_from"]))
+            source = completed_checkpoint(connection, job, row["restore_from"])
         except NoSuchCheckpointError as error:
-            completed, unreadable = None, f"the job is to be restored, but {error} {_readable(job, found)}"
+            completed, unreadable = None, f"the job is to be restored, but {error} {_readable(connection, job)}"
         else:
             restore = RestoreOrder(source=source, reason=row["restore_reason"])
     return Durable(
@@ -166,21 +166,24 @@ def _damaged(row: Row) -> bool:
     return not isinstance(text, str) or not text.isascii() or text_checksum(text) != seal
 
 
-def _readable(job: JobName, found: Mapping[int, Row]) -> str:
+def _readable(connection: Connection, job: JobName) -> str:
     """Which ones a person could name instead."""
+    query = select(checkpoints.c.checkpoint).where(checkpoints.c.job == job).order_by(checkpoints.c.checkpoint.desc())
     ids = []
-    for checkpoint in sorted(found, reverse=True):
-        try:
-            ids.append(str(_completed(job, checkpoint, found[checkpoint]).id))
-        except NoSuchCheckpointError:
-            continue
+    for checkpoint in connection.execute(query).scalars().all():
+        with contextlib.suppress(NoSuchCheckpointError):
+            ids.append(str(completed_checkpoint(connection, job, checkpoint).id))
     return f"Completed and readable are: {', '.join(ids) or 'none'}"
 
 
 def completed_checkpoint(connection: Connection, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint:
     """Raises NoSuchCheckpointError."""
+    return _completed(job, checkpoint, _found(connection, job, checkpoint))
+
+
+def _found(connection: Connection, job: JobName, checkpoint: CheckpointId) -> Row | None:
     query = select(checkpoints).where(checkpoints.c.job == job, checkpoints.c.checkpoint == checkpoint)
-    return _completed(job, checkpoint, connection.execute(query).mappings().one_or_none())
+    return connection.execute(query).mappings().one_or_none()
 
 
 def job_records(connection: Connection) -> list[JobRecord]:
@@ -210,8 +213,7 @@ def checkpoint_records(connection: Connection, job: JobName, limit: int) -> list
 
 
 def checkpoint_details(connection: Connection, job: JobName, checkpoint: CheckpointId) -> CheckpointDetails | None:
-    query = select(checkpoints).where(checkpoints.c.job == job, checkpoints.c.checkpoint == checkpoint)
-    row = connection.execute(query).mappings().one_or_none()
+    row = _found(connection, job, checkpoint)
     if row is None:
         return None
     evidence = (

@@ -100,14 +100,14 @@ def test_a_flood_of_different_refused_calls_is_bounded_and_counted() -> None:
 def test_chores_wait_for_more_of_their_kind_and_come_when_they_are_due() -> None:
     chores = Housekeeping()
     assert chores.take(math.inf) is None
-    chores.completed(OTHER, now=5.0)
+    chores.grown(OTHER, now=5.0)
     chores.refused(JOB, note(), now=5.5)
-    chores.completed(OTHER, now=5.9)  # does not put it off
+    chores.grown(OTHER, now=5.9)  # does not put it off
     assert chores.due == 6.5
     assert chores.take(6.49) is None
     first = chores.take(6.5)
     assert first is not None
-    assert (first.job, first.prune) == (JOB, False)
+    assert (first.job, first.prune) == (JOB, True), "what is noted fills the history"
     assert chores.due == 15.0
     second = chores.take(15.0)
     assert second is not None
@@ -116,7 +116,7 @@ def test_chores_wait_for_more_of_their_kind_and_come_when_they_are_due() -> None
 
 def test_a_job_with_something_more_urgent_does_all_its_chores_then() -> None:
     chores = Housekeeping()
-    chores.completed(JOB, now=5.0)
+    chores.grown(JOB, now=5.0)
     chores.refused(JOB, note(), now=6.0)
     assert chores.due == 7.0
     taken = chores.take(7.0)

@@ -158,7 +158,7 @@ def test_what_was_never_completed_is_not_restored(store: Store, state: str) -> N
         ("UPDATE onceward_meta SET value = 'x' WHERE key = 'store_id'", "key=store_id"),
         ("UPDATE checkpoints SET base = 0 WHERE state = 'triggered'", "Checkpoint 4, the undecided one of job orders"),
         ("DELETE FROM checkpoints WHERE state = 'triggered'", "Checkpoint 4, the undecided one of job orders"),
-        ("UPDATE checkpoints SET job = 'others' WHERE checkpoint = 1", "checkpoint 1 of job others and no such job"),
+        ("UPDATE checkpoints SET job = 'others' WHERE checkpoint = 1", "checkpoints of job others and no such job"),
     ],
 )
 def test_any_other_changed_record_is_refused_by_name(store: Store, file: Path, statement: str, named: str) -> None:
