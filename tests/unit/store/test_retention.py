@@ -8,13 +8,13 @@ import pytest
 
 from coordinator.protocol.answers import Note, Verdict
 from coordinator.protocol.facts import AbortReason, LossRecorded, SavepointReleased
-from coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, Outcome, Settlement
+from coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName, Outcome, Settlement
 from coordinator.store.audit import MAX_DETAIL
 from coordinator.store.records import CheckpointState
 from coordinator.store.retention import KEPT_ABORTED, KEPT_GENERATIONS, KEPT_HISTORY
 from coordinator.store.store import Store
 from tests.unit.protocol.histories import SINK
-from tests.unit.store.jobs import AT, JOB, StoredJob, ids, loaded, reopened
+from tests.unit.store.jobs import AT, JOB, StoredJob, change, ids, loaded, reopened
 
 FLOOD = Note(
     what="Renew",
@@ -78,6 +78,19 @@ def test_the_newest_completed_checkpoint_stays_while_its_commits_are_not_proved(
     assert store.load_jobs() == [job.durable]
 
 
+def test_a_damaged_row_that_looks_completed_does_not_push_out_the_newest_one(store: Store, file: Path) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(1)
+    job.trigger()
+    job.abort(AbortReason.EXPIRED)
+    store.close()
+    change(file, "UPDATE checkpoints SET state = 'settled' WHERE state = 'aborted'")
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        store.prune(JOB, 1)
+    assert loaded(file) == [job.durable]
+
+
 @pytest.mark.parametrize("kind", [CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT])
 def test_the_source_of_an_ordered_restore_stays_until_the_restore_is_done(
     store: Store, file: Path, kind: CheckpointKind
@@ -101,13 +114,17 @@ def test_the_source_of_an_ordered_restore_stays_until_the_restore_is_done(
 
 
 def test_aborted_checkpoints_are_bounded_and_push_out_no_completed_one(store: Store) -> None:
-    job = StoredJob(store)
+    job, other = StoredJob(store), StoredJob(store, JobName("payments"))
+    other.open()
+    other.trigger()
+    other.abort(AbortReason.EXPIRED)
     job.open()
     job.checkpoints(1)
     for _ in range(KEPT_ABORTED + 50):
         job.trigger()
         job.abort(AbortReason.EXPIRED)
     store.prune(JOB, 1)
+    assert ids(store, other.durable.job) == [1]
     aborted = ids(store, states=[CheckpointState.ABORTED])
     assert aborted == list(range(KEPT_ABORTED + 51, 51, -1))
     assert ids(store)[len(aborted) :] == [1]
