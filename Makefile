@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Each target does its own set-up; the second time that takes half a second.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check simulate explore bench protos setup clean
+.PHONY: help demo test check simulate explore mutants bench protos setup clean
 
 # Answers to questions that the environment must not change.
 PY := .venv/bin/python
@@ -27,8 +27,12 @@ simulate: ## 10,000 worlds on virtual time (2 minutes); SEEDS= START= for others
 	@sh scripts/setup.sh --no-broker
 	@$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000) --start $(or $(START),1))
 
-bench: setup ## speed of the copy job, as JSON
-	@$(PY) -m benchmarks
+mutants: ## breaks the product in every way in turn, and says who notices (a minute); MUTANT="words" for some
+	@sh scripts/setup.sh --no-broker
+	@$(PY) -m tests.mutants $(MUTANT)
+
+bench: setup ## speed of the copy job, as JSON; BENCH=coordinator for the coordinator by itself
+	@$(PY) -m benchmarks $(BENCH)
 
 protos: ## generate coordinator/v1 from protos/
 	@sh scripts/setup.sh --no-broker
