@@ -69,7 +69,9 @@ class SimulatedSink(KafkaSink):
         unsettled: Collection[Committable],
     ) -> tuple[Committable, ...]:
         """The real one, and a look at whether it keeps its word."""
-        check = self._brokers.pre_commit_check([str(vote.body["id"]) for vote in votes if vote.body])
+        voted = [str(vote.body["id"]) for vote in votes if vote.body]
+        held = [KafkaCommittable.of(committable).transaction.id for committable in unsettled]
+        check = self._brokers.pre_commit_check(voted, held)
         committables = super().pre_commit(checkpoint, votes, inputs, unsettled=unsettled)
         check()
         return committables
@@ -171,9 +173,9 @@ class Brokers:
             if entry.state is State.ONGOING or entry.state in PREPARED
         }
 
-    def pre_commit_check(self, voted: Collection[str]) -> Callable[[], None]:
+    def pre_commit_check(self, voted: Collection[str], held: Collection[str]) -> Callable[[], None]:
         """What must be true when a pre-commit that begins now has succeeded: every vote's transaction is still open,
-        and no other one is that was open before, besides those of completed checkpoints.
+        and no other one is that was open before, besides those ``held`` of checkpoints that are not known as settled.
 
         Where a coordinator may be out of date nobody can promise that.
         """
@@ -188,7 +190,7 @@ class Brokers:
             for name in gone:
                 self.checker.fail(Invariant.I1, f"{name} is pre-committed, and was not open any more")
             for entry in self.cluster.entries():
-                if entry.state is State.ONGOING and entry.started < begun and entry.id not in voted:
+                if entry.state is State.ONGOING and entry.started < begun and entry.id not in (*voted, *held):
                     self.checker.left_open(entry.id)
 
         return check

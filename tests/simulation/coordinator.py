@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Protocol, cast
@@ -16,20 +17,21 @@ from coordinator.protocol.evolve import evolve
 from coordinator.protocol.facts import Fact
 from coordinator.protocol.values import JobName
 from coordinator.service.documents import Checkers
-from coordinator.service.engine import Engine, UnknownJobError
+from coordinator.service.engine import Engine, Turn, UnknownJobError
 from coordinator.service.participants import participant_service
+from coordinator.service.turns import Turns
 from coordinator.service.watchers import Watchers
 from coordinator.store.store import Store
 from sources.kafka.positions import KIND as POSITIONS
 from sources.kafka.positions import check_positions
-from tests.simulation.rpc import AsyncEvent, Stream, break_streams
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.rpc import break_streams
 from tests.simulation.scheduler import EPOCH, Process, Scheduler
 
 __all__ = ["STORE_ID", "CoordinatorHost", "MemoryStore", "wall_clock"]
 
 STORE_ID = "5106a000-0000-4000-8000-000000000000"
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-_SOONEST_TICK_S = 0.001
 
 
 def wall_clock(clock: Scheduler) -> datetime:
@@ -52,16 +54,17 @@ class MemoryStore:
         """How often a write fails."""
         self.failures = 0
 
-    def write(self, after: Durable, facts: Sequence[Fact]) -> None:
-        """Raises StoreError; the facts may be durable nevertheless."""
+    def write(self, steps: Sequence[tuple[Durable, Sequence[Fact]]]) -> None:
+        """All of them or none. Raises StoreError; they may be durable nevertheless."""
         dice = self._random.random() if self.failing else 1.0
         if dice >= self.failing / 2:
-            durable = self.jobs.get(after.job) or Durable(job=after.job, store_id=self.store_id)
-            for fact in facts:
-                before, durable = durable, evolve(durable, fact)
-                self._listener(before, fact, durable)
-            assert durable == after, "what is in memory follows from what is on the disk"
-            self.jobs[after.job] = durable
+            for after, facts in steps:
+                durable = self.jobs.get(after.job) or Durable(job=after.job, store_id=self.store_id)
+                for fact in facts:
+                    before, durable = durable, evolve(durable, fact)
+                    self._listener(before, fact, durable)
+                assert durable == after, "what is in memory follows from what is on the disk"
+                self.jobs[after.job] = durable
         if dice < self.failing:
             self.failures += 1
             raise StoreError("the disk said no")
@@ -79,15 +82,21 @@ class _Connection:
         return [self._store.jobs[job] for job in sorted(self._store.jobs)]
 
     def apply(self, durable: Durable, facts: Sequence[Fact], *, at: datetime) -> None:
+        self.apply_all([(durable, facts)], at=at)
+
+    def apply_all(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
         if not self._process.alive:
             raise GreenletExit
-        self._store.write(durable, facts)
+        self._store.write(steps)
 
     def note(self, job: JobName, notes: Sequence[tuple[Note, int]], *, at: datetime) -> None:
         """The history is for people: nothing of it comes back."""
 
     def prune(self, job: JobName, keep: int) -> bool:
         """Only the newest completed checkpoint is kept anyway."""
+        return True
+
+    def prune_all(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
         return True
 
 
@@ -98,10 +107,10 @@ class _HeardEngine(Engine):
         super().__init__(store, **arguments)
         self._heard = answered
 
-    def handle(self, job: JobName, event: Event, *, size: int = 0) -> Answer:
-        state = self._states.get(job)
+    def work_out(self, turn: Turn, job: JobName, event: Event, *, size: int = 0) -> Answer:
+        state = self._latest.get(job) or self._states.get(job)
         generation = state.durable.generation if state is not None else 0
-        answer = super().handle(job, event, size=size)
+        answer = super().work_out(turn, job, event, size=size)
         self._heard(generation, event, answer)
         return answer
 
@@ -130,11 +139,13 @@ class CoordinatorHost:
         self._store = store
         self._died = died
         self._starts = 0
+        self._readings = 0
         self._process: Process | None = None
         self._watchers: Watchers
         self._methods: dict[str, Any] = {}
         self._service: Any = None
-        self._tick_at: float | None = None
+        self._turns: Turns
+        self.loop: VirtualLoop
         self.engine: Engine
 
     @property
@@ -146,20 +157,21 @@ class CoordinatorHost:
         self._starts += 1
         process = self._process = Process(f"coordinator-{self._starts}", "coordinator", self._gone)
         clock = self._clock
+        self.loop = VirtualLoop(clock, process, self._disk)
         self._watchers = Watchers()
-        self._tick_at = None
         self.engine = _HeardEngine(
             self._answered,
             cast(Store, _Connection(self._store, process)),
-            clock=lambda: clock.now,
+            clock=self._now,
             wall=lambda: wall_clock(clock),
             checkers=Checkers({POSITIONS: check_positions}),
             changed=self._changed,
             failed=lambda: clock.call(process, 0.0, lambda: clock.kill(process)),
         )
         self._methods = {}
-        self._service = participant_service(self.engine, self._watchers)
-        self._plan_tick()
+        self._turns = self.loop.inside(lambda: Turns(self.engine))
+        self._service = participant_service(self.engine, self._watchers, self._turns.handle)
+        self.loop.inside(self._turns.start)
         return process
 
     def method(self, path: str) -> Any:
@@ -170,47 +182,36 @@ class CoordinatorHost:
 
     def ask(self, event: Event) -> None:
         """A person asks the coordinator for something."""
-        with contextlib.suppress(StoreError, UnknownJobError):
-            for job in list(self._store.jobs):
-                self.engine.handle(job, event)
+        process, turns = self._process, self._turns
+        if process is None:
+            return
 
-    def event(self) -> AsyncEvent:
-        """An ``asyncio.Event`` of the process that runs now."""
-        process = self._process
-        assert process is not None
-        return AsyncEvent(lambda resume: self._clock.call(process, 0.0, resume))
+        def handle() -> None:
+            with contextlib.suppress(StoreError, UnknownJobError):
+                for job in list(self._store.jobs):
+                    self.loop.inside(lambda job=job: turns.handle(job, replace(event, now=self._now())))  # type: ignore[misc]
+
+        self._clock.call(process, 0.0, handle)
+
+    def close(self) -> None:
+        """The world is over."""
+        self._watchers._stopping = True
 
     def _gone(self, process: Process) -> None:
         self._process = None
         self._watchers._stopping = True  # its streams end, and nothing is told to an engine that is gone
-        for stream in process.local.get(Stream, []):
-            stream.close()
         break_streams(process)
         self._died(process)
 
     def _changed(self, job: JobName) -> None:
         self._watchers.wake(job)
-        self._plan_tick()
+        self._turns.hurry()
 
-    def _plan_tick(self) -> None:
-        deadline = self.engine.next_deadline()
-        if deadline is None:
-            self._tick_at = None
-            return
-        at = max(deadline, self._clock.now + _SOONEST_TICK_S)
-        if self._tick_at is None or at < self._tick_at - 1e-9:
-            assert self._process is not None
-            self._tick_at = at
-            self._clock.call(self._process, at - self._clock.now, lambda: self._tick(at))
+    def _now(self) -> float:
+        """Time moves while code runs, if only a little: else a loop that waits for the next moment would never end."""
+        self._readings += 1
+        return self._clock.now + self._readings * 1e-9
 
-    def _tick(self, planned: float) -> None:
-        if planned != self._tick_at:
-            return  # an earlier one took its place
-        self._tick_at = None
-        if self.engine.failure is None:
-            try:
-                self.engine.tick()
-                self.engine.tidy(self._clock.now)
-            except StoreError:
-                return  # kept in engine.failure, which ends the process
-            self._plan_tick()
+    def _disk(self) -> tuple[float, float]:
+        random = self._clock.random
+        return random.random() * random.choice((0.001, 0.001, 0.02)), 0.0005 * random.random()

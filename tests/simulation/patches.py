@@ -18,12 +18,10 @@ import coordinator.pipeline.generation
 import coordinator.pipeline.pipeline
 import coordinator.pipeline.settler
 import coordinator.service.engine
-import coordinator.service.watchers
 import sinks.kafka.committer
 import sinks.kafka.producers
 import sinks.kafka.writer
 from coordinator.killpoints import KillPoint
-from tests.simulation.rpc import AsyncEvent
 from tests.simulation.threads import SECRETS, THREADING, TIME, scheduler
 
 __all__ = ["Hooks", "patched"]
@@ -33,7 +31,6 @@ class Hooks:
     """What the world that runs now does at the product's places; set by each world."""
 
     kill_point: Callable[[KillPoint], None]
-    event: Callable[[], AsyncEvent]
     producer: Callable[..., Any]
     consumer: Callable[..., Any]
 
@@ -78,10 +75,6 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         sinks.kafka.writer,
     ):
         yield module, "kill_point", _passed
-    watchers = coordinator.service.watchers
-    # The service is one thread around coroutines: where it waits, it waits for these.
-    make: Any = watchers._Watcher
-    yield watchers, "_Watcher", lambda generation: make(generation=generation, changed=Hooks.event())
     producers = sinks.kafka.producers
     yield producers, "_pools", _Pools()
     yield producers, "_owner", os.getpid()

@@ -5,18 +5,17 @@ is then unknown, as in life.
 """
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import grpc
 
-from coordinator.errors import StoreError
+from tests.simulation.loop import VirtualLoop
 from tests.simulation.network import Link
 from tests.simulation.scheduler import Process, Scheduler, Task
 
-__all__ = ["AsyncEvent", "Channel", "RpcFailure", "Server", "break_streams", "cut_streams"]
+__all__ = ["Channel", "RpcFailure", "Server", "break_streams", "cut_streams"]
 
 _KEEP_ALIVE_S = 3.0
 """After which both ends of a connection notice that the other one is silent."""
@@ -44,39 +43,12 @@ class Server(Protocol):
     def process(self) -> Process | None:
         """None while nobody listens."""
 
+    @property
+    def loop(self) -> VirtualLoop:
+        """Of that process."""
+
     def method(self, path: str) -> Any:
         """The ``grpc.RpcMethodHandler`` of ``/package.Service/Method``."""
-
-
-class AsyncEvent:
-    """The part of ``asyncio.Event`` that the service uses."""
-
-    def __init__(self, wake: Callable[[Callable[[], None]], None]) -> None:
-        self._wake = wake
-        self._set = False
-        self._resume: Callable[[], None] | None = None
-
-    def set(self) -> None:
-        self._set = True
-        resume, self._resume = self._resume, None
-        if resume is not None:
-            self._wake(resume)
-
-    def clear(self) -> None:
-        self._set = False
-
-    def is_set(self) -> bool:
-        return self._set
-
-    async def wait(self) -> None:
-        await self
-
-    def __await__(self) -> Generator["AsyncEvent", None, None]:
-        while not self._set:
-            yield self
-
-    def on_set(self, resume: Callable[[], None]) -> None:
-        self._resume = resume
 
 
 class _AbortedError(Exception):
@@ -190,7 +162,19 @@ class _Call:
             self._channel.clock.call(process, 0.0, self._serve)
 
     def _serve(self) -> None:
-        outcome = serve_unary(self._channel.server.method(self._path), self._data)
+        server = self._channel.server
+
+        def unexpected(_data: bytes | None) -> None:
+            raise AssertionError("a unary call writes nothing by itself")
+
+        handler = server.method(self._path)
+        task = server.loop.inside(
+            lambda: server.loop.create_task(handler.unary_unary(self._data, _Context(unexpected)))
+        )
+        task.add_done_callback(self._served)
+
+    def _served(self, task: "asyncio.Task[bytes]") -> None:
+        outcome = _outcome(task)
         clock = self._channel.clock
         copies = self._channel.link.fate()
         if copies:
@@ -199,20 +183,16 @@ class _Call:
             self._lost()
 
 
-def serve_unary(handler: Any, data: bytes) -> Outcome:
-    """Run one handler to its end; it never waits."""
-
-    def unexpected(_data: bytes | None) -> None:
-        raise AssertionError("a unary call writes nothing by itself")
-
-    coroutine: Coroutine[Any, Any, bytes] = handler.unary_unary(data, _Context(unexpected))
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return grpc.StatusCode.OK, "", done.value
-    except _AbortedError as aborted:
-        return aborted.code, aborted.details, None
-    raise AssertionError("a unary handler waits")
+def _outcome(task: "asyncio.Task[bytes]") -> Outcome:
+    """What a handler's end is to the client. Raises what no handler may raise."""
+    if task.cancelled():
+        return grpc.StatusCode.CANCELLED, "cancelled", None
+    error = task.exception()
+    if error is None:
+        return grpc.StatusCode.OK, "", task.result() or b""
+    if isinstance(error, _AbortedError):
+        return error.code, error.details, None
+    raise error
 
 
 class Stream:
@@ -229,7 +209,7 @@ class Stream:
         self._reader: Task | None = None
         self._broken = False
         self._served: Process | None = None
-        self._coroutine: Coroutine[Any, Any, None] | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._last_arrival = 0.0
         clock = channel.clock
         clock.require_alive()
@@ -304,43 +284,26 @@ class Stream:
 
     def drop(self) -> None:
         """The server's side of the connection is gone."""
-        if self._served is not None and self._coroutine is not None:
-            self._channel.clock.call(self._served, 0.0, self._cancelled)
+        if self._served is not None and self._task is not None:
+            self._channel.clock.call(self._served, 0.0, self._cancel)
 
-    def close(self) -> None:
-        """The server's process is gone: its coroutine must not run on when it is thrown away."""
-        coroutine, self._coroutine = self._coroutine, None
-        if coroutine is not None:
-            coroutine.close()
-
-    def _cancelled(self) -> None:
-        coroutine, self._coroutine = self._coroutine, None
-        if coroutine is not None:
-            with contextlib.suppress(asyncio.CancelledError, StopIteration, StoreError, _AbortedError):
-                coroutine.throw(asyncio.CancelledError())
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     def _serve(self) -> None:
-        assert self._served is not None
         if not self._channel.owner.alive or self._end is not None:
             return
-        handler = self._channel.server.method(self._path)
-        self._coroutine = handler.unary_stream(self._data, _Context(self._send))
-        self._step()
+        server = self._channel.server
+        handler = server.method(self._path)
+        self._task = server.loop.inside(
+            lambda: server.loop.create_task(handler.unary_stream(self._data, _Context(self._send)))
+        )
+        self._task.add_done_callback(self._over)
 
-    def _step(self) -> None:
-        if self._coroutine is None:
-            return
-        try:
-            event: AsyncEvent = self._coroutine.send(None)
-        except StopIteration:
-            self._over((grpc.StatusCode.OK, "", b""))
-        except _AbortedError as aborted:
-            self._over((aborted.code, aborted.details, None))
-        else:
-            event.on_set(self._step)
-
-    def _over(self, end: Outcome) -> None:
-        self._coroutine = None
+    def _over(self, task: "asyncio.Task[Any]") -> None:
+        self._task = None
+        end = _outcome(task)
         self._later(lambda: self._finish(end))
 
     def _send(self, data: bytes | None) -> None:

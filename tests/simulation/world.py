@@ -4,7 +4,6 @@ import random as chance
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -76,7 +75,6 @@ class World:
         set_scheduler(clock)
         chance.setstate(_fresh(self.random))
         Hooks.kill_point = self._kill_point
-        Hooks.event = self.host.event
         Hooks.producer = self.brokers.producer
         Hooks.consumer = self.brokers.consumer
         try:
@@ -100,6 +98,7 @@ class World:
                 )
                 self.checker.fail(Invariant.CODE, f"{type(error).__name__}: {error} ({where})")
         finally:
+            self.host.close()
             clock.end(self._processes)
             set_scheduler(None)
 
@@ -401,14 +400,14 @@ class World:
             driver.local[SimulatedPipeline].stop()
         else:
             self.tell(process.name, "is asked to stop the job")
-            self.clock.call(process, 0.0, lambda: self.host.ask(StopJob(now=self.clock.now)))
+            self.host.ask(StopJob(now=self.clock.now))
 
     def _cancel(self) -> None:
         """A person cancels the job, and starts it again."""
         if (process := self.host.process) is not None and self._storming:
             self.counts["stops"] += 1
             self.tell(process.name, "is asked to cancel the job")
-            self.clock.call(process, 0.0, lambda: self.host.ask(CancelJob(now=self.clock.now)))
+            self.host.ask(CancelJob(now=self.clock.now))
 
     def _wish(self) -> None:
         """A person asks for a checkpoint, a savepoint, or an end with a savepoint."""
@@ -422,7 +421,7 @@ class World:
             stop=kind is CheckpointKind.SAVEPOINT and self.random.random() < 0.5,
         )
         self.tell(process.name, f"is asked for a {kind.value}{' and the end' if wish.stop else ''}")
-        self.clock.call(process, 0.0, lambda: self.host.ask(replace(wish, now=self.clock.now)))
+        self.host.ask(wish)
 
 
 def _fresh(random: Random) -> tuple[Any, ...]:

@@ -1,0 +1,120 @@
+"""The coordinator's event loop on virtual time: asyncio's own tasks, futures, events and locks run on it unchanged."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, TypeVar, cast
+
+from tests.simulation.scheduler import Process, Scheduler
+
+__all__ = ["VirtualLoop"]
+
+T = TypeVar("T")
+
+
+class VirtualLoop:
+    """The loop of one process. What is called soon runs in order, as asyncio promises.
+
+    :param disk: seconds that a call in an executor takes, before and after its effect.
+    """
+
+    def __init__(self, clock: Scheduler, process: Process, disk: Callable[[], tuple[float, float]]) -> None:
+        self._clock = clock
+        self._process = process
+        self._disk = disk
+        self._ready: deque[asyncio.Handle] = deque()
+        self._planned = False
+        self._self = cast(asyncio.AbstractEventLoop, self)
+        """Only what the coordinator's code asks of a loop is here."""
+
+    def time(self) -> float:
+        return self._clock.now
+
+    def get_debug(self) -> bool:
+        return False
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self._self, context)
+        self._ready.append(handle)
+        if not self._planned:
+            self._planned = True
+            self._clock.call(self._process, 0.0, self._run)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self._self, context)
+
+        def due() -> None:
+            if not handle.cancelled():
+                self.call_soon(callback, *args, context=context)
+
+        self._clock.call(self._process, max(0.0, when - self.time()), due)
+        return handle
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        return asyncio.Future(loop=self._self)
+
+    def create_task(
+        self, coroutine: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> "asyncio.Task[T]":
+        return asyncio.Task(coroutine, loop=self._self, name=name, context=context)
+
+    def run_in_executor(self, executor: Any, function: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
+        """In the thread that waits for the disk."""
+        future: asyncio.Future[T] = self.create_future()
+        before, after = self._disk()
+
+        def run() -> None:
+            try:
+                result = function(*args)
+            except Exception as error:  # noqa: BLE001 - whoever awaits it gets it
+                self._clock.call(self._process, after, lambda error=error: self._resolve(future, None, error))  # type: ignore[misc]
+            else:
+                self._clock.call(self._process, after, lambda: self._resolve(future, result, None))
+
+        self._clock.call(self._process, before, run)
+        return future
+
+    def inside(self, function: Callable[[], T]) -> T:
+        """Run ``function`` as code of this loop."""
+        asyncio._set_running_loop(self._self)
+        try:
+            return function()
+        finally:
+            asyncio._set_running_loop(None)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Of tasks that died with their process; everybody else's errors are asked for."""
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is left where it is, and does nothing when its time comes."""
+
+    def _resolve(self, future: "asyncio.Future[T]", result: Any, error: Exception | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            self.inside(lambda: future.set_exception(error))
+        else:
+            self.inside(lambda: future.set_result(result))
+
+    def _run(self) -> None:
+        self._planned = False
+        asyncio._set_running_loop(self._self)
+        try:
+            for _ in range(len(self._ready)):
+                handle = self._ready.popleft()
+                if not handle.cancelled() and self._process.alive:
+                    handle._run()
+        finally:
+            asyncio._set_running_loop(None)
+            if self._ready and not self._planned:
+                self._planned = True
+                self._clock.call(self._process, 0.0, self._run)
