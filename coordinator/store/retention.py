@@ -1,8 +1,9 @@
 """What is removed, and what never is. Apart from the decision: a removal that fails loses nothing."""
 
-from sqlalchemy import Connection, bindparam, delete, func, select
+from sqlalchemy import Connection, Delete, bindparam, delete, func, select
 from sqlalchemy.sql import ColumnElement
 
+from coordinator.protocol.facts import CheckpointCompleted, CheckpointSettled
 from coordinator.protocol.values import CheckpointKind, JobName
 from coordinator.store.records import CheckpointState
 from coordinator.store.schema import checkpoints, generations, history, jobs, settlements
@@ -12,6 +13,7 @@ __all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "prune"]
 KEPT_ABORTED = 100
 KEPT_GENERATIONS = 100
 KEPT_HISTORY = 1_000
+"""Entries about decisions and settlements, and as many about everything else."""
 
 _J: ColumnElement[str] = bindparam("j")
 _COMPLETED = checkpoints.c.state.in_((CheckpointState.COMPLETED.value, CheckpointState.SETTLED.value))
@@ -61,16 +63,17 @@ _PRUNE_GENERATIONS = delete(generations).where(
     .offset(KEPT_GENERATIONS - 1)
     .scalar_subquery(),
 )
-_PRUNE_HISTORY = delete(history).where(
-    history.c.job == _J,
-    history.c.seq
-    < select(history.c.seq)
-    .where(history.c.job == _J)
-    .order_by(history.c.seq.desc())
-    .limit(1)
-    .offset(KEPT_HISTORY - 1)
-    .scalar_subquery(),
-)
+_ROUTINE = history.c.event.in_((CheckpointCompleted.__name__, CheckpointSettled.__name__))
+
+
+def _history_beyond(those: ColumnElement[bool]) -> Delete:
+    newest = select(history.c.seq).where(history.c.job == _J, those).order_by(history.c.seq.desc())
+    oldest_kept = newest.limit(1).offset(KEPT_HISTORY - 1).scalar_subquery()
+    return delete(history).where(history.c.job == _J, those, history.c.seq < oldest_kept)
+
+
+# Apart, because a healthy job adds two rows in each interval: they must not push out why it failed last week.
+_PRUNE_HISTORY = (_history_beyond(_ROUTINE), _history_beyond(~_ROUTINE))
 
 
 def prune(connection: Connection, job: JobName, keep: int) -> None:
@@ -82,4 +85,5 @@ def prune(connection: Connection, job: JobName, keep: int) -> None:
     connection.execute(_PRUNE_ABORTED, {"j": job, "newer": KEPT_ABORTED - 1})
     connection.execute(_PRUNE_SETTLEMENTS, {"j": job})
     connection.execute(_PRUNE_GENERATIONS, {"j": job})
-    connection.execute(_PRUNE_HISTORY, {"j": job})
+    for old in _PRUNE_HISTORY:
+        connection.execute(old, {"j": job})

@@ -147,9 +147,14 @@ def test_the_history_is_bounded_and_the_newest_stays(store: Store) -> None:
     job.checkpoints(1)
     store.prune(JOB, 1)
     entries = store.history(JOB, 10 * KEPT_HISTORY)
-    assert len(entries) == KEPT_HISTORY
     assert [one.event for one in entries[:2]] == ["CheckpointSettled", "CheckpointCompleted"]
-    assert entries[-1].count == 2
+    assert len(entries) == KEPT_HISTORY + 2, "decisions push out nothing else, and nothing else them"
+    assert entries[-1].count == 0
+    store.note(JOB, [(FLOOD, KEPT_HISTORY)], at=AT)
+    store.prune(JOB, 1)
+    entries = store.history(JOB, 10 * KEPT_HISTORY)
+    assert len(entries) == KEPT_HISTORY + 2
+    assert (entries[0].count, entries[-1].count) == (KEPT_HISTORY, 1)
 
 
 def test_an_entry_of_the_history_is_bounded_and_its_evidence_is_whole(store: Store) -> None:
@@ -203,5 +208,6 @@ def test_a_removal_that_fails_loses_nothing_and_the_next_one_does_it(store: Stor
         job.end()
         assert store.prune(JOB, 1) is True
         assert ids(store) == [6]
-        assert len(store.history(JOB, 10 * KEPT_HISTORY)) == KEPT_HISTORY
+        refused = [one for one in store.history(JOB, 10 * KEPT_HISTORY) if one.verdict is not None]
+        assert KEPT_HISTORY - 10 < len(refused) < KEPT_HISTORY
     assert loaded(file) == [job.durable]
