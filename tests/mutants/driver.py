@@ -1,0 +1,160 @@
+"""Bugs of the driver: what it commits, aborts, remembers and repeats."""
+
+import contextlib
+
+from coordinator.client import calls
+from coordinator.errors import StoreError
+from coordinator.pipeline import generation, settler
+from coordinator.service import engine
+from tests.mutants.breaking import both, changed, put
+from tests.mutants.mutant import Mutant
+from tests.mutants.storms import Storm, clear
+from tests.simulation.checker import Invariant
+from tests.simulation.network import LinkFaults
+
+__all__ = ["DRIVER"]
+
+ANY = Storm(name="any weather", seeds=60)
+KILLS = Storm(name="processes are killed", seeds=30, weather=clear(kill_points=0.02, driver_kills=3))
+LOSSES = Storm(name="answers get lost", seeds=20, weather=clear(rpc=LinkFaults(loss=0.15)))
+ABORTS = Storm(name="checkpoints time out", seeds=20, weather=clear(timeout=0.1))
+RESTARTS = Storm(name="coordinators restart", seeds=15, weather=clear(coordinator_kills=10, interval=0.0))
+DISK = Storm(name="writes of the store fail", seeds=20, weather=clear(store_failures=0.1))
+_RUN = generation.GenerationRun
+
+_keep = engine.Engine.keep
+
+
+def _careless(self: engine.Engine, turn: engine.Turn) -> None:
+    with contextlib.suppress(StoreError):
+        _keep(self, turn)
+
+
+DRIVER = (
+    Mutant(
+        name="the driver commits before anybody has decided",
+        hurts="the checkpoint may be aborted, and its records are written once more",
+        breaks=changed(
+            _RUN._checkpoint,
+            (
+                "self._settler.expect(checkpoint, answers[1].committables, answers[0].positions)",
+                "self._settler.expect(checkpoint, answers[1].committables, answers[0].positions)\n"
+                "    self._settler.complete(checkpoint)",
+            ),
+        ),
+        hunt=ANY,
+        caught_by=(Invariant.I5,),
+    ),
+    Mutant(
+        name="the driver aborts what it has acknowledged when no answer comes",
+        hurts="the acknowledgement has arrived, and the completed checkpoint has no transactions any more",
+        breaks=both(
+            changed(calls.Caller.call, ("if time.monotonic() - begun >= limit:", "if 'acknowl' in doing:")),
+            changed(
+                _RUN._send,
+                (
+                    "except CheckpointFailedError as error:",
+                    "except CoordinatorLostError as error:\n"
+                    "            self._abandon(checkpoint, _shorten(str(error)))\n"
+                    "            return\n"
+                    "        except CheckpointFailedError as error:",
+                ),
+            ),
+        ),
+        hunt=LOSSES,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="acknowledged transactions are swept like leftovers",
+        hurts="a decision for them may come at any moment, and finds them aborted",
+        breaks=changed(
+            _RUN._checkpoint,
+            ("self._settler.expect(checkpoint, answers[1].committables, answers[0].positions)", "pass"),
+        ),
+        hunt=ANY,
+        caught_by=(Invariant.I1, Invariant.I8),
+    ),
+    Mutant(
+        name="a repeated trigger runs the checkpoint twice",
+        hurts="the same range is written under two sets of transactions",
+        breaks=changed(_RUN._checkpoint, ("if checkpoint <= self._last_run:", "if False:")),
+        hunt=RESTARTS,
+        caught_by=(Invariant.I1, Invariant.I2, Invariant.I5, Invariant.I9),
+    ),
+    Mutant(
+        name="the next checkpoint begins where the aborted one ended",
+        hurts="the records of the aborted one are skipped",
+        breaks=both(
+            changed(
+                _RUN._run, ("positions = self._positions[base]", "positions = self._positions[max(self._positions)]")
+            ),
+            changed(
+                _RUN._forget_undone,
+                (
+                    "for c, positions in self._positions.items() if c == base}",
+                    "for c, positions in self._positions.items()}",
+                ),
+            ),
+        ),
+        hunt=ABORTS,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="recovery commits all but one of the completed committables",
+        hurts="that one is swept as a leftover, and its records are lost",
+        breaks=changed(
+            _RUN._recover,
+            (
+                "completed.snapshots[m.sink.participant.name].committables",
+                "completed.snapshots[m.sink.participant.name].committables[:-1]",
+            ),
+        ),
+        hunt=KILLS,
+        caught_by=(Invariant.I1, Invariant.I8),
+    ),
+    Mutant(
+        name="recovery sweeps before it has looked at what is completed",
+        hurts="decided transactions are aborted as leftovers",
+        breaks=changed(
+            _RUN._recover, ("m.committer.sweep(m.job, keep=to_commit)", "m.committer.sweep(m.job, keep=())")
+        ),
+        hunt=KILLS,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="outcomes are reported before anything is committed",
+        hurts="the checkpoint counts as settled, and a crash leaves its transactions to be swept",
+        breaks=changed(
+            settler.Settler.settle,
+            (
+                "tuple(self._committer.commit(committables, give_up=lambda: self._closing))",
+                "tuple(Settlement(slot=c.slot, outcome=Outcome.COMMITTED, evidence='') for c in committables)",
+            ),
+        ),
+        hunt=ANY,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="a checkpoint counts as settled for the driver before the coordinator knows",
+        hurts="its transactions are no longer kept from the sweep although they may still be open",
+        breaks=changed(
+            settler.Settler.complete,
+            ("self._submitted.add(checkpoint)", "self._submitted.add(checkpoint)\n        self.settled = checkpoint"),
+        ),
+        hunt=ANY,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="a failed write of the store is taken for success",
+        hurts="the coordinator tells decisions that no disk knows, and a restart makes other ones",
+        breaks=put(engine.Engine, "keep", _careless),
+        hunt=DISK,
+        caught_by=(
+            Invariant.I4,
+            Invariant.I5,
+            Invariant.I8,
+            Invariant.I10,
+            Invariant.CODE,
+        ),  # CODE: facts about what is not stored
+    ),
+)

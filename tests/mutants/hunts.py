@@ -1,0 +1,104 @@
+"""Where bugs are looked for: all interleavings of a small world, random lives of the core."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+
+from coordinator.protocol.core import step
+from coordinator.protocol.durable import Durable
+from coordinator.protocol.events import Acknowledge
+from coordinator.protocol.state import JobState, restart
+from coordinator.protocol.values import CheckpointId, JobName
+from tests.explorer.search import explore
+from tests.explorer.world import Bounds
+from tests.mutants.breaking import Break
+from tests.mutants.mutant import Finding
+from tests.mutants.witness import Violation, Witness
+from tests.unit.protocol.histories import Move, to_event
+
+__all__ = ["Exploration", "Lives", "random_moves"]
+
+_KINDS = (
+    *("go",) * 40,
+    *("open", "watch", "ack", "ack", "settle", "settle", "decline", "renew", "lost", "close", "tick", "restart"),
+    *("request", "request", "stop", "cancel", "restore", "release", "amend"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploration:
+    """Every interleaving within the bounds."""
+
+    name: str
+    bounds: Bounds
+
+    def find(self, breaks: Break) -> Finding | None:
+        with breaks():
+            result = explore(self.bounds)
+        if result.violation is None:
+            return None
+        return Finding(
+            invariant=result.violation.invariant,
+            text=result.violation.text,
+            effort=f"{result.states:,} states",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lives:
+    """Random lives of one job in the core alone, with every event that there is."""
+
+    name: str = "lives"
+    most: int
+    length: int = 80
+
+    def find(self, breaks: Break) -> Finding | None:
+        with breaks():
+            for number in range(1, self.most + 1):
+                violation = self._live(Random(number))
+                if violation is not None:
+                    return Finding(invariant=violation.invariant, text=violation.text, effort=f"{number:,} lives")
+        return None
+
+    def _live(self, random: Random) -> Violation | None:
+        now, witness = 50.0, Witness()
+        state = JobState(durable=Durable(job=JobName("orders"), store_id="this"))
+        for move in random_moves(random, self.length):
+            now += move.wait
+            if move.kind == "restart":
+                state = restart(state.durable, now)
+                violation = witness.restarted(state)
+            else:
+                event = to_event(move, state, now)
+                if isinstance(event, Acknowledge) and random.random() < 0.05:
+                    event = replace(event, base=CheckpointId(max(0, event.base - 1)))
+                before = state
+                state, ready = step(state, event)
+                violation = witness.stepped(before, event, ready, state)
+            if violation is not None:
+                return violation
+        return None
+
+
+def random_moves(random: Random, length: int) -> Iterator[Move]:
+    """Each by itself, but some only do anything together: a person goes back right after the driver has left, and a
+    checkpoint has nothing new when nobody has anything new."""
+    for _ in range(length):
+        dice = random.random()
+        if dice < 0.02:
+            yield _move(random, "close")
+            yield _move(random, "restore")
+        elif dice < 0.05:
+            for choice in (2, 11, 10):
+                yield Move("go", 0.5, 0, choice)
+        yield _move(random, random.choice(_KINDS))
+
+
+def _move(random: Random, kind: str) -> Move:
+    """Aims mostly at what is there."""
+    return Move(
+        kind=kind,
+        wait=random.choice((0.0, 0.0, 0.01, 0.5, 1.0, 5.0)),
+        off=random.choice((0, 0, 0, 0, 0, 1, -1)),
+        choice=random.randint(0, 11),
+    )

@@ -1,0 +1,202 @@
+"""Bugs of the Kafka sink: ids, transactions, receipts, proofs."""
+
+from sinks.kafka import (
+    committer,
+    fencing,
+    identifiers,
+    outcomes,
+    precommit,
+    producers,
+    receipts,
+    sink,
+    transactions,
+    writer,
+)
+from tests.mutants.breaking import both, changed
+from tests.mutants.driver import ANY
+from tests.mutants.fates import Fates, Neighbours
+from tests.mutants.mutant import Mutant
+from tests.mutants.storms import Storm, clear
+from tests.simulation.checker import Invariant
+from tests.simulation.executors import TaskFaults
+from tests.simulation.network import LinkFaults
+
+__all__ = ["KAFKA"]
+
+TASKS = Storm(
+    name="tasks fail",
+    seeds=20,
+    weather=clear(tasks=TaskFaults(fails=0.1, killed=0.1, declared_lost=0.2, slow=0.1)),
+)
+BROKERS = Storm(
+    name="brokers fail, requests get lost",
+    seeds=30,
+    weather=clear(kafka=LinkFaults(loss=0.03), broker_failures=3),
+)
+DEAF = Storm(
+    name="everything is slow",
+    seeds=20,
+    weather=clear(kafka=LinkFaults(loss=0.1), rpc=LinkFaults(slow=0.2), marker_delay=0.5),
+)
+FOREIGN = Storm(name="another program takes over ids", seeds=30, weather=clear(hijacks=8))
+NEIGHBOURS = Neighbours(name="sweep among neighbours")
+SUCCESSOR = Neighbours(name="sweep after a takeover", replaced=True)
+FATES = Fates(most=600)
+
+IDS = (
+    Mutant(
+        name="a worker takes an id again before its transaction is known to be settled",
+        hurts="initialising the producer aborts a decided transaction",
+        breaks=changed(
+            producers.ProducerPool.take, ("if committed.get(self._id(number).suffix) == checkpoint:", "if True:")
+        ),
+        hunt=ANY,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="an id counts as free because an older transaction under it is settled",
+        hurts="the newer one is decided, perhaps, and aborted by the next use of its id",
+        breaks=changed(
+            producers.ProducerPool.take,
+            ("if committed.get(self._id(number).suffix) == checkpoint:", "if self._id(number).suffix in committed:"),
+        ),
+        hunt=DEAF,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="the sweep does not look at whose ids they are",
+        hurts="transactions of other jobs are aborted",
+        breaks=both(
+            changed(transactions.Transactions.open_ids, ("if identifier.job == job", "")),
+            changed(identifiers.job_pattern, ("re.escape(job) + r", "re.escape(job) + r'.*' + r")),
+        ),
+        hunt=NEIGHBOURS,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="a driver that was replaced sweeps its successor's transactions",
+        hurts="what the successor has acknowledged is aborted",
+        breaks=changed(committer.KafkaCommitter.sweep, ("if generation is not None:", "if False:")),
+        hunt=SUCCESSOR,
+        caught_by=(Invariant.I1,),
+    ),
+)
+
+TRANSACTIONS = (
+    Mutant(
+        name="a pre-commit fences transactions that are decided and not settled",
+        hurts="a completed checkpoint loses records",
+        breaks=changed(sink.KafkaSink.pre_commit, ("for committable in unsettled}", "for committable in ()}")),
+        hunt=ANY,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="a pre-commit leaves the transactions of lost attempts open",
+        hurts="readers wait for them until the brokers give up",
+        breaks=changed(precommit.abort_losers, ("fence_ids(control, losers, clock)", "pass")),
+        hunt=TASKS,
+        caught_by=(Invariant.I9,),
+    ),
+    Mutant(
+        name="a vote is believed without asking the brokers",
+        hurts="a transaction that is gone is acknowledged, and its records are lost",
+        breaks=changed(
+            precommit._require_ours, ("if view.code != CODE_NONE:", "return\n    if view.code != CODE_NONE:")
+        ),
+        hunt=FOREIGN,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="a task votes before its records are flushed",
+        hurts="records that the brokers never took count as written",
+        breaks=changed(
+            writer.KafkaSlotWriter._write,
+            ("while producer.flush(_FLUSH_SLICE_S):\n            check()", "pass"),
+        ),
+        hunt=BROKERS,
+        caught_by=(Invariant.I1, Invariant.I4),
+    ),
+    Mutant(
+        name="transactions are ended with the epoch after theirs",
+        hurts="no decision can be carried out",
+        breaks=changed(precommit.make_committables, ("epoch=views[name].epoch,", "epoch=views[name].epoch + 1,")),
+        hunt=ANY,
+        caught_by=(Invariant.I1, Invariant.I5, Invariant.I8, Invariant.I13),
+    ),
+)
+
+PROOFS = (
+    Mutant(
+        name="no answer to a commit is taken for an answer",
+        hurts="the checkpoint counts as settled, and its transaction is still open",
+        breaks=changed(
+            outcomes.classify,
+            ("return EndAnswer.AGAIN\n    if code == CODE_NONE:", "return EndAnswer.DONE\n    if code == CODE_NONE:"),
+        ),
+        hunt=BROKERS,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="a refused commit is taken for a commit",
+        hurts="the refusal may mean that the transaction was aborted",
+        breaks=changed(
+            outcomes.classify,
+            (
+                "EndAnswer.AGAIN if code in _AGAIN else EndAnswer.DOUBT",
+                "EndAnswer.AGAIN if code in _AGAIN else EndAnswer.DONE",
+            ),
+        ),
+        hunt=FOREIGN,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="one look is enough to call a transaction lost",
+        hurts="a coordinator that is out of date makes a committed transaction be called lost",
+        breaks=changed(
+            outcomes.conclude,
+            ("agreeing = len(judgements) >= 2 and judgements[-2].proof is last.proof", "agreeing = True"),
+        ),
+        hunt=FATES,
+        caught_by=(Invariant.I13,),
+    ),
+    Mutant(
+        name="a receipt that may have expired proves by its absence",
+        hurts="a committed transaction is called lost",
+        breaks=changed(outcomes._receipt_would_be_there, ("look.retention is not None and -_CLOCK_SKEW <", "True or")),
+        hunt=FATES,
+        caught_by=(Invariant.I13,),
+    ),
+    Mutant(
+        name="a receipt that somebody's open transaction hides counts as absent",
+        hurts="a committed transaction is called lost",
+        breaks=changed(outcomes._moved_on, ("return Proof.UNSTABLE", "return Proof.LOST")),
+        hunt=FATES,
+        caught_by=(Invariant.I13,),
+    ),
+    Mutant(
+        name="a commit at the next epoch counts as ours where ending does not raise epochs",
+        hurts="another program's commit is taken for ours, which was aborted",
+        breaks=changed(outcomes._proof, ("same_producer and transaction.version >= 5 and", "same_producer and")),
+        hunt=FATES,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="any receipt proves, whatever its token",
+        hurts="another transaction's receipt under the id makes ours count as committed",
+        breaks=changed(receipts._receipt, ("and offset.metadata == token", "")),
+        hunt=FATES,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="an abort that was not confirmed counts as done",
+        hurts="the transaction stays open, and readers wait",
+        breaks=changed(
+            fencing.fence_ids,
+            ("return {name: code for name, code in codes.items() if code != CODE_NONE}", "return {}"),
+        ),
+        hunt=NEIGHBOURS,
+        caught_by=(Invariant.I9,),
+    ),
+)
+
+KAFKA = (*IDS, *TRANSACTIONS, *PROOFS)

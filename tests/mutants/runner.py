@@ -1,0 +1,71 @@
+"""All mutants, and what hunting one of them comes to."""
+
+import time
+from dataclasses import dataclass
+
+from tests.mutants.core import CORE
+from tests.mutants.driver import DRIVER
+from tests.mutants.kafka import KAFKA
+from tests.mutants.mutant import CLEAN, Finding, Hunt, Mutant
+from tests.mutants.people import PEOPLE
+from tests.mutants.store import STORE
+
+__all__ = ["HUNTS", "MUTANTS", "Report", "hunt_clean", "hunt_mutant"]
+
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*CORE, *PEOPLE, *STORE, *DRIVER, *KAFKA)}
+
+HUNTS: dict[str, Hunt] = {mutant.hunt.name: mutant.hunt for mutant in MUTANTS.values()}
+"""Each different hunt once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What became of one hunt, by name: it comes from another process."""
+
+    name: str
+    hunt: str
+    finding: Finding | None
+    seconds: float
+    gone: str = ""
+    """What the mutant changes and the product does not have any more."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why this fails the build; None when all is well."""
+        if self.gone:
+            return f"out of date: {self.gone}"
+        mutant = MUTANTS.get(self.name)
+        if mutant is None:
+            return None if self.finding is None else f"the product itself violates {self._violated}"
+        if self.finding is None:
+            return f"survived: {mutant.hurts}"
+        if self.finding.invariant not in mutant.caught_by:
+            return f"violated {self._violated}, which is not what it breaks"
+        return None
+
+    @property
+    def _violated(self) -> str:
+        assert self.finding is not None
+        return f"{type(self.finding.invariant).__name__}.{self.finding.invariant.name}: {self.finding.text}"
+
+
+def hunt_mutant(name: str) -> Report:
+    """Hunt one mutant, by its name."""
+    mutant = MUTANTS[name]
+    try:
+        with mutant.breaks():
+            pass
+    except AssertionError as error:
+        return Report(name=name, hunt=mutant.hunt.name, finding=None, seconds=0.0, gone=str(error))
+    return _timed(name, mutant.hunt, mutant)
+
+
+def hunt_clean(name: str) -> Report:
+    """The hunt of this name on the product as it is."""
+    return _timed(f"nothing is broken: {name}", HUNTS[name], None)
+
+
+def _timed(name: str, hunt: Hunt, mutant: Mutant | None) -> Report:
+    began = time.monotonic()
+    finding = hunt.find(mutant.breaks if mutant is not None else CLEAN)
+    return Report(name=name, hunt=hunt.name, finding=finding, seconds=time.monotonic() - began)

@@ -1,0 +1,85 @@
+"""Every deliberate bug is noticed, by the invariant that it breaks; the same hunts find nothing in the product."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from multiprocessing.pool import AsyncResult
+
+import pytest
+
+from tests.mutants.breaking import changed
+from tests.mutants.runner import HUNTS, MUTANTS, Report, hunt_clean, hunt_mutant
+
+Waiting = dict[tuple[str, str], "AsyncResult[Report]"]
+
+
+@pytest.fixture(scope="module")
+def reports(request: pytest.FixtureRequest) -> Iterator[Waiting]:
+    """What the chosen tests of this module will ask for, all begun on two processes."""
+    wanted = [
+        item.callspec for item in request.session.items if item.path == request.path and hasattr(item, "callspec")
+    ]
+    waiting: Waiting = {}
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        for spec in wanted:
+            for kind, hunt in _HUNTERS.items():
+                if kind in spec.params:
+                    name = spec.params[kind]
+                    waiting[kind, name] = pool.apply_async(hunt, (name,))
+        yield waiting
+
+
+_HUNTERS: dict[str, Callable[[str], Report]] = {"mutant": hunt_mutant, "hunt": hunt_clean}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_broken_product_is_found_out_by_name(mutant: str, reports: Waiting) -> None:
+    report = reports["mutant", mutant].get()
+    assert report.problem is None, report.problem
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hunt", HUNTS)
+def test_the_same_hunt_finds_nothing_in_the_product(hunt: str, reports: Waiting) -> None:
+    report = reports["hunt", hunt].get()
+    assert report.problem is None, report.problem
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a commit is ordered before the decision is durable",
+        "a checkpoint is called settled with one slot missing",
+        "the driver commits before anybody has decided",
+    ],
+)
+def test_some_are_found_out_at_once(name: str) -> None:
+    assert hunt_mutant(name).problem is None
+
+
+def test_every_mutant_still_stands_in_the_product_and_leaves_nothing_behind() -> None:
+    for mutant in MUTANTS.values():
+        with mutant.breaks():
+            pass
+
+
+def test_no_two_hunts_share_a_name_and_every_mutant_says_what_it_breaks() -> None:
+    assert all(HUNTS[mutant.hunt.name] == mutant.hunt for mutant in MUTANTS.values())
+    assert all(mutant.caught_by and mutant.hurts for mutant in MUTANTS.values())
+    assert len(MUTANTS) >= 28
+
+
+def test_a_survivor_and_a_catch_by_another_name_fail() -> None:
+    mutant = next(iter(MUTANTS.values()))
+    assert Report(name=mutant.name, hunt="any", finding=None, seconds=0).problem is not None
+    found = mutant.hunt.find(mutant.breaks)
+    assert found is not None
+    named = Report(name=mutant.name, hunt="any", finding=found, seconds=0)
+    assert named.problem is None
+    other = next(one for one in MUTANTS.values() if found.invariant not in one.caught_by)
+    assert Report(name=other.name, hunt="any", finding=found, seconds=0).problem is not None
+
+
+def test_a_mutant_whose_text_is_gone_is_out_of_date() -> None:
+    with pytest.raises(AssertionError, match="0 times"), changed(hunt_clean, ("text that is not there", ""))():
+        pass
