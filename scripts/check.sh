@@ -13,4 +13,4 @@ step 'format' .venv/bin/ruff format --check --quiet .
 step 'lint' .venv/bin/ruff check --quiet .
 step 'stubs are what the .proto files say' .venv/bin/python scripts/protos.py --check
 step 'types' .venv/bin/mypy --no-error-summary .
-step 'unit and scenario tests' .venv/bin/python -m pytest -q -m 'not slow and not kill' tests/unit tests/scenarios
+step 'unit and scenario tests' .venv/bin/python -m pytest -q -m 'not slow and not kill' tests/unit tests/scenarios tests/mutants
