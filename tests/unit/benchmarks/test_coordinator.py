@@ -16,6 +16,8 @@ from coordinator.protocol.values import JobName
 from coordinator.store.store import Store
 from sinks.kafka.committables import KafkaCommittable
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def cores() -> Iterator[None]:

@@ -177,6 +177,7 @@ def test_a_restore_begins_the_next_generation_with_older_positions_and_the_histo
     session.close(CloseReason.STOPPED)
 
 
+@pytest.mark.slow
 def test_a_savepoint_outlives_retention_until_it_is_deleted(
     on: Callable[..., EmbeddedCoordinator], tmp_path: Path, job: str
 ) -> None:
