@@ -103,13 +103,14 @@ class Brokers:
         self._timeout = timedelta(seconds=weather.transaction_timeout)
         self._implicit = weather.implicit
         self._skew = weather.skew
-        self._always_current = not weather.moves
+        self._always_current = not weather.moves and not weather.broker_failures
+        """What brokers list is complete: nobody leads too late, or not yet."""
         self._outputs = weather.outputs
         self._read = [0] * weather.outputs
         self._ended: dict[Transaction, bool] = {}
         """What the brokers have confirmed -> whether as committed."""
         self._begun: dict[Transaction, float] = {}
-        """When the first record of a transaction was there."""
+        """When a transaction was open, of those that have a record."""
         self._overrun: dict[Transaction, str] = {}
         """What was aborted by none of our own requests -> by what."""
         self._alarm = float("inf")
@@ -154,7 +155,7 @@ class Brokers:
         key = (transaction.id, transaction.producer_id, transaction.epoch)
         if key in self._overrun:
             return self._overrun[key]
-        if self.clock.now >= self._begun[key] + self._timeout.total_seconds():
+        if self.clock.now >= self._begun.get(key, float("inf")) + self._timeout.total_seconds():
             return "timeout"
         return None
 
@@ -191,14 +192,24 @@ class Brokers:
                 self.checker.fail(Invariant.I1, f"{name} is pre-committed, and was not open any more")
             for entry in self.cluster.entries():
                 if entry.state is State.ONGOING and entry.started < begun and entry.id not in (*voted, *held):
-                    self.checker.left_open(entry.id)
+                    self.checker.left_open(entry.id, "a pre-commit")
 
         return check
+
+    def recovered(self, granted: float) -> None:
+        """A generation that was granted then has recovered: nothing is open any more that was open before it, besides
+        what is completed and not settled."""
+        if self._always_current:
+            for entry in self.cluster.entries():
+                if entry.state is State.ONGOING and entry.started < granted:
+                    self.checker.left_open(entry.id, "a recovery")
 
     def _appended(self, request: Produce, _offset: int, now: float) -> None:
         if request.transactional_id is not None:
             key = (request.transactional_id, request.producer_id, request.producer_epoch)
-            self._begun.setdefault(key, now)
+            entry = self.cluster.entry(request.transactional_id)
+            # the timeout runs from the first partition that was enlisted, however late the first record comes
+            self._begun.setdefault(key, now if entry is None else entry.started)
 
     def _marked(self, identifier: str, partition: tuple[str, int], _producer: int, commit: bool, _now: float) -> None:
         topic, number = partition

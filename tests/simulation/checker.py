@@ -259,10 +259,10 @@ class Checker:
         if handle is not None and not self.really_ended(handle):
             self.fail(Invariant.I1, f"{identifier} of completed checkpoint {handle.checkpoint} is fenced")
 
-    def left_open(self, identifier: str) -> None:
-        """A transaction that nobody voted for was open before a pre-commit, and is open after it."""
+    def left_open(self, identifier: str, what: str) -> None:
+        """A transaction that belongs to no checkpoint was open before something that ends such ones, and still is."""
         if identifier not in self._unsettled:
-            self.fail(Invariant.I9, f"{identifier} stays open after a pre-commit")
+            self.fail(Invariant.I9, f"{identifier} stays open after {what}")
 
     def really_ended(self, handle: KafkaCommittable) -> bool:
         """What the brokers know; set by the world."""

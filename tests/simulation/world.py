@@ -15,11 +15,11 @@ from coordinator.killpoints import KillPoint
 from coordinator.pipeline.restarts import Restart
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.events import CancelJob, RequestCheckpoint, StopJob
-from coordinator.protocol.facts import Fact
+from coordinator.protocol.facts import Fact, GenerationGranted
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import CheckpointKind, JobName, RequestId
-from tests.simulation.brokers import Brokers
+from tests.simulation.brokers import Brokers, SimulatedSink
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import CoordinatorHost, MemoryStore
 from tests.simulation.driver import SimulatedPipeline, Surroundings
@@ -59,6 +59,8 @@ class World:
         self._processes: list[Process] = []
         self._driver_starts = 0
         self._storming = True
+        self._granted = 0.0
+        """When the newest generation was granted."""
         self.ending = ""
         self.settings = CheckpointSettings(
             interval=timedelta(seconds=weather.interval),
@@ -149,6 +151,8 @@ class World:
     def _fact(self, before: Durable, fact: Fact, after: Durable) -> None:
         if self.trace is not None:
             self.tell("store", _said(fact))
+        if isinstance(fact, GenerationGranted):
+            self._granted = self.clock.now
         self.checker.fact(before, fact, after)
 
     # -- processes
@@ -180,7 +184,7 @@ class World:
 
     def _drive(self, process: Process, executors: Executors, takeover: bool) -> None:
         weather, clock = self.weather, self.clock
-        sink = self.brokers.sink(process)
+        sink = process.local[SimulatedSink] = self.brokers.sink(process)
         channel = Channel(clock, process, self.host, self.rpc, self.wires)
         tasks = WorkerTasks(
             executors=executors,
@@ -221,6 +225,9 @@ class World:
             self.tell(process.name, " ".join((event, *(f"{key}={value}" for key, value in facts.items()))))
         if event == "recovered":
             self.counts["resumed"] += facts["resumed"]
+            durable = self.store.jobs[JOB]
+            if durable.generation == process.local[SimulatedSink].generation:
+                self.brokers.recovered(self._granted)
 
     def _restored(self, generation: int, positions: list[int]) -> None:
         durable = self.store.jobs.get(JOB)
