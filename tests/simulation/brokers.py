@@ -1,23 +1,16 @@
 """The modelled brokers in their world: the way to them, the sink that talks to them, a reader behind them."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
 from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
-from connections import KafkaCluster
-from coordinator.pipeline.interfaces import Finding, JobContext
-from coordinator.pipeline.tasks import Vote
-from coordinator.protocol.values import CheckpointId, Committable, Generation, JsonObject
-from sinks import KafkaSink
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.control import CoordinatorKind, NoAnswer
 from sinks.kafka.receipts import RECEIPT_TOPIC
 from tests.simulation.checker import Checker, Invariant
-from tests.simulation.coordinator import wall_clock
-from tests.simulation.driver import virtual_clock
 from tests.simulation.kafka.cluster import Cluster
 from tests.simulation.kafka.control import SimControl
 from tests.simulation.kafka.producer import SimConsumer, SimProducer
@@ -26,55 +19,14 @@ from tests.simulation.kafka.transactions import PREPARED, State
 from tests.simulation.kafka.transport import Call
 from tests.simulation.network import Link
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.sink import DESCRIBED, OUTPUT, SimulatedSink
 from tests.simulation.weather import Weather
+from tests.simulation.wire import Wire, answered, said
 
-__all__ = ["OUTPUT", "Brokers", "SimulatedSink", "Wire"]
+__all__ = ["Brokers"]
 
-OUTPUT = "out"
-_REQUEST_TIMEOUT_S = 5.0
-_DESCRIBED = KafkaCluster("simulated:9092", name="main")
 
 Transaction = tuple[str, int, int]
-
-
-class SimulatedSink(KafkaSink):
-    """The real sink on modelled brokers."""
-
-    def __init__(self, brokers: "Brokers", control: SimControl, *, timeout: timedelta, skew: timedelta) -> None:
-        super().__init__(_DESCRIBED, topic=OUTPUT, transaction_timeout=timeout)
-        self.generation = 0
-        self._brokers = brokers
-        self._given_control = control
-        self._timeout = timeout
-        self._clock = virtual_clock(lambda: wall_clock(brokers.clock) + skew)
-
-    def open(self, context: JobContext) -> None:
-        self._context = context
-        self._cluster_id = self._given_control.cluster_id()
-        self._control = self._given_control
-
-    def preflight(self) -> Sequence[Finding]:
-        return ()
-
-    def begin_generation(self, generation: Generation) -> None:
-        super().begin_generation(generation)
-        self.generation = generation
-
-    def pre_commit(
-        self,
-        checkpoint: CheckpointId,
-        votes: Sequence[Vote],
-        inputs: Sequence[Sequence[JsonObject]],
-        *,
-        unsettled: Collection[Committable],
-    ) -> tuple[Committable, ...]:
-        """The real one, and a look at whether it keeps its word."""
-        voted = [str(vote.body["id"]) for vote in votes if vote.body]
-        held = [KafkaCommittable.of(committable).transaction.id for committable in unsettled]
-        check = self._brokers.pre_commit_check(voted, held)
-        committables = super().pre_commit(checkpoint, votes, inputs, unsettled=unsettled)
-        check()
-        return committables
 
 
 class Brokers:
@@ -122,7 +74,7 @@ class Brokers:
     # -- what processes get
 
     def sink(self, process: Process) -> SimulatedSink:
-        control = SimControl(self.cluster, Wire(self, process), described=_DESCRIBED)
+        control = SimControl(self.cluster, Wire(self, process), described=DESCRIBED)
         skew = timedelta(seconds=self._skew * self.clock.random.uniform(-1, 1))
         return SimulatedSink(self, control, timeout=self._timeout, skew=skew)
 
@@ -252,7 +204,7 @@ class Brokers:
             key = (request.transactional_id, request.producer_id, request.producer_epoch)
             self._ended[key] = bool(request.committed)
         if self.tell_requests:
-            self.tell("kafka", f"{who.name} asks {_said(request)}: {_answered(answer)}")
+            self.tell("kafka", f"{who.name} asks {said(request)}: {answered(answer)}")
         self._arm()
         return answer
 
@@ -346,88 +298,3 @@ class Brokers:
         for node in self.cluster.alive:
             self.cluster.handle(node, DeleteGroupsRequest(groups_names=[name]), self.clock.now)
         self._arm()
-
-
-class Wire:
-    """One process's `Transport`."""
-
-    def __init__(self, brokers: Brokers, process: Process) -> None:
-        self._brokers = brokers
-        self._process = process
-
-    def now(self) -> float:
-        return self._brokers.clock.now
-
-    def sleep(self, seconds: float) -> None:
-        self._brokers.clock.sleep(seconds)
-
-    def send(self, calls: Sequence[Call]) -> list[Any]:
-        """See `Transport.send`. A request that nobody answers ends after 5 s, or as a broken connection."""
-        brokers, process = self._brokers, self._process
-        clock, link = brokers.clock, brokers.link
-        clock.require_alive()
-        task = clock.task
-        assert task is not None, "a callback may not wait"
-        answers: list[Any] = [None] * len(calls)
-        waiting = len(calls)
-        begun = last = clock.now
-        deadline = begun + _REQUEST_TIMEOUT_S
-
-        def answered(number: int, answer: Any, delay: float) -> None:
-            nonlocal waiting, last
-            if answers[number] is not None or clock.now + delay > deadline:
-                return
-            answers[number] = answer
-            waiting -= 1
-            last = max(last, clock.now + delay)
-            if not waiting and not gone:
-                clock.wake(task, max(0.0, last - clock.now))
-
-        def lost(number: int) -> None:
-            if clock.random.random() < 0.7:
-                answered(number, NoAnswer(why="connection broken"), 0.01)
-
-        def arrive(number: int, call: Call) -> None:
-            answer = brokers.arrived(process, call, begun)
-            copies = link.fate()
-            if copies:
-                answered(number, answer, copies[0])
-            else:
-                lost(number)
-
-        gone = False
-        for number, call in enumerate(calls):
-            brokers.sent(process, call.request)
-            copies = link.fate()
-            for delay in copies:
-                clock.call(brokers.wires, delay, lambda n=number, c=call: arrive(n, c))  # type: ignore[misc]
-            if not copies:
-                lost(number)
-        try:
-            while clock.now < deadline and (waiting or clock.now < last):
-                clock.suspend(min(deadline, last if not waiting else deadline) - clock.now)
-        finally:
-            gone = True
-        return [NoAnswer(why="no answer within 5 s") if answer is None else answer for answer in answers]
-
-
-def _said(request: Any) -> str:
-    name = type(request).__name__.removesuffix("Request")
-    wanted = (
-        "transactional_id",
-        "producer_id",
-        "producer_epoch",
-        "committed",
-        "partition",
-        "group_id",
-        "key_type",
-        "coordinator_keys",
-        "transactional_ids",
-    )
-    parts = [f"{key}={value}" for key in wanted if (value := getattr(request, key, None)) not in (None, -1)]
-    return " ".join((name, *parts))
-
-
-def _answered(answer: Any) -> str:
-    code = getattr(answer, "error_code", None)
-    return f"error {int(code)}" if code is not None else type(answer).__name__

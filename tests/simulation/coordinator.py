@@ -25,8 +25,8 @@ from coordinator.store.store import Store
 from sources.kafka.positions import KIND as POSITIONS
 from sources.kafka.positions import check_positions
 from tests.simulation.loop import VirtualLoop
-from tests.simulation.rpc import break_streams
 from tests.simulation.scheduler import EPOCH, Process, Scheduler
+from tests.simulation.streams import break_streams
 
 __all__ = ["STORE_ID", "CoordinatorHost", "MemoryStore", "wall_clock"]
 

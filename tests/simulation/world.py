@@ -8,27 +8,26 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from greenlet import GreenletExit
-
 from coordinator.errors import HaltedError, OncewardError
-from coordinator.killpoints import KillPoint
 from coordinator.pipeline.restarts import Restart
 from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import CancelJob, RequestCheckpoint, StopJob
 from coordinator.protocol.facts import Fact, GenerationGranted
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointKind, JobName, RequestId
-from tests.simulation.brokers import Brokers, SimulatedSink
+from coordinator.protocol.values import JobName
+from tests.simulation.brokers import Brokers
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import CoordinatorHost, MemoryStore
 from tests.simulation.driver import SimulatedPipeline, Surroundings
-from tests.simulation.executors import Executors, TaskFaults, WorkerTasks
+from tests.simulation.executors import Executors, WorkerTasks
 from tests.simulation.network import Link
 from tests.simulation.patches import Hooks
-from tests.simulation.rpc import Channel, break_streams, cut_streams
+from tests.simulation.rpc import Channel
 from tests.simulation.scheduler import EPOCH, Process, Scheduler
+from tests.simulation.sink import SimulatedSink
 from tests.simulation.source import InputTopic, ModelSource
+from tests.simulation.storm import Storm
+from tests.simulation.streams import break_streams
 from tests.simulation.threads import set_scheduler
 from tests.simulation.weather import Weather
 
@@ -56,9 +55,9 @@ class World:
         self.host = CoordinatorHost(self.clock, self.store, self._coordinator_died, self.checker.answered)
         self.brokers = Brokers(self.clock, weather, self.checker, self.tell)
         self.drivers: list[Process] = []
-        self._processes: list[Process] = []
+        self.processes: list[Process] = []
         self._driver_starts = 0
-        self._storming = True
+        self.storm = Storm(self)
         self._granted = 0.0
         """When the newest generation was granted."""
         self.ending = ""
@@ -76,18 +75,18 @@ class World:
         clock = self.clock
         set_scheduler(clock)
         chance.setstate(_fresh(self.random))
-        Hooks.kill_point = self._kill_point
+        Hooks.kill_point = self.storm.kill_point
         Hooks.producer = self.brokers.producer
         Hooks.consumer = self.brokers.consumer
         try:
             self._adopt(self.host.start())
-            self._start_driver()
-            self._plan_storm()
+            self.start_driver()
+            self.storm.plan()
             weather = self.weather
             done = clock.run(EPOCH + weather.storm, lambda: self.checker.violation is not None)
-            self._calm()
+            self.storm.calm()
             until = clock.now + weather.patience + weather.transaction_timeout
-            self._later(0.0, self._look_after)
+            self.later(0.0, self._look_after)
             done = done or clock.run(until, self._over)
             if self.checker.violation is None and not self._job_over():
                 self.checker.fail(Invariant.I8, f"{weather.patience:g} s after the last fault: {self._standing()}")
@@ -101,7 +100,7 @@ class World:
                 self.checker.fail(Invariant.CODE, f"{type(error).__name__}: {error} ({where})")
         finally:
             self.host.close()
-            clock.end(self._processes)
+            clock.end(self.processes)
             set_scheduler(None)
 
     def tell(self, who: str, what: str) -> None:
@@ -158,20 +157,20 @@ class World:
     # -- processes
 
     def _adopt(self, process: Process) -> Process:
-        self._processes.append(process)
+        self.processes.append(process)
         return process
 
     def _coordinator_died(self, process: Process) -> None:
         self.counts["kills"] += 1
         self.tell(process.name, "dead")
-        self._later(self._pause_before_restart(), self._restart_coordinator)
+        self.later(self._pause_before_restart(), self._restart_coordinator)
 
     def _restart_coordinator(self) -> None:
         self.counts["restarts"] += 1
         process = self._adopt(self.host.start())
         self.tell(process.name, "started")
 
-    def _start_driver(self, takeover: bool = False) -> None:
+    def start_driver(self, takeover: bool = False) -> None:
         self._driver_starts += 1
         process = self._adopt(Process(f"driver-{self._driver_starts}", "driver", self._driver_died))
         self.drivers.append(process)
@@ -192,7 +191,7 @@ class World:
             job=JOB,
             sink=sink,
             topic=self.topic,
-            faults=self._task_faults,
+            faults=self.storm.task_faults,
             begun=lambda worker, what: self.tell(worker.name, what),
         )
         source = ModelSource(
@@ -239,18 +238,18 @@ class World:
         process.local[Executors].leave()
         break_streams(process)
         self.tell(process.name, "dead")
-        self._later(self._pause_before_restart(), self._supervise)
+        self.later(self._pause_before_restart(), self._supervise)
 
     def _supervise(self) -> None:
         """A person or a scheduler of containers: one driver must be there, unless the job is over."""
         if not self.drivers and not self._done:
             self.counts["restarts"] += 1
-            self._start_driver()
+            self.start_driver()
 
     def _look_after(self) -> None:
         """After the storm somebody looks now and then, and starts a job that is neither running nor over."""
         self._supervise()
-        self._later(5.0, self._look_after)
+        self.later(5.0, self._look_after)
 
     def _worker_died(self, process: Process) -> None:
         self.tell(process.name, "dead")
@@ -258,177 +257,8 @@ class World:
     def _pause_before_restart(self) -> float:
         return self.random.random() * self.random.choice((0.05, 0.5, 3.0))
 
-    def _later(self, seconds: float, what: Callable[[], None]) -> None:
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
         self.clock.call(self.clock.nobody, seconds, what)
-
-    # -- the storm
-
-    def _plan_storm(self) -> None:
-        weather, random = self.weather, self.random
-        for number, total in enumerate(weather.totals):
-            moments = sorted(random.random() * weather.storm for _ in range(total))
-            for at in moments:
-                self._later(at * 0.9, lambda number=number: self._append(number))  # type: ignore[misc]
-        for times, what in (
-            (weather.coordinator_kills, self._kill_coordinator),
-            (weather.driver_kills, self._kill_driver),
-            (weather.driver_pauses, self._pause_driver),
-            (weather.coordinator_pauses, self._pause_coordinator),
-            (weather.takeovers, self._take_over),
-            (weather.cuts, self._cut),
-            (weather.kafka_cuts, self._cut_kafka),
-            (weather.moves, self._move),
-            (weather.broker_failures, self._fail_broker),
-            (weather.hijacks, self._hijack),
-            (weather.clean_ups, self._clean_up),
-            (weather.stops, self._stop),
-            (weather.cancels, self._cancel),
-            (weather.wishes, self._wish),
-        ):
-            for _ in range(times):
-                self._later(random.random() * weather.storm, what)
-
-    def _calm(self) -> None:
-        """Nothing goes wrong from now on."""
-        self._storming = False
-        self.tell("world", "the storm is over")
-        self.topic.there = list(self.topic.totals)
-        self.rpc.heal()
-        self.brokers.heal()
-        self.store.failing = 0.0
-        for process in self._processes:
-            if process.alive and process.paused and process.kind != "worker":
-                self._resume(process)
-
-    def _append(self, number: int) -> None:
-        if self.topic.there[number] < self.topic.totals[number]:
-            self.topic.there[number] += 1
-
-    def _task_faults(self) -> TaskFaults:
-        return self.weather.tasks if self._storming else TaskFaults()
-
-    def _kill_point(self, point: KillPoint) -> None:
-        process = self.clock.running
-        if not self._storming or process is None:
-            return
-        if self.weather.kill_points and self.random.random() < self.weather.kill_points:
-            self.counts["kills"] += 1
-            self.tell(process.name, f"killed at {point.value}")
-            self.clock.kill(process)
-            raise GreenletExit
-
-    def _kill_coordinator(self) -> None:
-        if self.host.process is not None and self._storming:
-            self.tell(self.host.process.name, "killed")
-            self.clock.kill(self.host.process)
-
-    def _a_driver(self) -> Process | None:
-        running = [driver for driver in self.drivers if driver.alive]
-        return self.random.choice(running) if running and self._storming else None
-
-    def _kill_driver(self) -> None:
-        if (driver := self._a_driver()) is not None:
-            self.counts["kills"] += 1
-            self.tell(driver.name, "killed")
-            self.clock.kill(driver)
-
-    def _pause_driver(self) -> None:
-        if (driver := self._a_driver()) is not None:
-            self._pause(driver)
-
-    def _pause_coordinator(self) -> None:
-        if self.host.process is not None and self._storming:
-            self._pause(self.host.process)
-
-    def _pause(self, process: Process) -> None:
-        if process.paused:
-            return
-        self.counts["pauses"] += 1
-        self.tell(process.name, "stopped")
-        self.clock.pause(process)
-        self._later(self.random.random() * self.random.choice((0.5, 5.0, 20.0)), lambda: self._resume(process))
-
-    def _resume(self, process: Process) -> None:
-        if process.alive and process.paused:
-            self.tell(process.name, "continued")
-            self.clock.resume(process)
-
-    def _cut(self) -> None:
-        if self._storming:
-            self.counts["cuts"] += 1
-            self.tell("network", "drivers and coordinator are cut off")
-            self.rpc.cut = True
-            for driver in self.drivers:
-                cut_streams(driver)
-            self._later(self.random.random() * self.random.choice((0.5, 3.0, 8.0)), self._mend)
-
-    def _mend(self) -> None:
-        self.tell("network", "drivers and coordinator are connected")
-        self.rpc.cut = False
-
-    def _cut_kafka(self) -> None:
-        if self._storming:
-            self.counts["cuts"] += 1
-            self.brokers.cut(self.random.random() * self.random.choice((0.5, 3.0, 8.0)))
-
-    def _move(self) -> None:
-        if self._storming:
-            self.brokers.move()
-
-    def _fail_broker(self) -> None:
-        if self._storming:
-            self.brokers.fail(self.random.random() * self.random.choice((0.5, 4.0)))
-
-    def _hijack(self) -> None:
-        if self._storming:
-            self.brokers.hijack()
-
-    def _clean_up(self) -> None:
-        if self._storming:
-            self.brokers.clean_up()
-
-    def _take_over(self) -> None:
-        """A person starts a second driver, sometimes because the first one does not answer."""
-        driver = self._a_driver()
-        if driver is not None and self.random.random() < 0.5:
-            self._pause(driver)
-        if self._storming:
-            self._start_driver(takeover=True)
-
-    def _stop(self) -> None:
-        """A person stops the job, at the coordinator or by a signal to the driver."""
-        driver = self._a_driver()
-        process = self.host.process
-        if driver is None or process is None:
-            return
-        self.counts["stops"] += 1
-        if self.random.random() < 0.5:
-            self.tell(driver.name, "gets SIGTERM")
-            driver.local[SimulatedPipeline].stop()
-        else:
-            self.tell(process.name, "is asked to stop the job")
-            self.host.ask(StopJob(now=self.clock.now))
-
-    def _cancel(self) -> None:
-        """A person cancels the job, and starts it again."""
-        if (process := self.host.process) is not None and self._storming:
-            self.counts["stops"] += 1
-            self.tell(process.name, "is asked to cancel the job")
-            self.host.ask(CancelJob(now=self.clock.now))
-
-    def _wish(self) -> None:
-        """A person asks for a checkpoint, a savepoint, or an end with a savepoint."""
-        if (process := self.host.process) is None or not self._storming:
-            return
-        kind = self.random.choice((CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT))
-        wish = RequestCheckpoint(
-            now=self.clock.now,
-            request=RequestId(f"{self.random.getrandbits(64):016x}"),
-            kind=kind,
-            stop=kind is CheckpointKind.SAVEPOINT and self.random.random() < 0.5,
-        )
-        self.tell(process.name, f"is asked for a {kind.value}{' and the end' if wish.stop else ''}")
-        self.host.ask(wish)
 
 
 def _fresh(random: Random) -> tuple[Any, ...]:

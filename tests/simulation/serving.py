@@ -1,0 +1,64 @@
+"""What a handler is given, and what its end is to the client."""
+
+import asyncio
+from collections.abc import Callable
+
+import grpc
+
+__all__ = ["REFUSED", "UNAVAILABLE", "Context", "Outcome", "RpcFailure", "outcome_of"]
+
+
+class RpcFailure(grpc.RpcError):
+    """What a call raises."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(f"{code.name}: {details}")
+        self._code = code
+        self._details = details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
+class _AbortedError(Exception):
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+
+
+class Context:
+    """A ``grpc.aio.ServicerContext`` as far as the service uses it."""
+
+    def __init__(self, send: Callable[[bytes | None], None]) -> None:
+        self._send = send
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise _AbortedError(code, details)
+
+    async def send_initial_metadata(self, _metadata: object) -> None:
+        self._send(None)
+
+    async def write(self, data: bytes) -> None:
+        self._send(data)
+
+
+Outcome = tuple[grpc.StatusCode, str, bytes | None]
+
+UNAVAILABLE: Outcome = (grpc.StatusCode.UNAVAILABLE, "connection broken", None)
+REFUSED: Outcome = (grpc.StatusCode.UNAVAILABLE, "connection refused", None)
+
+
+def outcome_of(task: "asyncio.Task[bytes]") -> Outcome:
+    """What a handler's end is to the client. Raises what no handler may raise."""
+    if task.cancelled():
+        return grpc.StatusCode.CANCELLED, "cancelled", None
+    error = task.exception()
+    if error is None:
+        return grpc.StatusCode.OK, "", task.result() or b""
+    if isinstance(error, _AbortedError):
+        return error.code, error.details, None
+    raise error

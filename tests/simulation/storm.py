@@ -1,0 +1,195 @@
+"""The faults of a world: when they come, whom they meet, and that they stop."""
+
+from typing import TYPE_CHECKING
+
+from greenlet import GreenletExit
+
+from coordinator.killpoints import KillPoint
+from coordinator.protocol.events import CancelJob, RequestCheckpoint, StopJob
+from coordinator.protocol.values import CheckpointKind, RequestId
+from tests.simulation.driver import SimulatedPipeline
+from tests.simulation.executors import TaskFaults
+from tests.simulation.scheduler import Process
+from tests.simulation.streams import cut_streams
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["Storm"]
+
+
+class Storm:
+    """What its world's `Weather` says, at moments that the seed draws."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.raging = True
+
+    def plan(self) -> None:
+        weather, random = self._world.weather, self._world.random
+        for number, total in enumerate(weather.totals):
+            moments = sorted(random.random() * weather.storm for _ in range(total))
+            for at in moments:
+                self._world.later(at * 0.9, lambda number=number: self._append(number))  # type: ignore[misc]
+        for times, what in (
+            (weather.coordinator_kills, self._kill_coordinator),
+            (weather.driver_kills, self._kill_driver),
+            (weather.driver_pauses, self._pause_driver),
+            (weather.coordinator_pauses, self._pause_coordinator),
+            (weather.takeovers, self._take_over),
+            (weather.cuts, self._cut),
+            (weather.kafka_cuts, self._cut_kafka),
+            (weather.moves, self._move),
+            (weather.broker_failures, self._fail_broker),
+            (weather.hijacks, self._hijack),
+            (weather.clean_ups, self._clean_up),
+            (weather.stops, self._stop),
+            (weather.cancels, self._cancel),
+            (weather.wishes, self._wish),
+        ):
+            for _ in range(times):
+                self._world.later(random.random() * weather.storm, what)
+
+    def _append(self, number: int) -> None:
+        if self._world.topic.there[number] < self._world.topic.totals[number]:
+            self._world.topic.there[number] += 1
+
+    def task_faults(self) -> TaskFaults:
+        return self._world.weather.tasks if self.raging else TaskFaults()
+
+    def kill_point(self, point: KillPoint) -> None:
+        process = self._world.clock.running
+        if not self.raging or process is None:
+            return
+        if self._world.weather.kill_points and self._world.random.random() < self._world.weather.kill_points:
+            self._world.counts["kills"] += 1
+            self._world.tell(process.name, f"killed at {point.value}")
+            self._world.clock.kill(process)
+            raise GreenletExit
+
+    def _kill_coordinator(self) -> None:
+        if self._world.host.process is not None and self.raging:
+            self._world.tell(self._world.host.process.name, "killed")
+            self._world.clock.kill(self._world.host.process)
+
+    def _a_driver(self) -> Process | None:
+        running = [driver for driver in self._world.drivers if driver.alive]
+        return self._world.random.choice(running) if running and self.raging else None
+
+    def _kill_driver(self) -> None:
+        if (driver := self._a_driver()) is not None:
+            self._world.counts["kills"] += 1
+            self._world.tell(driver.name, "killed")
+            self._world.clock.kill(driver)
+
+    def _pause_driver(self) -> None:
+        if (driver := self._a_driver()) is not None:
+            self._pause(driver)
+
+    def _pause_coordinator(self) -> None:
+        if self._world.host.process is not None and self.raging:
+            self._pause(self._world.host.process)
+
+    def _pause(self, process: Process) -> None:
+        if process.paused:
+            return
+        self._world.counts["pauses"] += 1
+        self._world.tell(process.name, "stopped")
+        self._world.clock.pause(process)
+        self._world.later(
+            self._world.random.random() * self._world.random.choice((0.5, 5.0, 20.0)), lambda: self.resume(process)
+        )
+
+    def resume(self, process: Process) -> None:
+        if process.alive and process.paused:
+            self._world.tell(process.name, "continued")
+            self._world.clock.resume(process)
+
+    def _cut(self) -> None:
+        if self.raging:
+            self._world.counts["cuts"] += 1
+            self._world.tell("network", "drivers and coordinator are cut off")
+            self._world.rpc.cut = True
+            for driver in self._world.drivers:
+                cut_streams(driver)
+            self._world.later(self._world.random.random() * self._world.random.choice((0.5, 3.0, 8.0)), self._mend)
+
+    def _mend(self) -> None:
+        self._world.tell("network", "drivers and coordinator are connected")
+        self._world.rpc.cut = False
+
+    def _cut_kafka(self) -> None:
+        if self.raging:
+            self._world.counts["cuts"] += 1
+            self._world.brokers.cut(self._world.random.random() * self._world.random.choice((0.5, 3.0, 8.0)))
+
+    def _move(self) -> None:
+        if self.raging:
+            self._world.brokers.move()
+
+    def _fail_broker(self) -> None:
+        if self.raging:
+            self._world.brokers.fail(self._world.random.random() * self._world.random.choice((0.5, 4.0)))
+
+    def _hijack(self) -> None:
+        if self.raging:
+            self._world.brokers.hijack()
+
+    def _clean_up(self) -> None:
+        if self.raging:
+            self._world.brokers.clean_up()
+
+    def _take_over(self) -> None:
+        """A person starts a second driver, sometimes because the first one does not answer."""
+        driver = self._a_driver()
+        if driver is not None and self._world.random.random() < 0.5:
+            self._pause(driver)
+        if self.raging:
+            self._world.start_driver(takeover=True)
+
+    def _stop(self) -> None:
+        """A person stops the job, at the coordinator or by a signal to the driver."""
+        driver = self._a_driver()
+        process = self._world.host.process
+        if driver is None or process is None:
+            return
+        self._world.counts["stops"] += 1
+        if self._world.random.random() < 0.5:
+            self._world.tell(driver.name, "gets SIGTERM")
+            driver.local[SimulatedPipeline].stop()
+        else:
+            self._world.tell(process.name, "is asked to stop the job")
+            self._world.host.ask(StopJob(now=self._world.clock.now))
+
+    def _cancel(self) -> None:
+        """A person cancels the job, and starts it again."""
+        if (process := self._world.host.process) is not None and self.raging:
+            self._world.counts["stops"] += 1
+            self._world.tell(process.name, "is asked to cancel the job")
+            self._world.host.ask(CancelJob(now=self._world.clock.now))
+
+    def _wish(self) -> None:
+        """A person asks for a checkpoint, a savepoint, or an end with a savepoint."""
+        if (process := self._world.host.process) is None or not self.raging:
+            return
+        kind = self._world.random.choice((CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT))
+        wish = RequestCheckpoint(
+            now=self._world.clock.now,
+            request=RequestId(f"{self._world.random.getrandbits(64):016x}"),
+            kind=kind,
+            stop=kind is CheckpointKind.SAVEPOINT and self._world.random.random() < 0.5,
+        )
+        self._world.tell(process.name, f"is asked for a {kind.value}{' and the end' if wish.stop else ''}")
+        self._world.host.ask(wish)
+
+    def calm(self) -> None:
+        """Nothing goes wrong from now on."""
+        self.raging = False
+        self._world.tell("world", "the storm is over")
+        self._world.topic.there = list(self._world.topic.totals)
+        self._world.rpc.heal()
+        self._world.brokers.heal()
+        self._world.store.failing = 0.0
+        for process in self._world.processes:
+            if process.alive and process.paused and process.kind != "worker":
+                self.resume(process)
