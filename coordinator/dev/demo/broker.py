@@ -133,6 +133,8 @@ class Broker:
 
     def _leaders(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         known = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+        if not known.keys() >= set(topics):  # a broker hears of a new topic a moment after it was made
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
         return {
             TopicPartition(topic, number): partition.leader
             for topic in topics
