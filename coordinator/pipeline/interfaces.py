@@ -131,6 +131,34 @@ class Source(ABC):
         """Release clients. Called on every path."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpenTransaction:
+    """A transaction of a job that is open at the brokers, as they tell it now."""
+
+    id: str
+    """As in the committable, if there is one (transactional id)."""
+    cluster: str
+    """Name of the cluster."""
+    participant: str
+    """The sink that its id names."""
+    generation: int
+    """Of the driver under which it was begun."""
+    worker: str
+    """Token of the worker process that owns the id."""
+    state: str
+    """In the words of the broker: ``Ongoing``, or ``PrepareCommit`` and ``PrepareAbort`` while it is being ended."""
+    owner: tuple[int, int]
+    """(producer id, epoch): with the id exactly this transaction and no other."""
+    age: timedelta | None
+    """Since its first partition was enlisted, on this machine's clock; None where the brokers do not say."""
+    left: timedelta | None
+    """Until the brokers abort it by themselves, never below zero; None where they do not say."""
+    receipted: bool
+    """Its receipt is written, so it may be pre-committed: only a decision tells whether it may be aborted."""
+    partitions: tuple[str, ...]
+    """What it wrote to, as ``topic-partition``; readers of these wait for it."""
+
+
 class Committer(ABC):
     """Ends transactions of others: in the driver, or in the coordinator for a job whose driver is gone."""
 
@@ -158,6 +186,10 @@ class Committer(ABC):
     @abstractmethod
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         """Transactional ids of ``job`` with an open transaction, without those of ``keep``."""
+
+    @abstractmethod
+    def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
+        """Everything of ``job`` that is open or being ended at the brokers, by id, changing nothing."""
 
     @abstractmethod
     def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
@@ -239,6 +271,7 @@ __all__ = [
     "Committer",
     "Finding",
     "JobContext",
+    "OpenTransaction",
     "ParticipantName",
     "Plan",
     "Severity",

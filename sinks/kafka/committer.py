@@ -12,13 +12,14 @@ from datetime import timedelta
 from connections import KafkaCluster
 from coordinator.errors import ConfigurationError
 from coordinator.killpoints import KillPoint, kill_point
-from coordinator.pipeline.interfaces import Committer
+from coordinator.pipeline.interfaces import Committer, OpenTransaction
 from coordinator.protocol.values import Committable, JobName, Outcome, Settlement
 from sinks.kafka.brokers import receipt_retention
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.fencing import abort_transactions, fence_ids, list_open
+from sinks.kafka.listing import open_transactions
 from sinks.kafka.outcomes import EndAnswer, Judgement, Look, Proof, classify, conclude, describe_code, judge
 from sinks.kafka.patience import Backoff, Clock
 from sinks.kafka.precommit import refuse_newer
@@ -140,6 +141,11 @@ class KafkaCommitter(Committer):
         kept = {KafkaCommittable.of(committable).transaction.id for committable in keep}
         found = [identifier for control in self._controls for identifier in list_open(control, job, self._clock)]
         return sorted(str(identifier) for identifier in found if str(identifier) not in kept)
+
+    def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
+        """See :meth:`Committer.transactions`. Raises ControlPlaneError when a broker cannot say."""
+        found = [one for control in self._controls for one in open_transactions(control, job, self._clock)]
+        return sorted(found, key=lambda one: one.id)
 
     def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         """See :meth:`Committer.sweep`.

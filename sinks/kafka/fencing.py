@@ -71,7 +71,9 @@ def _is_over(transaction: Transaction, view: TransactionView) -> bool:
     return not at_ours or view.state in (State.COMPLETE_ABORT, State.EMPTY)
 
 
-def list_open(control: ControlPlane, job: str, clock: Clock) -> list[TransactionalId]:
+def list_open(
+    control: ControlPlane, job: str, clock: Clock, *, states: Collection[State] = (State.ONGOING,)
+) -> list[TransactionalId]:
     """Every id of ``job`` with an open transaction. Raises ControlPlaneError when a broker cannot say for 30 s: an
     incomplete list would leave transactions open unnoticed."""
     transactions = Transactions(control)
@@ -79,7 +81,7 @@ def list_open(control: ControlPlane, job: str, clock: Clock) -> list[Transaction
 
     def attempt(left: Collection[str]) -> dict[str, Code]:
         nonlocal found
-        found, failed = transactions.open_ids(job)
+        found, failed = transactions.open_ids(job, states=states)
         return {name: failed[0] for name in left if failed}
 
     _until_done(attempt, [job], clock, "list the open transactions of")

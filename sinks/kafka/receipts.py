@@ -13,10 +13,22 @@ from kafka.protocol.consumer import OffsetFetchRequest
 
 from sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
 
-__all__ = ["RECEIPT_PARTITION", "RECEIPT_TOPIC", "Offset", "Receipt", "ReceiptState", "read_offsets", "read_receipts"]
+__all__ = [
+    "OFFSETS_TOPIC",
+    "RECEIPT_PARTITION",
+    "RECEIPT_TOPIC",
+    "Offset",
+    "Receipt",
+    "ReceiptState",
+    "read_offsets",
+    "read_receipts",
+]
 
 RECEIPT_TOPIC = "onceward"
 RECEIPT_PARTITION = 0
+
+OFFSETS_TOPIC = "__consumer_offsets"
+"""Where the brokers keep offset commits: enlisted in a transaction means that its receipt is in it."""
 
 _UNSTABLE = 88
 _ABSENT = -1

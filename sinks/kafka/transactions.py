@@ -78,6 +78,8 @@ class TransactionView:
     producer_id: int = -1
     epoch: int = -1
     timeout_ms: int = -1
+    started_ms: int = -1
+    """When the first partition was enlisted, on the broker's clock, in ms since 1970; -1 when nothing is open."""
     partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Enlisted partitions by topic; empty once the transaction is complete."""
 
@@ -156,13 +158,16 @@ class Transactions:
                 views.update({str(entry.transactional_id): _view(entry) for entry in answer.transaction_states})
         return {name: views.get(name, TransactionView(id=name, code=CODE_NOT_FOUND)) for name in ids}
 
-    def open_ids(self, job: str) -> tuple[list[TransactionalId], list[Code]]:
+    def open_ids(
+        self, job: str, *, states: Collection[State] = (State.ONGOING,)
+    ) -> tuple[list[TransactionalId], list[Code]]:
         """Ids of ``job`` with an open transaction on any broker, and the codes of brokers that could not say.
 
-        Transactions that are being ended already (PrepareCommit, PrepareAbort) are left to finish and not listed.
+        Unless `states` names them, transactions that are being ended already (PrepareCommit, PrepareAbort) are left to
+        finish and not listed.
         """
         pattern = {"transactional_id_pattern": job_pattern(job)} if self._lists_by_pattern() else {}
-        request = {"state_filters": [State.ONGOING.value], "producer_id_filters": [], **pattern}
+        request = {"state_filters": [state.value for state in states], "producer_id_filters": [], **pattern}
         nodes = self._control.nodes()
         answers = self._control.send_all([(node, ListTransactionsRequest(**request)) for node in nodes])
         found: set[str] = set()
@@ -203,6 +208,7 @@ def _view(entry: Any) -> TransactionView:
         producer_id=int(entry.producer_id),
         epoch=int(entry.producer_epoch),
         timeout_ms=int(entry.transaction_timeout_ms),
+        started_ms=int(entry.transaction_start_time_ms),
         partitions={
             str(topic.topic): tuple(sorted(int(partition) for partition in topic.partitions))
             for topic in entry.topics or ()
