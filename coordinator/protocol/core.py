@@ -8,7 +8,7 @@ unknown: the new state must be thrown away and rebuilt from the store.
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.protocol import checkpoints, opening, people, settling
+from coordinator.protocol import checkpoints, opening, orphans, people, resolving, settling
 from coordinator.protocol.answers import (
     Abort,
     Answer,
@@ -36,9 +36,12 @@ from coordinator.protocol.events import (
     Renew,
     RequestCheckpoint,
     RequestRestore,
+    Resolve,
     Settle,
+    SkipInput,
     StopJob,
     StreamLost,
+    TakeOrphan,
     Tick,
     Watch,
 )
@@ -51,11 +54,20 @@ from coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION
 __all__ = ["step", "wanted"]
 
 
+_FOLLOW_UPS = (
+    checkpoints.decide,
+    checkpoints.expire,
+    opening.give_up_lost_driver,
+    orphans.reach_end,
+    checkpoints.trigger,
+)
+
+
 def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
     """Apply one event to one job."""
     state, ready = _handle(state, event)
     facts: tuple[Fact, ...] = ready.facts
-    for follow_up in (checkpoints.decide, checkpoints.expire, opening.give_up_lost_driver, checkpoints.trigger):
+    for follow_up in _FOLLOW_UPS:
         state, more = follow_up(state, event.now)
         facts += more
     return state, replace(ready, facts=facts, note=_note(event, ready.answer))
@@ -91,6 +103,12 @@ def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
             return people.restore(state, event)
         case ReleaseSavepoint():
             return people.release(state, event)
+        case Resolve():
+            return resolving.resolve(state, event)
+        case SkipInput():
+            return resolving.skip_input(state, event)
+        case TakeOrphan():
+            return orphans.take(state, event)
         case Tick():
             return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED))
         case _:
@@ -117,7 +135,7 @@ def wanted(state: JobState) -> tuple[Instruction, ...]:
     Level-triggered: sent in full whenever a driver connects, and what is new of it after every step.
     """
     durable = state.durable
-    if durable.driver is None or durable.unreadable:
+    if not durable.driven or durable.unreadable:
         return ()
     instructions: list[Instruction] = []
     aborted, completed, pending = durable.aborted, durable.completed, durable.pending

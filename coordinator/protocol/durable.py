@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.requests import Ending, Request, RequestState
+from coordinator.protocol.requests import Ending, Request, RequestState, Ruling
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import (
+    COORDINATOR,
     NO_CHECKPOINT,
     NO_GENERATION,
     CheckpointId,
@@ -15,12 +16,13 @@ from coordinator.protocol.values import (
     CompletedCheckpoint,
     Generation,
     JobName,
+    Outcome,
     Participant,
     ParticipantName,
     RequestId,
 )
 
-__all__ = ["AbortedCheckpoint", "Durable", "RestoreOrder", "UndecidedCheckpoint"]
+__all__ = ["AbortedCheckpoint", "Durable", "Resolution", "RestoreOrder", "UndecidedCheckpoint"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,16 @@ class RestoreOrder:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """The last decision of a person about slots: makes a repeated call recognisable."""
+
+    checkpoint: CheckpointId
+    participant: ParticipantName
+    slots: frozenset[int]
+    ruling: Ruling
+
+
+@dataclass(frozen=True, kw_only=True)
 class Durable:
     """Everything about a job that the store remembers and the protocol needs."""
 
@@ -62,7 +74,7 @@ class Durable:
     status_detail: str = ""
     generation: Generation = NO_GENERATION
     driver: str | None = None
-    """The driver of the current generation; None once it closed or was given up."""
+    """Who has the current generation: a driver, or COORDINATOR. None once the driver closed or was given up."""
     participants: tuple[Participant, ...] = ()
     settings: CheckpointSettings = field(default_factory=CheckpointSettings)
     last_id: CheckpointId = NO_CHECKPOINT
@@ -84,6 +96,9 @@ class Durable:
     lost: bool = False
     """A committable of the newest completed checkpoint is proved lost, and only a person can go on."""
     restore: RestoreOrder | None = None
+    outcomes: Mapping[ParticipantName, Mapping[int, Outcome]] = field(default_factory=dict)
+    """What was known of slots of the newest completed checkpoint when the job halted; no empty mappings."""
+    resolution: Resolution | None = None
 
     @property
     def base(self) -> CheckpointId:
@@ -93,6 +108,25 @@ class Durable:
     def settled(self) -> bool:
         """True when no completed checkpoint waits for its commits. Not known of one that cannot be read."""
         return not self.unreadable and (self.completed is None or self.completed.settled)
+
+    @property
+    def driven(self) -> bool:
+        """A driver has the current generation."""
+        return self.driver is not None and not self.orphaned
+
+    @property
+    def orphaned(self) -> bool:
+        """The coordinator has taken the current generation, to settle what a driver that is gone has left."""
+        return self.driver == COORDINATOR
+
+    @property
+    def unresolved(self) -> Mapping[ParticipantName, Mapping[int, Outcome]]:
+        """Slots about which a person must decide: lost or in doubt."""
+        open_slots = {
+            name: {slot: outcome for slot, outcome in slots.items() if outcome is not Outcome.COMMITTED}
+            for name, slots in self.outcomes.items()
+        }
+        return {name: slots for name, slots in open_slots.items() if slots}
 
     @property
     def awaits_driver(self) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from coordinator.protocol.requests import Ruling
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
     CheckpointId,
@@ -11,6 +12,7 @@ from coordinator.protocol.values import (
     Claim,
     Committable,
     CompletedCheckpoint,
+    Document,
     Generation,
     Participant,
     ParticipantName,
@@ -182,6 +184,49 @@ class ReleaseSavepoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TakeOrphan:
+    """The coordinator wants the next generation of a job that nobody drives, to settle what is left of it."""
+
+    now: float
+    claims: tuple[Claim, ...] = ()
+    """What its clusters say about who owns the job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolve:
+    """A person decides about slots of a completed checkpoint that are lost or in doubt."""
+
+    now: float
+    checkpoint: CheckpointId
+    """The one that the person looked at."""
+    participant: ParticipantName
+    slots: frozenset[int]
+    ruling: Ruling
+    reason: str
+    """Who decides, and why, for the audit."""
+    evidence: tuple[Settlement, ...] = ()
+    """What could be seen of ``slots`` when the person decided; none of a slot about which nobody could be asked."""
+    forced: bool = False
+    """Although it contradicts the evidence, or goes beyond what is unresolved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipInput:
+    """A person moves positions past input that is gone."""
+
+    now: float
+    base: CheckpointId
+    """The checkpoint whose positions were moved."""
+    participant: ParticipantName
+    positions: Document
+    """Instead of the base's."""
+    skipped: str
+    """What is left out, for people."""
+    reason: str
+    """Who wants it, and why, for the audit."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tick:
     """Time passed."""
 
@@ -203,5 +248,8 @@ Event: TypeAlias = (
     | CancelJob
     | RequestRestore
     | ReleaseSavepoint
+    | TakeOrphan
+    | Resolve
+    | SkipInput
     | Tick
 )

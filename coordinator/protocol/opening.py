@@ -42,6 +42,11 @@ _FENCED = Answer(
 def owns(state: JobState, generation: Generation) -> bool:
     """True when ``generation`` is the current one and was not ended. Nobody does where the newest completed checkpoint
     cannot be read: whatever its driver goes on with, it would not be built on that checkpoint."""
+    return state.durable.driven and holds(state, generation)
+
+
+def holds(state: JobState, generation: Generation) -> bool:
+    """As :func:`owns`, also of a generation that the coordinator has taken: both may tell what became of commits."""
     durable = state.durable
     return durable.driver is not None and generation == durable.generation and not durable.unreadable
 
@@ -54,7 +59,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     """Grant the next generation; the undecided checkpoint is aborted in the same store transaction."""
     durable = state.durable
     if durable.driver == event.driver and state.session is not None and not durable.unreadable:
-        return state, Ready(answer=_granted(durable, durable.participants, Verdict.DUPLICATE))
+        return state, Ready(answer=granted(durable, durable.participants, Verdict.DUPLICATE))
     if durable.lost:
         detail = f"job {durable.job} is halted: {durable.status_detail}; nothing is written until a person has decided"
         return state, Ready(answer=Answer(verdict=Verdict.HALTED, detail=detail))
@@ -98,7 +103,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
         next_trigger=event.now,
         completed_at=state.completed_at,
     )
-    answer = _granted(state.durable, durable.participants, Verdict.ACCEPTED)
+    answer = granted(state.durable, durable.participants, Verdict.ACCEPTED)
     return state, Ready(answer=answer, facts=tuple(facts))
 
 
@@ -146,7 +151,8 @@ def _restored(
     )
 
 
-def _granted(durable: Durable, former: tuple[Participant, ...], verdict: Verdict) -> Answer:
+def granted(durable: Durable, former: tuple[Participant, ...], verdict: Verdict) -> Answer:
+    """With all that the recovery of the current generation needs."""
     grant = Grant(
         store_id=durable.store_id,
         generation=durable.generation,
@@ -197,11 +203,12 @@ def _refusal(durable: Durable, event: OpenJob) -> str | None:
                 f"participant {', '.join(gone)} that has to commit it; start the job once with its former participants"
             )
     if event.claim is not None and not event.adopt:
-        return _claim_refusal(durable, event.claim)
+        return claim_refusal(durable, event.claim)
     return None
 
 
-def _claim_refusal(durable: Durable, claim: Claim) -> str | None:
+def claim_refusal(durable: Durable, claim: Claim) -> str | None:
+    """Why ``claim`` speaks against running the job from this store."""
     if claim.store_id != durable.store_id:
         return (
             f"the sink's cluster says that job {durable.job} belongs to store {claim.store_id} (generation "
@@ -271,12 +278,12 @@ def _leaving(state: JobState, event: CloseJob) -> Transition:
         case CloseReason.FINISHED if state.settled:
             return Transition.FINISHED
         case CloseReason.STOPPED | CloseReason.CANCELLED | CloseReason.FAILED | CloseReason.FINISHED:
-            return _reached(state.durable) or Transition.LEFT
+            return reached(state.durable) or Transition.LEFT
         case _:
             assert_never(event.reason)
 
 
-def _reached(durable: Durable) -> Transition | None:
+def reached(durable: Durable) -> Transition | None:
     """The end that a person asked for, when nothing stands in its way any more: no driver, everything settled."""
     if durable.ending is None or not durable.settled:
         return None
@@ -290,12 +297,12 @@ def give_up_lost_driver(state: JobState, now: float) -> Step:
         if session.stream_lost_at is None or now < session.lease_ends:
             return state, ()
         detail = "its driver is gone: no sign of life for the lease and no instruction stream"
-        return _end(state, now, _reached(state.durable) or Transition.GIVEN_UP, detail, AbortReason.DRIVER_LOST)
+        return _end(state, now, reached(state.durable) or Transition.GIVEN_UP, detail, AbortReason.DRIVER_LOST)
     if state.restart_due is None or now < state.restart_due:
         return state, ()
     detail = f"its driver did not come back after: {state.durable.status_detail}"
-    facts = (moved(state.durable, _reached(state.durable) or Transition.GIVEN_UP, detail),)
-    return replace(record(state, facts), restart_due=None), facts
+    facts = (moved(state.durable, reached(state.durable) or Transition.GIVEN_UP, detail),)
+    return replace(record(state, facts), restart_due=None, driverless_since=now), facts
 
 
 def _end(state: JobState, now: float, transition: Transition, detail: str, reason: AbortReason) -> Step:
@@ -309,4 +316,4 @@ def _end(state: JobState, now: float, transition: Transition, detail: str, reaso
     if durable.status is not JobStatus.HALTED:
         facts.append(moved(durable, transition, detail))
     state = record(state, facts)
-    return JobState(durable=state.durable, completed_at=state.completed_at), tuple(facts)
+    return JobState(durable=state.durable, completed_at=state.completed_at, driverless_since=now), tuple(facts)

@@ -86,7 +86,7 @@ def _end(state: JobState, now: float, ending: Ending) -> tuple[JobState, Ready]:
 def restore(state: JobState, event: RequestRestore) -> tuple[JobState, Ready]:
     """Have the next generation begin with older positions. Output after them repeats."""
     durable = state.durable
-    if durable.driver is not None or durable.awaits_driver:
+    if durable.driven or durable.awaits_driver:
         return state, _refused(f"job {durable.job} has a driver ({durable.status.value}); stop it first")
     if not durable.settled and not durable.unreadable:
         return state, _refused(_unsettled(state))

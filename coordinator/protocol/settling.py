@@ -13,7 +13,7 @@ from coordinator.protocol.facts import (
     JobHalted,
     LossRecorded,
 )
-from coordinator.protocol.opening import Step, fail_requests, fenced, moved, owns
+from coordinator.protocol.opening import Step, fail_requests, fenced, holds, moved, owns
 from coordinator.protocol.state import JobState, record
 from coordinator.protocol.status import Transition
 from coordinator.protocol.values import (
@@ -99,7 +99,7 @@ def _unsettled(
     state: JobState, generation: Generation, checkpoint: CheckpointId, participant: ParticipantName
 ) -> tuple[CompletedCheckpoint | None, Answer]:
     """The completed checkpoint that is spoken of, or why it cannot be settled now."""
-    if not owns(state, generation):
+    if not holds(state, generation):
         return None, fenced().answer
     completed = state.durable.completed
     if checkpoint > state.durable.last_id or checkpoint < 1:

@@ -51,6 +51,8 @@ class JobState:
     """When the last checkpoint completed; after a restart the time of the restart, so that no pause is too short."""
     restart_due: float | None = None
     """Until when a driver that said it would come back may do so."""
+    driverless_since: float | None = None
+    """When the last driver left or was given up; after a restart the time of the restart. None while there is one."""
 
     @property
     def base(self) -> CheckpointId:
@@ -78,7 +80,7 @@ def restart(durable: Durable, now: float) -> JobState:
     """State after a start of the coordinator: undecided stays undecided, the driver gets a full lease to come back."""
     session = None
     lease_ends = now + durable.settings.seconds("lease")
-    if durable.driver is not None:
+    if durable.driver is not None and not durable.orphaned:
         session = Session(driver=durable.driver, lease_ends=lease_ends, stream_lost_at=now, watched=True)
     return JobState(
         durable=durable,
@@ -87,4 +89,5 @@ def restart(durable: Durable, now: float) -> JobState:
         next_trigger=now,
         completed_at=now if durable.base != NO_CHECKPOINT else None,
         restart_due=lease_ends if durable.awaits_driver else None,
+        driverless_since=None if durable.driven else now,
     )

@@ -39,6 +39,7 @@ class Transition(StrEnum):
     FINISHED = "everything is done and settled"
     CANCELLED = "it was cancelled, and everything decided is settled"
     HALTED = "a person must decide"
+    RESOLVED = "a person has decided"
 
 
 _OWNED = frozenset({JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING})
@@ -53,9 +54,10 @@ TRANSITIONS: Mapping[Transition, tuple[frozenset[JobStatus], JobStatus]] = {
     Transition.LEFT: (_OWNED, JobStatus.SUSPENDED),
     Transition.GIVEN_UP: (_OWNED, JobStatus.SUSPENDED),
     Transition.ENDING: (frozenset({JobStatus.RUNNING}), JobStatus.FINISHING),
-    Transition.FINISHED: (_OWNED, JobStatus.FINISHED),
+    Transition.FINISHED: (_OWNED | {JobStatus.SUSPENDED}, JobStatus.FINISHED),
     Transition.CANCELLED: (_OWNED | {JobStatus.SUSPENDED}, JobStatus.CANCELLED),
-    Transition.HALTED: (_OWNED | {JobStatus.HALTED}, JobStatus.HALTED),
+    Transition.HALTED: (_OWNED | {JobStatus.SUSPENDED, JobStatus.HALTED}, JobStatus.HALTED),
+    Transition.RESOLVED: (frozenset({JobStatus.HALTED}), JobStatus.SUSPENDED),
 }
 """From where, and where to."""
 

@@ -21,6 +21,9 @@ RequestId = NewType("RequestId", str)
 NO_CHECKPOINT = CheckpointId(0)
 NO_GENERATION = Generation(0)
 
+COORDINATOR = "the coordinator"
+"""Stands where a driver's token stands, for a generation that the coordinator holds itself. No token has a space."""
+
 MAX_ID = 2**53 - 1
 """Ids stay exact in JSON readers that know only doubles."""
 
@@ -63,6 +66,8 @@ class CheckpointKind(StrEnum):
     """Asked for and perhaps named by a person; kept until deleted."""
     RESTORE = "restore"
     """Repeats the positions of an earlier checkpoint: the history forks here."""
+    SKIP = "skip"
+    """Its base's positions, moved by a person past input that is gone."""
 
 
 class OnLost(StrEnum):

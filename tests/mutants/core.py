@@ -187,7 +187,7 @@ GENERATIONS = (
     Mutant(
         name="outcomes told by an older generation count",
         hurts="two drivers report at once, and one of them knows only a part",
-        breaks=changed(settling._unsettled, ("if not owns(state, generation):", "if False:")),
+        breaks=changed(settling._unsettled, ("if not holds(state, generation):", "if False:")),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),

@@ -10,10 +10,12 @@
 Events: ``open DRIVER [takeover] [adopt] [without sink] [replaying] [claim STORE GENERATION SETTLED]``, ``watch``,
 ``lost``, ``renew``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged]``, ``decline N WHO``, ``close REASON
 [back SECONDS]``, ``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``,
-``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``, ``after SECONDS``
-(time passes, then a tick), ``restart`` (of the coordinator, from what is durable), ``unstored EVENT`` (the coordinator
-dies, or its store fails, before the event's facts are durable; then a restart), ``damage`` (a restart that cannot read
-the newest completed checkpoint). ``as gN`` at the end speaks for another generation than the newest.
+``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``, ``resolve N WHO SLOT,SLOT RULING [SLOT=OUTCOME..]
+[forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim
+STORE GENERATION SETTLED]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick), ``restart`` (of
+the coordinator, from what is durable), ``unstored EVENT`` (the coordinator dies, or its store fails, before the event's
+facts are durable; then a restart), ``damage`` (a restart that cannot read the newest completed checkpoint). ``as gN`` at
+the end speaks for another generation than the newest.
 """
 
 import re
@@ -36,12 +38,16 @@ from coordinator.protocol.events import (
     Renew,
     RequestCheckpoint,
     RequestRestore,
+    Resolve,
     Settle,
+    SkipInput,
     StopJob,
     StreamLost,
+    TakeOrphan,
     Tick,
     Watch,
 )
+from coordinator.protocol.requests import Ruling
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.state import JobState, restart
 from coordinator.protocol.values import (
@@ -197,6 +203,29 @@ class Player:
                 return RequestRestore(now=now, source=self.completed[int(checkpoint)], reason="a person's reason")
             case ["release", checkpoint]:
                 return ReleaseSavepoint(now=now, checkpoint=CheckpointId(int(checkpoint)))
+            case ["resolve", checkpoint, who, slots_resolved, ruling, *options]:
+                return Resolve(
+                    now=now,
+                    checkpoint=CheckpointId(int(checkpoint)),
+                    participant=ParticipantName(who),
+                    slots=frozenset(int(slot) for slot in slots_resolved.split(",")),
+                    ruling=Ruling(ruling),
+                    reason="a person's reason",
+                    evidence=tuple(_settlement(option) for option in options if "=" in option),
+                    forced="forced" in options,
+                )
+            case ["skip", who, "of", checkpoint, "to", position]:
+                return SkipInput(
+                    now=now,
+                    base=CheckpointId(int(checkpoint)),
+                    participant=ParticipantName(who),
+                    positions=_document(f"position {position}"),
+                    skipped=f"what was before {position}",
+                    reason="a person's reason",
+                )
+            case ["orphan", *options]:
+                claim = _claim(options)
+                return TakeOrphan(now=now, claims=(claim,) if claim is not None else ())
             case ["after", seconds]:
                 self.now += float(seconds)
                 return Tick(now=self.now)
@@ -318,6 +347,12 @@ def _fact(fact: facts.Fact) -> str:
             return f"restored {fact.checkpoint} from {fact.source}, instead of {fact.former}"
         case facts.SavepointReleased():
             return f"released {fact.checkpoint}"
+        case facts.SlotsResolved():
+            forced = ", forced" if fact.forced else ""
+            what = f"{_slots(fact.slots)} count as {fact.ruling.value}{forced}"
+            return f"resolved {fact.checkpoint} {fact.participant} {what}, settled {_slots(fact.settled) or 'nothing'}"
+        case facts.InputSkipped():
+            return f"skipped {fact.skipped}, so {fact.checkpoint} goes on from {fact.base}"
         case _:
             assert_never(fact)
 
