@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.protocol.durable import AbortedCheckpoint, Durable, RestoreOrder, UndecidedCheckpoint
+from coordinator.protocol.durable import AbortedCheckpoint, Durable, Resolution, RestoreOrder, UndecidedCheckpoint
 from coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
@@ -17,17 +17,19 @@ from coordinator.protocol.facts import (
     GenerationEnded,
     GenerationFailed,
     GenerationGranted,
+    InputSkipped,
     JobHalted,
     LossRecorded,
     RequestEnded,
     RequestQueued,
     RestoreRequested,
     SavepointReleased,
+    SlotsResolved,
     StatusChanged,
 )
 from coordinator.protocol.requests import MAX_KEPT, Request, RequestState
 from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointKind, CompletedCheckpoint, Outcome
+from coordinator.protocol.values import COORDINATOR, CheckpointKind, CompletedCheckpoint, Outcome
 
 __all__ = ["evolve"]
 
@@ -44,6 +46,7 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 settings=fact.settings,
                 last_id=fact.first_id,
                 failures=0,
+                outcomes=durable.outcomes if fact.driver == COORDINATOR else {},  # what was in doubt is asked again
             )
         case GenerationFailed():
             return durable  # what follows from it is a change of status
@@ -72,7 +75,7 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
         case CheckpointUnchanged():
             return replace(durable, pending=None, failures=0)
         case CheckpointSettled():
-            return replace(durable, completed=replace(_completed(durable), settled=True))
+            return replace(durable, completed=replace(_completed(durable), settled=True), outcomes={})
         case LossRecorded():
             known = durable.replaying.get(fact.participant, frozenset())
             slots = known | {settlement.slot for settlement in fact.settlements}
@@ -80,8 +83,7 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
         case CheckpointAmended():
             return _amend(durable, fact)
         case JobHalted():
-            lost = any(settlement.outcome is Outcome.LOST for settlement in fact.settlements)
-            return replace(durable, lost=durable.lost or lost)
+            return _halt(durable, fact)
         case RequestQueued():
             return replace(durable, requests=_bounded((*durable.requests, fact.request)))
         case RequestEnded():
@@ -101,6 +103,18 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 kind=CheckpointKind.RESTORE,
             )
             return replace(durable, last_id=fact.checkpoint, completed=completed, unreadable="", restore=None)
+        case SlotsResolved():
+            return _resolve(durable, fact)
+        case InputSkipped():
+            moved = CompletedCheckpoint(
+                id=fact.checkpoint,
+                base=fact.base,
+                generation=fact.generation,
+                snapshots=fact.snapshots,
+                settled=True,
+                kind=CheckpointKind.SKIP,
+            )
+            return replace(durable, last_id=fact.checkpoint, completed=moved)
         case SavepointReleased():
             if durable.completed is None or durable.completed.id != fact.checkpoint:
                 return durable
@@ -136,6 +150,42 @@ def _amend(durable: Durable, fact: CheckpointAmended) -> Durable:
         replaying[fact.participant] = left
     amended = replace(completed, snapshots=snapshots, amendment=fact.amendment)
     return replace(durable, completed=amended, replaying=replaying)
+
+
+def _halt(durable: Durable, fact: JobHalted) -> Durable:
+    found = {settlement.slot: settlement.outcome for settlement in fact.settlements}
+    if not found:  # they are proved lost, and cannot be written again
+        found = dict.fromkeys(durable.replaying.get(fact.participant, ()), Outcome.LOST)
+    known = {**durable.outcomes.get(fact.participant, {}), **found}
+    outcomes = {**durable.outcomes, fact.participant: known} if known else durable.outcomes
+    lost = any(settlement.outcome is Outcome.LOST for settlement in fact.settlements)
+    return replace(durable, lost=durable.lost or lost, outcomes=outcomes)
+
+
+def _resolve(durable: Durable, fact: SlotsResolved) -> Durable:
+    """Without what is settled by it."""
+    completed = _completed(durable)
+    snapshot = completed.snapshots[fact.participant]
+    kept = tuple(committable for committable in snapshot.committables if committable.slot not in fact.settled)
+    snapshots = {**completed.snapshots, fact.participant: replace(snapshot, committables=kept)}
+    decided = fact.slots | fact.settled
+    outcomes = {
+        name: {slot: outcome for slot, outcome in slots.items() if name != fact.participant or slot not in decided}
+        for name, slots in durable.outcomes.items()
+    }
+    replaying = {
+        name: slots - decided if name == fact.participant else slots for name, slots in durable.replaying.items()
+    }
+    return replace(
+        durable,
+        completed=replace(completed, snapshots=snapshots),
+        outcomes={name: slots for name, slots in outcomes.items() if slots},
+        replaying={name: slots for name, slots in replaying.items() if slots},
+        lost=any(outcome is Outcome.LOST for slots in outcomes.values() for outcome in slots.values()),
+        resolution=Resolution(
+            checkpoint=fact.checkpoint, participant=fact.participant, slots=fact.slots, ruling=fact.ruling
+        ),
+    )
 
 
 def _completed(durable: Durable) -> CompletedCheckpoint:

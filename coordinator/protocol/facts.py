@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from coordinator.protocol.requests import Ending, Request
+from coordinator.protocol.requests import Ending, Request, Ruling
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus, Transition
 from coordinator.protocol.values import (
@@ -169,6 +169,22 @@ class JobHalted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SlotsResolved:
+    """A person has decided about slots of the newest completed checkpoint."""
+
+    checkpoint: CheckpointId
+    participant: ParticipantName
+    slots: frozenset[int]
+    ruling: Ruling
+    settled: frozenset[int]
+    """Slots that nobody has to commit any more: by the ruling, and those that were proved committed before."""
+    reason: str
+    evidence: tuple[Settlement, ...]
+    """What could be seen when the person decided."""
+    forced: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class RequestQueued:
     request: Request
 
@@ -208,6 +224,20 @@ class CheckpointRestored:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InputSkipped:
+    """A new completed checkpoint with the positions of its base, moved past input that is gone."""
+
+    checkpoint: CheckpointId
+    base: CheckpointId
+    generation: Generation
+    participant: ParticipantName
+    snapshots: Mapping[ParticipantName, Snapshot]
+    skipped: str
+    """What is left out, for people."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class SavepointReleased:
     """A savepoint becomes an ordinary checkpoint: retention may remove it."""
 
@@ -233,4 +263,6 @@ Fact: TypeAlias = (
     | RestoreRequested
     | CheckpointRestored
     | SavepointReleased
+    | SlotsResolved
+    | InputSkipped
 )

@@ -1,11 +1,11 @@
-"""What people ask of a running job: checkpoints on demand, savepoints, and an end."""
+"""What people ask of a job: checkpoints on demand, savepoints, an end, and decisions about what halted it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, CheckpointKind, RequestId
 
-__all__ = ["MAX_KEPT", "MAX_QUEUED", "Ending", "Request", "RequestState"]
+__all__ = ["MAX_KEPT", "MAX_QUEUED", "Ending", "Request", "RequestState", "Ruling"]
 
 MAX_QUEUED = 16
 """Requests of one job that wait or run; more are refused."""
@@ -21,6 +21,17 @@ class Ending(StrEnum):
     """Finish and settle the running checkpoint, take no other."""
     CANCEL = "cancel"
     """Abort the running checkpoint, settle what is decided."""
+
+
+class Ruling(StrEnum):
+    """What a person decided about slots of a completed checkpoint that are not proved committed."""
+
+    COMMITTED = "committed"
+    """They count as committed."""
+    GIVEN_UP = "given_up"
+    """They count as not committed, and their records are given up: a loss."""
+    REPLAY = "replay"
+    """They count as not committed; the next driver writes them again."""
 
 
 class RequestState(StrEnum):

@@ -16,12 +16,14 @@ from coordinator.protocol.facts import (
     GenerationEnded,
     GenerationFailed,
     GenerationGranted,
+    InputSkipped,
     JobHalted,
     LossRecorded,
     RequestEnded,
     RequestQueued,
     RestoreRequested,
     SavepointReleased,
+    SlotsResolved,
     StatusChanged,
 )
 from coordinator.protocol.values import CheckpointKind, Generation, JobName
@@ -56,6 +58,13 @@ def _fields(fact: Fact) -> tuple[int, dict[str, object]]:
             slots = ",".join(str(settlement.slot) for settlement in fact.settlements)
             said = {"checkpoint": fact.checkpoint, "event": "lost", "participant": fact.participant}
             return logging.ERROR, {**said, "slots": slots}
+        case SlotsResolved():
+            slots = ",".join(map(str, sorted(fact.slots)))
+            said = {"checkpoint": fact.checkpoint, "event": "resolved", "participant": fact.participant, "slots": slots}
+            return logging.WARNING, {**said, "ruling": fact.ruling.value, "forced": fact.forced, "reason": fact.reason}
+        case InputSkipped():
+            said = {"checkpoint": fact.checkpoint, "event": "input_skipped", "participant": fact.participant}
+            return logging.WARNING, {**said, "skipped": fact.skipped, "reason": fact.reason}
         case RequestQueued():
             request = fact.request
             return logging.INFO, {"event": "requested", "kind": request.kind.value, "stop": request.stop}

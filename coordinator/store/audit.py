@@ -16,12 +16,14 @@ from coordinator.protocol.facts import (
     GenerationEnded,
     GenerationFailed,
     GenerationGranted,
+    InputSkipped,
     JobHalted,
     LossRecorded,
     RequestEnded,
     RequestQueued,
     RestoreRequested,
     SavepointReleased,
+    SlotsResolved,
     StatusChanged,
 )
 from coordinator.protocol.requests import Request
@@ -98,8 +100,20 @@ def _said(fact: Fact) -> dict[str, Any] | None:
             return {"checkpoint": fact.checkpoint, "detail": detail}
         case SavepointReleased():
             return {"checkpoint": fact.checkpoint, "detail": ""}
+        case SlotsResolved():
+            return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": _resolved(fact)}
+        case InputSkipped():
+            detail = f"without {fact.skipped}: {fact.reason}"
+            return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": detail}
         case _:
             assert_never(fact)
+
+
+def _resolved(fact: SlotsResolved) -> str:
+    forced = ", against the evidence" if fact.forced else ""
+    slots = ", ".join(map(str, sorted(fact.slots)))
+    seen = "; ".join(f"slot {one.slot} {one.outcome.value}: {one.evidence}" for one in fact.evidence)
+    return f"slots {slots} count as {fact.ruling.value}{forced}: {fact.reason}. Seen: {seen or 'nobody was asked'}"
 
 
 def _request(request: Request) -> str:

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.protocol.durable import AbortedCheckpoint, Durable, UndecidedCheckpoint
+from coordinator.protocol.durable import AbortedCheckpoint, Durable, Resolution, UndecidedCheckpoint
 from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.requests import Ending, Request, RequestState
+from coordinator.protocol.requests import Ending, Request, RequestState, Ruling
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
     CheckpointId,
@@ -15,6 +15,7 @@ from coordinator.protocol.values import (
     Document,
     Generation,
     OnLost,
+    Outcome,
     Participant,
     ParticipantName,
     RequestId,
@@ -27,7 +28,7 @@ __all__ = ["document_of", "durable_parts", "snapshots_from_text", "snapshots_to_
 
 def document_of(durable: Durable) -> str:
     """What a job's row keeps of its durable state beside its columns."""
-    pending, aborted = durable.pending, durable.aborted
+    pending, aborted, ruled = durable.pending, durable.aborted, durable.resolution
     return _text(
         {
             "participants": [[p.name, p.role.value, p.kind, p.on_lost.value] for p in durable.participants],
@@ -42,6 +43,13 @@ def document_of(durable: Durable) -> str:
             ],
             "replaying": {name: sorted(slots) for name, slots in durable.replaying.items()},
             "lost": durable.lost,
+            "outcomes": {
+                name: [[slot, outcome.value] for slot, outcome in sorted(slots.items())]
+                for name, slots in durable.outcomes.items()
+            },
+            "resolution": [ruled.checkpoint, ruled.participant, sorted(ruled.slots), ruled.ruling.value]
+            if ruled
+            else None,
         }
     )
 
@@ -63,6 +71,11 @@ def durable_parts(text: str) -> dict[str, Any]:
         "requests": tuple(_request(*one) for one in raw["requests"]),
         "replaying": {ParticipantName(name): frozenset(slots) for name, slots in raw["replaying"].items()},
         "lost": raw["lost"],
+        "outcomes": {
+            ParticipantName(name): {slot: Outcome(outcome) for slot, outcome in slots}
+            for name, slots in raw["outcomes"].items()
+        },
+        "resolution": _resolution(*raw["resolution"]) if raw["resolution"] is not None else None,
     }
 
 
@@ -78,6 +91,15 @@ def _undecided(checkpoint: int, base: int, kind: str, request: str | None) -> Un
 def _aborted(checkpoint: int, generation: int, reason: str, detail: str) -> AbortedCheckpoint:
     return AbortedCheckpoint(
         id=CheckpointId(checkpoint), generation=Generation(generation), reason=AbortReason[reason], detail=detail
+    )
+
+
+def _resolution(checkpoint: int, participant: str, slots: list[int], ruling: str) -> Resolution:
+    return Resolution(
+        checkpoint=CheckpointId(checkpoint),
+        participant=ParticipantName(participant),
+        slots=frozenset(slots),
+        ruling=Ruling(ruling),
     )
 
 

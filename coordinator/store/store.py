@@ -40,7 +40,7 @@ from coordinator.store.records import (
 )
 from coordinator.store.retention import prune
 from coordinator.store.schema import SCHEMA_VERSION, checksum, meta, metadata
-from coordinator.store.writing import FactWriter, write_notes
+from coordinator.store.writing import write_notes, write_steps
 
 __all__ = ["Store"]
 
@@ -108,8 +108,7 @@ class Store:
         """
         jobs = ", ".join(sorted({str(durable.job) for durable, _ in steps}))
         with self._using(f"writing {sum(len(facts) for _, facts in steps)} facts of {jobs}") as connection:
-            for durable, facts in steps:
-                FactWriter(connection, durable, _milliseconds(at)).write(facts)
+            write_steps(connection, steps, _milliseconds(at))
 
     def note(self, job: JobName, notes: Sequence[tuple[Note, int]], *, at: datetime) -> None:
         """Keep calls that were not accepted, each with how often, in the history."""

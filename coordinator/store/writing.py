@@ -21,12 +21,14 @@ from coordinator.protocol.facts import (
     GenerationEnded,
     GenerationFailed,
     GenerationGranted,
+    InputSkipped,
     JobHalted,
     LossRecorded,
     RequestEnded,
     RequestQueued,
     RestoreRequested,
     SavepointReleased,
+    SlotsResolved,
     StatusChanged,
 )
 from coordinator.protocol.values import (
@@ -53,7 +55,7 @@ from coordinator.store.schema import (
     unsealed,
 )
 
-__all__ = ["FactWriter", "write_notes"]
+__all__ = ["FactWriter", "write_notes", "write_steps"]
 
 
 def _replacing(table: Any) -> Any:
@@ -81,24 +83,41 @@ _SELECT_GENERATION = select(generations).where(_GENERATION)
 _INSERT_HISTORY = insert(history)
 
 
+def write_steps(connection: Connection, steps: Sequence[tuple[Durable, Sequence[Fact]]], at: int) -> None:
+    """Facts, each step's with the job's state after them, inside a transaction that the caller began.
+
+    A statement costs more than a row: what all steps write alike is written at once, a job's row only as it is in the
+    end. Raises StoreDamagedError.
+
+    :param at: Unix time in milliseconds.
+    """
+    entries: list[dict[str, Any]] = []
+    last: dict[JobName, FactWriter] = {}
+    for durable, facts in steps:
+        last[durable.job] = writer = FactWriter(connection, durable, at)
+        entries += writer.write(facts)
+    _write_history(connection, entries)
+    connection.execute(_WRITE_JOB, [writer.job_row() for writer in last.values()])
+
+
 class FactWriter:
-    """Writes one step inside a transaction that the caller began. Raises StoreDamagedError."""
+    """Writes what one step says of checkpoints and generations."""
 
     def __init__(self, connection: Connection, durable: Durable, at: int) -> None:
-        """``durable``: the job's state after the step. ``at``: Unix time in milliseconds."""
         self._connection = connection
         self._after = durable
         self._job = durable.job
         self._at = at
 
-    def write(self, facts: Sequence[Fact]) -> None:
+    def write(self, facts: Sequence[Fact]) -> list[dict[str, Any]]:
+        """Checkpoints and generations; returns what belongs to the history."""
         for fact in facts:
             self._apply(fact)
-        entries = [entry_of_fact(fact, self._after.generation) for fact in facts]
-        _write_history(self._connection, self._job, self._at, [entry for entry in entries if entry is not None])
-        self._write_job()
+        said = (entry_of_fact(fact, self._after.generation) for fact in facts)
+        return [{"job": self._job, "at": self._at, **entry} for entry in said if entry is not None]
 
-    def _write_job(self) -> None:
+    def job_row(self) -> dict[str, Any]:
+        """The job's as it is after the step."""
         after = self._after
         pointers: dict[str, Any] = {
             "completed": after.base or None,
@@ -119,7 +138,7 @@ class FactWriter:
             "document": document_of(after),
             "changed_at": self._at,
         }
-        self._connection.execute(_WRITE_JOB, {**row, "checksum": checksum(jobs, row)})
+        return {**row, "checksum": checksum(jobs, row)}
 
     def _apply(self, fact: Fact) -> None:
         """Write what the fact says of checkpoints and generations."""
@@ -188,16 +207,26 @@ class FactWriter:
             case JobHalted():
                 self._record_settlements(fact.checkpoint, fact.participant, fact.settlements)
             case CheckpointAmended():
-                completed = self._after.completed
-                assert completed is not None, "only a completed checkpoint is amended"
-                self._change(
-                    fact.checkpoint,
-                    amendment=fact.amendment,
-                    committables=sum(len(part.committables) for part in completed.snapshots.values()),
-                    **_sealed(completed.snapshots),
-                )
+                self._change(fact.checkpoint, amendment=fact.amendment, **self._committables_now())
             case SavepointReleased():
                 self._change(fact.checkpoint, kind=CheckpointKind.CHECKPOINT.value)
+            case SlotsResolved():
+                self._record_settlements(fact.checkpoint, fact.participant, fact.evidence)
+                self._change(fact.checkpoint, **self._committables_now())
+            case InputSkipped():
+                self._insert_checkpoint(
+                    fact.checkpoint,
+                    base=fact.base,
+                    generation=fact.generation,
+                    kind=CheckpointKind.SKIP,
+                    name="",
+                    state=CheckpointState.SETTLED,
+                    waited=0,
+                    detail=f"without {fact.skipped}: {fact.reason}",
+                    decided_at=self._at,
+                    settled_at=self._at,
+                    snapshots=fact.snapshots,
+                )
             case (
                 GenerationFailed()
                 | StatusChanged()
@@ -209,6 +238,12 @@ class FactWriter:
                 pass  # of the job: its row and the history have them
             case _:
                 assert_never(fact)
+
+    def _committables_now(self) -> dict[str, Any]:
+        completed = self._after.completed
+        assert completed is not None, "only a completed checkpoint is amended or resolved"
+        count = sum(len(part.committables) for part in completed.snapshots.values())
+        return {"committables": count, **_sealed(completed.snapshots)}
 
     def _name(self, request: RequestId | None) -> str:
         return next((one.name for one in self._after.requests if one.id == request), "")
@@ -301,11 +336,10 @@ class FactWriter:
 
 def write_notes(connection: Connection, job: JobName, at: int, notes: Iterable[tuple[Note, int]]) -> None:
     """Calls that were not accepted, each with how often; inside a transaction that the caller began."""
-    _write_history(connection, job, at, [entry_of_note(note, count) for note, count in notes])
+    _write_history(connection, [{"job": job, "at": at, **entry_of_note(note, count)} for note, count in notes])
 
 
-def _write_history(connection: Connection, job: JobName, at: int, entries: list[dict[str, Any]]) -> None:
-    rows = [{"job": job, "at": at, **entry} for entry in entries]
+def _write_history(connection: Connection, rows: Collection[Mapping[str, Any]]) -> None:
     if rows:
         connection.execute(_INSERT_HISTORY, [{**row, "checksum": checksum(history, row)} for row in rows])
 

@@ -87,6 +87,8 @@ class _CheckpointKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Checkp
     """Asked for and perhaps named by a person; kept until deleted."""
     CHECKPOINT_KIND_RESTORE: _CheckpointKind.ValueType  # 3
     """Repeats the positions of an earlier checkpoint, which is its base: the history forks here. Never asked for."""
+    CHECKPOINT_KIND_SKIP: _CheckpointKind.ValueType  # 4
+    """Its base's positions, moved by a person past input that is gone. Never asked for."""
 
 class CheckpointKind(_CheckpointKind, metaclass=_CheckpointKindEnumTypeWrapper):
     """Why a checkpoint was taken, which also says how long it is kept."""
@@ -99,6 +101,8 @@ CHECKPOINT_KIND_SAVEPOINT: CheckpointKind.ValueType  # 2
 """Asked for and perhaps named by a person; kept until deleted."""
 CHECKPOINT_KIND_RESTORE: CheckpointKind.ValueType  # 3
 """Repeats the positions of an earlier checkpoint, which is its base: the history forks here. Never asked for."""
+CHECKPOINT_KIND_SKIP: CheckpointKind.ValueType  # 4
+"""Its base's positions, moved by a person past input that is gone. Never asked for."""
 Global___CheckpointKind: _TypeAlias = CheckpointKind  # noqa: Y015
 
 class _Outcome:

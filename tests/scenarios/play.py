@@ -10,12 +10,12 @@
 Events: ``open DRIVER [takeover] [adopt] [without sink] [replaying] [claim STORE GENERATION SETTLED]``, ``watch``,
 ``lost``, ``renew``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged]``, ``decline N WHO``, ``close REASON
 [back SECONDS]``, ``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``,
-``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``, ``resolve N WHO SLOT,SLOT RULING [SLOT=OUTCOME..]
-[forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim
-STORE GENERATION SETTLED]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick), ``restart`` (of
-the coordinator, from what is durable), ``unstored EVENT`` (the coordinator dies, or its store fails, before the event's
-facts are durable; then a restart), ``damage`` (a restart that cannot read the newest completed checkpoint). ``as gN`` at
-the end speaks for another generation than the newest.
+``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``, ``resolve N WHO
+SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim STORE GENERATION
+SETTLED]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick), ``restart`` (of the
+coordinator, from what is durable), ``unstored EVENT`` (the coordinator dies, or its store fails, before the event's
+facts are durable; then a restart), ``damage`` (a restart that cannot read the newest completed checkpoint). ``as gN``
+at the end speaks for another generation than the newest.
 """
 
 import re

@@ -1,0 +1,211 @@
+"""The last resort: a person decides what a job cannot prove, or moves it past input that is gone."""
+
+from dataclasses import replace
+
+from coordinator.protocol.answers import Answer, Ready, Verdict
+from coordinator.protocol.durable import Durable, Resolution
+from coordinator.protocol.events import Resolve, SkipInput
+from coordinator.protocol.facts import (
+    CheckpointSettled,
+    Fact,
+    GenerationEnded,
+    InputSkipped,
+    LossRecorded,
+    SlotsResolved,
+)
+from coordinator.protocol.opening import moved
+from coordinator.protocol.requests import Ruling
+from coordinator.protocol.state import JobState, record
+from coordinator.protocol.status import JobStatus, Transition
+from coordinator.protocol.values import (
+    MAX_ID,
+    CheckpointId,
+    CheckpointKind,
+    CompletedCheckpoint,
+    Outcome,
+    Settlement,
+    Snapshot,
+)
+
+_ACCEPTED = Answer(verdict=Verdict.ACCEPTED)
+_DUPLICATE = Ready(answer=Answer(verdict=Verdict.DUPLICATE))
+
+
+def resolve(state: JobState, event: Resolve) -> tuple[JobState, Ready]:
+    """Have slots count as a person says. With the last of them the job may be started again."""
+    durable = state.durable
+    wish = Resolution(
+        checkpoint=event.checkpoint, participant=event.participant, slots=event.slots, ruling=event.ruling
+    )
+    if durable.resolution == wish and not event.slots & durable.unresolved.get(event.participant, {}).keys():
+        return state, _DUPLICATE
+    completed = durable.completed
+    refusal = _driven(durable) or _nothing_open(durable, event.checkpoint)
+    if refusal or completed is None:
+        return state, _refused(refusal)
+    refusal = _wrong_slots(completed, event)
+    if not refusal and not event.forced:
+        refusal = _beyond(durable, event) or _contradiction(durable, event)
+    if refusal:
+        return state, _refused(refusal)
+
+    known = durable.outcomes.get(event.participant, {})
+    settled = frozenset[int]() if event.ruling is Ruling.REPLAY else event.slots
+    if durable.unresolved.get(event.participant, {}).keys() <= event.slots:
+        # Proved when the job halted. Nobody asks again: by the time a person decides, the brokers may have forgotten.
+        settled |= {slot for slot, outcome in known.items() if outcome is Outcome.COMMITTED}
+    facts: list[Fact] = [
+        SlotsResolved(
+            checkpoint=completed.id,
+            participant=event.participant,
+            slots=event.slots,
+            ruling=event.ruling,
+            settled=settled,
+            reason=event.reason,
+            evidence=event.evidence,
+            forced=event.forced,
+        )
+    ]
+    if event.ruling is Ruling.REPLAY:
+        lost = tuple(_loss(slot, event) for slot in sorted(event.slots))
+        facts.append(LossRecorded(checkpoint=completed.id, participant=event.participant, settlements=lost))
+    if durable.orphaned:  # so that the coordinator begins anew, with what there is to commit now
+        facts.append(GenerationEnded(generation=durable.generation, detail=Transition.RESOLVED.value))
+        state = replace(state, driverless_since=event.now)
+    state = record(state, facts)
+    return _afterwards(state, event.reason, facts)
+
+
+def _afterwards(state: JobState, reason: str, facts: list[Fact]) -> tuple[JobState, Ready]:
+    """The checkpoint is settled when nothing is left of it, and the job free when nothing is unresolved."""
+    durable, more = state.durable, list[Fact]()
+    completed = durable.completed
+    assert completed is not None
+    if not durable.replaying and not any(snapshot.committables for snapshot in completed.snapshots.values()):
+        more.append(CheckpointSettled(checkpoint=completed.id, took=0.0))
+    if durable.status is JobStatus.HALTED and not durable.unresolved:
+        more.append(moved(durable, Transition.RESOLVED, reason))
+    return record(state, more), Ready(answer=_ACCEPTED, facts=(*facts, *more))
+
+
+def skip_input(state: JobState, event: SkipInput) -> tuple[JobState, Ready]:
+    """Go on from the same positions but one: a new completed checkpoint, so that the history shows it."""
+    durable = state.durable
+    completed = durable.completed
+    if (
+        completed is not None
+        and (completed.kind, completed.base) == (CheckpointKind.SKIP, event.base)
+        and completed.snapshots[event.participant].positions == event.positions
+    ):
+        return state, _DUPLICATE
+    refusal = _driven(durable) or _cannot_skip(durable, event)
+    if refusal or completed is None:
+        return state, _refused(refusal)
+    snapshots = {name: Snapshot(positions=snapshot.positions) for name, snapshot in completed.snapshots.items()}
+    snapshots[event.participant] = Snapshot(positions=event.positions)
+    facts = (
+        InputSkipped(
+            checkpoint=CheckpointId(durable.last_id + 1),
+            base=completed.id,
+            generation=durable.generation,
+            participant=event.participant,
+            snapshots=snapshots,
+            skipped=event.skipped,
+            reason=event.reason,
+        ),
+    )
+    return record(state, facts), Ready(answer=_ACCEPTED, facts=facts)
+
+
+def _driven(durable: Durable) -> str:
+    if not durable.driven and not durable.awaits_driver:
+        return ""
+    return f"job {durable.job} has a driver ({durable.status.value}); stop it first, or wait until it is given up"
+
+
+def _nothing_open(durable: Durable, checkpoint: CheckpointId) -> str:
+    completed = durable.completed
+    if completed is None:
+        return durable.unreadable or f"job {durable.job} has no completed checkpoint"
+    if completed.settled:
+        return f"everything that was decided for job {durable.job} is settled; there is nothing to resolve"
+    if completed.id != checkpoint:
+        return f"the checkpoint that is not settled is {completed.id}, not {checkpoint}; look again"
+    return ""
+
+
+def _wrong_slots(completed: CompletedCheckpoint, event: Resolve) -> str:
+    snapshot = completed.snapshots.get(event.participant)
+    slots = {committable.slot for committable in snapshot.committables} if snapshot is not None else set[int]()
+    if event.slots and event.slots <= slots:
+        return ""
+    return (
+        f"{event.participant} has no committables of slots {sorted(event.slots - slots)} in checkpoint {completed.id}; "
+        f"its slots are {sorted(slots)}"
+    )
+
+
+def _beyond(durable: Durable, event: Resolve) -> str:
+    open_slots = durable.unresolved.get(event.participant, {})
+    beyond = sorted(event.slots - open_slots.keys())
+    if not beyond:
+        return ""
+    return (
+        f"slots {beyond} of checkpoint {event.checkpoint} are neither lost nor in doubt: the next start of the job "
+        f"commits them. A person must decide about slots {sorted(open_slots)}"
+    )
+
+
+def _contradiction(durable: Durable, event: Resolve) -> str:
+    """Why the evidence speaks against the ruling, the newest first; empty when it does not."""
+    known = dict(durable.outcomes.get(event.participant, {}))
+    words = {one.slot: one.evidence for one in event.evidence}
+    for one in event.evidence:
+        # A proof stays one: a look that sees nothing any more does not weaken what was proved when the job halted.
+        if one.outcome is not Outcome.IN_DOUBT:
+            known[one.slot] = one.outcome
+    for slot in sorted(event.slots):
+        outcome = known.get(slot, Outcome.IN_DOUBT)
+        if not _allowed(event.ruling, outcome):
+            what = "is not proved either way" if outcome is Outcome.IN_DOUBT else f"is proved {outcome.value}"
+            return f"slot {slot} {what}: {words.get(slot, durable.status_detail)}"
+    return ""
+
+
+def _allowed(ruling: Ruling, outcome: Outcome) -> bool:
+    match outcome:
+        case Outcome.COMMITTED:
+            return ruling is Ruling.COMMITTED
+        case Outcome.LOST:
+            return ruling is not Ruling.COMMITTED
+        case Outcome.IN_DOUBT:  # writing again what may be there would write it twice
+            return ruling is not Ruling.REPLAY
+
+
+def _loss(slot: int, event: Resolve) -> Settlement:
+    seen = next((f": {one.evidence}" for one in event.evidence if one.slot == slot), "")
+    return Settlement(slot=slot, outcome=Outcome.LOST, evidence=f"a person decided ({event.reason}){seen}")
+
+
+def _cannot_skip(durable: Durable, event: SkipInput) -> str:
+    completed = durable.completed
+    if completed is None:
+        return durable.unreadable or f"job {durable.job} has no completed checkpoint, so no positions to move"
+    if not completed.settled:
+        return (
+            f"checkpoint {completed.id} is completed and not settled; start the job once, so that it commits it, or "
+            "resolve what halts it, and ask again"
+        )
+    if durable.restore is not None:
+        return f"the next generation begins with checkpoint {durable.restore.source.id}; start the job once first"
+    if completed.id != event.base:
+        return f"the newest completed checkpoint is {completed.id}, not {event.base}; look again"
+    if completed.snapshots.get(event.participant, Snapshot()).positions is None:
+        return f"{event.participant} has no positions in checkpoint {completed.id}"
+    if durable.last_id >= MAX_ID - 1:
+        return f"the job has used up its ids ({MAX_ID}); begin a new job"
+    return ""
+
+
+def _refused(detail: str) -> Ready:
+    return Ready(answer=Answer(verdict=Verdict.REFUSED, detail=detail))
