@@ -1,6 +1,7 @@
 """What people ask a coordinator. Synchronous."""
 
 import uuid
+from collections.abc import Collection, Iterable
 from typing import Self
 
 from coordinator.client.calls import Caller, open_channel
@@ -9,19 +10,21 @@ from coordinator.client.summaries import (
     CheckpointSummary,
     GenerationSummary,
     HistoryEntry,
+    InputSkip,
     JobDescription,
     JobSummary,
 )
 from coordinator.protocol.answers import Answer
-from coordinator.protocol.requests import Request
+from coordinator.protocol.requests import Request, Ruling
 from coordinator.protocol.settings import Duration, as_duration
-from coordinator.protocol.values import CheckpointKind, JobName, RequestId
+from coordinator.protocol.values import CheckpointKind, JobName, ParticipantName, RequestId, Settlement
 from coordinator.v1 import operators_pb2 as pb
 from coordinator.v1.operators_pb2_grpc import OperatorServiceStub
 from coordinator.wire.answers import answer_from_wire
-from coordinator.wire.enums import CHECKPOINT_KIND
+from coordinator.wire.enums import CHECKPOINT_KIND, RULING
 from coordinator.wire.limits import MAX_LISTED
 from coordinator.wire.people import request_from_wire
+from coordinator.wire.values import settlement_to_wire
 
 __all__ = ["MAX_LISTED", "OperatorClient"]
 
@@ -154,6 +157,61 @@ class OperatorClient:
             doing=f"deleting savepoint {checkpoint} of job {job}",
         )
 
+    def resolve(
+        self,
+        job: JobName,
+        checkpoint: int,
+        participant: ParticipantName,
+        slots: Collection[int],
+        ruling: Ruling,
+        reason: str,
+        *,
+        evidence: Iterable[Settlement] = (),
+        forced: bool = False,
+    ) -> Answer:
+        """Decide about slots of the newest completed checkpoint that are lost or in doubt.
+
+        :param evidence: what could be seen of them now; kept beside the decision.
+        :param forced: although the evidence says otherwise, or they are neither lost nor in doubt.
+        """
+        message = pb.ResolveSlotsRequest(
+            job=job,
+            checkpoint=checkpoint,
+            participant=participant,
+            slots=sorted(slots),
+            ruling=RULING.to_wire(ruling),  # type: ignore[arg-type]
+            reason=reason,
+            evidence=[settlement_to_wire(settlement) for settlement in evidence],
+            forced=forced,
+        )
+        return self._caller.call(self._stub.ResolveSlots, message, _answered, doing=f"resolving slots of job {job}")
+
+    def skip_input(
+        self,
+        job: JobName,
+        topic: str,
+        partition: int,
+        offset: int,
+        reason: str,
+        *,
+        base: int = 0,
+        only_look: bool = False,
+    ) -> InputSkip:
+        """Have a job go on with ``offset`` in one partition, past input that is gone.
+
+        :param base: the newest completed checkpoint, as the person saw it; 0 for whichever it is.
+        :param only_look: change nothing, only tell what it would do.
+        """
+        message = pb.SkipInputRequest(
+            job=job, base=base, topic=topic, partition=partition, offset=offset, reason=reason, only_look=only_look
+        )
+        return self._caller.call(
+            self._stub.SkipInput,
+            message,
+            lambda r: InputSkip(answer=answer_from_wire(r.answer), base=r.base, skipped=r.skipped),
+            doing=f"moving job {job} past input",
+        )
+
     def close(self) -> None:
         self._caller.close()
 
@@ -165,7 +223,11 @@ class OperatorClient:
 
 
 def _answered(
-    response: pb.StopJobResponse | pb.CancelJobResponse | pb.RestoreJobResponse | pb.DeleteSavepointResponse,
+    response: pb.StopJobResponse
+    | pb.CancelJobResponse
+    | pb.RestoreJobResponse
+    | pb.DeleteSavepointResponse
+    | pb.ResolveSlotsResponse,
 ) -> Answer:
     return answer_from_wire(response.answer)
 

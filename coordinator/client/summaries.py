@@ -3,19 +3,19 @@
 Times are wall clock. Durations are seconds on the coordinator's clock; 0 where a restart has forgotten the beginning.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from coordinator.protocol.answers import Verdict
+from coordinator.protocol.answers import Answer, Verdict
 from coordinator.protocol.facts import AbortReason
 from coordinator.protocol.requests import Ending, Request
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointKind, Participant, ParticipantName, Settlement, Snapshot
+from coordinator.protocol.values import CheckpointKind, Outcome, Participant, ParticipantName, Settlement, Snapshot
 from coordinator.v1 import operators_pb2 as pb
-from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, ENDING, JOB_STATUS, VERDICT
+from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, ENDING, JOB_STATUS, OUTCOME, VERDICT
 from coordinator.wire.malformed import MalformedError, as_participant
 from coordinator.wire.people import request_from_wire
 from coordinator.wire.values import participant_from_wire, settings_from_wire, settlement_from_wire, snapshot_from_wire
@@ -26,6 +26,7 @@ __all__ = [
     "CheckpointSummary",
     "GenerationSummary",
     "HistoryEntry",
+    "InputSkip",
     "JobDescription",
     "JobSummary",
 ]
@@ -103,6 +104,8 @@ class JobDescription:
     """Of the latest generation."""
     connected: bool
     """True while the driver's instruction stream is there."""
+    unresolved: Mapping[ParticipantName, Mapping[int, Outcome]]
+    """Slots of the newest completed checkpoint about which a person must decide: lost or in doubt."""
 
     @classmethod
     def from_wire(cls, message: pb.DescribeJobResponse) -> "JobDescription":
@@ -111,7 +114,15 @@ class JobDescription:
             participants=tuple(participant_from_wire(one) for one in message.participants),
             settings=settings_from_wire(message.settings),
             connected=message.connected,
+            unresolved=_unresolved(message.unresolved),
         )
+
+
+def _unresolved(slots: Iterable[pb.UnresolvedSlot]) -> dict[ParticipantName, dict[int, Outcome]]:
+    found: dict[ParticipantName, dict[int, Outcome]] = {}
+    for one in slots:
+        found.setdefault(as_participant(one.participant), {})[one.slot] = OUTCOME.from_wire(one.outcome)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +201,17 @@ class CheckpointDescription:
                 (as_participant(one.participant), settlement_from_wire(one.settlement)) for one in message.settlements
             ),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSkip:
+    """What moving a job past input that is gone does, or would do."""
+
+    answer: Answer
+    base: int
+    """The checkpoint whose positions are moved; 0 where it was refused."""
+    skipped: str
+    """What is left out: the partition and its offsets."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,16 +7,19 @@ import grpc
 from google.protobuf.message import Message
 
 from coordinator.protocol.answers import Answer, Verdict
-from coordinator.protocol.events import Event, RequestRestore
+from coordinator.protocol.core import step
+from coordinator.protocol.events import Event, RequestRestore, SkipInput
 from coordinator.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName
 from coordinator.service.engine import Engine, UnknownJobError
 from coordinator.service.methods import Function, service_handler
+from coordinator.service.skipping import Where, skip_of
 from coordinator.service.summaries import (
     checkpoint_details,
     checkpoint_summary,
     generation_summary,
     history_entry,
     job_summary,
+    unresolved_slots,
 )
 from coordinator.service.turns import Turns
 from coordinator.service.watchers import Watchers
@@ -26,7 +29,7 @@ from coordinator.v1 import operators_pb2 as pb
 from coordinator.v1 import participants_pb2
 from coordinator.wire import requests
 from coordinator.wire.answers import answer_to_wire
-from coordinator.wire.malformed import MalformedError, as_checkpoint, as_job, as_text, as_token
+from coordinator.wire.malformed import as_base, as_checkpoint, as_count, as_job, as_reason, as_text, as_token
 from coordinator.wire.people import request_to_wire
 from coordinator.wire.values import participant_to_wire, settings_to_wire
 
@@ -50,6 +53,8 @@ def operator_service(engine: Engine, watchers: Watchers, turns: Turns) -> grpc.G
         "cancel_job": wishes.cancel_job,
         "restore_job": wishes.restore_job,
         "delete_savepoint": wishes.delete_savepoint,
+        "resolve_slots": wishes.resolve_slots,
+        "skip_input": wishes.skip_input,
     }
     return service_handler(pb.DESCRIPTOR.services_by_name["OperatorService"], functions, {})
 
@@ -81,6 +86,7 @@ class _Listings:
             participants=[participant_to_wire(participant) for participant in durable.participants],
             settings=settings_to_wire(durable.settings),
             connected=self._watchers.connected(job),
+            unresolved=unresolved_slots(durable),
         )
 
     def list_checkpoints(self, request: pb.ListCheckpointsRequest) -> pb.ListCheckpointsResponse:
@@ -144,9 +150,7 @@ class _Wishes:
 
     async def restore_job(self, request: pb.RestoreJobRequest) -> pb.RestoreJobResponse:
         job, checkpoint = as_job(request.job), as_checkpoint(request.checkpoint)
-        reason = as_text(request.reason, "reason")
-        if not reason.strip():
-            raise MalformedError("reason: say who asks and why; it is kept")
+        reason = as_reason(request.reason)
         self._engine.state(job)
         source = await self._completed(job, checkpoint)
         if isinstance(source, str):
@@ -164,6 +168,34 @@ class _Wishes:
             what = "is not stored" if details is None else "is no savepoint"
             return pb.DeleteSavepointResponse(answer=_refused(f"checkpoint {event.checkpoint} of job {job} {what}"))
         return pb.DeleteSavepointResponse(answer=await self._handle(job, event))
+
+    async def resolve_slots(self, request: pb.ResolveSlotsRequest) -> pb.ResolveSlotsResponse:
+        answer = await self._handle(request.job, requests.resolve_slots(request, self._engine.clock()))
+        return pb.ResolveSlotsResponse(answer=answer)
+
+    async def skip_input(self, request: pb.SkipInputRequest) -> pb.SkipInputResponse:
+        job, base, reason = as_job(request.job), as_base(request.base), as_reason(request.reason)
+        where = Where(
+            topic=as_text(request.topic, "topic"),
+            partition=as_count(request.partition, "partition"),
+            offset=as_count(request.offset, "offset"),
+        )
+        durable = await self._turns.between(lambda: self._engine.state(job).durable)
+        skip = skip_of(durable, base, where)
+        if isinstance(skip, str):
+            return pb.SkipInputResponse(answer=_refused(skip))
+        event = SkipInput(
+            now=self._engine.clock(),
+            base=skip.base,
+            participant=skip.participant,
+            positions=skip.positions,
+            skipped=skip.skipped,
+            reason=reason,
+        )
+        if request.only_look:
+            _, ready = step(self._engine.state(job), event)
+            return pb.SkipInputResponse(answer=answer_to_wire(ready.answer), base=skip.base, skipped=skip.skipped)
+        return pb.SkipInputResponse(answer=await self._handle(job, event), base=skip.base, skipped=skip.skipped)
 
     async def _completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint | str:
         """The checkpoint, or why there is none to go back to."""

@@ -13,12 +13,19 @@ from coordinator.store.records import (
     JobRecord,
 )
 from coordinator.v1 import operators_pb2 as pb
-from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, ENDING, JOB_STATUS, VERDICT
+from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, ENDING, JOB_STATUS, OUTCOME, VERDICT
 from coordinator.wire.limits import MAX_TEXT
 from coordinator.wire.people import request_to_wire
 from coordinator.wire.values import settlement_to_wire, snapshot_to_wire
 
-__all__ = ["checkpoint_details", "checkpoint_summary", "generation_summary", "history_entry", "job_summary"]
+__all__ = [
+    "checkpoint_details",
+    "checkpoint_summary",
+    "generation_summary",
+    "history_entry",
+    "job_summary",
+    "unresolved_slots",
+]
 
 _STATES = {
     CheckpointState.TRIGGERED: pb.CHECKPOINT_STATE_TRIGGERED,
@@ -48,6 +55,14 @@ def job_summary(durable: Durable, record: JobRecord) -> pb.JobSummary:
         restore_from=restore.source.id if restore is not None else 0,
         restore_reason=restore.reason if restore is not None else "",
     )
+
+
+def unresolved_slots(durable: Durable) -> list[pb.UnresolvedSlot]:
+    return [
+        pb.UnresolvedSlot(participant=name, slot=slot, outcome=OUTCOME.to_wire(outcome))  # type: ignore[arg-type]
+        for name, slots in sorted(durable.unresolved.items())
+        for slot, outcome in sorted(slots.items())
+    ]
 
 
 def checkpoint_summary(record: CheckpointRecord) -> pb.CheckpointSummary:

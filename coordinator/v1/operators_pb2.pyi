@@ -160,6 +160,34 @@ CHECKPOINT_STATE_UNREADABLE: CheckpointState.ValueType  # 5
 """What is stored is not what was written; nothing else that is said of it can be believed."""
 Global___CheckpointState: _TypeAlias = CheckpointState  # noqa: Y015
 
+class _Ruling:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RulingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ruling.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RULING_UNSPECIFIED: _Ruling.ValueType  # 0
+    """Refused."""
+    RULING_COMMITTED: _Ruling.ValueType  # 1
+    """They count as committed."""
+    RULING_GIVEN_UP: _Ruling.ValueType  # 2
+    """They count as not committed, and their records are given up: a loss."""
+    RULING_REPLAY: _Ruling.ValueType  # 3
+    """They count as not committed; the next driver writes them again."""
+
+class Ruling(_Ruling, metaclass=_RulingEnumTypeWrapper):
+    """What a person decided about slots of a completed checkpoint that are not proved committed."""
+
+RULING_UNSPECIFIED: Ruling.ValueType  # 0
+"""Refused."""
+RULING_COMMITTED: Ruling.ValueType  # 1
+"""They count as committed."""
+RULING_GIVEN_UP: Ruling.ValueType  # 2
+"""They count as not committed, and their records are given up: a loss."""
+RULING_REPLAY: Ruling.ValueType  # 3
+"""They count as not committed; the next driver writes them again."""
+Global___Ruling: _TypeAlias = Ruling  # noqa: Y015
+
 @_typing.final
 class CheckpointRequest(_message.Message):
     """A checkpoint that a person asked for, and what became of it."""
@@ -287,6 +315,36 @@ class JobSummary(_message.Message):
 Global___JobSummary: _TypeAlias = JobSummary  # noqa: Y015
 
 @_typing.final
+class UnresolvedSlot(_message.Message):
+    """A slot of the newest completed checkpoint about which a person must decide."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTICIPANT_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    participant: _builtins.str
+    """Whose."""
+    slot: _builtins.int
+    """Its number."""
+    outcome: _participants_pb2.Outcome.ValueType
+    """LOST or IN_DOUBT."""
+    def __init__(
+        self,
+        *,
+        participant: _builtins.str = ...,
+        slot: _builtins.int = ...,
+        outcome: _participants_pb2.Outcome.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "participant", b"participant", "slot", b"slot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnresolvedSlot: _TypeAlias = UnresolvedSlot  # noqa: Y015
+
+@_typing.final
 class ListJobsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -355,6 +413,7 @@ class DescribeJobResponse(_message.Message):
     PARTICIPANTS_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     CONNECTED_FIELD_NUMBER: _builtins.int
+    UNRESOLVED_FIELD_NUMBER: _builtins.int
     connected: _builtins.bool
     """True while its driver's instruction stream is there."""
     @_builtins.property
@@ -369,6 +428,10 @@ class DescribeJobResponse(_message.Message):
     def settings(self) -> _participants_pb2.CheckpointSettings:
         """The settings of its latest generation."""
 
+    @_builtins.property
+    def unresolved(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnresolvedSlot]:
+        """Why it is halted, slot by slot: by participant and number."""
+
     def __init__(
         self,
         *,
@@ -376,10 +439,11 @@ class DescribeJobResponse(_message.Message):
         participants: _abc.Iterable[_participants_pb2.Participant] | None = ...,
         settings: _participants_pb2.CheckpointSettings | None = ...,
         connected: _builtins.bool = ...,
+        unresolved: _abc.Iterable[Global___UnresolvedSlot] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "participants", b"participants", "settings", b"settings", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "participants", b"participants", "settings", b"settings", "summary", b"summary", "unresolved", b"unresolved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1132,3 +1196,151 @@ class DeleteSavepointResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteSavepointResponse: _TypeAlias = DeleteSavepointResponse  # noqa: Y015
+
+@_typing.final
+class ResolveSlotsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    PARTICIPANT_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    RULING_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    FORCED_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    checkpoint: _builtins.int
+    """The completed checkpoint that the person looked at, from 1."""
+    participant: _builtins.str
+    """Whose slots."""
+    ruling: Global___Ruling.ValueType
+    """What they count as from now on."""
+    reason: _builtins.str
+    """Who decides, and why, for the audit; 1 to 8,192 characters."""
+    forced: _builtins.bool
+    """Although the evidence says otherwise, or the slots are neither lost nor in doubt."""
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """At least one."""
+
+    @_builtins.property
+    def evidence(self) -> _containers.RepeatedCompositeFieldContainer[_participants_pb2.Settlement]:
+        """What could be seen of the slots when the person decided; of a slot about which nobody could be asked there is none."""
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        checkpoint: _builtins.int = ...,
+        participant: _builtins.str = ...,
+        slots: _abc.Iterable[_builtins.int] | None = ...,
+        ruling: Global___Ruling.ValueType = ...,
+        reason: _builtins.str = ...,
+        evidence: _abc.Iterable[_participants_pb2.Settlement] | None = ...,
+        forced: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "evidence", b"evidence", "forced", b"forced", "job", b"job", "participant", b"participant", "reason", b"reason", "ruling", b"ruling", "slots", b"slots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveSlotsRequest: _TypeAlias = ResolveSlotsRequest  # noqa: Y015
+
+@_typing.final
+class ResolveSlotsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _participants_pb2.Answer:
+        """ACCEPTED, DUPLICATE, or REFUSED with what is in the way."""
+
+    def __init__(
+        self,
+        *,
+        answer: _participants_pb2.Answer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveSlotsResponse: _TypeAlias = ResolveSlotsResponse  # noqa: Y015
+
+@_typing.final
+class SkipInputRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ONLY_LOOK_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    base: _builtins.int
+    """The newest completed checkpoint, whose positions are moved; 0 for whichever it is."""
+    topic: _builtins.str
+    """The topic of the partition."""
+    partition: _builtins.int
+    """Its number, from 0."""
+    offset: _builtins.int
+    """The offset to read next, not below the position."""
+    reason: _builtins.str
+    """Who wants it, and why, for the audit; 1 to 8,192 characters."""
+    only_look: _builtins.bool
+    """Only tell what it would do."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        base: _builtins.int = ...,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        only_look: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "job", b"job", "offset", b"offset", "only_look", b"only_look", "partition", b"partition", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SkipInputRequest: _TypeAlias = SkipInputRequest  # noqa: Y015
+
+@_typing.final
+class SkipInputResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    base: _builtins.int
+    """The checkpoint whose positions are moved."""
+    skipped: _builtins.str
+    """What is left out, for people: the partition and its offsets."""
+    @_builtins.property
+    def answer(self) -> _participants_pb2.Answer:
+        """ACCEPTED, DUPLICATE, or REFUSED with what is in the way."""
+
+    def __init__(
+        self,
+        *,
+        answer: _participants_pb2.Answer | None = ...,
+        base: _builtins.int = ...,
+        skipped: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "base", b"base", "skipped", b"skipped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SkipInputResponse: _TypeAlias = SkipInputResponse  # noqa: Y015

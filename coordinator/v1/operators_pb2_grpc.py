@@ -95,6 +95,16 @@ class OperatorServiceStub:
                 request_serializer=coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.SerializeToString,
                 response_deserializer=coordinator_dot_v1_dot_operators__pb2.DeleteSavepointResponse.FromString,
                 _registered_method=True)
+        self.ResolveSlots = channel.unary_unary(
+                '/coordinator.v1.OperatorService/ResolveSlots',
+                request_serializer=coordinator_dot_v1_dot_operators__pb2.ResolveSlotsRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_operators__pb2.ResolveSlotsResponse.FromString,
+                _registered_method=True)
+        self.SkipInput = channel.unary_unary(
+                '/coordinator.v1.OperatorService/SkipInput',
+                request_serializer=coordinator_dot_v1_dot_operators__pb2.SkipInputRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_operators__pb2.SkipInputResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -185,6 +195,20 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResolveSlots(self, request, context):
+        """Decides about slots of a completed checkpoint that are lost or in doubt. Idempotent until something else is decided.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SkipInput(self, request, context):
+        """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent until then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -247,6 +271,16 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.DeleteSavepoint,
                     request_deserializer=coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.FromString,
                     response_serializer=coordinator_dot_v1_dot_operators__pb2.DeleteSavepointResponse.SerializeToString,
+            ),
+            'ResolveSlots': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveSlots,
+                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.ResolveSlotsRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_operators__pb2.ResolveSlotsResponse.SerializeToString,
+            ),
+            'SkipInput': grpc.unary_unary_rpc_method_handler(
+                    servicer.SkipInput,
+                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.SkipInputRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_operators__pb2.SkipInputResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -574,6 +608,60 @@ class OperatorService:
             '/coordinator.v1.OperatorService/DeleteSavepoint',
             coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.SerializeToString,
             coordinator_dot_v1_dot_operators__pb2.DeleteSavepointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveSlots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.OperatorService/ResolveSlots',
+            coordinator_dot_v1_dot_operators__pb2.ResolveSlotsRequest.SerializeToString,
+            coordinator_dot_v1_dot_operators__pb2.ResolveSlotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SkipInput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.OperatorService/SkipInput',
+            coordinator_dot_v1_dot_operators__pb2.SkipInputRequest.SerializeToString,
+            coordinator_dot_v1_dot_operators__pb2.SkipInputResponse.FromString,
             options,
             channel_credentials,
             insecure,

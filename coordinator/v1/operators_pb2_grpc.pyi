@@ -57,6 +57,10 @@ class OperatorServiceStub:
     """Has the next generation begin with the positions of an older checkpoint: output after that one repeats. Idempotent."""
     DeleteSavepoint: _grpc.UnaryUnaryMultiCallable[_operators_pb2.DeleteSavepointRequest, _operators_pb2.DeleteSavepointResponse]
     """A savepoint is needed no longer: it is removed as an ordinary checkpoint would be. Idempotent while it is kept."""
+    ResolveSlots: _grpc.UnaryUnaryMultiCallable[_operators_pb2.ResolveSlotsRequest, _operators_pb2.ResolveSlotsResponse]
+    """Decides about slots of a completed checkpoint that are lost or in doubt. Idempotent until something else is decided."""
+    SkipInput: _grpc.UnaryUnaryMultiCallable[_operators_pb2.SkipInputRequest, _operators_pb2.SkipInputResponse]
+    """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent until then."""
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
@@ -87,6 +91,10 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """Has the next generation begin with the positions of an older checkpoint: output after that one repeats. Idempotent."""
     DeleteSavepoint: _aio.UnaryUnaryMultiCallable[_operators_pb2.DeleteSavepointRequest, _operators_pb2.DeleteSavepointResponse]  # type: ignore[assignment]
     """A savepoint is needed no longer: it is removed as an ordinary checkpoint would be. Idempotent while it is kept."""
+    ResolveSlots: _aio.UnaryUnaryMultiCallable[_operators_pb2.ResolveSlotsRequest, _operators_pb2.ResolveSlotsResponse]  # type: ignore[assignment]
+    """Decides about slots of a completed checkpoint that are lost or in doubt. Idempotent until something else is decided."""
+    SkipInput: _aio.UnaryUnaryMultiCallable[_operators_pb2.SkipInputRequest, _operators_pb2.SkipInputResponse]  # type: ignore[assignment]
+    """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent until then."""
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """For people and their tools."""
@@ -186,5 +194,21 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operators_pb2.DeleteSavepointResponse, _abc.Awaitable[_operators_pb2.DeleteSavepointResponse]]:
         """A savepoint is needed no longer: it is removed as an ordinary checkpoint would be. Idempotent while it is kept."""
+
+    @_abc_1.abstractmethod
+    def ResolveSlots(
+        self,
+        request: _operators_pb2.ResolveSlotsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.ResolveSlotsResponse, _abc.Awaitable[_operators_pb2.ResolveSlotsResponse]]:
+        """Decides about slots of a completed checkpoint that are lost or in doubt. Idempotent until something else is decided."""
+
+    @_abc_1.abstractmethod
+    def SkipInput(
+        self,
+        request: _operators_pb2.SkipInputRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.SkipInputResponse, _abc.Awaitable[_operators_pb2.SkipInputResponse]]:
+        """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent until then."""
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

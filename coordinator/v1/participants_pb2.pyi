@@ -61,6 +61,8 @@ class _OnLostEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnLost.ValueTy
     """The job halts until a person decides."""
     ON_LOST_REPLAY: _OnLost.ValueType  # 2
     """The driver writes the lost slots again from the same ranges, before anything later is written."""
+    ON_LOST_SKIP: _OnLost.ValueType  # 3
+    """The lost slots are given up. A report of the loss is kept, and shown until a person acknowledges it."""
 
 class OnLost(_OnLost, metaclass=_OnLostEnumTypeWrapper):
     """What happens when a committable of a completed checkpoint is proved lost."""
@@ -71,6 +73,8 @@ ON_LOST_HALT: OnLost.ValueType  # 1
 """The job halts until a person decides."""
 ON_LOST_REPLAY: OnLost.ValueType  # 2
 """The driver writes the lost slots again from the same ranges, before anything later is written."""
+ON_LOST_SKIP: OnLost.ValueType  # 3
+"""The lost slots are given up. A report of the loss is kept, and shown until a person acknowledges it."""
 Global___OnLost: _TypeAlias = OnLost  # noqa: Y015
 
 class _CheckpointKind:

@@ -8,7 +8,7 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from coordinator.protocol.answers import Decision, Verdict
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.requests import Ending, RequestState
+from coordinator.protocol.requests import Ending, RequestState, Ruling
 from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import CheckpointKind, OnLost, Outcome, Role
 from coordinator.v1 import operators_pb2 as operators
@@ -26,6 +26,7 @@ __all__ = [
     "OUTCOME",
     "REQUEST_STATE",
     "ROLE",
+    "RULING",
     "VERDICT",
     "ClosedEnum",
 ]
@@ -69,3 +70,4 @@ ABORT_REASON: Final = ClosedEnum(AbortReason, participants.AbortReason)
 JOB_STATUS: Final = ClosedEnum(JobStatus, operators.JobStatus)
 ENDING: Final = ClosedEnum(Ending, operators.Ending)
 REQUEST_STATE: Final = ClosedEnum(RequestState, operators.RequestState)
+RULING: Final = ClosedEnum(Ruling, operators.Ruling)

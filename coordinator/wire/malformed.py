@@ -15,6 +15,7 @@ __all__ = [
     "as_job",
     "as_kind",
     "as_participant",
+    "as_reason",
     "as_text",
     "as_token",
 ]
@@ -69,6 +70,13 @@ def as_text(text: str, field: str) -> str:
     if len(text) > MAX_TEXT:
         raise MalformedError(f"{field}: {len(text)} characters, at most {MAX_TEXT} are taken")
     return text
+
+
+def as_reason(text: str) -> str:
+    """What a person gives as a reason; it is kept."""
+    if not text.strip():
+        raise MalformedError("reason: say who asks and why; it is kept")
+    return as_text(text, "reason")
 
 
 def as_token(text: str, field: str) -> str:

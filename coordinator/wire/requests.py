@@ -12,6 +12,7 @@ from coordinator.protocol.events import (
     ReleaseSavepoint,
     Renew,
     RequestCheckpoint,
+    Resolve,
     Settle,
     StopJob,
     Watch,
@@ -19,7 +20,7 @@ from coordinator.protocol.events import (
 from coordinator.protocol.values import RequestId
 from coordinator.v1 import operators_pb2 as operators
 from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.enums import CHECKPOINT_KIND, CLOSE_REASON
+from coordinator.wire.enums import CHECKPOINT_KIND, CLOSE_REASON, RULING
 from coordinator.wire.limits import MAX_BACK_WITHIN_S, MAX_LABEL, MAX_LISTED, MAX_PARTICIPANTS
 from coordinator.wire.malformed import (
     MalformedError,
@@ -28,6 +29,7 @@ from coordinator.wire.malformed import (
     as_count,
     as_generation,
     as_participant,
+    as_reason,
     as_text,
     as_token,
 )
@@ -52,6 +54,7 @@ __all__ = [
     "open_job",
     "renew",
     "request_checkpoint",
+    "resolve_slots",
     "settle",
     "stop_job",
     "watch",
@@ -169,6 +172,19 @@ def cancel_job(_request: operators.CancelJobRequest, now: float) -> CancelJob:
 
 def delete_savepoint(request: operators.DeleteSavepointRequest, now: float) -> ReleaseSavepoint:
     return ReleaseSavepoint(now=now, checkpoint=as_checkpoint(request.checkpoint))
+
+
+def resolve_slots(request: operators.ResolveSlotsRequest, now: float) -> Resolve:
+    return Resolve(
+        now=now,
+        checkpoint=as_checkpoint(request.checkpoint),
+        participant=as_participant(request.participant),
+        slots=slots_from_wire(request.slots),
+        ruling=RULING.from_wire(request.ruling),
+        reason=as_reason(request.reason),
+        evidence=tuple(settlement_from_wire(settlement) for settlement in request.evidence),
+        forced=request.forced,
+    )
 
 
 def limit(number: int) -> int:

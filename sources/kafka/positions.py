@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from coordinator.errors import HaltedError
 from coordinator.protocol.values import Document
 
-__all__ = ["KIND", "VERSION", "Cursor", "KafkaPositions", "Partition", "TopicPosition", "check_positions"]
+__all__ = ["KIND", "VERSION", "Cursor", "KafkaPositions", "Partition", "TopicPosition", "check_positions", "skip_to"]
 
 KIND = "kafka-positions"
 VERSION = 1
@@ -184,3 +184,26 @@ def check_positions(document: Document, base: Document | None) -> None:
             raise ValueError(f"{partition} of the base is missing")
         if found[partition].next < cursor.next:
             raise ValueError(f"{partition} goes backwards, from offset {cursor.next} to {found[partition].next}")
+
+
+def skip_to(document: Document, topic: str, partition: int, offset: int) -> tuple[Document, int]:
+    """The same positions with one partition read on from ``offset``, and the offset that it stood at until now.
+
+    What the coordinator asks when a person moves a job past input that is gone (entry point ``onceward.positions``).
+    Raises ValueError for a partition that has no position, and for an offset that is not ahead of it or beyond its end.
+    """
+    try:
+        positions = KafkaPositions.from_document(document)
+    except HaltedError as error:
+        raise ValueError(str(error)) from None
+    where = Partition(topic, partition)
+    if where not in positions:
+        known = ", ".join(str(one) for one, _ in positions) or "none"
+        raise ValueError(f"{where} has no position; there are positions of {known}")
+    cursor = positions.topics[topic].partitions[partition]
+    if not cursor.next < _number(offset):
+        raise ValueError(f"{where} is read next from offset {cursor.next}; {offset} is not after it")
+    if cursor.end is not None and offset > cursor.end:
+        raise ValueError(f"{where} is bounded: it ends before offset {cursor.end}; {offset} is beyond that")
+    moved = positions.moved({where: replace(cursor, next=offset)}, bound=positions.bound)
+    return moved.to_document(), cursor.next

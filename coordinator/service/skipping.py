@@ -1,0 +1,82 @@
+"""Moves positions past input that is gone, with plug-ins: the coordinator never looks inside positions itself.
+
+Entry-point group ``onceward.positions``: the name is a document kind, the value a callable
+``(document, topic, partition, offset) -> (document, offset until now)`` that returns the same positions with one
+partition moved, and raises ValueError where there is no such partition, or something would be read again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TypeAlias
+
+from coordinator.protocol.durable import Durable
+from coordinator.protocol.values import CheckpointId, CompletedCheckpoint, Document, ParticipantName
+
+__all__ = ["POSITION_MOVERS", "PositionMover", "Skip", "Where", "skip_of"]
+
+POSITION_MOVERS = "onceward.positions"
+
+PositionMover: TypeAlias = Callable[[Document, str, int, int], tuple[Document, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """From where a person wants one partition to be read on."""
+
+    topic: str
+    partition: int
+    offset: int
+    """To be read next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skip:
+    base: CheckpointId
+    participant: ParticipantName
+    positions: Document
+    """The participant's in ``base``, with one partition moved."""
+    skipped: str
+    """What is left out, for people."""
+
+
+def skip_of(durable: Durable, base: CheckpointId, where: Where) -> Skip | str:
+    """What has to become of a job's positions, or why that cannot be. Whether it may be now is for the core to say.
+
+    :param base: the newest completed checkpoint as the person saw it; 0 for whichever it is.
+    """
+    completed = durable.completed
+    if completed is None:
+        return durable.unreadable or f"job {durable.job} has no completed checkpoint, so no positions to move"
+    if base and completed.id != base:
+        return f"the newest completed checkpoint is {completed.id}, not {base}; look again"
+    problems = []
+    for name, positions in _positions(completed).items():
+        mover = _mover(positions.kind)
+        if mover is None:
+            problems.append(f"{name}: no plug-in can move positions of kind {positions.kind}")
+            continue
+        try:
+            moved, former = mover(positions, where.topic, where.partition, where.offset)
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+            continue
+        skipped = f"{where.topic}-{where.partition} [{former}, {where.offset})"
+        return Skip(base=completed.id, participant=name, positions=moved, skipped=skipped)
+    return "; ".join(problems) or f"checkpoint {completed.id} has no positions"
+
+
+def _positions(completed: CompletedCheckpoint) -> dict[ParticipantName, Document]:
+    return {
+        name: snapshot.positions
+        for name, snapshot in sorted(completed.snapshots.items())
+        if snapshot.positions is not None
+    }
+
+
+def _mover(kind: str) -> PositionMover | None:
+    """The installed one for documents of ``kind``."""
+    for point in entry_points(group=POSITION_MOVERS, name=kind):
+        loaded: PositionMover = point.load()
+        return loaded
+    return None
