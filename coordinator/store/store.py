@@ -29,6 +29,7 @@ from coordinator.store.reading import (
     generation_records,
     history_records,
     job_records,
+    loss_records,
     sealed_rows,
 )
 from coordinator.store.records import (
@@ -37,6 +38,7 @@ from coordinator.store.records import (
     GenerationRecord,
     HistoryRecord,
     JobRecord,
+    LossRecord,
 )
 from coordinator.store.retention import prune
 from coordinator.store.schema import SCHEMA_VERSION, checksum, meta, metadata
@@ -155,6 +157,14 @@ class Store:
         """Everything stored about one checkpoint; None when it left no row or is retained no longer."""
         with self._using(f"reading checkpoint {number} of job {job}") as connection:
             return checkpoint_details(connection, job, number)
+
+    def losses(self, job: JobName | None, limit: int, *, acknowledged: bool) -> list[LossRecord]:
+        """Reports of records that were given up, of one job or of all, newest first.
+
+        :param acknowledged: those too that a person has acknowledged.
+        """
+        with self._using("listing losses") as connection:
+            return loss_records(connection, job, limit, acknowledged=acknowledged)
 
     def generations(self, job: JobName, limit: int) -> list[GenerationRecord]:
         """For listings, newest first."""

@@ -23,7 +23,9 @@ from coordinator.protocol.facts import (
     GenerationGranted,
     InputSkipped,
     JobHalted,
+    LossAcknowledged,
     LossRecorded,
+    LossSkipped,
     RequestEnded,
     RequestQueued,
     RestoreRequested,
@@ -41,7 +43,7 @@ from coordinator.protocol.values import (
     Snapshot,
 )
 from coordinator.store.audit import entry_of_fact, entry_of_note
-from coordinator.store.codec import document_of, snapshots_to_text
+from coordinator.store.codec import document_of, document_to_text, snapshots_to_text
 from coordinator.store.errors import StoreDamagedError
 from coordinator.store.records import CheckpointState
 from coordinator.store.schema import (
@@ -50,6 +52,7 @@ from coordinator.store.schema import (
     generations,
     history,
     jobs,
+    losses,
     settlements,
     text_checksum,
     unsealed,
@@ -77,6 +80,13 @@ _SELECT_CHECKPOINT = select(*(column for column in checkpoints.columns if column
 _UPDATE_CHECKPOINT = update(checkpoints).where(_ROW)
 _DELETE_CHECKPOINT = checkpoints.delete().where(_ROW)
 _WRITE_SETTLEMENT = _replacing(settlements)
+_WRITE_LOSS = _replacing(losses)
+_SELECT_LOSS = select(losses).where(
+    (losses.c.job == bindparam("j"))
+    & (losses.c.checkpoint == bindparam("n"))
+    & (losses.c.participant == bindparam("p"))
+    & (losses.c.slot == bindparam("s"))
+)
 _WRITE_GENERATION = _replacing(generations)
 _GENERATION = (generations.c.job == bindparam("j")) & (generations.c.generation == bindparam("n"))
 _SELECT_GENERATION = select(generations).where(_GENERATION)
@@ -204,6 +214,12 @@ class FactWriter:
                 )
             case LossRecorded():
                 self._record_settlements(fact.checkpoint, fact.participant, fact.settlements)
+            case LossSkipped():
+                self._record_settlements(fact.checkpoint, fact.participant, fact.settlements)
+                self._record_losses(fact)
+                self._change(fact.checkpoint, **self._committables_now())
+            case LossAcknowledged():
+                self._acknowledge(fact)
             case JobHalted():
                 self._record_settlements(fact.checkpoint, fact.participant, fact.settlements)
             case CheckpointAmended():
@@ -332,6 +348,33 @@ class FactWriter:
                 "recorded_at": self._at,
             }
             self._connection.execute(_WRITE_SETTLEMENT, {**row, "checksum": checksum(settlements, row)})
+
+    def _record_losses(self, fact: LossSkipped) -> None:
+        documents = {committable.slot: committable.document for committable in fact.committables}
+        for settlement in fact.settlements:
+            row: dict[str, Any] = {
+                "job": self._job,
+                "checkpoint": fact.checkpoint,
+                "participant": fact.participant,
+                "slot": settlement.slot,
+                "document": document_to_text(documents[settlement.slot]),
+                "outcome": settlement.outcome.value,
+                "evidence": settlement.evidence,
+                "reason": fact.reason,
+                "recorded_at": self._at,
+                "acknowledged_at": None,
+                "acknowledgement": None,
+            }
+            self._connection.execute(_WRITE_LOSS, {**row, "checksum": checksum(losses, row)})
+
+    def _acknowledge(self, fact: LossAcknowledged) -> None:
+        for slot in sorted(fact.slots):
+            key = {"j": self._job, "n": fact.checkpoint, "p": fact.participant, "s": slot}
+            found = self._connection.execute(_SELECT_LOSS, key).mappings().one_or_none()
+            if found is None or unsealed(losses, found):
+                raise _damaged(f"the loss of slot {slot} of checkpoint {fact.checkpoint} of job {self._job}")
+            row = {**found, "acknowledged_at": self._at, "acknowledgement": fact.reason}
+            self._connection.execute(_WRITE_LOSS, {**row, "checksum": checksum(losses, row)})
 
 
 def write_notes(connection: Connection, job: JobName, at: int, notes: Iterable[tuple[Note, int]]) -> None:
