@@ -183,6 +183,10 @@ class Committer(ABC):
         """What a committable holds, for people: where, how many records, from which input."""
         return json.dumps(committable.document.body, sort_keys=True)
 
+    def handle(self, committable: Committable) -> tuple[str, tuple[int, int]] | None:
+        """The transaction as :class:`OpenTransaction` names it, (id, owner); None where it has no such name."""
+        return None
+
     @abstractmethod
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         """Transactional ids of ``job`` with an open transaction, without those of ``keep``."""

@@ -136,6 +136,11 @@ class KafkaCommitter(Committer):
             f"{handle.cluster_name!r}: {handle.records} records ({written}) from input {ranges}"
         )
 
+    def handle(self, committable: Committable) -> tuple[str, tuple[int, int]]:
+        """See :meth:`Committer.handle`. Raises HaltedError for a document that is unreadable."""
+        transaction = KafkaCommittable.of(committable).transaction
+        return transaction.id, (transaction.producer_id, transaction.epoch)
+
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         """See :meth:`Committer.leftovers`. Raises ControlPlaneError when a broker cannot say."""
         kept = {KafkaCommittable.of(committable).transaction.id for committable in keep}
