@@ -1,0 +1,28 @@
+"""Did every input record take effect exactly once? A pure judge of recorded histories, and ``onceward verify``."""
+
+from coordinator.ops.verify.files import HistoryWriter, read_history, write_history
+from coordinator.ops.verify.history import Content, Fed, History, Lane, Part, PartitionEnd, Told, Visible, digest
+from coordinator.ops.verify.judge import AT_REST, EVERYTHING, judge
+from coordinator.ops.verify.verdict import Grade, Property, Ruling, Verdict
+
+__all__ = [
+    "AT_REST",
+    "EVERYTHING",
+    "Content",
+    "Fed",
+    "Grade",
+    "History",
+    "HistoryWriter",
+    "Lane",
+    "Part",
+    "PartitionEnd",
+    "Property",
+    "Ruling",
+    "Told",
+    "Verdict",
+    "Visible",
+    "digest",
+    "judge",
+    "read_history",
+    "write_history",
+]

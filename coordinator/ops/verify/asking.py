@@ -1,0 +1,95 @@
+"""What a coordinator, or the store that one has left, says of a job's checkpoints."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+
+from coordinator.client.operators import MAX_LISTED, OperatorClient
+from coordinator.client.summaries import CheckpointSummary
+from coordinator.errors import RefusedError
+from coordinator.ops.verify.history import Lane, Told
+from coordinator.protocol.values import CheckpointId, JobName, ParticipantName, Snapshot
+from coordinator.store.records import CheckpointRecord
+from coordinator.store.store import Store
+
+__all__ = ["positions_of", "told_by_coordinator", "told_by_store"]
+
+_DECIDED_FOR = ("completed", "settled")
+
+
+def positions_of(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[Lane, int]:
+    """Input partition -> the offset to read next. Raises ValueError for positions of another kind than Kafka's."""
+    found: dict[Lane, int] = {}
+    for snapshot in snapshots.values():
+        document = snapshot.positions
+        if document is None:
+            continue
+        if (document.kind, document.version) != ("kafka-positions", 1):
+            raise ValueError(f"positions of kind {document.kind!r} version {document.version} cannot be read here")
+        for topic, one in document.body["topics"].items():
+            found.update({Lane(topic, int(number)): cursor["next"] for number, cursor in one["partitions"].items()})
+    return found
+
+
+def told_by_coordinator(
+    client: OperatorClient,
+    job: JobName,
+    *,
+    limit: int = MAX_LISTED,
+    known: Callable[[int, str], bool] = lambda _number, _state: False,
+    last: bool = False,
+) -> list[Told]:
+    """Checkpoints by id, ascending; those that are ``known`` in a state already are left out.
+
+    Raises OncewardError when the coordinator does not answer or does not know the job.
+    """
+    listed = client.checkpoints(job, limit)
+    told = []
+    for one in reversed(listed):
+        if known(one.checkpoint, one.state.value):
+            continue
+        ends = None
+        if one.state.value in _DECIDED_FOR:
+            with suppress(RefusedError):  # removed by retention since it was listed
+                ends = positions_of(client.checkpoint(job, one.checkpoint).snapshots) or None
+        told.append(_told(one.checkpoint, one, ends, last))
+    return told
+
+
+def told_by_store(url: str, job: JobName) -> list[Told]:
+    """All checkpoints in a store that no coordinator has open, by id, ascending.
+
+    Raises StoreUnusableError when one has, and StoreDamagedError.
+    """
+    store = Store.open(url)
+    try:
+        return [
+            _told(one.id, one, _stored_ends(store, job, one), last=True)
+            for one in reversed(store.checkpoints(job, 10**9))
+        ]
+    finally:
+        store.close()
+
+
+def _stored_ends(store: Store, job: JobName, one: CheckpointRecord) -> dict[Lane, int] | None:
+    if one.state.value not in _DECIDED_FOR:
+        return None
+    details = store.checkpoint(job, CheckpointId(one.id))
+    return (positions_of(details.snapshots) or None) if details is not None else None
+
+
+def _told(number: int, one: CheckpointSummary | CheckpointRecord, ends: dict[Lane, int] | None, last: bool) -> Told:
+    return Told(
+        checkpoint=number,
+        base=one.base,
+        generation=one.generation,
+        kind=one.kind.value,
+        state=one.state.value,
+        ends=ends,
+        decided_at=_seconds(one.decided_at),
+        last=last,
+    )
+
+
+def _seconds(at: datetime | None) -> float:
+    return at.timestamp() if at is not None else 0.0

@@ -1,0 +1,214 @@
+"""What a cluster says, asked with plain clients: offsets, open transactions, records. Changes nothing.
+
+Shares no code with the sources and the sinks.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from kafka import KafkaAdminClient
+from kafka.admin import TransactionState
+from kafka.errors import KafkaError as ControlError
+
+from connections import KafkaCluster
+from connections.admin import admin_client
+from connections.cluster import Setting
+from coordinator.ops.verify.history import Lane, PartitionEnd
+
+__all__ = ["ClusterView", "Raw", "Reader", "read_range"]
+
+_T = TypeVar("_T")
+_ANSWER_S = 15.0
+_PATIENCE_S = 60.0
+"""For brokers that are being restarted."""
+_AT_REST = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+_SETTINGS: Mapping[str, Setting] = {
+    "group.id": "onceward-verify",
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "check.crcs": True,
+    "fetch.wait.max.ms": 50,
+    "fetch.queue.backoff.ms": 10,
+    "log_level": 0,
+}
+_HOPELESS = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+    }
+)
+
+
+class Raw(NamedTuple):
+    """A record, byte for byte."""
+
+    lane: Lane
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+class ClusterView:
+    """Questions to one cluster. Each call raises KafkaException when it is not answered for a minute."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self.cluster = cluster
+        self._admin: AdminClient = admin_client(cluster)
+
+    def lanes(self, topics: Sequence[str]) -> list[Lane]:
+        """All partitions. Raises KafkaException for a topic that is not there for a minute."""
+
+        def ask() -> list[Lane]:
+            known = self._admin.list_topics(timeout=_ANSWER_S).topics
+            absent = [name for name in topics if name not in known or known[name].error is not None]
+            if absent:
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"no topic {', '.join(absent)}"))
+            return [Lane(name, number) for name in topics for number in sorted(known[name].partitions)]
+
+        return _asked_again(ask)
+
+    def beginnings(self, topics: Sequence[str]) -> dict[Lane, int]:
+        """Lowest offset of every partition."""
+        return self._offsets(topics, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
+
+    def ends(self, topics: Sequence[str]) -> list[PartitionEnd]:
+        """High watermark and last stable offset of every partition; the latter is asked first, so it is not ahead."""
+        stable = self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+        high = self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        return [PartitionEnd(lane, high[lane], stable[lane]) for lane in sorted(stable)]
+
+    def open_transactions(self, job: str) -> Mapping[str, str]:
+        """Transactional ids of ``job`` that are neither committed nor aborted -> state at the broker."""
+
+        def ask() -> Mapping[str, str]:
+            admin = KafkaAdminClient(**self.cluster.control_config())
+            try:
+                listed = admin.list_transactions()
+            finally:
+                admin.close()
+            found = {
+                str(one.transactional_id): str(TransactionState(one.state).value)
+                for per_broker in listed.values()
+                for one in per_broker
+            }
+            return {
+                name: state
+                for name, state in sorted(found.items())
+                if name.startswith(f"{job}.") and state not in _AT_REST
+            }
+
+        return _asked_again(ask)
+
+    def _offsets(self, topics: Sequence[str], spec: OffsetSpec, level: IsolationLevel) -> dict[Lane, int]:
+        def ask() -> dict[Lane, int]:
+            wanted = {TopicPartition(*lane): spec for lane in self.lanes(topics)}
+            answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_ANSWER_S)
+            return {
+                Lane(partition.topic, partition.partition): answer.result(_ANSWER_S).offset
+                for partition, answer in answers.items()
+            }
+
+        return _asked_again(ask)
+
+
+def _asked_again(ask: Callable[[], _T]) -> _T:
+    """Leaders and coordinators need a moment after they were made, moved or restarted."""
+    limit = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() in _HOPELESS or time.monotonic() > limit:
+                raise
+        except (ControlError, TimeoutError) as error:
+            if time.monotonic() > limit:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, str(error))) from error
+        time.sleep(0.1)
+
+
+class Reader:
+    """A ``read_committed`` reader without a group: nothing is remembered at the brokers. A context manager."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._consumer = Consumer(cluster.client_config(**_SETTINGS))
+        self.reached: dict[Lane, int] = {}
+        """Everything below this offset has been handed out, or never will be."""
+
+    def add(self, starts: Mapping[Lane, int]) -> None:
+        """Read these partitions too, from these offsets on."""
+        new = {lane: start for lane, start in starts.items() if lane not in self.reached}
+        if not new:
+            return
+        self.reached.update(new)
+        self._consumer.incremental_assign([TopicPartition(*lane, start) for lane, start in new.items()])
+
+    def drop(self, lane: Lane) -> None:
+        """Read this one no longer."""
+        self._consumer.incremental_unassign([TopicPartition(*lane)])
+
+    def read(self, timeout_s: float = 0.1) -> list[Raw]:
+        """What has arrived; each partition in order. Raises KafkaException for what will not get better by itself."""
+        records = []
+        for message in self._consumer.consume(5_000, timeout_s):
+            lane, offset = Lane(message.topic() or "", _number(message.partition())), _number(message.offset())
+            error = message.error()
+            if error is None:
+                self.reached[lane] = offset + 1
+                records.append(Raw(lane, offset, _bytes(message.key()), _bytes(message.value())))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self.reached[lane] = max(offset, self.reached[lane])
+            elif error.fatal() or error.code() in (KafkaError._AUTO_OFFSET_RESET, *_HOPELESS):
+                raise KafkaException(error)
+        return records
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _number(value: int | None) -> int:
+    assert value is not None
+    return value
+
+
+def _bytes(part: bytes | str | None) -> bytes | None:
+    return part.encode() if isinstance(part, str) else part
+
+
+def read_range(
+    cluster: KafkaCluster, starts: Mapping[Lane, int], ends: Mapping[Lane, int], *, stuck_s: float = _PATIENCE_S
+) -> Iterator[Raw]:
+    """All records of ``[starts, ends)``, each partition in order.
+
+    Raises KafkaException when records are deleted meanwhile, and when nothing arrives for ``stuck_s``.
+    """
+    waiting = {lane for lane, end in ends.items() if starts.get(lane, 0) < end}
+    with Reader(cluster) as reader:
+        reader.add({lane: starts.get(lane, 0) for lane in waiting})
+        moved = time.monotonic()
+        while waiting:
+            before = dict(reader.reached)
+            for one in reader.read():
+                if one.offset < ends[one.lane]:
+                    yield one
+            for lane in [lane for lane in waiting if reader.reached[lane] >= ends[lane]]:
+                waiting.discard(lane)
+                reader.drop(lane)
+            if reader.reached != before:
+                moved = time.monotonic()
+            elif time.monotonic() - moved > stuck_s:
+                where = ", ".join(f"{lane} at {reader.reached[lane]} of {ends[lane]}" for lane in sorted(waiting))
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no record arrives: {where}"))

@@ -1,0 +1,72 @@
+"""One decision per checkpoint, made once, on one base, and carried out."""
+
+from collections.abc import Iterator, Sequence
+
+from coordinator.ops.verify.history import Told
+
+__all__ = ["broken_decisions", "unsettled"]
+
+_STEPS = {
+    "triggered": ("triggered", "completed", "settled", "aborted"),
+    "completed": ("completed", "settled"),
+    "settled": ("settled",),
+    "aborted": ("aborted",),
+}
+"""What may be told of a checkpoint after a state was told."""
+
+
+def broken_decisions(told: Sequence[Told]) -> Iterator[tuple[str, str]]:
+    """Decisions that were changed, made twice, or made on something that was not decided: kind and what happened."""
+    before: dict[int, Told] = {}
+    successors: dict[int, Told] = {}
+    for one in told:
+        if one.state not in _STEPS:
+            continue  # unreadable: the judge says that it is missing
+        former = before.get(one.checkpoint)
+        if former is not None:
+            yield from _changes(former, one)
+        before[one.checkpoint] = one if one.ends is not None or former is None else one._replace(ends=former.ends)
+        if one.state not in ("completed", "settled") or one.kind == "restore":
+            continue
+        other = successors.setdefault(one.base, one)
+        if other.checkpoint != one.checkpoint and not _restored(told, one.base):
+            yield (
+                "two checkpoints completed on one base",
+                f"{other.checkpoint} and {one.checkpoint}, both on {one.base}",
+            )
+    for one in before.values():
+        base = before.get(one.base)
+        if one.state in ("completed", "settled") and base is not None and base.state not in ("completed", "settled"):
+            yield "checkpoints completed on one that is not", f"{one.checkpoint} on {one.base}, which is {base.state}"
+
+
+def _changes(former: Told, now: Told) -> Iterator[tuple[str, str]]:
+    name = f"checkpoint {now.checkpoint}"
+    if now.state not in _STEPS[former.state]:
+        yield "decisions changed", f"{name} was {former.state} and is {now.state}"
+    if (now.base, now.generation) != (former.base, former.generation):
+        yield (
+            "decisions changed",
+            f"{name} was of generation {former.generation} on {former.base} and is of generation {now.generation} "
+            f"on {now.base}",
+        )
+    if former.ends is not None and now.ends is not None and dict(former.ends) != dict(now.ends):
+        lane = next(lane for lane in {**former.ends, **now.ends} if former.ends.get(lane) != now.ends.get(lane))
+        yield (
+            "decisions changed",
+            f"{name} ended {lane} at {former.ends.get(lane)} and ends it at {now.ends.get(lane)}",
+        )
+
+
+def _restored(told: Sequence[Told], base: int) -> bool:
+    """A person went back to ``base``: the history forks there on purpose."""
+    return any(one.kind == "restore" and one.base == base for one in told)
+
+
+def unsettled(told: Sequence[Told]) -> Iterator[tuple[str, str]]:
+    """What is left at the end, kind and which."""
+    for one in told:
+        if one.last and one.state == "completed":
+            yield "checkpoints are not settled", f"{one.checkpoint} of generation {one.generation}"
+        elif one.last and one.state == "triggered":
+            yield "checkpoints are not decided", f"{one.checkpoint} of generation {one.generation}"

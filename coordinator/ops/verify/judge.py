@@ -1,0 +1,240 @@
+"""The judge: a recorded history in, a verdict out. Pure; shares no code with sources, sinks, pipeline and coordinator.
+
+A breach is called FAIL only when everything was recorded that could explain it, and nothing is called PASS unless all
+was recorded that could breach it. Between the two lies UNKNOWN.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from coordinator.ops.verify.decisions import broken_decisions, unsettled
+from coordinator.ops.verify.history import History, Lane, Part, shown
+from coordinator.ops.verify.matching import Inversion, Matched, match
+from coordinator.ops.verify.prefix import broken_prefixes
+from coordinator.ops.verify.streams import Streams, streams
+from coordinator.ops.verify.verdict import Grade, Property, Ruling, Verdict
+
+__all__ = ["AT_REST", "EVERYTHING", "judge"]
+
+EVERYTHING = frozenset(Property)
+AT_REST = EVERYTHING - {Property.PREFIX, Property.ONE_DECISION}
+"""What can be asked without having watched the run."""
+
+_SHOWN = 5
+"""Examples per kind of breach."""
+_CLOCK_S = 0.002
+"""Decisions are stored in whole milliseconds."""
+
+Breach = tuple[str, str]
+"""Its kind, and what happened."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """Breaches of one property."""
+
+    certain: Iterable[Breach] = ()
+    doubtful: Iterable[Breach] = ()
+    """Another reading of the history has them not."""
+
+
+def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verdict:
+    """Rule on each property that is asked for. Coordinator and concurrent reader must have used one clock."""
+    laid = streams(history)
+    matched = match(laid, history.rest)
+    gaps = {part: list(words) for part, words in history.gaps.items()}
+    if laid.cut:
+        gaps.setdefault(Part.PAST, []).append(f"the checkpoints before {laid.cut} are known no longer")
+    if laid.missing:
+        gaps.setdefault(Part.COORDINATOR, []).extend(laid.missing)
+    unreadable = [f"checkpoint {one.checkpoint} cannot be read" for one in history.told if one.state == "unreadable"]
+    if unreadable:
+        gaps.setdefault(Part.COORDINATOR, []).extend(unreadable)
+    watched = bool({Property.PREFIX, Property.ONE_DECISION} & set(asked))
+    rulings = {}
+    for name in Property:
+        if name in asked:
+            to_fail, to_pass = _needs(name, history, watched)
+            found = _BREACHES[name](history, laid, matched)
+            rulings[name] = _rule(name, found, [gaps.get(part, ()) for part in to_fail], _missing(gaps, to_pass))
+    return Verdict(rulings=rulings)
+
+
+def _needs(name: Property, history: History, watched: bool) -> tuple[set[Part], set[Part]]:
+    """What must have been recorded to call the property broken, and to call it kept."""
+    covered = {Part.COORDINATOR} if history.told or not history.whole_input else set()
+    watching = {Part.SEEN, Part.PAST} if watched else set()
+    match name:
+        case Property.NOTHING_LOST:
+            return {Part.FED, Part.REST, *covered}, {Part.FED, Part.REST, *covered}
+        case Property.NOTHING_TWICE:
+            return {Part.FED, *covered}, {Part.FED, Part.REST, *covered}
+        case Property.NOTHING_FOREIGN:
+            return {Part.FED}, {Part.FED, Part.REST}
+        case Property.NOTHING_UNDECIDED:
+            return {Part.FED, *covered}, {Part.FED, Part.REST, *covered, *watching}
+        case Property.ORDER:
+            return {Part.FED, *covered}, {Part.FED, Part.REST, *covered}
+        case Property.PREFIX:
+            return {Part.FED, Part.SEEN, Part.REST, *covered}, {*Part} - {Part.END}
+        case Property.ONE_DECISION:
+            return set(), {Part.COORDINATOR, Part.PAST}
+        case Property.EVERYTHING_SETTLED:
+            return set(), {Part.COORDINATOR}
+        case Property.NOTHING_OPEN:
+            return set(), {Part.END}
+
+
+def _missing(gaps: dict[Part, list[str]], parts: Collection[Part]) -> list[str]:
+    return [
+        f"{part.value} is not complete: {'; '.join(gaps[part][:_SHOWN])}"
+        for part in Part
+        if part in parts & gaps.keys()
+    ]
+
+
+def _rule(name: Property, found: _Found, explained: list[Collection[str]], missing: list[str]) -> Ruling:
+    certain, doubtful = _told(found.certain), _told(found.doubtful)
+    if certain and not any(explained):
+        grade = Grade.FAIL
+    elif certain or doubtful or missing:
+        grade = Grade.UNKNOWN
+    else:
+        grade = Grade.PASS
+    return Ruling(
+        property=name, grade=grade, evidence=(*certain, *doubtful, *(missing if grade is Grade.UNKNOWN else ()))
+    )
+
+
+def _told(breaches: Iterable[Breach]) -> list[str]:
+    """Each kind with its count and its first examples."""
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for kind, what in breaches:
+        kinds[kind].append(what)
+    return [f"{len(those)} {kind}, for example {'; '.join(those[:_SHOWN])}" for kind, those in kinds.items()]
+
+
+# -- breaches, property by property
+
+
+def _lost(history: History, laid: Streams, matched: Matched) -> _Found:
+    def certain() -> Iterator[Breach]:
+        for place in matched.lost:
+            yield "records lost", f"{place} (belongs to {place.content.topic})"
+        if history.whole_input and history.told:
+            visible = {content for _, fed in matched.undecided for content in fed.outputs}
+            for content, those in laid.uncovered.items():
+                if content not in visible:
+                    yield from (
+                        ("records in no completed checkpoint", f"{one.lane} offset {one.offset}: {content}")
+                        for one in those
+                    )
+
+    return _Found(certain=certain())
+
+
+def _twice(_history: History, _laid: Streams, matched: Matched) -> _Found:
+    return _Found(
+        certain=(("records too many", f"{one.lane} offset {one.offset}: {one.content}") for one in matched.surplus)
+    )
+
+
+def _foreign(_history: History, _laid: Streams, matched: Matched) -> _Found:
+    def certain() -> Iterator[Breach]:
+        for one, home in matched.misrouted:
+            yield f"records belong to {home}", f"{one.lane} offset {one.offset}: {one.content}"
+        for one in matched.foreign:
+            yield "records that nobody expects", f"{one.lane} offset {one.offset}: {one.content}"
+
+    return _Found(certain=certain())
+
+
+def _undecided(history: History, laid: Streams, matched: Matched) -> _Found:
+    hidden = (
+        (
+            "records of no completed checkpoint are visible",
+            f"{one.lane} offset {one.offset}: {one.content}, from {fed.lane} offset {fed.offset}",
+        )
+        for one, fed in matched.undecided
+    )
+    seen = {(one.lane, one.offset): one.at for one in history.seen if one.at}
+    early = [
+        (
+            "records were visible before their checkpoint was decided",
+            f"{one.lane} offset {one.offset} {(decided - at) * 1000:.0f} ms before checkpoint {place.checkpoint}",
+        )
+        for one, place in matched.found
+        if (at := seen.get((one.lane, one.offset))) is not None
+        and (decided := laid.decided_at.get(place.checkpoint)) is not None
+        and at < decided - _CLOCK_S
+    ]
+    if matched.choices:
+        return _Found(certain=hidden, doubtful=early)
+    return _Found(certain=[*hidden, *early])
+
+
+def _order(history: History, _laid: Streams, matched: Matched) -> _Found:
+    certain, doubtful = _sorted("records out of order", matched.inversions)
+    homes: dict[tuple[str, str | None], set[Lane]] = defaultdict(set)
+    for one in history.rest:
+        if one.content.key is not None:
+            homes[one.lane.topic, one.content.key].add(one.lane)
+    scattered = [
+        ("keys in more than one partition, so they have no order", f"{shown(key)} of {topic} in {_numbers(lanes)}")
+        for (topic, key), lanes in homes.items()
+        if len(lanes) > 1 and history.by_key
+    ]
+    return _Found(certain=[*certain, *scattered], doubtful=doubtful)
+
+
+def _numbers(lanes: Collection[Lane]) -> str:
+    return ", ".join(str(lane.partition) for lane in sorted(lanes))
+
+
+def _prefix(history: History, _laid: Streams, matched: Matched) -> _Found:
+    certain, doubtful = _sorted("records behind those of a later checkpoint", matched.early)
+    return _Found(certain=[*broken_prefixes(history), *certain], doubtful=doubtful)
+
+
+def _sorted(kind: str, inversions: Iterable[Inversion]) -> tuple[list[Breach], list[Breach]]:
+    """Certain ones, and those which another choice among equal records might not have."""
+    both: tuple[list[Breach], list[Breach]] = ([], [])
+    for one in inversions:
+        both[one.chosen].append((kind, str(one)))
+    return both
+
+
+def _one_decision(history: History, _laid: Streams, _matched: Matched) -> _Found:
+    return _Found(certain=broken_decisions(history.told))
+
+
+def _settled(history: History, _laid: Streams, _matched: Matched) -> _Found:
+    return _Found(certain=unsettled(history.told))
+
+
+def _open(history: History, _laid: Streams, _matched: Matched) -> _Found:
+    def certain() -> Iterator[Breach]:
+        for name, state in history.open.items():
+            yield "transactions are still open", f"{name} ({state})"
+        for one in history.ends:
+            if one.high != one.stable:
+                yield (
+                    "partitions are held back from read_committed readers",
+                    f"{one.lane}: the last {one.high - one.stable} offsets, {one.stable} to {one.high}",
+                )
+
+    return _Found(certain=certain())
+
+
+_BREACHES: dict[Property, Callable[[History, Streams, Matched], _Found]] = {
+    Property.NOTHING_LOST: _lost,
+    Property.NOTHING_TWICE: _twice,
+    Property.NOTHING_FOREIGN: _foreign,
+    Property.NOTHING_UNDECIDED: _undecided,
+    Property.ORDER: _order,
+    Property.PREFIX: _prefix,
+    Property.ONE_DECISION: _one_decision,
+    Property.EVERYTHING_SETTLED: _settled,
+    Property.NOTHING_OPEN: _open,
+}

@@ -1,0 +1,123 @@
+"""Which input record each visible record is the effect of, and which order follows from that.
+
+A record is known by its content, so two equal input records cannot be told apart. Each visible record takes the first
+free place of its content behind the place that its output partition has reached in that input partition. Where all
+come out in order, an order-keeping history is shown to exist. Where they do not and there was never a choice, none
+exists; where there was one, it is not known.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from coordinator.ops.verify.history import Content, Fed, Lane, Visible, shown
+from coordinator.ops.verify.streams import Place, Streams
+
+__all__ = ["Inversion", "Matched", "match"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inversion:
+    """Two records of one input partition that one output partition shows the wrong way round."""
+
+    earlier: Visible
+    later: Visible
+    chosen: bool
+    """Equal records left a choice, so another reading may be in order."""
+
+    def __str__(self) -> str:
+        lane = self.later.lane
+        return (
+            f"key {shown(self.later.content.key)} partition {lane.partition}: offset {self.later.offset} "
+            f"{shown(self.later.content.value)} comes after offset {self.earlier.offset} "
+            f"{shown(self.earlier.content.value)}"
+        )
+
+
+@dataclass(kw_only=True)
+class Matched:
+    """Everything visible, sorted."""
+
+    found: list[tuple[Visible, Place]] = field(default_factory=list)
+    surplus: list[Visible] = field(default_factory=list)
+    """More often than expected."""
+    undecided: list[tuple[Visible, Fed]] = field(default_factory=list)
+    """Fed, and in no completed checkpoint."""
+    misrouted: list[tuple[Visible, str]] = field(default_factory=list)
+    """In another topic than the one named."""
+    foreign: list[Visible] = field(default_factory=list)
+    """The effect of nothing that was fed."""
+    lost: list[Place] = field(default_factory=list)
+    inversions: list[Inversion] = field(default_factory=list)
+    early: list[Inversion] = field(default_factory=list)
+    """A checkpoint's record behind one of a later checkpoint, in one output partition."""
+    choices: bool = False
+    """Equal records left a choice somewhere."""
+
+
+def match(streams: Streams, visible: Iterable[Visible]) -> Matched:
+    """Sort what is visible, each output partition by offset. Uses up ``streams.places``."""
+    partitions: dict[Lane, list[Visible]] = defaultdict(list)
+    homes: dict[Content, set[Lane]] = defaultdict(set)
+    for one in visible:
+        partitions[one.lane].append(one)
+        homes[one.content].add(one.lane)
+    matched = Matched()
+    belongs = {content[1:]: content.topic for content in (*streams.places, *streams.uncovered)}
+    for records in partitions.values():
+        _Partition(streams, matched, homes).match(sorted(records, key=lambda one: one.offset), belongs)
+    matched.lost = [place for place in streams.all() if not place.taken]
+    return matched
+
+
+class _Partition:
+    """One output partition, from its first record to its last."""
+
+    def __init__(self, streams: Streams, matched: Matched, homes: dict[Content, set[Lane]]) -> None:
+        self._streams = streams
+        self._matched = matched
+        self._homes = homes
+        self._reached: dict[Lane, tuple[int, Visible]] = {}
+        self._newest: tuple[int, Visible] | None = None
+        self._chosen = False
+
+    def match(self, records: Sequence[Visible], belongs: dict[tuple[str | None, str | None], str]) -> None:
+        for one in records:
+            if (place := self._place(one)) is not None:
+                place.taken = True
+                self._matched.found.append((one, place))
+                self._follow(one, place)
+                self._compare(one, place)
+            elif one.content in self._streams.uncovered:
+                self._matched.undecided.append((one, self._streams.uncovered[one.content][0]))
+            elif one.content in self._streams.places:
+                self._matched.surplus.append(one)
+            elif one.content[1:] in belongs:
+                self._matched.misrouted.append((one, belongs[one.content[1:]]))
+            else:
+                self._matched.foreign.append(one)
+
+    def _place(self, one: Visible) -> Place | None:
+        free = [place for place in self._streams.places.get(one.content, ()) if not place.taken]
+        if not free:
+            return None
+        lanes = {place.lane for place in free}
+        if len(lanes) > 1 or (len(free) > 1 and len(self._homes[one.content]) > 1):
+            self._chosen = self._matched.choices = True
+        ahead = [place for place in free if place.number > self._reached.get(place.lane, (-1,))[0]]
+        return min(ahead or free, key=lambda place: place.number)
+
+    def _follow(self, one: Visible, place: Place) -> None:
+        reached = self._reached.get(place.lane)
+        if reached is not None and place.number < reached[0]:
+            self._matched.inversions.append(Inversion(earlier=reached[1], later=one, chosen=self._chosen))
+        else:
+            self._reached[place.lane] = (place.number, one)
+
+    def _compare(self, one: Visible, place: Place) -> None:
+        if not place.checkpoint:
+            return
+        if self._newest is not None and place.checkpoint < self._newest[0]:
+            self._matched.early.append(Inversion(earlier=self._newest[1], later=one, chosen=self._chosen))
+        else:
+            self._newest = (place.checkpoint, one)

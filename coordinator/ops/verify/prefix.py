@@ -1,0 +1,50 @@
+"""The prefix rule: what a ``read_committed`` reader that reads beside the running job had seen at any time.
+
+Kafka shows the transactions of one checkpoint one by one, and orders what it shows within an output partition only
+(docs/protocol.md#visibility). So at any time, for each output partition *o* by itself:
+
+1. what the reader had of *o* is a prefix of what *o* holds at rest: no record twice, none going backwards, none that
+   appears behind the reader's back, none that is gone afterwards;
+2. for each input partition *i*, what it had of *i* in *o* is a prefix of what *i* has for *o*, in the order of *i*;
+3. that prefix ends on a checkpoint boundary, but for the newest checkpoint that *o* shows: of this one, which is
+   decided, single transactions may be visible, and, behind one that is not yet ended, parts of them. So a record of a
+   checkpoint is never in *o* behind a record of a later one.
+
+2 and 3 are properties of the log, because readers follow it: where 1 holds, the log at rest shows them (``matching``).
+That a checkpoint was decided before any of its records was seen is judged with the clock, under *nothing undecided*.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from coordinator.ops.verify.history import History, Lane, Visible
+
+__all__ = ["broken_prefixes"]
+
+
+def broken_prefixes(history: History) -> Iterator[tuple[str, str]]:
+    """Breaches of 1, each as a kind and what happened."""
+    rest: dict[Lane, dict[int, Visible]] = defaultdict(dict)
+    for one in history.rest:
+        rest[one.lane][one.offset] = one
+    seen: dict[Lane, dict[int, Visible]] = defaultdict(dict)
+    newest: dict[Lane, int] = {}
+    for one in history.seen:
+        where = f"{one.lane} offset {one.offset}: {one.content}"
+        if one.offset in seen[one.lane]:
+            yield "records seen twice by the concurrent reader", where
+        elif one.offset < newest.get(one.lane, -1):
+            yield "records seen after later ones", f"{where}, after offset {newest[one.lane]}"
+        there = rest[one.lane].get(one.offset)
+        if there is None:
+            yield "records were seen and are not there at rest", where
+        elif there.content != one.content:
+            yield "records were seen and are others at rest", f"{where}, at rest {there.content}"
+        seen[one.lane][one.offset] = one
+        newest[one.lane] = max(one.offset, newest.get(one.lane, -1))
+    for lane, records in rest.items():
+        for offset, one in records.items():
+            if offset not in seen[lane]:
+                behind = offset < newest.get(lane, -1)
+                kind = "records appeared behind the reader" if behind else "records never reached the reader"
+                yield kind, f"{lane} offset {offset}: {one.content}"

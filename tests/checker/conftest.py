@@ -1,0 +1,21 @@
+"""A real broker for the modules that need one; each test has its own topics and job name."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.dev.kafka import LocalKafka
+from tests.conftest import unique_name
+from tests.integration.tools import Topics
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[LocalKafka]:
+    """One broker for a module; looks for timed out transactions every 200 ms."""
+    with LocalKafka(transaction_timeout_scan_ms=200) as local:
+        yield local
+
+
+@pytest.fixture
+def topics(kafka: LocalKafka, request: pytest.FixtureRequest) -> Topics:
+    return Topics(kafka.bootstrap_servers, unique_name(request))
