@@ -1,8 +1,7 @@
-"""What the brokers say about themselves: topics, settings, rights. Used by the preflight and for receipts' age."""
+"""What the brokers say about themselves: topics, settings, rights. Used by the preflight."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import IntEnum
 from typing import Any
 
@@ -12,7 +11,7 @@ from kafka.protocol.metadata import MetadataRequest
 from sinks.kafka.control import ControlPlane, NoAnswer
 from sinks.kafka.errors import ControlPlaneError
 
-__all__ = ["Resource", "TopicFacts", "broker_settings", "create_topic", "receipt_retention", "settings", "topic_facts"]
+__all__ = ["Resource", "TopicFacts", "broker_settings", "create_topic", "settings", "topic_facts"]
 
 _WRITE = 4
 """Bit of the operation in a set of authorized operations."""
@@ -34,6 +33,8 @@ class TopicFacts:
     name: str
     code: int
     """0 = exists; 3 = unknown; 29 = not allowed to look."""
+    id: str = ""
+    """Another one for a topic that was deleted and made again; empty when the brokers do not tell."""
     partitions: int = 0
     replication: int = 0
     """Replicas of the partition that has the fewest."""
@@ -63,6 +64,7 @@ def _facts(entry: Any) -> TopicFacts:
     return TopicFacts(
         name=str(entry.name),
         code=int(entry.error_code),
+        id=str(entry.topic_id) if entry.topic_id else "",
         partitions=len(entry.partitions),
         replication=min((len(partition.replica_nodes) for partition in entry.partitions), default=0),
         may_write=None if _NOT_TOLD in operations else _WRITE in operations,
@@ -100,14 +102,6 @@ def broker_settings(control: ControlPlane, keys: Collection[str]) -> Mapping[str
     except ControlPlaneError:
         return None
     return next((found for node in nodes if (found := settings(control, Resource.BROKER, str(node), keys))), None)
-
-
-def receipt_retention(control: ControlPlane) -> timedelta | None:
-    """How long the brokers keep an offset commit of an idle group; None when they would not say."""
-    found = broker_settings(control, ["offsets.retention.minutes"])
-    if found is None or not found.get("offsets.retention.minutes", "").isdigit():
-        return None
-    return timedelta(minutes=int(found["offsets.retention.minutes"]))
 
 
 _EXISTS = 36

@@ -6,21 +6,23 @@ what is needed is in the committables and at the brokers.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from connections import KafkaCluster
 from coordinator.errors import ConfigurationError
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.interfaces import Committer, OpenTransaction
-from coordinator.protocol.values import Committable, JobName, Outcome, Settlement
-from sinks.kafka.brokers import receipt_retention
+from coordinator.protocol.values import Claim, Committable, JobName, Outcome, Settlement
+from sinks.kafka.brokers import broker_settings
+from sinks.kafka.claims import read_claim, write_claim
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.fencing import abort_transactions, fence_ids, list_open
 from sinks.kafka.listing import open_transactions
-from sinks.kafka.outcomes import EndAnswer, Judgement, Look, Proof, classify, conclude, describe_code, judge
+from sinks.kafka.markers import read_endings
+from sinks.kafka.outcomes import EndAnswer, Judgement, Look, Proof, classify, conclude, describe_code, judge, needs_log
 from sinks.kafka.patience import Backoff, Clock
 from sinks.kafka.precommit import refuse_newer
 from sinks.kafka.receipts import read_receipts
@@ -30,6 +32,8 @@ __all__ = ["LOOK_INTERVAL_S", "KafkaCommitter"]
 
 LOOK_INTERVAL_S = 2.1
 """Between two looks: a stale coordinator gives wrong negative answers for some seconds."""
+
+_CAP = "transaction.max.timeout.ms"
 
 
 @dataclass(kw_only=True)
@@ -170,6 +174,23 @@ class KafkaCommitter(Committer):
             swept += left
         return sorted(swept)
 
+    def claims(self, job: JobName) -> Sequence[Claim]:
+        """See :meth:`Committer.claims`. Raises ControlPlaneError after 30 s, HaltedError for an unreadable one."""
+        found = (read_claim(control, job, self._clock) for control in self._controls)
+        return [claim for claim in found if claim is not None]
+
+    def renew_claim(self, job: JobName, claim: Claim) -> None:
+        """See :meth:`Committer.renew_claim`. Raises ControlPlaneError when the brokers do not confirm within 30 s."""
+        for control in self._controls:
+            if read_claim(control, job, self._clock) is not None:
+                write_claim(control, job, claim, self._clock)
+
+    def longest_open(self) -> timedelta:
+        """See :meth:`Committer.longest_open`: no transaction has a timeout above the brokers' cap."""
+        found = [broker_settings(control, [_CAP]) or {} for control in self._controls]
+        caps = [int(settings[_CAP]) for settings in found if settings.get(_CAP, "").isdigit()]
+        return timedelta(milliseconds=max(caps)) if caps else super().longest_open()
+
     def close(self) -> None:
         """Release connections. Ends no transaction."""
         for control in self._owned:
@@ -255,18 +276,14 @@ class KafkaCommitter(Committer):
         tokens = {handle.transaction.id: handle.token for handle in handles.values()}
         views = Transactions(control).describe(tokens)
         receipts = read_receipts(control, tokens)
-        retention = receipt_retention(control)
-        now = self._clock.now()
-        return {
-            slot: judge(
-                handle.transaction,
-                Look(
-                    end=asked.get(slot),
-                    view=views[handle.transaction.id],
-                    receipt=receipts[handle.transaction.id],
-                    age=timedelta(seconds=round((now - handle.pre_committed).total_seconds())),
-                    retention=retention,
-                ),
-            )
+        looks = {
+            slot: Look(end=asked.get(slot), view=views[handle.transaction.id], receipt=receipts[handle.transaction.id])
             for slot, handle in handles.items()
         }
+        judged = {slot: judge(handles[slot].transaction, look) for slot, look in looks.items()}
+        unproved = [slot for slot, judgement in judged.items() if needs_log(judgement)]
+        endings = read_endings(control, [handles[slot] for slot in unproved])
+        for slot in unproved:
+            transaction = handles[slot].transaction
+            judged[slot] = judge(transaction, replace(looks[slot], log=endings[transaction.id]))
+        return judged

@@ -2,40 +2,38 @@
 
 A (producer id, epoch) pair serves one transaction for ever, so a state at that pair is about ours and about no other.
 Ending raises the epoch by one with EndTxn version 5. With version 4 it does not: there a state at epoch + 1 may belong
-to a later owner of the id, and only the receipt can tell.
+to a later owner of the id, although mostly it is what the broker's timeout leaves.
 
     the receipt holds our token                          -> committed
     CompleteCommit at ours                               -> committed
     CompleteAbort at ours                                -> lost
-    the id has moved on, the receipt is stable, absent
-    and too young to have expired                        -> lost
+    the output's log shows COMMIT behind our records     -> committed
+    the output's log shows ABORT behind our records      -> lost
     open at another pair                                 -> fence it, look again
-    open at ours though EndTxn refuses, unstable         -> ask again, for a while
+    open at ours though EndTxn refuses, receipt hidden   -> ask again, for a while
     being ended, unreachable                             -> ask again
     everything else                                      -> nothing is proved
 
-One positive proof is enough: a commit cannot be undone. A negative one must be seen twice, some time apart, because a
-stale coordinator can be wrong for seconds (KAFKA-21181).
+The log is read only where nothing else proves anything. A missing receipt proves nothing, however young it would be: it
+may have been deleted. One positive proof is enough: a commit cannot be undone. A negative one must be seen twice, some
+time apart, because a stale coordinator can be wrong for seconds (KAFKA-21181).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from typing import assert_never
 
 from coordinator.protocol.values import Outcome
 from sinks.kafka.control import NoAnswer
+from sinks.kafka.markers import Ending, LogProof
 from sinks.kafka.receipts import Receipt, ReceiptState
 from sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, Code, State, Transaction, TransactionView
 
-__all__ = ["EndAnswer", "Judgement", "Look", "Proof", "classify", "conclude", "describe_code", "judge"]
+__all__ = ["EndAnswer", "Judgement", "Look", "Proof", "classify", "conclude", "describe_code", "judge", "needs_log"]
 
 LOOKS_WITHOUT_PROOF = 15
 """Looks in a row that contradict a refused EndTxn without an end before the outcome counts as in doubt (about 30 s)."""
-
-_CLOCK_SKEW = timedelta(minutes=5)
-"""A pre-commit further in the future than this says that a clock was moved, so ages mean nothing."""
 
 
 class EndAnswer(StrEnum):
@@ -73,10 +71,8 @@ class Look:
     """The answer to EndTxn (commit) just before; None when it was not asked."""
     view: TransactionView
     receipt: Receipt
-    age: timedelta
-    """Since the pre-commit: at least the age of the receipt."""
-    retention: timedelta | None
-    """How long the brokers keep receipts; None when they would not say."""
+    log: LogProof | None = None
+    """What the output itself tells; None when it was not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,15 +135,36 @@ def judge(transaction: Transaction, look: Look) -> Judgement:
     ]
     if look.end is not None:
         parts.insert(0, f"EndTxn version {transaction.version} answered {describe_code(look.end)}")
-    if proof is Proof.NOTHING and look.receipt.state is ReceiptState.ABSENT and not _receipt_would_be_there(look):
-        kept = "for an unknown time" if look.retention is None else f"for {look.retention}"
-        parts.append(f"pre-committed {look.age} ago while receipts are kept {kept}, so its absence proves nothing")
+    if look.log is not None:
+        parts.append(f"output log: {look.log.detail}")
     return Judgement(proof=proof, evidence="; ".join(parts))
+
+
+def needs_log(judgement: Judgement) -> bool:
+    """Whether only the output itself can tell more: brokers and receipt were heard, and they prove nothing."""
+    return judgement.proof in (Proof.NOTHING, Proof.UNSTABLE)
 
 
 def _proof(transaction: Transaction, look: Look) -> Proof:
     if look.receipt.state is ReceiptState.PRESENT:
         return Proof.COMMITTED
+    proof = _shown_by_coordinator(transaction, look)
+    if look.log is None or proof not in (Proof.NOTHING, Proof.UNSTABLE):
+        return proof
+    match look.log.ending:
+        case Ending.COMMITTED:
+            return Proof.COMMITTED
+        case Ending.ABORTED:
+            return Proof.LOST
+        case Ending.AGAIN:
+            return Proof.AGAIN
+        case Ending.UNKNOWN:
+            return proof
+        case _:
+            assert_never(look.log.ending)
+
+
+def _shown_by_coordinator(transaction: Transaction, look: Look) -> Proof:
     view = look.view
     if view.code != CODE_NONE:
         if view.code == CODE_NOT_FOUND:
@@ -178,19 +195,8 @@ def _proof(transaction: Transaction, look: Look) -> Proof:
 
 
 def _moved_on(look: Look) -> Proof:
-    match look.receipt.state:
-        case ReceiptState.UNSTABLE:
-            return Proof.UNSTABLE
-        case ReceiptState.ABSENT if _receipt_would_be_there(look):
-            return Proof.LOST
-        case ReceiptState.ABSENT | ReceiptState.NO_ANSWER | ReceiptState.PRESENT:
-            return Proof.NOTHING
-        case _:
-            assert_never(look.receipt.state)
-
-
-def _receipt_would_be_there(look: Look) -> bool:
-    return look.retention is not None and -_CLOCK_SKEW < look.age < look.retention / 2
+    """Ours has ended, and its coordinator has forgotten how."""
+    return Proof.UNSTABLE if look.receipt.state is ReceiptState.UNSTABLE else Proof.NOTHING
 
 
 def conclude(judgements: Sequence[Judgement]) -> tuple[Outcome, str] | None:

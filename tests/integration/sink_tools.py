@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -22,11 +22,6 @@ from sinks.kafka.transactions import Transactions, TransactionView
 
 QUICK = Clock(wait=lambda seconds: time.sleep(min(seconds, 0.02)))
 """Waits are short, so that two looks are not seconds apart."""
-
-
-def later(days: float) -> Clock:
-    """A clock that is ahead of the brokers'."""
-    return Clock(now=lambda: datetime.now(UTC) + timedelta(days=days), wait=QUICK.wait)
 
 
 def batch(*records: bytes | tuple[bytes | None, bytes | None] | None) -> pa.RecordBatch:

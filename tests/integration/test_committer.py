@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from connections import KafkaCluster
 from coordinator.dev.kafka import LocalKafka
@@ -26,7 +26,7 @@ from sinks.kafka.fencing import fence_ids
 from sinks.kafka.patience import Clock
 from sinks.kafka.receipts import ReceiptState, read_receipts
 from sinks.kafka.transactions import State
-from tests.integration.sink_tools import QUICK, SinkJob, later
+from tests.integration.sink_tools import QUICK, SinkJob
 from tests.integration.tools import Topics, wait_until
 
 
@@ -103,12 +103,13 @@ def test_lost_to_the_timeout_is_proved_and_not_guessed(kafka: LocalKafka, job: s
         assert "seen twice" in evidence
 
 
-def test_lost_to_a_fence_is_proved_by_the_missing_receipt(sink: SinkJob) -> None:
+def test_lost_to_a_fence_is_proved_by_the_log_of_the_output(sink: SinkJob, out: str) -> None:
     (committable,) = sink.prepared(1, [b"a"])
     move_on(sink, committable)
+    assert sink.view(committable).state is State.EMPTY
     outcome, evidence = outcome_of(sink.committer(), committable)
     assert outcome is Outcome.LOST
-    assert "receipt absent" in evidence
+    assert f"{out}-0: the marker at offset 1 says ABORT" in evidence
 
 
 def test_the_receipt_alone_proves_a_commit_when_the_id_has_moved_on(sink: SinkJob) -> None:
@@ -121,31 +122,46 @@ def test_the_receipt_alone_proves_a_commit_when_the_id_has_moved_on(sink: SinkJo
     assert "receipt present" in evidence
 
 
+@pytest.mark.parametrize("moved_on", [False, True], ids=["still shown", "id moved on"])
 def test_a_deleted_receipt_of_a_commit_whose_answer_was_lost_is_never_called_lost(
-    sink: SinkJob, topics: Topics
+    sink: SinkJob, topics: Topics, moved_on: bool
 ) -> None:
     (committable,) = sink.prepared(1, [b"a"])
     commit_behind_its_back(sink, committable)
-    group = KafkaCommittable.of(committable).transaction.id
     wait_until(lambda: receipt(sink, committable) is ReceiptState.PRESENT, "the receipt is there")
+    delete_receipt(sink, committable, topics)
+    if moved_on:
+        move_on(sink, committable)
+        assert sink.view(committable).state is State.EMPTY
+    assert sink.committer().outcome(committable).outcome is Outcome.COMMITTED
+    outcome, evidence = outcome_of(sink.committer(), committable)
+    assert outcome is Outcome.COMMITTED
+    assert moved_on is ("says COMMIT" in evidence)
+
+
+def test_a_deleted_receipt_and_records_that_are_gone_from_the_log_are_in_doubt_and_not_lost(
+    sink: SinkJob, topics: Topics, out: str
+) -> None:
+    (committable,) = sink.prepared(1, [b"a"])
+    commit_behind_its_back(sink, committable)
+    wait_until(lambda: receipt(sink, committable) is ReceiptState.PRESENT, "the receipt is there")
+    delete_receipt(sink, committable, topics)
+    move_on(sink, committable)
+    topics.admin.delete_records([TopicPartition(out, 0, 2)])[TopicPartition(out, 0)].result(30)
+    outcome, evidence = outcome_of(sink.committer(), committable)
+    assert outcome is Outcome.IN_DOUBT
+    assert "its records are not in the log, which begins at offset 2" in evidence
+
+
+def delete_receipt(sink: SinkJob, committable: Committable, topics: Topics) -> None:
+    group = KafkaCommittable.of(committable).transaction.id
     topics.admin.delete_consumer_groups([group])[group].result(30)
     assert receipt(sink, committable) is ReceiptState.ABSENT
-    assert sink.committer().outcome(committable).outcome is Outcome.COMMITTED
-    assert outcome_of(sink.committer(), committable)[0] is Outcome.COMMITTED
 
 
 def receipt(sink: SinkJob, committable: Committable) -> ReceiptState:
     handle = KafkaCommittable.of(committable)
     return read_receipts(sink.control, {handle.transaction.id: handle.token})[handle.transaction.id].state
-
-
-def test_an_absent_receipt_older_than_half_its_retention_is_in_doubt(sink: SinkJob) -> None:
-    (committable,) = sink.prepared(1, [b"a"])
-    move_on(sink, committable)
-    outcome, evidence = outcome_of(sink.committer(later(days=4)), committable)
-    assert outcome is Outcome.IN_DOUBT
-    assert "its absence proves nothing" in evidence
-    assert outcome_of(sink.committer(later(days=3)), committable)[0] is Outcome.LOST
 
 
 def test_another_cluster_behind_the_same_address_is_in_doubt_and_is_not_asked(sink: SinkJob) -> None:

@@ -172,6 +172,3 @@ def test_settings_topics_and_rights_are_told(control: ControlPlane, topics: obje
     assert found == {"transaction.max.timeout.ms": "900000"}
     facts = brokers.topic_facts(control, ["no-such-topic"])["no-such-topic"]
     assert (facts.code, facts.partitions) == (3, 0)
-    retention = brokers.receipt_retention(control)
-    assert retention is not None
-    assert retention.days == 7

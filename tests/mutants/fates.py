@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from coordinator.errors import FencedError
@@ -34,6 +35,7 @@ _OPENINGS = (
     (),
     ("committed", "taken over"),
     ("committed", "taken over", "a minute or two pass"),
+    ("committed", "a moment passes", "the receipt is deleted", "taken over"),
     ("aborted", "somebody writes", "somebody commits"),
 )
 """What leads where outcomes are hard to tell."""
@@ -99,6 +101,9 @@ class _Fate:
                 self._other and self._bench.end(self._other, commit=False, version=self._version)
             ),
             "another id hides the receipt": self._hide,
+            "the receipt is deleted": lambda: self._bench.ask(
+                DeleteGroupsRequest(groups_names=[_ID]), kind=CoordinatorKind.GROUP, key=_ID
+            ),
             "moved": self._move,
         }
         for step in (*random.choice(_OPENINGS), *random.choices(list(steps), k=random.randint(0, 4))):

@@ -4,6 +4,7 @@ from sinks.kafka import (
     committer,
     fencing,
     identifiers,
+    markers,
     outcomes,
     precommit,
     producers,
@@ -150,19 +151,9 @@ PROOFS = (
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="one look is enough to call a transaction lost",
-        hurts="a coordinator that is out of date makes a committed transaction be called lost",
-        breaks=changed(
-            outcomes.conclude,
-            ("agreeing = len(judgements) >= 2 and judgements[-2].proof is last.proof", "agreeing = True"),
-        ),
-        hunt=FATES,
-        caught_by=(Invariant.I13,),
-    ),
-    Mutant(
-        name="a receipt that may have expired proves by its absence",
-        hurts="a committed transaction is called lost",
-        breaks=changed(outcomes._receipt_would_be_there, ("look.retention is not None and -_CLOCK_SKEW <", "True or")),
+        name="a receipt that is missing proves a loss",
+        hurts="a committed transaction whose receipt was deleted or expired is called lost",
+        breaks=changed(outcomes._moved_on, ("else Proof.NOTHING", "else Proof.LOST")),
         hunt=FATES,
         caught_by=(Invariant.I13,),
     ),
@@ -176,7 +167,19 @@ PROOFS = (
     Mutant(
         name="a commit at the next epoch counts as ours where ending does not raise epochs",
         hurts="another program's commit is taken for ours, which was aborted",
-        breaks=changed(outcomes._proof, ("same_producer and transaction.version >= 5 and", "same_producer and")),
+        breaks=changed(
+            outcomes._shown_by_coordinator, ("same_producer and transaction.version >= 5 and", "same_producer and")
+        ),
+        hunt=FATES,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="a commit at the producer's next epoch in the log counts as ours",
+        hurts="another program's commit is taken for ours, which was aborted",
+        breaks=changed(
+            markers._search,
+            ("elif pair in pairs and pair not in found:", "elif (pair := next(iter(pairs))) not in found:"),
+        ),
         hunt=FATES,
         caught_by=(Invariant.I1,),
     ),

@@ -10,7 +10,7 @@ from kafka.protocol.admin import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
@@ -18,6 +18,7 @@ from sinks.kafka.control import CoordinatorKind, NoAnswer
 from tests.simulation.kafka.coordinators import TransactionCoordinators
 from tests.simulation.kafka.directory import Directory
 from tests.simulation.kafka.endings import Endings, Marked
+from tests.simulation.kafka.fetching import Fetching
 from tests.simulation.kafka.groups import Groups
 from tests.simulation.kafka.log import PartitionLog
 from tests.simulation.kafka.placement import NOBODY, Shard
@@ -44,6 +45,7 @@ class Cluster:
         self._coordinators = TransactionCoordinators(self._state, self._endings)
         self._storage = Storage(self._state, self._coordinators)
         self._directory = Directory(self._state)
+        fetching = Fetching(self._state)
         self._handlers: dict[type, Callable[[int, Any, float], Any]] = {
             EndTxnRequest: self._coordinators.end,
             InitProducerIdRequest: self._coordinators.initialise,
@@ -56,6 +58,8 @@ class Cluster:
             OffsetCommitRequest: self._storage.commit,
             OffsetFetchRequest: self._storage.fetch,
             DeleteGroupsRequest: self._storage.delete_groups,
+            FetchRequest: fetching.fetch,
+            ListOffsetsRequest: fetching.list_offsets,
             FindCoordinatorRequest: self._directory.find,
             MetadataRequest: self._directory.metadata,
             ApiVersionsRequest: self._directory.versions,

@@ -41,6 +41,8 @@ class Entry:
     epoch: int
     record: Record | None
     span: Span | None
+    commit: bool = False
+    """What a marker says."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -140,7 +142,9 @@ class PartitionLog:
         if span is not None:
             span.fate = Fate.COMMITTED if commit else Fate.ABORTED
         offset = len(self.entries)
-        self.entries.append(Entry(offset=offset, at=now, producer_id=producer_id, epoch=epoch, record=None, span=None))
+        self.entries.append(
+            Entry(offset=offset, at=now, producer_id=producer_id, epoch=epoch, record=None, span=None, commit=commit)
+        )
 
     def read(self, start: int, *, committed: bool = True, limit: int | None = None) -> tuple[list[Entry], int]:
         """Records from `start` as a reader gets them, and the offset to go on from. `limit`: of offsets looked at."""

@@ -1,0 +1,119 @@
+"""How transactions ended, read from the output itself (docs/protocol.md#outcomes).
+
+The end of a transaction is written into every partition that it wrote to: a control marker, COMMIT or ABORT, behind its
+records. A coordinator forgets an ended transaction with the next one of its id, and a receipt can expire or be deleted;
+the log forgets only together with the records. A pair (producer id, epoch) stands for one transaction for ever, so the
+first marker of the producer behind records of the pair is about that transaction and about no other.
+
+It costs reading the log backwards from its end, and is therefore asked only where nothing else proves anything.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.control import ControlPlane
+from sinks.kafka.logs import Log, Place, UnreadableError
+
+__all__ = ["READ_LIMIT", "Ending", "LogProof", "read_endings"]
+
+READ_LIMIT = 256 * 1024 * 1024
+"""Bytes of a partition that are searched. Behind the newest completed checkpoint of a job only others add records, so
+those of the job are near the end."""
+
+_FIRST_WINDOW = 1_000
+"""Offsets searched first; each further window, in front of the last, has eight times as many."""
+_WIDER = 8
+
+_Pair = tuple[int, int]
+"""Producer id and epoch."""
+
+
+class Ending(StrEnum):
+    """What the output tells about a transaction."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    AGAIN = "again"
+    """A partition did not answer."""
+    UNKNOWN = "unknown"
+    """Its records, or the marker behind them, cannot be found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogProof:
+    """What the output tells, and in words for people from where."""
+
+    ending: Ending
+    detail: str
+
+
+def read_endings(control: ControlPlane, handles: Iterable[KafkaCommittable]) -> dict[str, LogProof]:
+    """How each transaction ended, by transactional id. Changes nothing.
+
+    One COMMIT marker proves a commit: none is written before the coordinator has decided so. An abort is believed when
+    every partition shows it, for the marker of a single one can come from a tool that cleans up that partition.
+    """
+    wanted: dict[Place, list[KafkaCommittable]] = {}
+    told: dict[str, list[LogProof]] = {}
+    for handle in handles:
+        told[handle.transaction.id] = []
+        for topic, written in handle.topics.items():
+            for number in written.partitions:
+                wanted.setdefault((topic, number), []).append(handle)
+    for place, writers in sorted(wanted.items()):
+        pairs = {_pair(handle): handle.transaction.id for handle in writers}
+        found = _search(control, place, pairs)
+        for pair, name in pairs.items():
+            told[name].append(found[pair])
+    return {name: _together(proofs) for name, proofs in told.items()}
+
+
+def _together(proofs: Collection[LogProof]) -> LogProof:
+    for ending in (Ending.COMMITTED, Ending.AGAIN, Ending.UNKNOWN, Ending.ABORTED):
+        found = next((proof for proof in proofs if proof.ending is ending), None)
+        if found is not None:
+            return found
+    return LogProof(ending=Ending.UNKNOWN, detail="it wrote to no partition")
+
+
+def _pair(handle: KafkaCommittable) -> _Pair:
+    return handle.transaction.producer_id, handle.transaction.epoch
+
+
+def _search(control: ControlPlane, place: Place, pairs: Collection[_Pair]) -> dict[_Pair, LogProof]:
+    """Search one partition window by window, from its end backwards."""
+    name = f"{place[0]}-{place[1]}"
+    producers = {producer_id for producer_id, _ in pairs}
+    markers: dict[int, tuple[int, bool]] = {}
+    """Producer id -> offset of its first marker in the windows searched so far, and whether it says COMMIT."""
+    found: dict[_Pair, LogProof] = {}
+    try:
+        log = Log(control, place, limit=READ_LIMIT)
+        upper, window = log.end, _FIRST_WINDOW
+        while upper > log.first and len(found) < len(pairs):
+            lower = max(log.first, upper - window)
+            batches = [batch for batch in log.read(lower, upper) if batch.producer_id in producers]
+            for batch in reversed(batches):
+                pair = (batch.producer_id, batch.epoch)
+                if batch.commit is not None:
+                    markers[batch.producer_id] = (batch.last_offset, batch.commit)
+                elif pair in pairs and pair not in found:
+                    found[pair] = _told(name, markers.get(batch.producer_id))
+            upper, window = lower, window * _WIDER
+        gone = f"{name}: its records are not in the log, which begins at offset {log.first}"
+        missing = LogProof(ending=Ending.UNKNOWN, detail=gone)
+    except UnreadableError as error:
+        ending = Ending.AGAIN if error.again else Ending.UNKNOWN
+        missing = LogProof(ending=ending, detail=f"{name} cannot be read: {error}")
+    return {pair: found.get(pair, missing) for pair in pairs}
+
+
+def _told(name: str, marker: tuple[int, bool] | None) -> LogProof:
+    if marker is None:
+        return LogProof(ending=Ending.UNKNOWN, detail=f"{name}: no marker is behind its records")
+    offset, commit = marker
+    if commit:
+        return LogProof(ending=Ending.COMMITTED, detail=f"{name}: the marker at offset {offset} says COMMIT")
+    return LogProof(ending=Ending.ABORTED, detail=f"{name}: the marker at offset {offset} says ABORT")
