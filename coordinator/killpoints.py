@@ -65,6 +65,9 @@ class KillPoint(StrEnum):
     COORDINATOR_BEFORE_CLOSE = "coordinator.before_close"
     COORDINATOR_AFTER_CLOSE = "coordinator.after_close"
 
+    ORPHAN_AFTER_ABORT = "orphan.after_abort"
+    ORPHAN_AFTER_COMMIT = "orphan.after_commit"
+
 
 def _armed_entries(text: str) -> dict[KillPoint, int]:
     armed: dict[KillPoint, int] = {}

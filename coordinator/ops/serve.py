@@ -2,9 +2,11 @@
 
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from coordinator.errors import ConfigurationError
+from coordinator.service.committers import Committers
 from coordinator.service.listen import parse_listen
 from coordinator.service.places import StateDirectory, state_directory
 from coordinator.service.run import serve
@@ -24,17 +26,18 @@ def run_serve(
     if level is None:
         raise ConfigurationError(f"{log_level!r} is no log level. Nothing was started. Use {', '.join(_LEVELS)}.")
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s %(message)s")
-    known = _check_clusters(clusters) if clusters is not None else ()
+    known = _load(clusters) if clusters is not None else {}
+    committers = Committers.installed(known)
     store_url = store if store is not None else StateDirectory(state_directory()).store_url
 
     def announce(address: str, store_id: str) -> None:
         names = f", clusters {', '.join(known)}" if known else ""
         print(f"onceward coordinator listens on {address}, store {store_url} ({store_id}){names}", flush=True)
 
-    serve(place, store_url, ServerOptions(reflection=reflection), announce)
+    serve(place, store_url, ServerOptions(reflection=reflection, committers=committers), announce)
 
 
-def _check_clusters(file: Path) -> tuple[str, ...]:
+def _load(file: Path) -> Mapping[str, object]:
     try:
         from connections import load_clusters
     except ImportError as error:
@@ -42,4 +45,4 @@ def _check_clusters(file: Path) -> tuple[str, ...]:
             f"--clusters needs the Kafka clients ({error.name} is missing). Nothing was started. "
             "Install them with: pip install 'onceward[kafka]'"
         ) from error
-    return tuple(load_clusters(file))
+    return load_clusters(file)

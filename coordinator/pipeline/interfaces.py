@@ -199,6 +199,17 @@ class Committer(ABC):
     def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         """Abort (fence) all leftovers and return their ids. Other jobs are never touched."""
 
+    def claims(self, job: JobName) -> Sequence[Claim]:
+        """Who owns ``job``, from each cluster that says so. None where sinks of this kind know no claims."""
+        return ()
+
+    def renew_claim(self, job: JobName, claim: Claim) -> None:  # noqa: B027 - optional
+        """Say who owns ``job`` on each cluster where somebody does."""
+
+    def longest_open(self) -> timedelta:
+        """After so long a transaction that nobody ended has been ended by the system itself."""
+        return timedelta(minutes=15)
+
     @abstractmethod
     def close(self) -> None:
         """Release clients."""

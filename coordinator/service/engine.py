@@ -270,6 +270,10 @@ class Engine:
         except KeyError:
             raise self._unknown(job) from None
 
+    def jobs(self) -> list[JobName]:
+        """All that are known."""
+        return list(self._states)
+
     def read(self, query: Callable[[Store], T]) -> T:
         """Ask the store for a listing. Raises StoreError."""
         self._require_store()

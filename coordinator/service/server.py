@@ -13,9 +13,11 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from coordinator.errors import ConfigurationError, StoreError
 from coordinator.protocol.values import JobName
+from coordinator.service.committers import Committers
 from coordinator.service.documents import Checkers
 from coordinator.service.engine import Engine
 from coordinator.service.operators import operator_service
+from coordinator.service.orphans import Orphans
 from coordinator.service.participants import participant_service
 from coordinator.service.turns import Turns
 from coordinator.service.watchers import Watchers
@@ -41,6 +43,8 @@ class ServerOptions:
     reflection: bool = False
     max_concurrent_rpcs: int = MAX_CONCURRENT_RPCS
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
+    committers: Committers | None = None
+    """What to settle jobs without a driver with; None in a driver, which does that itself."""
 
 
 def _wall() -> datetime:
@@ -72,6 +76,9 @@ class CoordinatorServer:
             failed=self._failed.set,
         )
         self._turns = Turns(self.engine)
+        self._orphans: Orphans | None = None
+        if self._options.committers is not None:
+            self._orphans = Orphans(self.engine, self._turns, self._options.committers, wall)
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
 
@@ -91,6 +98,8 @@ class CoordinatorServer:
                 ) from None
         await self._server.start()
         self._turns.start()
+        if self._orphans is not None:
+            self._orphans.start()
         for service in ("", *_SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         return ports
@@ -102,6 +111,8 @@ class CoordinatorServer:
     async def stop(self, grace: float = _GRACE_S) -> None:
         """Take no more calls, let those in hand finish, end the streams. Decisions are made whole or not at all."""
         await self._health.enter_graceful_shutdown()
+        if self._orphans is not None:
+            await self._orphans.stop()
         self._watchers.stop()
         await self._server.stop(grace)
         await self._turns.stop()
@@ -134,4 +145,6 @@ class CoordinatorServer:
 
     def _changed(self, job: JobName) -> None:
         self._watchers.wake(job)
+        if self._orphans is not None:
+            self._orphans.changed(job)
         self._turns.hurry()

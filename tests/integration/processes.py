@@ -95,9 +95,11 @@ class World:
         code = driver.wait()
         assert code == 0, f"the driver ended with {code}:\n{driver.tail(8000)}"
 
-    def coordinator(self, address: str, *, kill_at: Sequence[str] = ()) -> Process:
+    def coordinator(self, address: str, *, kill_at: Sequence[str] = (), clusters: Path | None = None) -> Process:
         store = f"sqlite:///{self.directory / 'coordinator.db'}"
         command = [sys.executable, "-m", "coordinator.ops", "serve", "--listen", address, "--store", store]
+        if clusters is not None:
+            command += ["--clusters", str(clusters)]
         return self._start(command, "coordinator.log", kill_at)
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:

@@ -220,5 +220,8 @@ def test_every_kill_point_is_covered() -> None:
         KillPoint.COORDINATOR_AFTER_ABORT,
         KillPoint.COORDINATOR_BEFORE_CLOSE,
         KillPoint.COORDINATOR_AFTER_CLOSE,
+        # test_orphans.py
+        KillPoint.ORPHAN_AFTER_ABORT,
+        KillPoint.ORPHAN_AFTER_COMMIT,
     }
     assert covered == set(KillPoint)

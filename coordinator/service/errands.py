@@ -1,0 +1,46 @@
+"""Blocking work beside the event loop, in threads that never hold up the end of the process.
+
+What such a thread does at the brokers may be cut off anywhere, as by a crash; so the process need not wait for it.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["Errands"]
+
+T = TypeVar("T")
+
+
+class Errands:
+    """So many at a time, the others wait for their turn.
+
+    :param limit: threads.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._free = asyncio.Semaphore(limit)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do ``work`` in a thread. When this is cancelled the thread goes on by itself, and nobody hears of its end."""
+        async with self._free:
+            loop = asyncio.get_running_loop()
+            done: asyncio.Future[T] = loop.create_future()
+
+            def tell(result: Callable[[], None]) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(lambda: None if done.done() else result())
+
+            def errand() -> None:
+                try:
+                    value = work()
+                except Exception as error:  # noqa: BLE001 - raised again where it is awaited
+                    failure = error
+                    tell(lambda: done.set_exception(failure))
+                else:
+                    tell(lambda: done.set_result(value))
+
+            threading.Thread(target=errand, name="onceward-errand", daemon=True).start()
+            return await done

@@ -1,0 +1,91 @@
+"""Jobs without a driver: after the grace time the coordinator settles what is left of them, so that no reader waits.
+
+One task per such job. It asks the core for the next generation (`coordinator.protocol.orphans`), aborts what nobody
+has decided for, commits what was decided, and tells the core what came of it, as a driver would. A driver that opens
+the job meanwhile gets a higher generation: the task ends, and whatever is still said for it is refused.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+from coordinator.protocol.answers import Answer
+from coordinator.protocol.events import Event
+from coordinator.protocol.values import NO_GENERATION, Generation, JobName
+from coordinator.service.committers import Committers
+from coordinator.service.engine import Engine
+from coordinator.service.errands import Errands
+from coordinator.service.orphan import Orphan, Surroundings
+from coordinator.service.turns import Turns
+
+__all__ = ["Orphans"]
+
+_THREADS = 8
+"""Jobs that are settled at the same time, roughly: threads that wait for brokers."""
+
+
+class Orphans:
+    """Of one coordinator. Everything on its event loop, but what waits for brokers."""
+
+    def __init__(self, engine: Engine, turns: Turns, committers: Committers, wall: Callable[[], datetime]) -> None:
+        self._engine = engine
+        self._turns = turns
+        self._around = Surroundings(
+            committers=committers,
+            errands=Errands(_THREADS),
+            clock=engine.clock,
+            wall=wall,
+            state=engine.state,
+            handle=self._handle,
+            unattended_since=self._unattended_since,
+        )
+        self._known: dict[JobName, tuple[Generation, Orphan, asyncio.Task[None]]] = {}
+        """Jobs without a driver, each with the generation that it was left with."""
+        self._started = False
+
+    def start(self) -> None:
+        """Go on with what an earlier coordinator has begun, and begin what is due."""
+        self._started = True
+        for job in self._engine.jobs():
+            self.changed(job)
+
+    async def stop(self) -> None:
+        """Begin nothing more. Threads that wait for brokers are left behind: a crash would do no less."""
+        self._started = False
+        tasks = [task for _, _, task in self._known.values()]
+        for job in list(self._known):
+            self._forget(job)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def changed(self, job: JobName) -> None:
+        """Something happened to the job."""
+        if not self._started:
+            return
+        durable = self._engine.state(job).durable
+        known = self._known.get(job)
+        if known is not None and known[0] != durable.generation and not durable.orphaned:
+            self._forget(job)  # a driver has come, and perhaps gone again
+            known = None
+        if durable.driven or durable.awaits_driver or durable.generation == NO_GENERATION:
+            if known is not None:
+                self._forget(job)
+        elif known is None:
+            orphan = Orphan(job, self._around)
+            self._known[job] = (durable.generation, orphan, asyncio.create_task(orphan.run()))
+
+    def doing(self, job: JobName) -> str:
+        """What the coordinator does or waits for in place of the job's driver; empty for nothing."""
+        known = self._known.get(job)
+        return known[1].doing if known is not None else ""
+
+    def _forget(self, job: JobName) -> None:
+        _, orphan, task = self._known.pop(job)
+        orphan.superseded = True
+        task.cancel()
+
+    def _handle(self, job: JobName, event: Event) -> Awaitable[Answer]:
+        return self._turns.handle(job, event)
+
+    async def _unattended_since(self, job: JobName) -> datetime | None:
+        found = await self._turns.between(lambda: self._engine.read(lambda store: store.generations(job, 1)))
+        return found[0].ended_at or found[0].granted_at if found else None

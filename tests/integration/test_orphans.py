@@ -1,0 +1,117 @@
+"""A driver dies and nobody starts it again: the coordinator ends what it has left, so that no reader waits for it."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.client.operators import OperatorClient
+from coordinator.client.summaries import JobSummary
+from coordinator.killpoints import KillPoint
+from coordinator.protocol.status import JobStatus
+from tests.integration.processes import Process, World, world
+from tests.integration.test_kill_points import fill, free_address
+from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_until
+
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
+
+QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "1s", "orphan_grace": "1s"}
+"""Short, as the kill's consequences are what the test is about. The transaction timeout stays at minutes."""
+ALLOWED_S = 12.0
+"""Lease + grace + 2 s is what is promised, on a machine that has time; far below any transaction's timeout."""
+
+BETWEEN = KillPoint.DRIVER_BETWEEN_END_TXN
+DEATHS = (KillPoint.DRIVER_AFTER_PRE_COMMIT, KillPoint.DRIVER_AFTER_DECISION, BETWEEN, KillPoint.DRIVER_AFTER_END_TXN)
+ORPHAN_POINTS = (
+    KillPoint.COORDINATOR_AFTER_GRANT,
+    KillPoint.ORPHAN_AFTER_ABORT,
+    BETWEEN,
+    KillPoint.ORPHAN_AFTER_COMMIT,
+)
+
+
+def clusters(directory: Path, servers: str) -> Path:
+    file = directory / "clusters.toml"
+    file.write_text(f'[clusters.main]\nbootstrap_servers = "{servers}"\n')
+    return file
+
+
+def readers_wait(topics: Topics, sink: str) -> bool:
+    return any(open_transactions_hold_back(topics.servers, sink).values())
+
+
+def job_in(here: World) -> JobSummary:
+    """As the listing says."""
+    with OperatorClient(here.spec["coordinator"], patience="60s") as client:
+        (found,) = [job for job in client.jobs() if job.job == here.spec["job"]]
+    return found
+
+
+@pytest.fixture
+def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
+    source, sink = topics.create("in", 3), topics.create("out", 3)
+    fill(topics, source, 1500)
+    with world(
+        tmp_path,
+        job=job,
+        servers=topics.servers,
+        source=source,
+        sink=sink,
+        coordinator=free_address(),
+        source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 150},
+        settings=QUICK,
+        sparkless=True,
+    ) as here:
+        yield here
+
+
+def coordinator(here: World, *kill_at: str) -> Process:
+    return here.coordinator(
+        here.spec["coordinator"], kill_at=kill_at, clusters=clusters(here.directory, here.spec["servers"])
+    )
+
+
+def finish(here: World, topics: Topics) -> None:
+    """The next driver finds everything settled, and copies the rest."""
+    here.finish()
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
+
+
+def test_no_reader_waits_for_a_driver_that_is_dead(topics: Topics, here: World) -> None:
+    coordinator(here)
+    sink = here.spec["sink"]
+    for number, point in enumerate(DEATHS, start=1):
+        here.wait_for_kill(point, 3, here.driver(kill_at=[f"{point}:3"]))
+        died = time.monotonic()
+        assert readers_wait(topics, sink) or point is KillPoint.DRIVER_AFTER_END_TXN, "the driver left nothing open"
+        wait_until(lambda: not readers_wait(topics, sink), f"readers go on:\n{log(here)}", ALLOWED_S)
+        print(f"{point}: LSO = HW after {time.monotonic() - died:.2f} s")
+        wait_until(lambda n=number: settled_by_the_coordinator(here, 2 * n), f"all is settled:\n{log(here)}")  # type: ignore[misc]
+    finish(here, topics)
+    recovered = here.events("recovered")
+    assert [event["generation"] for event in recovered] == [1, 3, 5, 7, 9], "the coordinator took one after each"
+    assert {(event["resumed"], event["aborted"]) for event in recovered} == {(0, 0)}, "something was left to a driver"
+
+
+def test_the_coordinator_dies_anywhere_in_its_work_for_a_dead_driver(topics: Topics, here: World) -> None:
+    first = coordinator(here, f"{KillPoint.COORDINATOR_BEFORE_GRANT}:2")
+    here.wait_for_kill(BETWEEN, 3, here.driver(kill_at=[f"{BETWEEN}:3"]))
+    here.wait_for_kill(KillPoint.COORDINATOR_BEFORE_GRANT, 2, first)
+    for point in ORPHAN_POINTS:
+        here.wait_for_kill(point, 1, coordinator(here, f"{point}:1"))
+    coordinator(here)
+    wait_until(lambda: settled_by_the_coordinator(here, 2), f"all is settled:\n{log(here)}")
+    assert not readers_wait(topics, here.spec["sink"])
+    finish(here, topics)
+    (recovered,) = [event for event in here.events("recovered") if event["generation"] > 1]
+    assert (recovered["generation"], recovered["resumed"], recovered["aborted"]) == (3, 0, 0)
+
+
+def settled_by_the_coordinator(here: World, generation: int) -> bool:
+    found = job_in(here)
+    return (found.generation, found.settled, found.status) == (generation, True, JobStatus.SUSPENDED)
+
+
+def log(here: World) -> str:
+    return (here.directory / "coordinator.log").read_text()[-6000:]
