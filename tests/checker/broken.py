@@ -1,0 +1,113 @@
+"""Drivers of broken protocols, for the real broker: ``python -m tests.checker.broken NAME SPEC-AS-JSON``.
+
+Each bug stands at the border between the pipeline and a source, a sink or a committer, where a wrong implementation of
+these interfaces would have it. A process with a bug runs the same program as every other test.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from coordinator.pipeline.interfaces import Plan
+from coordinator.protocol.values import Committable, Document, JobName, Outcome, Settlement
+from sinks import KafkaSink
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.committer import KafkaCommitter
+from sinks.kafka.identifiers import TransactionalId
+from sources import KafkaSource
+from tests.integration import job
+from tests.mutants.breaking import Break, both, put
+
+__all__ = ["BROKEN"]
+
+_pre_commit, _plan, _snapshot = KafkaSink.pre_commit, KafkaSource.plan, KafkaSource.snapshot
+_commit, _sweep = KafkaCommitter.commit, KafkaCommitter.sweep
+
+
+def _commits_at_once(self: KafkaSink, *arguments: Any, **named: Any) -> tuple[Committable, ...]:
+    committables = _pre_commit(self, *arguments, **named)
+    self.committer().commit(committables)
+    return committables
+
+
+def _aborts_on_unknown(
+    self: KafkaCommitter, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+) -> Sequence[Settlement]:
+    """What another process was to commit: this one has no answer for it."""
+    own = self._generation()
+    unknown = [one for one in committables if _generation_of(one) != own]
+    self.abort(unknown)
+    assumed = [Settlement(slot=one.slot, outcome=Outcome.COMMITTED, evidence="assumed") for one in unknown]
+    return [*assumed, *_commit(self, [one for one in committables if one not in unknown], give_up=give_up)]
+
+
+def _generation_of(committable: Committable) -> int:
+    identifier = TransactionalId.parse(KafkaCommittable.of(committable).transaction.id)
+    assert identifier is not None
+    return identifier.generation
+
+
+def _sweeps_all(self: KafkaCommitter, job_name: JobName, *, keep: Sequence[Committable] = ()) -> Sequence[str]:
+    return _sweep(self, job_name)
+
+
+def _goes_on(
+    self: KafkaCommitter, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+) -> Sequence[Settlement]:
+    return [replace(one, outcome=Outcome.COMMITTED) for one in _commit(self, committables, give_up=give_up)]
+
+
+def _forgets_one(self: KafkaSink, *arguments: Any, **named: Any) -> tuple[Committable, ...]:
+    committables = _pre_commit(self, *arguments, **named)
+    return committables[:-1] if len(committables) > 1 else committables
+
+
+def _one_too_few(self: KafkaSource, plan: Plan) -> Document:
+    document = _snapshot(self, plan)
+    topics = {
+        name: {
+            **topic,
+            "partitions": {
+                number: {**cursor, "next": max(0, cursor["next"] - 1)} for number, cursor in topic["partitions"].items()
+            },
+        }
+        for name, topic in document.body["topics"].items()
+    }
+    return replace(document, body={**document.body, "topics": topics})
+
+
+_planned: set[int] = set()
+
+
+def _from_the_beginning(self: KafkaSource, base: Document) -> Plan:
+    """The first plan of a process reads everything again, and says that it has not."""
+    plan = _plan(self, base)
+    if plan.records == 0 or id(self) in _planned:
+        return plan
+    _planned.add(id(self))
+    splits = tuple({**split, "start": 0} for split in plan.splits)
+    return replace(plan, splits=splits, records=sum(split["end"] - split["start"] for split in splits))
+
+
+BROKEN: Mapping[str, Break] = {
+    "commits before the decision": put(KafkaSink, "pre_commit", _commits_at_once),
+    "aborts what has no answer": put(KafkaCommitter, "commit", _aborts_on_unknown),
+    "sweeps what is decided": both(put(KafkaCommitter, "sweep", _sweeps_all), put(KafkaCommitter, "commit", _goes_on)),
+    "forgets a committable": put(KafkaSink, "pre_commit", _forgets_one),
+    "positions are one too low": put(KafkaSource, "snapshot", _one_too_few),
+    "reads everything again after a crash": put(KafkaSource, "plan", _from_the_beginning),
+    "nothing": contextlib.nullcontext,
+}
+"""Name -> how it is broken."""
+
+
+def main() -> int:
+    name = sys.argv.pop(1)
+    with BROKEN[name]():
+        return job.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
