@@ -43,6 +43,9 @@ class KillPoint(StrEnum):
     DRIVER_AFTER_SETTLE = "driver.after_settle"
     DRIVER_AFTER_CLAIM_RENEWAL = "driver.after_claim_renewal"
     DRIVER_AFTER_ABORT = "driver.after_abort"
+    DRIVER_BEFORE_REPLAY = "driver.before_replay"
+    DRIVER_AFTER_REPLAY = "driver.after_replay"
+    DRIVER_AFTER_AMEND = "driver.after_amend"
     DRIVER_BEFORE_CLOSE = "driver.before_close"
 
     TASK_BEFORE_BEGIN = "task.before_begin"

@@ -13,6 +13,7 @@ from coordinator.client.summaries import (
     InputSkip,
     JobDescription,
     JobSummary,
+    LossReport,
 )
 from coordinator.protocol.answers import Answer
 from coordinator.protocol.requests import Request, Ruling
@@ -186,6 +187,32 @@ class OperatorClient:
         )
         return self._caller.call(self._stub.ResolveSlots, message, _answered, doing=f"resolving slots of job {job}")
 
+    def losses(self, job: JobName | None = None, limit: int = 20, *, acknowledged: bool = False) -> list[LossReport]:
+        """Records that were given up, of one job or of all, newest first.
+
+        :param acknowledged: those too that a person has acknowledged.
+        """
+        return self._caller.call(
+            self._stub.ListLosses,
+            pb.ListLossesRequest(job=job or "", limit=limit, acknowledged=acknowledged),
+            lambda r: [LossReport.from_wire(report) for report in r.losses],
+            doing="listing losses",
+        )
+
+    def acknowledge_loss(
+        self, job: JobName, checkpoint: int, participant: ParticipantName, reason: str, *, slots: Collection[int] = ()
+    ) -> Answer:
+        """A person knows that records of a checkpoint were given up.
+
+        :param reason: who acknowledges it, and why; kept.
+        :param slots: empty for all of that checkpoint and sink.
+        """
+        message = pb.AcknowledgeLossRequest(
+            job=job, checkpoint=checkpoint, participant=participant, slots=sorted(slots), reason=reason
+        )
+        doing = f"acknowledging a loss of job {job}"
+        return self._caller.call(self._stub.AcknowledgeLoss, message, _answered, doing=doing)
+
     def skip_input(
         self,
         job: JobName,
@@ -227,6 +254,7 @@ def _answered(
     | pb.CancelJobResponse
     | pb.RestoreJobResponse
     | pb.DeleteSavepointResponse
+    | pb.AcknowledgeLossResponse
     | pb.ResolveSlotsResponse,
 ) -> Answer:
     return answer_from_wire(response.answer)

@@ -13,8 +13,17 @@ from coordinator.protocol.facts import AbortReason
 from coordinator.protocol.requests import Ending, Request
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointKind, Outcome, Participant, ParticipantName, Settlement, Snapshot
+from coordinator.protocol.values import (
+    CheckpointKind,
+    Document,
+    Outcome,
+    Participant,
+    ParticipantName,
+    Settlement,
+    Snapshot,
+)
 from coordinator.v1 import operators_pb2 as pb
+from coordinator.wire.documents import document_from_wire
 from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, ENDING, JOB_STATUS, OUTCOME, VERDICT
 from coordinator.wire.malformed import MalformedError, as_participant
 from coordinator.wire.people import request_from_wire
@@ -29,6 +38,7 @@ __all__ = [
     "InputSkip",
     "JobDescription",
     "JobSummary",
+    "LossReport",
 ]
 
 
@@ -74,6 +84,8 @@ class JobSummary:
     restore_from: int
     """The checkpoint with whose positions the next generation begins, as a person ordered."""
     restore_reason: str
+    unacknowledged_losses: int
+    """Slots whose records were given up, until a person acknowledges that."""
 
     @classmethod
     def from_wire(cls, message: pb.JobSummary) -> "JobSummary":
@@ -92,6 +104,7 @@ class JobSummary:
             unreadable=message.unreadable,
             restore_from=message.restore_from,
             restore_reason=message.restore_reason,
+            unacknowledged_losses=message.unacknowledged_losses,
         )
 
 
@@ -106,6 +119,8 @@ class JobDescription:
     """True while the driver's instruction stream is there."""
     unresolved: Mapping[ParticipantName, Mapping[int, Outcome]]
     """Slots of the newest completed checkpoint about which a person must decide: lost or in doubt."""
+    driven: bool
+    """A driver has it, or is expected back: what only a job without one allows is refused."""
 
     @classmethod
     def from_wire(cls, message: pb.DescribeJobResponse) -> "JobDescription":
@@ -115,6 +130,7 @@ class JobDescription:
             settings=settings_from_wire(message.settings),
             connected=message.connected,
             unresolved=_unresolved(message.unresolved),
+            driven=message.driven,
         )
 
 
@@ -200,6 +216,40 @@ class CheckpointDescription:
             settlements=tuple(
                 (as_participant(one.participant), settlement_from_wire(one.settlement)) for one in message.settlements
             ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossReport:
+    """Records of one slot that were given up: they never become visible."""
+
+    job: str
+    checkpoint: int
+    participant: ParticipantName
+    settlement: Settlement
+    """Slot, outcome, and the proof or what was seen; for people, it names the records."""
+    document: Document
+    """The lost committable, which only its sink can read: of Kafka's, ``inputs`` are the ranges and ``records`` counts
+    what was written."""
+    reason: str
+    """The policy, or who decided so, and why."""
+    recorded_at: datetime | None
+    acknowledged_at: datetime | None
+    acknowledgement: str
+    """Who acknowledged it, and why; empty while nobody has."""
+
+    @classmethod
+    def from_wire(cls, message: pb.LossReport) -> "LossReport":
+        return cls(
+            job=message.job,
+            checkpoint=message.checkpoint,
+            participant=as_participant(message.participant),
+            settlement=settlement_from_wire(message.settlement),
+            document=document_from_wire(message.document),
+            reason=message.reason,
+            recorded_at=_time(message.recorded_at_ms),
+            acknowledged_at=_time(message.acknowledged_at_ms),
+            acknowledgement=message.acknowledgement,
         )
 
 

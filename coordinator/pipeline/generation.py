@@ -10,7 +10,6 @@ from coordinator.errors import (
     ConfigurationError,
     CoordinatorLostError,
     FencedError,
-    HaltedError,
     OncewardError,
 )
 from coordinator.killpoints import KillPoint, kill_point
@@ -18,6 +17,7 @@ from coordinator.pipeline.interfaces import Committer, Plan, Sink, Source
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from coordinator.pipeline.progress import Progress
+from coordinator.pipeline.replaying import Replayer
 from coordinator.pipeline.running import Tasks
 from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.pipeline.settler import Settler
@@ -82,6 +82,7 @@ class GenerationRun:
         self._mailbox = Mailbox(on_complete=self._complete, on_interrupt=members.tasks.cancel, runtime=members.runtime)
         self._session: Session
         self._settler: Settler
+        self._replayer: Replayer
         self._positions: dict[CheckpointId, Document] = {}
         self._answers: dict[CheckpointId, tuple[CheckpointId, Snapshot, Snapshot]] = {}
         self._last_run = NO_CHECKPOINT
@@ -139,9 +140,11 @@ class GenerationRun:
             committer=m.committer,
             journal=m.journal,
             on_settled=self._on_settled,
+            on_lost=self._mailbox.wake,
             on_error=self._mailbox.fail,
             runtime=m.runtime,
         )
+        self._replayer = Replayer(m, self._session, self._settler, self._mailbox)
 
     def _recover(self) -> None:
         """Abort the undecided, commit what was completed, restore positions; in this order."""
@@ -152,11 +155,6 @@ class GenerationRun:
             to_commit = completed.snapshots[m.sink.participant.name].committables
             # Before anything can fail: a generation that leaves sweeps everything but what its settler holds.
             self._settler.expect(completed.id, to_commit, None)
-            if self._session.grant.lost:
-                raise HaltedError(
-                    f"Lost records of checkpoint {completed.id} have to be written again, which this version of "
-                    "onceward cannot do. Nothing was written. Start the job with the version that began it."
-                )
         m.sink.begin_generation(self._session.generation)
         if completed is not None:
             last_settled = completed.id if completed.settled else completed.base
@@ -168,10 +166,7 @@ class GenerationRun:
         aborted = m.committer.sweep(m.job, keep=to_commit)
         kill_point(KillPoint.DRIVER_AFTER_RECOVERY_ABORT)
         if completed is not None and to_commit:
-            self._settler.expect(completed.id, to_commit, self._positions[completed.id])
-            self._settler.complete(completed.id)
-            settled = completed.id
-            self._mailbox.wait(lambda: self._settler.settled >= settled, None)
+            self._settle_first(completed, to_commit)
         kill_point(KillPoint.DRIVER_AFTER_RECOVERY_COMMIT)
         m.journal.tell(
             "recovered",
@@ -179,6 +174,14 @@ class GenerationRun:
             resumed=len(to_commit),
             aborted=len(aborted),
         )
+
+    def _settle_first(self, completed: CompletedCheckpoint, to_commit: tuple[Committable, ...]) -> None:
+        """Commit before anything else is done. What is lost then is the first thing that the coordinator instructs."""
+        amendment = completed.amendment
+        self._settler.expect(completed.id, to_commit, self._positions[completed.id], amendment=amendment)
+        if not self._session.grant.lost:
+            self._settler.complete(completed.id, amendment)
+            self._mailbox.wait(lambda: completed.id in (self._settler.settled, self._settler.lost), None)
 
     def _restore(self) -> None:
         for positions in self._positions.values():
@@ -217,11 +220,10 @@ class GenerationRun:
                     if not self._mailbox.stopping or trigger.checkpoint in self._answers:
                         self._checkpoint(trigger)
                 case Replay() as replay:
-                    self._session.decline(
-                        replay.checkpoint,
-                        replay.participant,
-                        "the driver's version of onceward cannot write lost records again",
-                    )
+                    # its abort may never have been heard of
+                    for later in [c for c in self._answers if c > replay.checkpoint]:
+                        self._abandon(later, f"lost slots of checkpoint {replay.checkpoint} are written again first")
+                    self._replayer.replay(replay)
                 case None if not self._mailbox.stopping:
                     self._require_spark()
 
@@ -411,8 +413,8 @@ class GenerationRun:
 
     # -- called by other threads
 
-    def _complete(self, checkpoint: CheckpointId) -> None:
-        self._settler.complete(checkpoint)
+    def _complete(self, checkpoint: CheckpointId, amendment: int) -> None:
+        self._settler.complete(checkpoint, amendment)
 
     def _on_settled(self, checkpoint: CheckpointId) -> None:
         self.settled_any = True

@@ -38,6 +38,10 @@ SlotWriter: TypeAlias = "Callable[[CheckpointTask, int, int, Iterator[pa.RecordB
 """(task, slot, attempt id, batches) -> vote. Drains the batches. Raises when anything was not delivered."""
 
 
+class ReplayRefusedError(OncewardError):
+    """Lost slots cannot be written again exactly as they were, and why. The job halts; nothing was written."""
+
+
 class Severity(StrEnum):
     ERROR = "error"
     """The job is not started."""
@@ -121,6 +125,13 @@ class Source(ABC):
     def diagnose(self, error: BaseException) -> OncewardError | None:
         """Recognise an error of the reader in what Spark raised: for example input that is gone; None = unknown."""
         return None
+
+    def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
+        """Return when ``splits`` of the checkpoint with ``positions`` can be read again, every record of them.
+
+        Raises ReplayRefusedError otherwise, CheckpointFailedError when that cannot be found out now.
+        """
+        raise ReplayRefusedError(f"the source {self.participant.name} does not say whether its input is still complete")
 
     @abstractmethod
     def overlaps(self, sink: "Sink") -> str | None:
@@ -260,6 +271,13 @@ class Sink(ABC):
         Raises CheckpointFailedError when a vote's transaction is not open any more.
         """
 
+    def lost_splits(self, lost: Sequence[Committable]) -> Sequence[JsonObject]:
+        """What to read to write each of ``lost`` again: one split per committable, in their order.
+
+        Raises ReplayRefusedError when a slot was not made of one split alone, or where it was written has changed.
+        """
+        raise ReplayRefusedError(f"the sink {self.participant.name} does not say what its committables were made of")
+
     @abstractmethod
     def settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
         """All committables of ``checkpoint`` are proved committed."""
@@ -289,6 +307,7 @@ __all__ = [
     "OpenTransaction",
     "ParticipantName",
     "Plan",
+    "ReplayRefusedError",
     "Severity",
     "Sink",
     "SlotWriter",

@@ -21,11 +21,12 @@ class Mailbox:
     def __init__(
         self,
         *,
-        on_complete: Callable[[CheckpointId], None],
+        on_complete: Callable[[CheckpointId, int], None],
         on_interrupt: Callable[[], None],
         runtime: Runtime = THREADS,
     ) -> None:
-        """``on_complete`` hands a completed checkpoint to the settler, ``on_interrupt`` cancels the Spark job."""
+        """``on_complete`` hands a completed checkpoint and its amendment to the settler, ``on_interrupt`` cancels the
+        Spark job."""
         self._changed = runtime.condition()
         self._on_complete = on_complete
         self._on_interrupt = on_interrupt
@@ -42,8 +43,8 @@ class Mailbox:
     def deliver(self, instruction: Instruction) -> None:
         """Called by the watch thread."""
         match instruction:
-            case Complete(checkpoint=checkpoint):
-                self._on_complete(checkpoint)
+            case Complete(checkpoint=checkpoint, amendment=amendment):
+                self._on_complete(checkpoint, amendment)
             case Trigger():
                 with self._changed:
                     if instruction.at_once:

@@ -1,8 +1,9 @@
 """Carries decisions out: commits completed checkpoints beside the running job, proves it, reports it."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 from coordinator.client.session import Session
 from coordinator.errors import HaltedError, OncewardError
@@ -11,9 +12,33 @@ from coordinator.pipeline.interfaces import Committer, Sink, Source
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.protocol.answers import Verdict
-from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, Claim, Committable, Document, Outcome, Settlement
+from coordinator.protocol.values import (
+    NO_CHECKPOINT,
+    CheckpointId,
+    Claim,
+    Committable,
+    Document,
+    OnLost,
+    Outcome,
+    Settlement,
+)
+
+__all__ = ["Settler", "Work"]
 
 _log = logging.getLogger("onceward.pipeline")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one checkpoint has to have committed."""
+
+    committables: tuple[Committable, ...]
+    positions: Document | None
+    """What its source reads next, for lag tools; and what says which topics its input came from."""
+    amendment: int = 0
+    """Which committables: those of the acknowledgement, or the last that replaced lost ones."""
+    proved: Mapping[int, Settlement] = field(default_factory=dict)
+    """By slot: proved committed before the amendment."""
 
 
 class Settler:
@@ -28,35 +53,65 @@ class Settler:
         committer: Committer,
         journal: Journal,
         on_settled: Callable[[CheckpointId], None],
+        on_lost: Callable[[], None],
         on_error: Callable[[OncewardError], None],
         runtime: Runtime = THREADS,
     ) -> None:
+        """``on_lost``: the coordinator has a loss on record that will be replayed. All three come from the thread."""
         self._session = session
         self._source = source
         self._sink = sink
         self._committer = committer
         self._journal = journal
         self._on_settled = on_settled
+        self._on_lost = on_lost
         self._on_error = on_error
         self._worker = runtime.worker("onceward-settle")
         self._lock = runtime.lock()
-        self._work: dict[CheckpointId, tuple[tuple[Committable, ...], Document | None]] = {}
-        self._submitted: set[CheckpointId] = set()
-        self._settlements: dict[CheckpointId, tuple[Settlement, ...]] = {}
+        self._work: dict[CheckpointId, Work] = {}
+        self._submitted: set[tuple[CheckpointId, int]] = set()
+        self._settlements: dict[tuple[CheckpointId, int], tuple[Settlement, ...]] = {}
         self._closing = False
         self.settled = NO_CHECKPOINT
         """The newest checkpoint that is settled, or had nothing to settle."""
+        self.lost = NO_CHECKPOINT
+        """The newest checkpoint of which something is lost and waits to be written again."""
 
     def expect(
-        self, checkpoint: CheckpointId, committables: tuple[Committable, ...], positions: Document | None
+        self,
+        checkpoint: CheckpointId,
+        committables: tuple[Committable, ...],
+        positions: Document | None,
+        *,
+        amendment: int = 0,
     ) -> None:
         """Remember what to commit if ``checkpoint`` is completed."""
         with self._lock:
-            self._work[checkpoint] = (committables, positions)
+            self._work[checkpoint] = Work(committables=committables, positions=positions, amendment=amendment)
             # Only what can never be committed or aborted again: an idle job burns an id each second while the brokers
             # may take minutes to answer for the last checkpoint that wrote something.
-            for old in [c for c, (held, _) in self._work.items() if c < checkpoint and (c <= self.settled or not held)]:
+            done = [c for c, w in self._work.items() if c < checkpoint and (c <= self.settled or not w.committables)]
+            for old in done:
                 del self._work[old]
+
+    def work(self, checkpoint: CheckpointId) -> Work | None:
+        """What is remembered of ``checkpoint``."""
+        with self._lock:
+            return self._work.get(checkpoint)
+
+    def amend(self, checkpoint: CheckpointId, slots: frozenset[int], written: Sequence[Committable]) -> None:
+        """``written`` take the place of the lost ``slots``: from now on only the coordinator's word may end them."""
+        with self._lock:
+            former = self._work[checkpoint]
+            reported = self._settlements.get((checkpoint, former.amendment), ())
+            proved = {one.slot: one for one in reported if one.outcome is Outcome.COMMITTED}
+            kept = [committable for committable in former.committables if committable.slot not in slots]
+            self._work[checkpoint] = Work(
+                committables=tuple(sorted((*kept, *written), key=lambda committable: committable.slot)),
+                positions=former.positions,
+                amendment=former.amendment + 1,
+                proved={**former.proved, **proved},
+            )
 
     def forget(self, checkpoint: CheckpointId) -> None:
         """The decision went against ``checkpoint``."""
@@ -68,18 +123,20 @@ class Settler:
         with self._lock:
             return tuple(
                 committable
-                for checkpoint, (committables, _) in self._work.items()
+                for checkpoint, work in self._work.items()
                 if checkpoint > self.settled
-                for committable in committables
+                for committable in work.committables
             )
 
-    def complete(self, checkpoint: CheckpointId) -> None:
+    def complete(self, checkpoint: CheckpointId, amendment: int = 0) -> None:
         """Settle ``checkpoint``; repeated instructions settle it once and report the outcome again."""
         with self._lock:
-            again = checkpoint in self._submitted and checkpoint not in self._settlements
-            if again or checkpoint not in self._work or self._closing:
+            work, turn = self._work.get(checkpoint), (checkpoint, amendment)
+            if work is None or work.amendment != amendment or self._closing:
                 return  # a closing driver leaves what it has not begun to the next generation
-            self._submitted.add(checkpoint)
+            if turn in self._submitted and turn not in self._settlements:
+                return
+            self._submitted.add(turn)
             self._worker.submit(lambda: self._settle_safely(checkpoint))
 
     def close(self, *, wait: bool) -> None:
@@ -116,38 +173,73 @@ class Settler:
 
     def settle(self, checkpoint: CheckpointId) -> None:
         """Commit, prove, report; then show the positions to lag tools and renew the claim."""
-        committables, positions = self._work[checkpoint]
-        if checkpoint not in self._settlements:
+        work = self._work[checkpoint]
+        turn = (checkpoint, work.amendment)
+        if turn not in self._settlements:
             kill_point(KillPoint.DRIVER_AFTER_DECISION)
-            settlements = tuple(self._committer.commit(committables, give_up=lambda: self._closing))
-            if len(settlements) < len(committables):
+            settlements = self._commit(work)
+            if len(settlements) < len(work.committables):
                 return  # leaving: nothing is known of the others, the next generation asks again
             kill_point(KillPoint.DRIVER_AFTER_END_TXN)
-            self._settlements = {checkpoint: self._named(settlements, committables)}
-        settlements = self._settlements[checkpoint]
-        answer = self._session.settle(checkpoint, self._sink.participant.name, settlements)
+            with self._lock:
+                self._settlements = {turn: settlements}
+        settlements = self._settlements[turn]
+        answer = self._session.settle(checkpoint, self._sink.participant.name, settlements, amendment=work.amendment)
         if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE, Verdict.TOO_LATE):
             raise OncewardError(
                 f"The coordinator refused the outcomes of checkpoint {checkpoint}: {answer.verdict.value}: "
                 f"{answer.detail}. What Kafka has committed stays committed; the next generation reports it again."
             )
-        if any(settlement.outcome is not Outcome.COMMITTED for settlement in settlements):
-            raise HaltedError(_halt_message(checkpoint, settlements))
+        if not self._goes_on(checkpoint, settlements):
+            return
         kill_point(KillPoint.DRIVER_AFTER_SETTLE)
         newly = checkpoint > self.settled
         with self._lock:
             self.settled = CheckpointId(max(checkpoint, self.settled))
         if not newly:
             return
-        self._sink.settled(checkpoint, committables)
+        committed = {settlement.slot for settlement in settlements if settlement.outcome is Outcome.COMMITTED}
+        self._sink.settled(checkpoint, [one for one in work.committables if one.slot in committed])
         self._on_settled(checkpoint)
-        self._journal.tell("settled", checkpoint=checkpoint, transactions=len(committables))
+        self._journal.tell("settled", checkpoint=checkpoint, transactions=len(committed))
         self._sink.write_claim(
             Claim(store_id=self._session.grant.store_id, generation=self._session.generation, settled=checkpoint)
         )
         kill_point(KillPoint.DRIVER_AFTER_CLAIM_RENEWAL)
-        if positions is not None:
-            self._source.mirror(positions)
+        if work.positions is not None:
+            self._source.mirror(work.positions)
+
+    def _commit(self, work: Work) -> tuple[Settlement, ...]:
+        """Outcomes by slot; fewer than committables when the driver leaves."""
+        open_ = [committable for committable in work.committables if committable.slot not in work.proved]
+        found = self._named(tuple(self._committer.commit(open_, give_up=lambda: self._closing)), work.committables)
+        proved = [work.proved[one.slot] for one in work.committables if one.slot in work.proved]
+        return tuple(sorted((*proved, *found), key=lambda settlement: settlement.slot))
+
+    def _goes_on(self, checkpoint: CheckpointId, settlements: tuple[Settlement, ...]) -> bool:
+        """True when nothing is left to do for the commits. Raises HaltedError when a person must decide."""
+        unproved = [settlement for settlement in settlements if settlement.outcome is not Outcome.COMMITTED]
+        if not unproved:
+            return True
+        policy = self._sink.participant.on_lost
+        if policy is OnLost.HALT or any(settlement.outcome is not Outcome.LOST for settlement in unproved):
+            raise HaltedError(_halt_message(checkpoint, settlements))
+        evidence = "; ".join(settlement.evidence for settlement in unproved)
+        self._journal.tell("lost", checkpoint=checkpoint, transactions=len(unproved), policy=policy.value)
+        match policy:
+            case OnLost.REPLAY:
+                _log.warning("checkpoint %s: %s. They are written again.", checkpoint, evidence)
+                with self._lock:
+                    self.lost = checkpoint
+                self._on_lost()
+                return False
+            case OnLost.SKIP:
+                _log.error(
+                    "checkpoint %s: %s. They are given up; the coordinator keeps a report.", checkpoint, evidence
+                )
+                return True
+            case _:
+                assert_never(policy)
 
 
 def _halt_message(checkpoint: CheckpointId, settlements: tuple[Settlement, ...]) -> str:

@@ -8,7 +8,7 @@ unknown: the new state must be thrown away and rebuilt from the store.
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.protocol import checkpoints, opening, orphans, people, resolving, settling
+from coordinator.protocol import checkpoints, losses, opening, orphans, people, resolving, settling
 from coordinator.protocol.answers import (
     Abort,
     Answer,
@@ -26,6 +26,7 @@ from coordinator.protocol.answers import (
 )
 from coordinator.protocol.events import (
     Acknowledge,
+    AcknowledgeLoss,
     Amend,
     CancelJob,
     CloseJob,
@@ -107,6 +108,8 @@ def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
             return resolving.resolve(state, event)
         case SkipInput():
             return resolving.skip_input(state, event)
+        case AcknowledgeLoss():
+            return losses.acknowledge(state, event)
         case TakeOrphan():
             return orphans.take(state, event)
         case Tick():

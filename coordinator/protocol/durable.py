@@ -22,7 +22,7 @@ from coordinator.protocol.values import (
     RequestId,
 )
 
-__all__ = ["AbortedCheckpoint", "Durable", "Resolution", "RestoreOrder", "UndecidedCheckpoint"]
+__all__ = ["AbortedCheckpoint", "Durable", "Loss", "Resolution", "RestoreOrder", "UndecidedCheckpoint"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,15 @@ class AbortedCheckpoint:
     generation: Generation
     reason: AbortReason
     detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Slots of one checkpoint that were given up."""
+
+    checkpoint: CheckpointId
+    participant: ParticipantName
+    slots: frozenset[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +108,8 @@ class Durable:
     outcomes: Mapping[ParticipantName, Mapping[int, Outcome]] = field(default_factory=dict)
     """What was known of slots of the newest completed checkpoint when the job halted; no empty mappings."""
     resolution: Resolution | None = None
+    losses: tuple[Loss, ...] = ()
+    """Slots of any checkpoint that were given up, until a person acknowledges it; one entry per checkpoint and sink."""
 
     @property
     def base(self) -> CheckpointId:

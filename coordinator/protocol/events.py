@@ -184,6 +184,19 @@ class ReleaseSavepoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AcknowledgeLoss:
+    """A person knows that records were given up."""
+
+    now: float
+    checkpoint: CheckpointId
+    participant: ParticipantName
+    slots: frozenset[int]
+    """Empty for all of that checkpoint and participant."""
+    reason: str
+    """Who acknowledges it, and why, for the audit."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TakeOrphan:
     """The coordinator wants the next generation of a job that nobody drives, to settle what is left of it."""
 
@@ -248,6 +261,7 @@ Event: TypeAlias = (
     | CancelJob
     | RequestRestore
     | ReleaseSavepoint
+    | AcknowledgeLoss
     | TakeOrphan
     | Resolve
     | SkipInput

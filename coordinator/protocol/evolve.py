@@ -3,7 +3,14 @@
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.protocol.durable import AbortedCheckpoint, Durable, Resolution, RestoreOrder, UndecidedCheckpoint
+from coordinator.protocol.durable import (
+    AbortedCheckpoint,
+    Durable,
+    Loss,
+    Resolution,
+    RestoreOrder,
+    UndecidedCheckpoint,
+)
 from coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
@@ -19,7 +26,9 @@ from coordinator.protocol.facts import (
     GenerationGranted,
     InputSkipped,
     JobHalted,
+    LossAcknowledged,
     LossRecorded,
+    LossSkipped,
     RequestEnded,
     RequestQueued,
     RestoreRequested,
@@ -80,6 +89,11 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
             known = durable.replaying.get(fact.participant, frozenset())
             slots = known | {settlement.slot for settlement in fact.settlements}
             return replace(durable, replaying={**durable.replaying, fact.participant: slots})
+        case LossSkipped():
+            return _skip(durable, fact)
+        case LossAcknowledged():
+            heard = Loss(checkpoint=fact.checkpoint, participant=fact.participant, slots=fact.slots)
+            return replace(durable, losses=_without(durable.losses, heard))
         case CheckpointAmended():
             return _amend(durable, fact)
         case JobHalted():
@@ -186,6 +200,38 @@ def _resolve(durable: Durable, fact: SlotsResolved) -> Durable:
             checkpoint=fact.checkpoint, participant=fact.participant, slots=fact.slots, ruling=fact.ruling
         ),
     )
+
+
+def _skip(durable: Durable, fact: LossSkipped) -> Durable:
+    """Without the committables that are given up, and with a loss to tell of."""
+    completed = _completed(durable)
+    slots = frozenset(settlement.slot for settlement in fact.settlements)
+    snapshot = completed.snapshots[fact.participant]
+    kept = tuple(committable for committable in snapshot.committables if committable.slot not in slots)
+    snapshots = {**completed.snapshots, fact.participant: replace(snapshot, committables=kept)}
+    left = {name: lost - slots if name == fact.participant else lost for name, lost in durable.replaying.items()}
+    loss = Loss(checkpoint=fact.checkpoint, participant=fact.participant, slots=slots)
+    return replace(
+        durable,
+        completed=replace(completed, snapshots=snapshots),
+        replaying={name: lost for name, lost in left.items() if lost},
+        losses=_with(durable.losses, loss),
+    )
+
+
+def _with(losses: tuple[Loss, ...], new: Loss) -> tuple[Loss, ...]:
+    same = [loss.slots for loss in losses if (loss.checkpoint, loss.participant) == (new.checkpoint, new.participant)]
+    return (*_without(losses, new, all_slots=True), replace(new, slots=new.slots.union(*same)))
+
+
+def _without(losses: tuple[Loss, ...], gone: Loss, *, all_slots: bool = False) -> tuple[Loss, ...]:
+    kept = []
+    for loss in losses:
+        if (loss.checkpoint, loss.participant) != (gone.checkpoint, gone.participant):
+            kept.append(loss)
+        elif not all_slots and loss.slots - gone.slots:
+            kept.append(replace(loss, slots=loss.slots - gone.slots))
+    return tuple(kept)
 
 
 def _completed(durable: Durable) -> CompletedCheckpoint:

@@ -145,6 +145,34 @@ class LossRecorded:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossSkipped:
+    """Lost slots of the newest completed checkpoint are given up: their records never become visible.
+
+    Each leaves a report that is shown until a person acknowledges it.
+    """
+
+    checkpoint: CheckpointId
+    participant: ParticipantName
+    settlements: tuple[Settlement, ...]
+    """Of the slots that are given up, each with the proof or what was seen."""
+    committables: tuple[Committable, ...]
+    """Of the same slots: which input their records came from, and how many they were."""
+    reason: str
+    """The policy, or the person who decided so, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossAcknowledged:
+    """A person knows of a loss."""
+
+    checkpoint: CheckpointId
+    participant: ParticipantName
+    slots: frozenset[int]
+    reason: str
+    """Who acknowledges it, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointAmended:
     """Lost slots were written again: their new committables take the place of the lost ones."""
 
@@ -255,6 +283,8 @@ Fact: TypeAlias = (
     | CheckpointUnchanged
     | CheckpointSettled
     | LossRecorded
+    | LossSkipped
+    | LossAcknowledged
     | CheckpointAmended
     | JobHalted
     | RequestQueued

@@ -1,5 +1,6 @@
 """The last resort: a person decides what a job cannot prove, or moves it past input that is gone."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from coordinator.protocol.answers import Answer, Ready, Verdict
@@ -11,6 +12,7 @@ from coordinator.protocol.facts import (
     GenerationEnded,
     InputSkipped,
     LossRecorded,
+    LossSkipped,
     SlotsResolved,
 )
 from coordinator.protocol.opening import moved
@@ -21,6 +23,7 @@ from coordinator.protocol.values import (
     MAX_ID,
     CheckpointId,
     CheckpointKind,
+    Committable,
     CompletedCheckpoint,
     Outcome,
     Settlement,
@@ -66,6 +69,8 @@ def resolve(state: JobState, event: Resolve) -> tuple[JobState, Ready]:
             forced=event.forced,
         )
     ]
+    if event.ruling is Ruling.GIVEN_UP:
+        facts.append(_given_up(completed, known, event))
     if event.ruling is Ruling.REPLAY:
         lost = tuple(_loss(slot, event) for slot in sorted(event.slots))
         facts.append(LossRecorded(checkpoint=completed.id, participant=event.participant, settlements=lost))
@@ -103,9 +108,10 @@ def skip_input(state: JobState, event: SkipInput) -> tuple[JobState, Ready]:
         return state, _refused(refusal)
     snapshots = {name: Snapshot(positions=snapshot.positions) for name, snapshot in completed.snapshots.items()}
     snapshots[event.participant] = Snapshot(positions=event.positions)
+    checkpoint = CheckpointId(durable.last_id + 1)
     facts = (
         InputSkipped(
-            checkpoint=CheckpointId(durable.last_id + 1),
+            checkpoint=checkpoint,
             base=completed.id,
             generation=durable.generation,
             participant=event.participant,
@@ -113,6 +119,7 @@ def skip_input(state: JobState, event: SkipInput) -> tuple[JobState, Ready]:
             skipped=event.skipped,
             reason=event.reason,
         ),
+        _unread(completed, checkpoint, event),
     )
     return record(state, facts), Ready(answer=_ACCEPTED, facts=facts)
 
@@ -180,6 +187,37 @@ def _allowed(ruling: Ruling, outcome: Outcome) -> bool:
             return ruling is not Ruling.COMMITTED
         case Outcome.IN_DOUBT:  # writing again what may be there would write it twice
             return ruling is not Ruling.REPLAY
+
+
+def _given_up(completed: CompletedCheckpoint, known: Mapping[int, Outcome], event: Resolve) -> LossSkipped:
+    """The report that is shown until a person acknowledges the loss, which is not what this person has decided."""
+    seen = {one.slot: one for one in event.evidence}
+    committables = completed.snapshots[event.participant].committables
+    return LossSkipped(
+        checkpoint=completed.id,
+        participant=event.participant,
+        settlements=tuple(
+            seen.get(slot)
+            or Settlement(slot=slot, outcome=known.get(slot, Outcome.IN_DOUBT), evidence="nobody was asked again")
+            for slot in sorted(event.slots)
+        ),
+        committables=tuple(committable for committable in committables if committable.slot in event.slots),
+        reason=event.reason,
+    )
+
+
+def _unread(completed: CompletedCheckpoint, checkpoint: CheckpointId, event: SkipInput) -> LossSkipped:
+    """The same for input that nobody read; a source has no slots, so its report is that of slot 0."""
+    positions = completed.snapshots[event.participant].positions
+    assert positions is not None
+    evidence = f"{event.skipped} was never read: a person skipped it"
+    return LossSkipped(
+        checkpoint=checkpoint,
+        participant=event.participant,
+        settlements=(Settlement(slot=0, outcome=Outcome.LOST, evidence=evidence),),
+        committables=(Committable(slot=0, document=positions),),
+        reason=event.reason,
+    )
 
 
 def _loss(slot: int, event: Resolve) -> Settlement:

@@ -1,6 +1,7 @@
 """After the decision: commits are reported, proved, written again where they are lost, or halt the job."""
 
 from dataclasses import replace
+from typing import assert_never
 
 from coordinator.protocol.answers import Answer, Ready, Verdict
 from coordinator.protocol.checkpoints import abort
@@ -12,6 +13,7 @@ from coordinator.protocol.facts import (
     Fact,
     JobHalted,
     LossRecorded,
+    LossSkipped,
 )
 from coordinator.protocol.opening import Step, fail_requests, fenced, holds, moved, owns
 from coordinator.protocol.state import JobState, record
@@ -37,21 +39,24 @@ def settle(state: JobState, event: Settle) -> tuple[JobState, Ready]:
     if event.amendment != completed.amendment:
         detail = f"lost committables of checkpoint {completed.id} were replaced since (amendment {completed.amendment})"
         return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail))
-    slots = {committable.slot for committable in completed.snapshots[event.participant].committables}
+    given_up = _given_up(state, completed.id, event.participant)
+    slots = {committable.slot for committable in completed.snapshots[event.participant].committables} | given_up
     named = [settlement.slot for settlement in event.settlements]
     if not slots.issuperset(named) or len(set(named)) != len(named) or not named:
         detail = f"settlements must name slots of checkpoint {completed.id} once each"
         return state, Ready(answer=Answer(verdict=Verdict.INVALID, detail=detail))
 
     replaying = state.durable.replaying.get(event.participant, frozenset())
-    bad = tuple(s for s in event.settlements if s.outcome is not Outcome.COMMITTED and s.slot not in replaying)
+    # what is recorded as lost is heard of again only by whoever gives it up now
+    heard = given_up | (replaying if _policy(state, event.participant) is not OnLost.SKIP else frozenset())
+    bad = tuple(s for s in event.settlements if s.outcome is not Outcome.COMMITTED and s.slot not in heard)
     good = frozenset(s.slot for s in event.settlements if s.outcome is Outcome.COMMITTED) - replaying
     known = state.settled_slots.get(event.participant, frozenset())
     if not bad and good <= known:
         return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
     state = replace(state, settled_slots={**state.settled_slots, event.participant: known | good})
     if bad:
-        return _replay_or_halt(state, event, bad)
+        return _go_by_policy(state, event, bad)
     state, facts = _settled(state, event.now)
     return state, Ready(answer=_ACCEPTED, facts=facts)
 
@@ -132,13 +137,53 @@ def _settled(state: JobState, now: float) -> Step:
     return record(state, facts), facts
 
 
-def _replay_or_halt(state: JobState, event: Settle, bad: tuple[Settlement, ...]) -> tuple[JobState, Ready]:
-    """Keep the proof, and stop everything that would build on the checkpoint."""
-    members = {participant.name: participant.on_lost for participant in state.durable.participants}
+def _given_up(state: JobState, checkpoint: CheckpointId, participant: ParticipantName) -> frozenset[int]:
+    """Slots of which nobody has to tell anything any more."""
+    losses = state.durable.losses
+    return next(
+        (one.slots for one in losses if (one.checkpoint, one.participant) == (checkpoint, participant)), frozenset()
+    )
+
+
+def _policy(state: JobState, name: ParticipantName) -> OnLost:
+    return next((one.on_lost for one in state.durable.participants if one.name == name), OnLost.HALT)
+
+
+def _go_by_policy(state: JobState, event: Settle, bad: tuple[Settlement, ...]) -> tuple[JobState, Ready]:
+    """Keep the proof. What is in doubt halts the job whatever the policy is."""
+    policy = _policy(state, event.participant)
     reason = f"checkpoint {event.checkpoint}: " + "; ".join(settlement.evidence for settlement in bad)
-    doubt = any(settlement.outcome is Outcome.IN_DOUBT for settlement in bad)
-    if doubt or members.get(event.participant, OnLost.HALT) is OnLost.HALT:
-        return _halt(state, event.now, event.checkpoint, event.participant, event.settlements, reason)
+    if any(settlement.outcome is Outcome.IN_DOUBT for settlement in bad):
+        policy = OnLost.HALT
+    match policy:
+        case OnLost.HALT:
+            return _halt(state, event.now, event.checkpoint, event.participant, event.settlements, reason)
+        case OnLost.REPLAY:
+            return _replay(state, event, bad, reason)
+        case OnLost.SKIP:
+            return _skip(state, event, bad, reason)
+        case _:
+            assert_never(policy)
+
+
+def _skip(state: JobState, event: Settle, lost: tuple[Settlement, ...], reason: str) -> tuple[JobState, Ready]:
+    """Give up what is lost, and go on."""
+    completed = state.durable.completed
+    assert completed is not None
+    slots = {settlement.slot for settlement in lost}
+    fact = LossSkipped(
+        checkpoint=event.checkpoint,
+        participant=event.participant,
+        settlements=lost,
+        committables=tuple(c for c in completed.snapshots[event.participant].committables if c.slot in slots),
+        reason=f"on_lost={OnLost.SKIP.value}",
+    )
+    state, facts = _settled(record(state, (fact,)), event.now)
+    return state, Ready(answer=replace(_ACCEPTED, detail=reason), facts=(fact, *facts))
+
+
+def _replay(state: JobState, event: Settle, bad: tuple[Settlement, ...], reason: str) -> tuple[JobState, Ready]:
+    """Stop everything that would build on the checkpoint, until the lost slots are written again."""
     facts: tuple[Fact, ...] = ()
     if state.durable.pending is not None:
         # Readers follow the order of the log: nothing later may be there before the lost records are.

@@ -77,6 +77,8 @@ class OnLost(StrEnum):
     """The job halts until a person decides."""
     REPLAY = "replay"
     """The driver writes the lost slots again from the same ranges, before anything later is written."""
+    SKIP = "skip"
+    """The lost slots are given up. A report of the loss is kept, and shown until a person acknowledges it."""
 
 
 class Role(StrEnum):

@@ -19,6 +19,7 @@ from coordinator.service.summaries import (
     generation_summary,
     history_entry,
     job_summary,
+    loss_report,
     unresolved_slots,
 )
 from coordinator.service.turns import Turns
@@ -48,11 +49,13 @@ def operator_service(engine: Engine, watchers: Watchers, turns: Turns) -> grpc.G
         "list_generations": _reading(turns, listings.list_generations),
         "list_history": _reading(turns, listings.list_history),
         "describe_request": _reading(turns, listings.describe_request),
+        "list_losses": _reading(turns, listings.list_losses),
         "trigger_checkpoint": wishes.trigger_checkpoint,
         "stop_job": wishes.stop_job,
         "cancel_job": wishes.cancel_job,
         "restore_job": wishes.restore_job,
         "delete_savepoint": wishes.delete_savepoint,
+        "acknowledge_loss": wishes.acknowledge_loss,
         "resolve_slots": wishes.resolve_slots,
         "skip_input": wishes.skip_input,
     }
@@ -87,6 +90,7 @@ class _Listings:
             settings=settings_to_wire(durable.settings),
             connected=self._watchers.connected(job),
             unresolved=unresolved_slots(durable),
+            driven=durable.driven or durable.awaits_driver,
         )
 
     def list_checkpoints(self, request: pb.ListCheckpointsRequest) -> pb.ListCheckpointsResponse:
@@ -111,6 +115,11 @@ class _Listings:
         records = self._engine.history(job, limit)
         return pb.ListHistoryResponse(entries=[history_entry(record) for record in records])
 
+    def list_losses(self, request: pb.ListLossesRequest) -> pb.ListLossesResponse:
+        limit, job = requests.limit(request.limit), self._known(request.job) if request.job else None
+        records = self._engine.read(lambda store: store.losses(job, limit, acknowledged=request.acknowledged))
+        return pb.ListLossesResponse(losses=[loss_report(record) for record in records])
+
     def describe_request(self, request: pb.DescribeRequestRequest) -> pb.DescribeRequestResponse:
         job, token = self._known(request.job), as_token(request.request, "request")
         for known in self._engine.state(job).durable.requests:
@@ -133,6 +142,10 @@ class _Wishes:
     def __init__(self, engine: Engine, turns: Turns) -> None:
         self._engine = engine
         self._turns = turns
+
+    async def acknowledge_loss(self, request: pb.AcknowledgeLossRequest) -> pb.AcknowledgeLossResponse:
+        event = requests.acknowledge_loss(request, self._engine.clock())
+        return pb.AcknowledgeLossResponse(answer=await self._handle(request.job, event))
 
     async def trigger_checkpoint(self, request: pb.TriggerCheckpointRequest) -> pb.TriggerCheckpointResponse:
         event = requests.request_checkpoint(request, self._engine.clock())

@@ -18,7 +18,9 @@ from coordinator.protocol.facts import (
     GenerationGranted,
     InputSkipped,
     JobHalted,
+    LossAcknowledged,
     LossRecorded,
+    LossSkipped,
     RequestEnded,
     RequestQueued,
     RestoreRequested,
@@ -58,6 +60,14 @@ def _fields(fact: Fact) -> tuple[int, dict[str, object]]:
             slots = ",".join(str(settlement.slot) for settlement in fact.settlements)
             said = {"checkpoint": fact.checkpoint, "event": "lost", "participant": fact.participant}
             return logging.ERROR, {**said, "slots": slots}
+        case LossSkipped():
+            slots = ",".join(str(settlement.slot) for settlement in fact.settlements)
+            said = {"checkpoint": fact.checkpoint, "event": "given_up", "participant": fact.participant}
+            return logging.ERROR, {**said, "slots": slots, "reason": fact.reason}
+        case LossAcknowledged():
+            slots = ",".join(map(str, sorted(fact.slots)))
+            said = {"checkpoint": fact.checkpoint, "event": "loss_acknowledged", "participant": fact.participant}
+            return logging.WARNING, {**said, "slots": slots, "reason": fact.reason}
         case SlotsResolved():
             slots = ",".join(map(str, sorted(fact.slots)))
             said = {"checkpoint": fact.checkpoint, "event": "resolved", "participant": fact.participant, "slots": slots}

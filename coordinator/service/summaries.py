@@ -11,8 +11,10 @@ from coordinator.store.records import (
     GenerationRecord,
     HistoryRecord,
     JobRecord,
+    LossRecord,
 )
 from coordinator.v1 import operators_pb2 as pb
+from coordinator.wire.documents import document_to_wire
 from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, ENDING, JOB_STATUS, OUTCOME, VERDICT
 from coordinator.wire.limits import MAX_TEXT
 from coordinator.wire.people import request_to_wire
@@ -24,6 +26,7 @@ __all__ = [
     "generation_summary",
     "history_entry",
     "job_summary",
+    "loss_report",
     "unresolved_slots",
 ]
 
@@ -54,6 +57,7 @@ def job_summary(durable: Durable, record: JobRecord) -> pb.JobSummary:
         unreadable=durable.unreadable,
         restore_from=restore.source.id if restore is not None else 0,
         restore_reason=restore.reason if restore is not None else "",
+        unacknowledged_losses=sum(len(loss.slots) for loss in durable.losses),
     )
 
 
@@ -104,6 +108,20 @@ def checkpoint_details(details: CheckpointDetails) -> pb.DescribeCheckpointRespo
             )
             for recorded in details.settlements
         ],
+    )
+
+
+def loss_report(record: LossRecord) -> pb.LossReport:
+    return pb.LossReport(
+        job=record.job,
+        checkpoint=record.checkpoint,
+        participant=record.participant,
+        settlement=settlement_to_wire(record.settlement),
+        document=document_to_wire(record.document),
+        reason=record.reason[:MAX_TEXT],
+        recorded_at_ms=_milliseconds(record.recorded_at),
+        acknowledged_at_ms=_milliseconds(record.acknowledged_at),
+        acknowledgement=record.acknowledgement[:MAX_TEXT],
     )
 
 

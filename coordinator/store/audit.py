@@ -18,7 +18,9 @@ from coordinator.protocol.facts import (
     GenerationGranted,
     InputSkipped,
     JobHalted,
+    LossAcknowledged,
     LossRecorded,
+    LossSkipped,
     RequestEnded,
     RequestQueued,
     RestoreRequested,
@@ -83,6 +85,13 @@ def _said(fact: Fact) -> dict[str, Any] | None:
         case LossRecorded():
             lost = "; ".join(f"slot {one.slot}: {one.evidence}" for one in fact.settlements)
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": lost}
+        case LossSkipped():
+            lost = "; ".join(f"slot {one.slot}: {one.evidence}" for one in fact.settlements)
+            detail = f"given up ({fact.reason}): {lost}"
+            return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": detail}
+        case LossAcknowledged():
+            detail = f"loss of slots {', '.join(map(str, sorted(fact.slots)))} acknowledged: {fact.reason}"
+            return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": detail}
         case CheckpointAmended():
             again = f"amendment {fact.amendment}, slots {', '.join(map(str, sorted(fact.slots)))} written again"
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": again}

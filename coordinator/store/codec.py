@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.protocol.durable import AbortedCheckpoint, Durable, Resolution, UndecidedCheckpoint
+from coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
 from coordinator.protocol.facts import AbortReason
 from coordinator.protocol.requests import Ending, Request, RequestState, Ruling
 from coordinator.protocol.settings import CheckpointSettings
@@ -23,7 +23,14 @@ from coordinator.protocol.values import (
     Snapshot,
 )
 
-__all__ = ["document_of", "durable_parts", "snapshots_from_text", "snapshots_to_text"]
+__all__ = [
+    "document_from_text",
+    "document_of",
+    "document_to_text",
+    "durable_parts",
+    "snapshots_from_text",
+    "snapshots_to_text",
+]
 
 
 def document_of(durable: Durable) -> str:
@@ -41,6 +48,7 @@ def document_of(durable: Durable) -> str:
                 [one.id, one.kind.value, one.name, one.stop, one.state.value, one.checkpoint, one.detail]
                 for one in durable.requests
             ],
+            "losses": [[loss.checkpoint, loss.participant, sorted(loss.slots)] for loss in durable.losses],
             "replaying": {name: sorted(slots) for name, slots in durable.replaying.items()},
             "lost": durable.lost,
             "outcomes": {
@@ -69,6 +77,7 @@ def durable_parts(text: str) -> dict[str, Any]:
         "failures": raw["failures"],
         "ending": Ending(raw["ending"]) if raw["ending"] is not None else None,
         "requests": tuple(_request(*one) for one in raw["requests"]),
+        "losses": tuple(_loss(*loss) for loss in raw["losses"]),
         "replaying": {ParticipantName(name): frozenset(slots) for name, slots in raw["replaying"].items()},
         "lost": raw["lost"],
         "outcomes": {
@@ -113,6 +122,18 @@ def _request(request: str, kind: str, name: str, stop: bool, state: str, checkpo
         checkpoint=CheckpointId(checkpoint),
         detail=detail,
     )
+
+
+def _loss(checkpoint: int, participant: str, slots: list[int]) -> Loss:
+    return Loss(checkpoint=CheckpointId(checkpoint), participant=ParticipantName(participant), slots=frozenset(slots))
+
+
+def document_to_text(document: Document) -> str:
+    return _text(_document(document))
+
+
+def document_from_text(text: str) -> Document:
+    return _read_document(json.loads(text))
 
 
 def snapshots_to_text(snapshots: Mapping[ParticipantName, Snapshot]) -> str:

@@ -21,7 +21,7 @@ from coordinator.protocol.values import (
     ParticipantName,
     Settlement,
 )
-from coordinator.store.codec import durable_parts, snapshots_from_text
+from coordinator.store.codec import document_from_text, durable_parts, snapshots_from_text
 from coordinator.store.errors import NoSuchCheckpointError, StoreDamagedError
 from coordinator.store.records import (
     CheckpointDetails,
@@ -30,9 +30,19 @@ from coordinator.store.records import (
     GenerationRecord,
     HistoryRecord,
     JobRecord,
+    LossRecord,
     RecordedSettlement,
 )
-from coordinator.store.schema import checkpoints, generations, history, jobs, settlements, text_checksum, unsealed
+from coordinator.store.schema import (
+    checkpoints,
+    generations,
+    history,
+    jobs,
+    losses,
+    settlements,
+    text_checksum,
+    unsealed,
+)
 
 __all__ = [
     "checkpoint_details",
@@ -42,6 +52,7 @@ __all__ = [
     "generation_records",
     "history_records",
     "job_records",
+    "loss_records",
     "sealed_rows",
 ]
 
@@ -70,6 +81,7 @@ def durable_jobs(connection: Connection, store_id: str) -> list[Durable]:
     """
     for table, names in (
         (settlements, ("job", "checkpoint", "participant", "slot")),
+        (losses, ("job", "checkpoint", "participant", "slot")),
         (generations, ("job", "generation")),
         (history, ("seq",)),
     ):
@@ -234,6 +246,28 @@ def checkpoint_details(connection: Connection, job: JobName, checkpoint: Checkpo
     return CheckpointDetails(
         record=record, snapshots=snapshots_from_text(row["snapshots"]) if readable else {}, settlements=recorded
     )
+
+
+def loss_records(connection: Connection, job: JobName | None, limit: int, *, acknowledged: bool) -> list[LossRecord]:
+    query = select(losses).order_by(losses.c.recorded_at.desc(), losses.c.job, losses.c.checkpoint, losses.c.slot)
+    if job is not None:
+        query = query.where(losses.c.job == job)
+    if not acknowledged:
+        query = query.where(losses.c.acknowledged_at.is_(None))
+    return [
+        LossRecord(
+            job=JobName(row["job"]),
+            checkpoint=CheckpointId(row["checkpoint"]),
+            participant=ParticipantName(row["participant"]),
+            settlement=Settlement(slot=row["slot"], outcome=Outcome(row["outcome"]), evidence=row["evidence"]),
+            document=document_from_text(row["document"]),
+            reason=row["reason"],
+            recorded_at=_known_time(row["recorded_at"]),
+            acknowledged_at=_time(row["acknowledged_at"]),
+            acknowledgement=row["acknowledgement"] or "",
+        )
+        for row in sealed_rows(connection, losses, query.limit(limit), "job", "checkpoint", "participant", "slot")
+    ]
 
 
 def generation_records(connection: Connection, job: JobName, limit: int) -> list[GenerationRecord]:

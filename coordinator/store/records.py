@@ -11,6 +11,7 @@ from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
+    Document,
     Generation,
     JobName,
     ParticipantName,
@@ -25,6 +26,7 @@ __all__ = [
     "GenerationRecord",
     "HistoryRecord",
     "JobRecord",
+    "LossRecord",
     "RecordedSettlement",
 ]
 
@@ -89,6 +91,25 @@ class RecordedSettlement:
     participant: ParticipantName
     settlement: Settlement
     recorded_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossRecord:
+    """Records of one slot that were given up: they never become visible."""
+
+    job: JobName
+    checkpoint: CheckpointId
+    participant: ParticipantName
+    settlement: Settlement
+    """Slot, outcome, and the proof or what was seen."""
+    document: Document
+    """The lost committable: which input its records came from, and how many they were."""
+    reason: str
+    """The policy, or who decided so, and why."""
+    recorded_at: datetime
+    acknowledged_at: datetime | None
+    acknowledgement: str
+    """Who acknowledged it, and why; empty while nobody has."""
 
 
 @dataclass(frozen=True, kw_only=True)

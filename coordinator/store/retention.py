@@ -6,12 +6,14 @@ from sqlalchemy.sql import ColumnElement
 from coordinator.protocol.facts import CheckpointCompleted, CheckpointSettled
 from coordinator.protocol.values import CheckpointKind, JobName
 from coordinator.store.records import CheckpointState
-from coordinator.store.schema import checkpoints, generations, history, jobs, settlements
+from coordinator.store.schema import checkpoints, generations, history, jobs, losses, settlements
 
-__all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "prune"]
+__all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "KEPT_LOSSES", "prune"]
 
 KEPT_ABORTED = 100
 KEPT_GENERATIONS = 100
+KEPT_LOSSES = 1_000
+"""Acknowledged ones, apart from several that were acknowledged together."""
 KEPT_HISTORY = 1_000
 """Entries about decisions and settlements, and as many about everything else."""
 
@@ -53,6 +55,19 @@ _PRUNE_SETTLEMENTS = delete(settlements).where(
     settlements.c.job == _J,
     settlements.c.checkpoint.not_in(select(checkpoints.c.checkpoint).where(checkpoints.c.job == _J)),
 )
+# Those that nobody has acknowledged stay for ever; of the others as many as are ever listed at once.
+_ACKNOWLEDGED = losses.c.acknowledged_at.is_not(None)
+_PRUNE_LOSSES = delete(losses).where(
+    losses.c.job == _J,
+    _ACKNOWLEDGED,
+    losses.c.acknowledged_at
+    < select(losses.c.acknowledged_at)
+    .where(losses.c.job == _J, _ACKNOWLEDGED)
+    .order_by(losses.c.acknowledged_at.desc())
+    .limit(1)
+    .offset(KEPT_LOSSES - 1)
+    .scalar_subquery(),
+)
 _PRUNE_GENERATIONS = delete(generations).where(
     generations.c.job == _J,
     generations.c.generation
@@ -84,6 +99,7 @@ def prune(connection: Connection, job: JobName, keep: int) -> None:
     connection.execute(_PRUNE_COMPLETED, {"j": job, "newer": keep - 1})
     connection.execute(_PRUNE_ABORTED, {"j": job, "newer": KEPT_ABORTED - 1})
     connection.execute(_PRUNE_SETTLEMENTS, {"j": job})
+    connection.execute(_PRUNE_LOSSES, {"j": job})
     connection.execute(_PRUNE_GENERATIONS, {"j": job})
     for old in _PRUNE_HISTORY:
         connection.execute(old, {"j": job})

@@ -19,6 +19,7 @@ __all__ = [
     "generations",
     "history",
     "jobs",
+    "losses",
     "meta",
     "metadata",
     "settlements",
@@ -26,7 +27,7 @@ __all__ = [
     "unsealed",
 ]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
 
@@ -98,6 +99,24 @@ settlements = Table(
     Column("outcome", String(16), nullable=False),
     Column("evidence", Text, nullable=False),
     Column("recorded_at", BigInteger, nullable=False),
+    Column("checksum", String(16), nullable=False),
+)
+
+# Apart from the settlements: they outlive their checkpoint, until long after a person has acknowledged them.
+losses = Table(
+    "losses",
+    metadata,
+    Column("job", String(63), primary_key=True),
+    Column("checkpoint", BigInteger, primary_key=True, autoincrement=False),
+    Column("participant", String(63), primary_key=True),
+    Column("slot", BigInteger, primary_key=True, autoincrement=False),
+    Column("document", Text, nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("evidence", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("recorded_at", BigInteger, nullable=False),
+    Column("acknowledged_at", BigInteger),
+    Column("acknowledgement", Text),
     Column("checksum", String(16), nullable=False),
 )
 

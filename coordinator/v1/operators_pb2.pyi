@@ -254,6 +254,7 @@ class JobSummary(_message.Message):
     UNREADABLE_FIELD_NUMBER: _builtins.int
     RESTORE_FROM_FIELD_NUMBER: _builtins.int
     RESTORE_REASON_FIELD_NUMBER: _builtins.int
+    UNACKNOWLEDGED_LOSSES_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """Its name."""
     status: Global___JobStatus.ValueType
@@ -282,6 +283,8 @@ class JobSummary(_message.Message):
     """The next generation begins with this checkpoint's positions, as a person ordered; 0 for no such order."""
     restore_reason: _builtins.str
     """Who ordered it, and why."""
+    unacknowledged_losses: _builtins.int
+    """Slots whose records were given up, until a person acknowledges that."""
     @_builtins.property
     def open_requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointRequest]:
         """Requests of people that wait or run, oldest first."""
@@ -303,10 +306,11 @@ class JobSummary(_message.Message):
         unreadable: _builtins.str = ...,
         restore_from: _builtins.int = ...,
         restore_reason: _builtins.str = ...,
+        unacknowledged_losses: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "ending", b"ending"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "ending", b"ending", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "open_requests", b"open_requests", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "unreadable", b"unreadable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "ending", b"ending", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "open_requests", b"open_requests", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ending: _TypeAlias = _typing.Literal["ending"]  # noqa: Y015
     _WhichOneofArgType__ending: _TypeAlias = _typing.Literal["_ending", b"_ending"]  # noqa: Y015
@@ -414,8 +418,11 @@ class DescribeJobResponse(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     CONNECTED_FIELD_NUMBER: _builtins.int
     UNRESOLVED_FIELD_NUMBER: _builtins.int
+    DRIVEN_FIELD_NUMBER: _builtins.int
     connected: _builtins.bool
     """True while its driver's instruction stream is there."""
+    driven: _builtins.bool
+    """A driver has it, or is expected back: what only a job without one allows is refused."""
     @_builtins.property
     def summary(self) -> Global___JobSummary:
         """As in listings."""
@@ -440,10 +447,11 @@ class DescribeJobResponse(_message.Message):
         settings: _participants_pb2.CheckpointSettings | None = ...,
         connected: _builtins.bool = ...,
         unresolved: _abc.Iterable[Global___UnresolvedSlot] | None = ...,
+        driven: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "participants", b"participants", "settings", b"settings", "summary", b"summary", "unresolved", b"unresolved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "driven", b"driven", "participants", b"participants", "settings", b"settings", "summary", b"summary", "unresolved", b"unresolved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1270,6 +1278,174 @@ class ResolveSlotsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResolveSlotsResponse: _TypeAlias = ResolveSlotsResponse  # noqa: Y015
+
+@_typing.final
+class LossReport(_message.Message):
+    """Records of one slot that were given up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    PARTICIPANT_FIELD_NUMBER: _builtins.int
+    SETTLEMENT_FIELD_NUMBER: _builtins.int
+    DOCUMENT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    RECORDED_AT_MS_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_AT_MS_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGEMENT_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """Whose they were."""
+    checkpoint: _builtins.int
+    """The completed checkpoint that they belong to."""
+    participant: _builtins.str
+    """Of which sink."""
+    reason: _builtins.str
+    """The policy, or who decided so, and why."""
+    recorded_at_ms: _builtins.int
+    """Unix time in milliseconds."""
+    acknowledged_at_ms: _builtins.int
+    """Unix time in milliseconds; 0 while nobody has acknowledged it."""
+    acknowledgement: _builtins.str
+    """Who acknowledged it, and why."""
+    @_builtins.property
+    def settlement(self) -> _participants_pb2.Settlement:
+        """Slot, outcome, and the proof or what was seen."""
+
+    @_builtins.property
+    def document(self) -> _participants_pb2.Document:
+        """The lost committable: which input the records came from, and how many they were."""
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        checkpoint: _builtins.int = ...,
+        participant: _builtins.str = ...,
+        settlement: _participants_pb2.Settlement | None = ...,
+        document: _participants_pb2.Document | None = ...,
+        reason: _builtins.str = ...,
+        recorded_at_ms: _builtins.int = ...,
+        acknowledged_at_ms: _builtins.int = ...,
+        acknowledgement: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["document", b"document", "settlement", b"settlement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_at_ms", b"acknowledged_at_ms", "acknowledgement", b"acknowledgement", "checkpoint", b"checkpoint", "document", b"document", "job", b"job", "participant", b"participant", "reason", b"reason", "recorded_at_ms", b"recorded_at_ms", "settlement", b"settlement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LossReport: _TypeAlias = LossReport  # noqa: Y015
+
+@_typing.final
+class ListLossesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """Of this job; of all jobs when it is empty."""
+    limit: _builtins.int
+    """At most so many, from 1 to 1,000; 0 for 20."""
+    acknowledged: _builtins.bool
+    """Those too that are acknowledged."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        acknowledged: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "job", b"job", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLossesRequest: _TypeAlias = ListLossesRequest  # noqa: Y015
+
+@_typing.final
+class ListLossesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOSSES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___LossReport]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        losses: _abc.Iterable[Global___LossReport] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["losses", b"losses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLossesResponse: _TypeAlias = ListLossesResponse  # noqa: Y015
+
+@_typing.final
+class AcknowledgeLossRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    PARTICIPANT_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    checkpoint: _builtins.int
+    """The checkpoint, from 1."""
+    participant: _builtins.str
+    """The sink."""
+    reason: _builtins.str
+    """Who acknowledges it, and why, for the audit; 1 to 8,192 characters."""
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Empty for all slots of that checkpoint and sink."""
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        checkpoint: _builtins.int = ...,
+        participant: _builtins.str = ...,
+        slots: _abc.Iterable[_builtins.int] | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "job", b"job", "participant", b"participant", "reason", b"reason", "slots", b"slots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcknowledgeLossRequest: _TypeAlias = AcknowledgeLossRequest  # noqa: Y015
+
+@_typing.final
+class AcknowledgeLossResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _participants_pb2.Answer:
+        """ACCEPTED, or REFUSED when there is no such loss, or it was acknowledged before."""
+
+    def __init__(
+        self,
+        *,
+        answer: _participants_pb2.Answer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcknowledgeLossResponse: _TypeAlias = AcknowledgeLossResponse  # noqa: Y015
 
 @_typing.final
 class SkipInputRequest(_message.Message):

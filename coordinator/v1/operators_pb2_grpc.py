@@ -105,6 +105,16 @@ class OperatorServiceStub:
                 request_serializer=coordinator_dot_v1_dot_operators__pb2.SkipInputRequest.SerializeToString,
                 response_deserializer=coordinator_dot_v1_dot_operators__pb2.SkipInputResponse.FromString,
                 _registered_method=True)
+        self.ListLosses = channel.unary_unary(
+                '/coordinator.v1.OperatorService/ListLosses',
+                request_serializer=coordinator_dot_v1_dot_operators__pb2.ListLossesRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_operators__pb2.ListLossesResponse.FromString,
+                _registered_method=True)
+        self.AcknowledgeLoss = channel.unary_unary(
+                '/coordinator.v1.OperatorService/AcknowledgeLoss',
+                request_serializer=coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -209,6 +219,20 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLosses(self, request, context):
+        """Reports of records that were given up: they never become visible. Newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AcknowledgeLoss(self, request, context):
+        """A person knows of a loss: it counts no longer among those that nobody knows of.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -281,6 +305,16 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.SkipInput,
                     request_deserializer=coordinator_dot_v1_dot_operators__pb2.SkipInputRequest.FromString,
                     response_serializer=coordinator_dot_v1_dot_operators__pb2.SkipInputResponse.SerializeToString,
+            ),
+            'ListLosses': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLosses,
+                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.ListLossesRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_operators__pb2.ListLossesResponse.SerializeToString,
+            ),
+            'AcknowledgeLoss': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcknowledgeLoss,
+                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -662,6 +696,60 @@ class OperatorService:
             '/coordinator.v1.OperatorService/SkipInput',
             coordinator_dot_v1_dot_operators__pb2.SkipInputRequest.SerializeToString,
             coordinator_dot_v1_dot_operators__pb2.SkipInputResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLosses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.OperatorService/ListLosses',
+            coordinator_dot_v1_dot_operators__pb2.ListLossesRequest.SerializeToString,
+            coordinator_dot_v1_dot_operators__pb2.ListLossesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcknowledgeLoss(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.OperatorService/AcknowledgeLoss',
+            coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.SerializeToString,
+            coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.FromString,
             options,
             channel_credentials,
             insecure,

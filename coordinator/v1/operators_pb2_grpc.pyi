@@ -61,6 +61,10 @@ class OperatorServiceStub:
     """Decides about slots of a completed checkpoint that are lost or in doubt. Idempotent until something else is decided."""
     SkipInput: _grpc.UnaryUnaryMultiCallable[_operators_pb2.SkipInputRequest, _operators_pb2.SkipInputResponse]
     """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent until then."""
+    ListLosses: _grpc.UnaryUnaryMultiCallable[_operators_pb2.ListLossesRequest, _operators_pb2.ListLossesResponse]
+    """Reports of records that were given up: they never become visible. Newest first."""
+    AcknowledgeLoss: _grpc.UnaryUnaryMultiCallable[_operators_pb2.AcknowledgeLossRequest, _operators_pb2.AcknowledgeLossResponse]
+    """A person knows of a loss: it counts no longer among those that nobody knows of."""
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
@@ -95,6 +99,10 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """Decides about slots of a completed checkpoint that are lost or in doubt. Idempotent until something else is decided."""
     SkipInput: _aio.UnaryUnaryMultiCallable[_operators_pb2.SkipInputRequest, _operators_pb2.SkipInputResponse]  # type: ignore[assignment]
     """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent until then."""
+    ListLosses: _aio.UnaryUnaryMultiCallable[_operators_pb2.ListLossesRequest, _operators_pb2.ListLossesResponse]  # type: ignore[assignment]
+    """Reports of records that were given up: they never become visible. Newest first."""
+    AcknowledgeLoss: _aio.UnaryUnaryMultiCallable[_operators_pb2.AcknowledgeLossRequest, _operators_pb2.AcknowledgeLossResponse]  # type: ignore[assignment]
+    """A person knows of a loss: it counts no longer among those that nobody knows of."""
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """For people and their tools."""
@@ -210,5 +218,21 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operators_pb2.SkipInputResponse, _abc.Awaitable[_operators_pb2.SkipInputResponse]]:
         """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent until then."""
+
+    @_abc_1.abstractmethod
+    def ListLosses(
+        self,
+        request: _operators_pb2.ListLossesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.ListLossesResponse, _abc.Awaitable[_operators_pb2.ListLossesResponse]]:
+        """Reports of records that were given up: they never become visible. Newest first."""
+
+    @_abc_1.abstractmethod
+    def AcknowledgeLoss(
+        self,
+        request: _operators_pb2.AcknowledgeLossRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.AcknowledgeLossResponse, _abc.Awaitable[_operators_pb2.AcknowledgeLossResponse]]:
+        """A person knows of a loss: it counts no longer among those that nobody knows of."""
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

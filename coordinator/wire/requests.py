@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from coordinator.protocol.events import (
     Acknowledge,
+    AcknowledgeLoss,
     Amend,
     CancelJob,
     CloseJob,
@@ -45,6 +46,7 @@ from coordinator.wire.values import (
 
 __all__ = [
     "acknowledge",
+    "acknowledge_loss",
     "amend",
     "cancel_job",
     "close_job",
@@ -184,6 +186,16 @@ def resolve_slots(request: operators.ResolveSlotsRequest, now: float) -> Resolve
         reason=as_reason(request.reason),
         evidence=tuple(settlement_from_wire(settlement) for settlement in request.evidence),
         forced=request.forced,
+    )
+
+
+def acknowledge_loss(request: operators.AcknowledgeLossRequest, now: float) -> AcknowledgeLoss:
+    return AcknowledgeLoss(
+        now=now,
+        checkpoint=as_checkpoint(request.checkpoint),
+        participant=as_participant(request.participant),
+        slots=slots_from_wire(request.slots) if request.slots else frozenset(),
+        reason=as_reason(request.reason),
     )
 
 

@@ -24,6 +24,10 @@ class TopicRecords:
     records: int
     partitions: tuple[int, ...]
     """Partitions that the broker had enlisted, in order."""
+    id: str = ""
+    """The topic's, when the generation began; empty when it was not known."""
+    count: int = 0
+    """Of all its partitions, when the generation began; 0 when it was not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +50,11 @@ class KafkaCommittable:
     pre_committed: datetime
     """Wall clock of the driver, before the decision: receipts are kept for a time counted from later than this."""
     timeout: timedelta = field(default=timedelta(0))
-    """The transaction's: the broker aborts it that long after its first record."""
+    """The transaction's: the broker aborts it that long after the first partition was enlisted."""
+    began: datetime | None = None
+    """When that was, by the broker's clock; None when it is not known."""
+    replayable: bool = False
+    """All records of the only one of ``inputs``, and no others, are in it: writing that again replaces the slot."""
 
     def to_committable(self) -> Committable:
         return Committable(slot=self.slot, document=Document(kind=KIND, version=VERSION, body=self._body()))
@@ -61,7 +69,12 @@ class KafkaCommittable:
             "end_txn_version": self.transaction.version,
             "token": self.token,
             "topics": {
-                name: {"records": topic.records, "partitions": list(topic.partitions)}
+                name: {
+                    "records": topic.records,
+                    "partitions": list(topic.partitions),
+                    "id": topic.id,
+                    "partition_count": topic.count,
+                }
                 for name, topic in sorted(self.topics.items())
             },
             "records": self.records,
@@ -69,6 +82,8 @@ class KafkaCommittable:
             "inputs": [dict(split) for split in self.inputs],
             "pre_committed_ms": int(self.pre_committed.timestamp() * 1000),
             "transaction_timeout_ms": int(self.timeout.total_seconds() * 1000),
+            "began_ms": None if self.began is None else int(self.began.timestamp() * 1000),
+            "replayable": self.replayable,
         }
 
     @classmethod
@@ -98,7 +113,10 @@ def _read(slot: int, body: JsonObject) -> KafkaCommittable:
         token=str(body["token"]),
         topics={
             str(name): TopicRecords(
-                records=int(topic["records"]), partitions=tuple(int(number) for number in topic["partitions"])
+                records=int(topic["records"]),
+                partitions=tuple(int(number) for number in topic["partitions"]),
+                id=str(topic.get("id", "")),
+                count=int(topic.get("partition_count", 0)),
             )
             for name, topic in body["topics"].items()
         },
@@ -107,6 +125,9 @@ def _read(slot: int, body: JsonObject) -> KafkaCommittable:
         inputs=tuple(dict(split) for split in body["inputs"]),
         pre_committed=datetime.fromtimestamp(int(body["pre_committed_ms"]) / 1000, tz=UTC),
         timeout=timedelta(milliseconds=int(body["transaction_timeout_ms"])),
+        # documents of earlier releases lack these: unknown is never replayed
+        began=None if body.get("began_ms") is None else datetime.fromtimestamp(int(body["began_ms"]) / 1000, tz=UTC),
+        replayable=bool(body.get("replayable", False)),
     )
 
 

@@ -1,12 +1,13 @@
 """From votes to committables: prove that each vote's transaction is open, whole and ours, and abort the losers'."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from coordinator.errors import FencedError
 from coordinator.pipeline.tasks import Vote
 from coordinator.protocol.values import CheckpointId, Generation, JsonObject
+from sinks.kafka.brokers import TopicFacts
 from sinks.kafka.committables import KafkaCommittable, TopicRecords
 from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import PreCommitError
@@ -14,6 +15,7 @@ from sinks.kafka.fencing import fence_ids, list_open
 from sinks.kafka.identifiers import TransactionalId
 from sinks.kafka.outcomes import EndAnswer, classify, describe_code
 from sinks.kafka.patience import Backoff, Clock
+from sinks.kafka.replays import alone
 from sinks.kafka.transactions import CODE_NONE, State, Transaction, Transactions, TransactionView
 
 __all__ = ["Owner", "abort_losers", "make_committables", "refuse_newer"]
@@ -32,6 +34,8 @@ class Owner:
     cluster_name: str
     cluster_id: str
     end_txn_version: int
+    topics: Mapping[str, TopicFacts] = field(default_factory=dict)
+    """The sink's, as they were when the generation began."""
 
 
 def make_committables(
@@ -50,7 +54,7 @@ def make_committables(
             f"Two slots of checkpoint {checkpoint} voted for the same transaction. Nothing of it becomes visible; its "
             "records belong to the next checkpoint. This is a bug of the writer: please report it."
         )
-    moment = clock.now()
+    moment, replayable = clock.now(), alone(inputs)
     views = _described(Transactions(control), by_id, checkpoint, clock)
     return tuple(
         KafkaCommittable(
@@ -63,7 +67,7 @@ def make_committables(
             ),
             token=str(vote.body["token"]),
             topics={
-                str(topic): TopicRecords(records=int(count), partitions=views[name].partitions.get(str(topic), ()))
+                str(topic): _written(owner, str(topic), int(count), views[name])
                 for topic, count in vote.body["topics"].items()
             },
             records=vote.records,
@@ -71,9 +75,25 @@ def make_committables(
             inputs=tuple(inputs[vote.slot]),
             pre_committed=moment,
             timeout=timedelta(milliseconds=views[name].timeout_ms),
+            began=_began(views[name]),
+            replayable=vote.slot in replayable,
         )
         for name, vote in by_id.items()
     )
+
+
+def _written(owner: Owner, topic: str, records: int, view: TransactionView) -> TopicRecords:
+    known = owner.topics.get(topic)
+    return TopicRecords(
+        records=records,
+        partitions=view.partitions.get(topic, ()),
+        id=known.id if known is not None and known.code == CODE_NONE else "",
+        count=known.partitions if known is not None and known.code == CODE_NONE else 0,
+    )
+
+
+def _began(view: TransactionView) -> datetime | None:
+    return datetime.fromtimestamp(view.started_ms / 1000, tz=UTC) if view.started_ms > 0 else None
 
 
 def _described(

@@ -18,11 +18,13 @@ from coordinator.protocol.values import (
     Committable,
     Generation,
     JsonObject,
+    OnLost,
     Participant,
     ParticipantName,
     Role,
 )
-from sinks.kafka import claims, columns, preflight
+from sinks.kafka import claims, columns, preflight, replays
+from sinks.kafka.brokers import topic_facts
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.committer import KafkaCommitter
 from sinks.kafka.control import ControlPlane
@@ -51,8 +53,9 @@ class KafkaSink(Sink):
     topic: where all records go; it overrides a ``topic`` column.
     topics: instead of `topic`, where records may go: each record's ``topic`` column says one of them; another name
         declines the checkpoint.
-    on_lost: what happens when a transaction of a completed checkpoint is proved lost. In this release any lost one
-        halts the job, whatever is said here; ``replay`` and ``skip`` are accepted for jobs written for the next one.
+    on_lost: what happens when a transaction of a completed checkpoint is proved lost. ``replay``: its records are
+        written again, before anything later; where that cannot be done exactly, the job halts. ``halt``: the job halts.
+        ``skip``: its records are given up, with a report that listings show until a person acknowledges it.
     delivery: only ``exactly_once``.
     transaction_timeout: after which the brokers abort what nobody ended; timedelta or text such as ``"15min"``. By
         default the brokers' cap, at most 15 min. The preflight requires the checkpoint timeout + 10 min.
@@ -86,7 +89,7 @@ class KafkaSink(Sink):
         except ConfigurationError as error:
             problems.append(f"cluster: {error}")
         try:
-            self.participant = Participant(name=ParticipantName(name), role=Role.SINK, kind="kafka")
+            called = ParticipantName(name)
         except (TypeError, ValueError) as error:
             problems.append(f"name: {error}")
         if problems:
@@ -94,7 +97,7 @@ class KafkaSink(Sink):
                 "This KafkaSink cannot be used; nothing was connected. Change these arguments:\n"
                 + "\n".join(f"  - {problem}" for problem in problems)
             )
-        self.on_lost = on_lost
+        self.participant = Participant(name=called, role=Role.SINK, kind="kafka", on_lost=OnLost(on_lost))
         self._topic = topic
         self.topics: tuple[str, ...] = (topic,) if topic is not None else tuple(dict.fromkeys(topics or ()))
         """Every topic that may be written to."""
@@ -142,6 +145,7 @@ class KafkaSink(Sink):
             cluster_name=self.cluster.name,
             cluster_id=self._cluster_id,
             end_txn_version=end_txn_version(control),
+            topics=topic_facts(control, self.topics),
         )
         self._committed.clear()
 
@@ -178,6 +182,15 @@ class KafkaSink(Sink):
         keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}
         abort_losers(control, owner, keep, self._clock)
         return tuple(handle.to_committable() for handle in handles)
+
+    def lost_splits(self, lost: Sequence[Committable]) -> Sequence[JsonObject]:
+        """See :meth:`Sink.lost_splits`. Raises also ControlPlaneError when the brokers do not say what is there now."""
+        control, _ = self._opened()
+        return replays.lost_splits(
+            [KafkaCommittable.of(committable) for committable in lost],
+            cluster_id=control.cluster_id(),
+            topics=topic_facts(control, self.topics),
+        )
 
     def settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
         """Workers may use the ids again. Ids of earlier generations belong to processes that are gone."""

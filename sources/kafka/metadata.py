@@ -21,7 +21,7 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from connections.admin import KAFKA_LOGGER, admin_client, cluster_id
 from connections.cluster import KafkaCluster, Setting
@@ -133,6 +133,21 @@ class BrokerView:
                 partitions=tuple(sorted(partition.id for partition in answer.partitions)),
                 operations=frozenset(operation.name for operation in answer.authorized_operations or ()),
             )
+        return found
+
+    def topic_settings(self, names: Collection[str], key: str) -> dict[str, str | None]:
+        """One setting of each topic; None where this user may not read it."""
+        self._admin.poll(0)
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(names)]
+        found: dict[str, str | None] = {}
+        for resource, question in self._admin.describe_configs(resources, request_timeout=self._timeout).items():
+            try:
+                entry = self._wait(question, f"the settings of topic {resource.name}").get(key)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise self._unanswered(f"the settings of topic {resource.name}", error.args[0]) from None
+                entry = None
+            found[str(resource.name)] = None if entry is None else str(entry.value)
         return found
 
     def committed_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:

@@ -190,7 +190,7 @@ def skip_to(document: Document, topic: str, partition: int, offset: int) -> tupl
     """The same positions with one partition read on from ``offset``, and the offset that it stood at until now.
 
     What the coordinator asks when a person moves a job past input that is gone (entry point ``onceward.positions``).
-    Raises ValueError for a partition that has no position, and for an offset that is not ahead of it or beyond its end.
+    Raises ValueError for a partition that has no position, and for an offset that is not ahead of it.
     """
     try:
         positions = KafkaPositions.from_document(document)
@@ -203,7 +203,5 @@ def skip_to(document: Document, topic: str, partition: int, offset: int) -> tupl
     cursor = positions.topics[topic].partitions[partition]
     if not cursor.next < _number(offset):
         raise ValueError(f"{where} is read next from offset {cursor.next}; {offset} is not after it")
-    if cursor.end is not None and offset > cursor.end:
-        raise ValueError(f"{where} is bounded: it ends before offset {cursor.end}; {offset} is beyond that")
     moved = positions.moved({where: replace(cursor, next=offset)}, bound=positions.bound)
     return moved.to_document(), cursor.next

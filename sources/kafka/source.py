@@ -11,7 +11,7 @@ from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
 from coordinator.pipeline.interfaces import Finding, JobContext, Plan, Sink, Source, SplitReader
 from coordinator.protocol.settings import Duration
-from coordinator.protocol.values import Document, Participant, Role
+from coordinator.protocol.values import Document, JsonObject, Participant, Role
 from sources.kafka.arguments import SourceArguments
 from sources.kafka.checks import (
     confirm_topics,
@@ -30,6 +30,7 @@ from sources.kafka.mirror import GroupMirror
 from sources.kafka.offsets import Limits, gone_backwards, plan_ranges
 from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 from sources.kafka.reader import KafkaSplitReader
+from sources.kafka.replays import refuse_incomplete
 from sources.kafka.resolution import resolve_ends, resolve_starts
 from sources.kafka.starts import End, Start, bound_text
 
@@ -208,6 +209,9 @@ class KafkaSource(Source):
         """The halt behind a failed Spark job, if a reader found its offset gone; None for every other failure."""
         gone = offset_gone_in(str(error))
         return halt_for(gone) if gone is not None else None
+
+    def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
+        refuse_incomplete(self._broker(), self.cluster_id, KafkaPositions.from_document(positions), splits)
 
     def mirror(self, positions: Document) -> None:
         if self._mirror is not None:

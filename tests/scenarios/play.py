@@ -27,6 +27,7 @@ from coordinator.protocol.core import step, wanted
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.events import (
     Acknowledge,
+    AcknowledgeLoss,
     Amend,
     CancelJob,
     CloseJob,
@@ -131,7 +132,9 @@ class Player:
         now = self.now
         match words:
             case ["open", driver, *options]:
-                sink = replace(SINK, on_lost=OnLost.REPLAY) if "replaying" in options else SINK
+                policies = {"replaying": OnLost.REPLAY, "skipping": OnLost.SKIP}
+                policy = next((policies[option] for option in options if option in policies), OnLost.HALT)
+                sink = replace(SINK, on_lost=policy)
                 return OpenJob(
                     now=now,
                     driver=driver,
@@ -182,6 +185,14 @@ class Player:
                     amendment=int(_after(content, "amendment") or 0),
                     slots=frozenset(int(slot) for slot in slots_written.split(",")),
                     committables=_committables(_after(content, "slots"), "again "),
+                )
+            case ["acknowledge", "loss", checkpoint, who, *slots]:
+                return AcknowledgeLoss(
+                    now=now,
+                    checkpoint=CheckpointId(int(checkpoint)),
+                    participant=ParticipantName(who),
+                    slots=frozenset(int(slot) for slot in slots),
+                    reason="somebody knows",
                 )
             case ["close", reason, *options]:
                 back = float(_after(options, "back") or 0)
@@ -327,6 +338,10 @@ def _fact(fact: facts.Fact) -> str:
             return f"settled {fact.checkpoint}"
         case facts.LossRecorded():
             return f"lost {fact.checkpoint} {fact.participant} {' '.join(str(one.slot) for one in fact.settlements)}"
+        case facts.LossSkipped():
+            return f"gave up {fact.checkpoint} {fact.participant} {' '.join(str(one.slot) for one in fact.settlements)}"
+        case facts.LossAcknowledged():
+            return f"acknowledged the loss of {fact.checkpoint} {fact.participant} {_slots(fact.slots)}"
         case facts.CheckpointAmended():
             new = ",".join(str(committable.slot) for committable in fact.committables)
             return f"amended {fact.checkpoint} {fact.participant} {_slots(fact.slots)} by {new or 'nothing'}"

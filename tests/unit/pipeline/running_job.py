@@ -17,6 +17,7 @@ from coordinator.protocol.core import step, wanted
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.events import (
     Acknowledge,
+    Amend,
     CancelJob,
     CloseJob,
     CloseReason,
@@ -161,7 +162,12 @@ class Coordinator:
         )
 
     def settle(
-        self, checkpoint: CheckpointId, participant: ParticipantName, settlements: tuple[Settlement, ...]
+        self,
+        checkpoint: CheckpointId,
+        participant: ParticipantName,
+        settlements: tuple[Settlement, ...],
+        *,
+        amendment: int = 0,
     ) -> Answer:
         return self.tell(
             Settle(
@@ -170,6 +176,27 @@ class Coordinator:
                 checkpoint=checkpoint,
                 participant=participant,
                 settlements=settlements,
+                amendment=amendment,
+            )
+        )
+
+    def amend(
+        self,
+        checkpoint: CheckpointId,
+        participant: ParticipantName,
+        amendment: int,
+        slots: frozenset[int],
+        committables: tuple[Committable, ...],
+    ) -> Answer:
+        return self.tell(
+            Amend(
+                now=self.now,
+                generation=self.grant.generation,
+                checkpoint=checkpoint,
+                participant=participant,
+                amendment=amendment,
+                slots=slots,
+                committables=committables,
             )
         )
 

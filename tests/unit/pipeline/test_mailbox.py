@@ -13,9 +13,9 @@ class Driver:
     """A mailbox and what it handed on."""
 
     def __init__(self) -> None:
-        self.completed: list[int] = []
+        self.completed: list[tuple[int, int]] = []
         self.interrupts = 0
-        self.mailbox = Mailbox(on_complete=self.completed.append, on_interrupt=self._interrupt)
+        self.mailbox = Mailbox(on_complete=lambda *what: self.completed.append(what), on_interrupt=self._interrupt)
 
     def _interrupt(self) -> None:
         self.interrupts += 1
@@ -66,8 +66,8 @@ def test_only_the_running_checkpoint_is_interrupted() -> None:
 
 def test_a_completion_goes_to_the_settler_while_the_main_thread_is_busy() -> None:
     driver = Driver()
-    driver.mailbox.deliver(Complete(checkpoint=CheckpointId(2)))
-    assert driver.completed == [2]
+    driver.mailbox.deliver(Complete(checkpoint=CheckpointId(2), amendment=1))
+    assert driver.completed == [(2, 1)]
 
 
 def test_the_first_error_wins_and_interrupts() -> None:

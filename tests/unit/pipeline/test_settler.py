@@ -17,6 +17,7 @@ def settler() -> Settler:
         committer=nothing,
         journal=Journal("orders"),
         on_settled=lambda _: None,
+        on_lost=lambda: None,
         on_error=lambda _: None,
     )
 

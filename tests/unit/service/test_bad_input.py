@@ -98,13 +98,17 @@ def ask(channel: grpc.Channel, method: str, request: Message) -> tuple[grpc.Stat
     return grpc.StatusCode.OK, ""
 
 
+HARMLESS = ("ListJobs", "ListLosses")
+"""Ask nothing in particular."""
+
+
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.rpartition("/")[2])
 def test_random_bytes_are_refused_and_change_nothing(channel: grpc.Channel, running: Running, method: str) -> None:
     chance = random.Random(method)
     before = running.stored()
     for size in [1, 2, 3, 10, 100, 1000, 100_000] * 5:
         status = call(channel, method, chance.randbytes(size))
-        harmless = method.endswith("ListJobs")  # asks nothing, so unknown fields may be all there is
+        harmless = method.endswith(HARMLESS)  # asks nothing, so unknown fields may be all there is
         assert status is grpc.StatusCode.INVALID_ARGUMENT or (harmless and status is grpc.StatusCode.OK)
     assert running.stored() == before
 
@@ -113,7 +117,7 @@ def test_random_bytes_are_refused_and_change_nothing(channel: grpc.Channel, runn
 def test_an_empty_request_is_refused_where_it_means_nothing(
     channel: grpc.Channel, running: Running, method: str
 ) -> None:
-    expected = grpc.StatusCode.OK if method.endswith("ListJobs") else grpc.StatusCode.INVALID_ARGUMENT
+    expected = grpc.StatusCode.OK if method.endswith(HARMLESS) else grpc.StatusCode.INVALID_ARGUMENT
     assert call(channel, method, b"") is expected
 
 
@@ -135,9 +139,7 @@ def acknowledge(**changes: Any) -> pb.AcknowledgeRequest:
         "job": JOB,
         "generation": 1,
         "checkpoint": 1,
-        "participant": "source",
         "base": 0,
-        "snapshot": pb.Snapshot(positions=document),
     }
     return pb.AcknowledgeRequest(**(values | changes))
 
@@ -294,6 +296,10 @@ def test_an_unknown_job_is_not_found(channel: grpc.Channel, running: Running, me
             request = amend(job="nobody")
         case "TriggerCheckpoint":
             request = trigger(job="nobody")
+        case "AcknowledgeLoss":
+            request = operators_pb2.AcknowledgeLossRequest(
+                job="nobody", checkpoint=1, participant="sink", reason="known"
+            )
         case "DescribeRequest":
             request = operators_pb2.DescribeRequestRequest(job="nobody", request="r1")
         case "RestoreJob":

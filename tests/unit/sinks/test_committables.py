@@ -40,7 +40,16 @@ def test_unknown_documents_are_refused_and_not_guessed_at(kind: str, version: in
         KafkaCommittable.of(Committable(slot=3, document=document))
 
 
-@pytest.mark.parametrize("missing", sorted(HANDLE.to_committable().document.body))
+OPTIONAL = {"began_ms", "replayable"}
+
+
+def test_a_document_of_an_earlier_release_is_read_and_is_never_replayed() -> None:
+    document = replace(HANDLE, replayable=True).to_committable().document
+    body = {key: value for key, value in document.body.items() if key not in OPTIONAL}
+    assert not KafkaCommittable.of(Committable(slot=3, document=replace(document, body=body))).replayable
+
+
+@pytest.mark.parametrize("missing", sorted(HANDLE.to_committable().document.body.keys() - OPTIONAL))
 def test_damaged_documents_are_refused(missing: str) -> None:
     body = {key: value for key, value in HANDLE.to_committable().document.body.items() if key != missing}
     with pytest.raises(HaltedError, match="damaged"):

@@ -1,0 +1,129 @@
+"""Writes lost slots of a completed checkpoint again, before anything later is written (docs/protocol.md#lost-slots).
+
+Only the lost slots are read and written: one task for each, from the very ranges that made it, in the current
+generation's transactions. What was written counts once the coordinator has taken it as an amendment; until then it is
+aborted like everything that nobody acknowledged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordinator.client.session import Session
+from coordinator.errors import HaltedError, OncewardError
+from coordinator.killpoints import KillPoint, kill_point
+from coordinator.pipeline.interfaces import Plan, ReplayRefusedError
+from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
+from coordinator.pipeline.settler import Settler, Work
+from coordinator.protocol.answers import Replay, Verdict
+from coordinator.protocol.values import Committable, OnLost
+
+if TYPE_CHECKING:
+    from coordinator.pipeline.generation import Members
+
+__all__ = ["Replayer"]
+
+_LONGEST_REASON = 6_000
+"""Characters: which records are lost must fit into what the coordinator keeps."""
+
+
+class Replayer:
+    """Carries out the coordinator's instructions to replay, on the driver's main thread."""
+
+    def __init__(self, members: "Members", session: Session, settler: Settler, mailbox: Mailbox) -> None:
+        self._m = members
+        self._session = session
+        self._settler = settler
+        self._mailbox = mailbox
+
+    def replay(self, wanted: Replay) -> None:
+        """Write the lost slots again and amend the checkpoint, or decline, which halts the job.
+
+        Everything later must be aborted already. Raises what ends the generation; the next one is told to replay what
+        still is lost.
+        """
+        work = self._settler.work(wanted.checkpoint)
+        if work is None or wanted.amendment != work.amendment:
+            return  # it is done: the instruction was sent before the coordinator had heard of it
+        policy = self._m.sink.participant.on_lost
+        if policy is OnLost.SKIP:
+            # The loss was recorded under another policy: prove it again, and it is given up.
+            self._settler.complete(wanted.checkpoint, work.amendment)
+            return
+        lost = tuple(committable for committable in work.committables if committable.slot in wanted.slots)
+        # Confirmed: nothing that could be seen after the lost records is open any more.
+        self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
+        kill_point(KillPoint.DRIVER_BEFORE_REPLAY)
+        try:
+            if policy is OnLost.HALT:
+                raise ReplayRefusedError("the sink says on_lost='halt'")
+            written = self._write(wanted, lost, work)
+        except ReplayRefusedError as error:
+            self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
+            self._decline(wanted, lost, error)
+            return
+        kill_point(KillPoint.DRIVER_AFTER_REPLAY)
+        self._settler.amend(wanted.checkpoint, wanted.slots, written)
+        answer = self._session.amend(wanted.checkpoint, wanted.participant, wanted.amendment, wanted.slots, written)
+        if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
+            raise GenerationFailedError(
+                f"The coordinator refused what was written again for checkpoint {wanted.checkpoint}: "
+                f"{answer.verdict.value}: {answer.detail}. It is not visible; the next generation aborts it and goes "
+                "by what the coordinator has on record."
+            )
+        kill_point(KillPoint.DRIVER_AFTER_AMEND)
+
+    def _write(self, wanted: Replay, lost: Sequence[Committable], work: Work) -> tuple[Committable, ...]:
+        """Pre-commit the lost slots once more. Raises ReplayRefusedError, and what a Spark job raises."""
+        m, checkpoint = self._m, wanted.checkpoint
+        splits = tuple(m.sink.lost_splits(lost))
+        if work.positions is None:
+            raise ReplayRefusedError(f"the positions of checkpoint {checkpoint} are not known")
+        m.source.check_replay(splits, work.positions)
+        m.tasks.start()
+        began = m.runtime.monotonic()
+        plan = Plan(splits=splits, positions=work.positions, records=len(splits), lag=0, finished=False)
+        self._mailbox.running(checkpoint)
+        try:
+            votes = m.tasks.run(generation=self._session.generation, checkpoint=checkpoint, plan=plan)
+        except Exception as error:
+            self._mailbox.raise_error()
+            raise self._known(checkpoint, error) from error
+        finally:
+            self._mailbox.running(None)
+        inputs = m.tasks.inputs(plan, len(votes))
+        if [list(made) for made in inputs] != [[split] for split in splits]:
+            raise ReplayRefusedError(
+                f"the transform moves rows between partitions now: {len(votes)} slots came of {len(splits)} ranges"
+            )
+        committables = m.sink.pre_commit(checkpoint, votes, inputs, unsettled=self._settler.unsettled())
+        written = tuple(replace(one, slot=lost[one.slot].slot) for one in committables)
+        m.journal.tell(
+            "replayed",
+            checkpoint=checkpoint,
+            slots=len(lost),
+            transactions=len(written),
+            written=sum(vote.records for vote in votes),
+            amendment=wanted.amendment + 1,
+            seconds=round(m.runtime.monotonic() - began, 3),
+        )
+        return written
+
+    def _known(self, checkpoint: int, error: Exception) -> OncewardError:
+        """What a failed job means: input that is gone ends the replay, everything else ends this generation."""
+        known = error if isinstance(error, OncewardError) else self._m.source.diagnose(error)
+        if isinstance(known, HaltedError):
+            return ReplayRefusedError(str(known))
+        return known or GenerationFailedError(
+            f"Writing the lost slots of checkpoint {checkpoint} again failed: {error}. Nothing of it is visible; the "
+            "next generation tries again."
+        )
+
+    def _decline(self, wanted: Replay, lost: Sequence[Committable], error: ReplayRefusedError) -> None:
+        """Have the job halted, naming exactly what is lost."""
+        records = "; ".join(self._m.committer.describe(committable) for committable in lost)
+        reason = f"{error}. Lost: {records}"
+        if len(reason) > _LONGEST_REASON:
+            reason = f"{reason[:_LONGEST_REASON]} … (all of them: onceward checkpoints)"
+        self._m.journal.tell("replay declined", checkpoint=wanted.checkpoint, slots=len(lost), reason=str(error))
+        self._session.decline(wanted.checkpoint, wanted.participant, reason)

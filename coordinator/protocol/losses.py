@@ -1,0 +1,26 @@
+"""Records that were given up: a person must have heard of them."""
+
+from coordinator.protocol.answers import Answer, Ready, Verdict
+from coordinator.protocol.events import AcknowledgeLoss
+from coordinator.protocol.facts import LossAcknowledged
+from coordinator.protocol.state import JobState, record
+
+__all__ = ["acknowledge"]
+
+
+def acknowledge(state: JobState, event: AcknowledgeLoss) -> tuple[JobState, Ready]:
+    """A person knows of a loss; it is listed no longer among those that nobody knows of. Changes nothing else."""
+    key = (event.checkpoint, event.participant)
+    unknown = next((one.slots for one in state.durable.losses if (one.checkpoint, one.participant) == key), frozenset())
+    slots = event.slots or unknown
+    if not slots or not slots <= unknown:
+        which = f"slots {sorted(slots - unknown)}" if slots else "slots"
+        detail = (
+            f"no loss of {which} of {event.participant} in checkpoint {event.checkpoint} waits to be acknowledged; "
+            "it was acknowledged before, or there was none"
+        )
+        return state, Ready(answer=Answer(verdict=Verdict.REFUSED, detail=detail))
+    fact = LossAcknowledged(
+        checkpoint=event.checkpoint, participant=event.participant, slots=slots, reason=event.reason
+    )
+    return record(state, (fact,)), Ready(answer=Answer(verdict=Verdict.ACCEPTED), facts=(fact,))

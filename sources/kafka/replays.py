@@ -1,0 +1,48 @@
+"""Whether ranges that were read once can be read again, every record of them."""
+
+from collections.abc import Sequence
+
+from coordinator.pipeline.interfaces import ReplayRefusedError
+from coordinator.protocol.values import JsonObject
+from sources.kafka.checks import confirm_topics
+from sources.kafka.metadata import BrokerView, insist
+from sources.kafka.positions import KafkaPositions, Partition
+
+__all__ = ["refuse_incomplete"]
+
+_POLICY = "cleanup.policy"
+
+
+def refuse_incomplete(
+    view: BrokerView, cluster_id: str, positions: KafkaPositions, splits: Sequence[JsonObject]
+) -> None:
+    """Raises ReplayRefusedError unless the topics of ``positions`` still hold all of ``splits``.
+
+    Retention must not have reached the ranges, and compaction must be off: it removes records from the middle. Raises
+    CheckpointFailedError when the brokers do not say.
+    """
+    if positions.cluster_id != cluster_id:
+        raise ReplayRefusedError(
+            f"the records were read from cluster {positions.cluster_id}, the source leads to {cluster_id} now"
+        )
+    ranges = {Partition(str(s["topic"]), int(s["partition"])): (int(s["start"]), int(s["end"])) for s in splits}
+    names = sorted({partition.topic for partition in ranges})
+    found = confirm_topics(view, names)
+    for partition in ranges:
+        known, now = positions.topics.get(partition.topic), found.get(partition.topic)
+        if now is None or partition.number not in now.partitions:
+            raise ReplayRefusedError(f"{partition}, which the records came from, does not exist any more")
+        if known is None or known.id != now.id:
+            was = "unknown" if known is None else known.id
+            raise ReplayRefusedError(f"topic {partition.topic} was made again: its id was {was} and is {now.id}")
+    for name, policy in view.topic_settings(names, _POLICY).items():
+        if policy != "delete":
+            said = f"{_POLICY}={policy}" if policy is not None else f"{_POLICY} may not be read: grant DescribeConfigs"
+            raise ReplayRefusedError(f"topic {name} may have lost records by compaction ({said})")
+    starts, ends = insist(view.log_starts, ranges), insist(view.high_watermarks, ranges)
+    for partition, (start, end) in sorted(ranges.items()):
+        if not starts[partition] <= start <= end <= ends[partition]:
+            raise ReplayRefusedError(
+                f"{partition} does not hold the offsets [{start}, {end}) any more, its log is "
+                f"[{starts[partition]}, {ends[partition]})"
+            )
