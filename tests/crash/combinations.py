@@ -1,0 +1,99 @@
+"""Random schedules from a seed: drivers and coordinators die anywhere, together, again while they recover, or stay away
+for longer than their transactions live."""
+
+import random
+from collections.abc import Callable
+from typing import TypeAlias
+
+from coordinator.killpoints import KillPoint
+from tests.crash.ground import Ground
+from tests.crash.jobs import ANY_TIME, Job, Setup, at_point, judged
+from tests.crash.points import ONCE_PER_PROCESS, lose_transactions, scene_of
+from tests.crash.results import Kill, Schedule
+
+__all__ = ["combine"]
+
+Move: TypeAlias = Callable[[Job, random.Random], None]
+
+_SHORT = Setup(transaction_timeout="2s", settings={"timeout": "2s"})
+_LONG = Setup()
+_MOVES_OF_A_SCHEDULE = 8
+_REACHED_BY_ALL = {"driver", "coordinator"}
+"""Scenes whose points every job passes."""
+
+
+def combine(ground: Ground, seed: int, *, moves: int = _MOVES_OF_A_SCHEDULE) -> Schedule:
+    """The schedule of a seed. Every second one has transactions that an outage outlives."""
+    chance = random.Random(seed)
+    short = seed % 2 == 0
+    plan = [chance.choice(_MOVES) for _ in range(moves)]
+    if short:
+        plan.insert(chance.randrange(moves), _stay_away_too_long)
+
+    def body(job: Job) -> None:
+        job.settles()
+        for move in plan:
+            move(job, chance)
+        job.drive()
+
+    schedule = Schedule(part="combinations", name=f"seed-{seed}", seed=seed)
+    return judged(ground, schedule, _SHORT if short else _LONG, body)
+
+
+def _point(chance: random.Random, process: str) -> tuple[KillPoint, int]:
+    points = [p for p in KillPoint if p.startswith(process) and scene_of(p).name in _REACHED_BY_ALL]
+    point = chance.choice(points)
+    return point, 1 if point in ONCE_PER_PROCESS else chance.randint(1, 3)
+
+
+def _driver_at_point(job: Job, chance: random.Random) -> None:
+    armed = job.ground.arm(at_point("driver", *_point(chance, chance.choice(("driver.", "task.")))))
+    job.dies(job.drive(armed), armed)
+
+
+def _driver_any_time(job: Job, chance: random.Random) -> None:
+    driver = job.drive()
+    job.lives(chance.uniform(0, 3))
+    job.kill(Kill(process="driver", place=ANY_TIME), driver.end)
+
+
+def _coordinator_at_point(job: Job, chance: random.Random) -> None:
+    armed = job.ground.arm(at_point("coordinator", *_point(chance, "coordinator.")))
+    coordinator = job.ground.serve(armed)
+    job.drive()
+    job.dies(coordinator, armed)
+    job.back()
+    job.settles()
+
+
+def _coordinator_any_time(job: Job, chance: random.Random) -> None:
+    job.drive()
+    job.lives(chance.uniform(0, 3))
+    job.kill(Kill(process="coordinator", place=ANY_TIME), job.ground.stop_serving)
+    job.back()
+
+
+def _both_at_once(job: Job, chance: random.Random) -> None:
+    """The driver dies at a point, the coordinator an instant later or earlier."""
+    armed = job.ground.arm(at_point("driver", *_point(chance, "driver.")))
+    job.dies(job.drive(armed), armed)
+    job.lives(chance.uniform(0, 0.3))
+    job.kill(Kill(process="coordinator", place=ANY_TIME), job.ground.stop_serving)
+    job.back()
+
+
+def _stay_away_too_long(job: Job, _chance: random.Random) -> None:
+    """A checkpoint is completed and its transactions run out before anybody commits them."""
+    lose_transactions(job)
+    job.drive()
+    job.settles(2)
+
+
+_MOVES: tuple[Move, ...] = (
+    _driver_at_point,
+    _driver_at_point,
+    _driver_any_time,
+    _coordinator_at_point,
+    _coordinator_any_time,
+    _both_at_once,
+)

@@ -1,0 +1,57 @@
+"""A driver as a process of its own: ``python -m tests.crash.driver SPEC-AS-JSON``.
+
+It copies keys and values. Without Spark its tasks run in its own process, so that it starts in a second; with Spark,
+the master and whatever else is set come from PYSPARK_SUBMIT_ARGS.
+"""
+
+import json
+import logging
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from connections import KafkaCluster
+from coordinator import CheckpointSettings, Pipeline
+from coordinator.pipeline.restarts import Restart
+from sinks import KafkaSink
+from sinks.kafka import preflight
+from sources import KafkaSource
+from tests.integration.sparkless import SparklessPipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["main"]
+
+
+def _through_the_jvm(df: "DataFrame") -> "DataFrame":
+    """A transform, so that reader and writer are different Python workers."""
+    return df.select("key", "value")
+
+
+def main() -> int:
+    """Run until stopped or killed; errors become the product's exit codes."""
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s %(message)s")
+    logging.getLogger("kafka").setLevel(logging.WARNING)
+    if spec["transaction_timeout"] is not None:
+        preflight.RESTART_ALLOWANCE = timedelta(0)  # the suite wants transactions to run out: no user may
+    cluster = KafkaCluster(spec["servers"], name=spec["cluster"])
+    kind = Pipeline if spec["spark"] else SparklessPipeline
+    pipeline = kind(
+        job=spec["job"],
+        source=KafkaSource(
+            cluster, topics=[spec["source"]], start="earliest", max_offsets_per_checkpoint=spec["per_checkpoint"]
+        ),
+        transform=_through_the_jvm if spec["transform"] else None,
+        sink=KafkaSink(cluster, topic=spec["sink"], transaction_timeout=spec["transaction_timeout"]),
+        coordinator=spec["coordinator"],
+        settings=CheckpointSettings(**spec["settings"]),
+        restart=Restart(initial="100ms", maximum="1s"),
+    )
+    print("ended:", pipeline.run().value)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

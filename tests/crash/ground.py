@@ -1,0 +1,149 @@
+"""What all schedules stand on: one Kafka and one coordinator that is killed and started again under them."""
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from coordinator.dev.kafka import LocalKafka
+from coordinator.dev.kafka.places import free_ports
+from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE
+from coordinator.pipeline.journal import EVENTS_VARIABLE
+from tests.crash.kept import Kept
+from tests.crash.results import Kill
+from tests.integration.tools import wait_until
+
+__all__ = ["CLUSTER", "START_LIMIT_S", "Armed", "Ground"]
+
+CLUSTER = "main"
+"""The name of the cluster in the jobs and in the coordinator's file."""
+START_LIMIT_S = 60.0
+
+
+class Armed:
+    """Kills at points that processes are to die of, one process each, and the files that prove that they did."""
+
+    def __init__(self, kills: Sequence[Kill], directory: Path) -> None:
+        """``directory``: where all kills of the suite leave their files."""
+        self.kills = kills
+        self._markers = directory / f"kill-{sum(1 for _ in directory.iterdir())}"
+        self._markers.mkdir()
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        places = ",".join(kill.place for kill in self.kills)
+        return {KILL_POINT_VARIABLE: places, KILL_ONCE_VARIABLE: str(self._markers)}
+
+    def look(self) -> bool:
+        """Whether a process died of each; notes when."""
+        for kill in self.kills:
+            marker = self._markers / kill.place
+            if marker.exists() and not kill.reached:
+                kill.reached, kill.at = True, marker.stat().st_mtime
+        return all(kill.reached for kill in self.kills)
+
+
+class Ground:
+    """A context manager. Not thread-safe."""
+
+    def __init__(
+        self,
+        directory: Path,
+        kafka: LocalKafka,
+        *,
+        serve: Sequence[str] = ("coordinator.ops", "serve"),
+        orphans: bool = True,
+    ) -> None:
+        """``kafka`` runs already. ``serve``: the coordinator's module and command. ``orphans``: it may settle."""
+        self.directory, self.kafka = directory, kafka
+        self.address = f"127.0.0.1:{free_ports(1, None)[0].client}"
+        self.events = directory / "events.jsonl"
+        self._serve = serve
+        self._stack = ExitStack()
+        self._kills = directory / "kills"
+        self._scratch = directory / "spark"
+        for made in (directory, self._kills, self._scratch):
+            made.mkdir(parents=True, exist_ok=True)
+        self._clusters = directory / "clusters.toml"
+        self._clusters.write_text(f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(kafka.bootstrap_servers)}\n")
+        self._orphans = orphans
+        self._lives = 0
+        self.coordinator: Kept | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def arm(self, *kills: Kill) -> Armed:
+        return Armed(kills, self._kills)
+
+    def start(self, name: str, module: Sequence[str], environment: Mapping[str, str]) -> Kept:
+        """Start ``python -m module``; it ends with the ground at the latest."""
+        return self.keep(name, [sys.executable, "-m", *module], environment)
+
+    def keep(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Kept:
+        """Start a command; it ends with the ground at the latest."""
+        self._lives += 1
+        process = Kept(
+            f"{name} (life {self._lives})",
+            command,
+            self.directory / f"{name}.log",
+            {
+                EVENTS_VARIABLE: str(self.events),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                # what a killed JVM leaves behind goes with the suite's directory
+                "SPARK_LOCAL_DIRS": str(self._scratch),
+                "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._scratch}",
+                **environment,
+            },
+        )
+        self._stack.callback(process.end)
+        return process
+
+    def serve(self, armed: Armed | None = None, environment: Mapping[str, str] | None = None) -> Kept:
+        """Kill the coordinator that runs, start the next one and wait until it listens or dies of ``armed``."""
+        self.stop_serving()
+        command = [*self._serve, "--listen", self.address, "--store", f"sqlite:///{self.directory / 'store.sqlite'}"]
+        if self._orphans:
+            command += ["--clusters", str(self._clusters)]
+        process = self.start("coordinator", command, {**(armed.environment if armed else {}), **(environment or {})})
+        self.coordinator = process
+        wait_until(lambda: self._listens() or process.exit_code is not None, "the coordinator listens", START_LIMIT_S)
+        if process.exit_code is not None and not (armed and armed.look()):
+            raise AssertionError(f"the coordinator did not start:\n{process.tail()}")
+        return process
+
+    def stop_serving(self) -> None:
+        """SIGKILL the coordinator if one runs."""
+        if self.coordinator is not None:
+            self.coordinator.end()
+            self.coordinator = None
+
+    def serving(self) -> Kept:
+        """The coordinator that runs; started if there is none."""
+        if self.coordinator is None or self.coordinator.exit_code is not None:
+            return self.serve()
+        return self.coordinator
+
+    def back(self) -> float:
+        """Start the coordinator again; when it listened, in seconds since the epoch."""
+        self.serve()
+        return time.time()
+
+    def _listens(self) -> bool:
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            return False
+        return True

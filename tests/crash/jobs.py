@@ -1,0 +1,282 @@
+"""One job under test: its topics, its feeder, its driver that is killed and started again, and what came out."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self, assert_never
+
+from coordinator.errors import ExitCode
+from coordinator.killpoints import KillPoint
+from coordinator.ops.verify import Grade, judge
+from coordinator.protocol.values import JsonObject
+from tests.checker.recorder import Recorder
+from tests.crash.feeder import Feeder
+from tests.crash.ground import CLUSTER, Armed, Ground
+from tests.crash.kept import Kept
+from tests.crash.results import Kill, Outcome, Schedule
+from tests.integration.tools import Topics, wait_until
+
+__all__ = ["ANY_TIME", "Job", "Setup", "StuckError", "at_point", "judged"]
+
+ANY_TIME = "any time"
+_PARTITIONS = 3
+_LIMIT_S = 120.0
+"""For anything that has to happen next; only a machine that stands still needs so long."""
+_REACH_LIMIT_S = 60.0
+"""For a kill point to be reached."""
+_QUICK = {
+    "interval": "100ms",
+    "lease": "1s",
+    "stream_grace": "200ms",
+    "orphan_grace": "60s",
+    "tolerable_failed_checkpoints": 1000,
+    "num_retained": 100_000,
+}
+
+
+class StuckError(AssertionError):
+    """What had to happen did not; nothing can be said about the records."""
+
+
+class Setup:
+    """How a job is run: what goes to the driver's program."""
+
+    def __init__(
+        self,
+        *,
+        spark: str | None = None,
+        transform: bool = False,
+        per_checkpoint: int | None = 300,
+        transaction_timeout: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        rate: int = 100,
+        output: Mapping[str, str] | None = None,
+    ) -> None:
+        """``spark``: arguments of spark-submit; None = tasks run in the driver. ``rate``: records per second and
+        partition. ``output``: settings of the output topic."""
+        self.spark, self.transform, self.rate, self.output = spark, transform, rate, output
+        self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
+        self.settings = {**_QUICK, **(settings or {})}
+
+
+def at_point(process: str, point: KillPoint, nth: int = 1) -> Kill:
+    """A kill at the ``nth`` time that a process passes a kill point."""
+    return Kill(process=process, place=f"{point.value}:{nth}")
+
+
+def judged(ground: Ground, schedule: Schedule, setup: Setup, body: Callable[["Job"], None]) -> Schedule:
+    """Start a job, let ``body`` kill what it wants to, let the job catch up, and judge."""
+    with Job(ground, schedule, setup) as job:
+        try:
+            ground.serving()
+            job.drive()
+            body(job)
+            job.finish()
+        except StuckError as stuck:
+            job.give_up(stuck)
+        except Exception as error:  # noqa: BLE001 - whatever it was, nothing is known about the records now
+            schedule.outcome = Outcome.UNKNOWN
+            schedule.reasons.append(repr(error))
+            job.count()
+    return schedule
+
+
+class Job:
+    """A context manager. The coordinator must be serving before the first driver is started."""
+
+    def __init__(self, ground: Ground, schedule: Schedule, setup: Setup | None = None) -> None:
+        """The schedule's name is the job's; what happens is noted in it."""
+        self.ground, self.schedule, self.setup = ground, schedule, setup or Setup()
+        self.name = schedule.name
+        self.topics = Topics(ground.kafka.bootstrap_servers, self.name)
+        self.source = self.topics.create("in", _PARTITIONS)
+        self.sink = self.topics.create("out", _PARTITIONS, config=self.setup.output)
+        self.driver: Kept | None = None
+        self._stack = ExitStack()
+        self._began = time.monotonic()
+        self.fed_besides = 0
+        """Records that somebody else than the feeder has put into the input."""
+        self._events_read = 0
+        self._events: list[JsonObject] = []
+
+    def __enter__(self) -> Self:
+        self.recorder = self._stack.enter_context(
+            Recorder(
+                self.topics.servers,
+                job=self.name,
+                inputs=[self.source],
+                outputs=[self.sink],
+                file=self.ground.directory / f"{self.name}.history.jsonl",
+                coordinator=self.ground.address,
+            )
+        )
+        self.feeder = self._stack.enter_context(
+            Feeder(self.topics.servers, self.source, partitions=_PARTITIONS, rate=self.setup.rate)
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.driver is not None:
+            self.driver.end()
+        self._stack.close()
+        self.schedule.seconds = time.monotonic() - self._began
+
+    # -- drivers
+
+    def drive(self, armed: Armed | None = None) -> Kept:
+        """Start the next driver; what is left of the last one is killed first."""
+        if self.driver is not None:
+            self.driver.end()
+        spec = {
+            "job": self.name,
+            "servers": self.topics.servers,
+            "cluster": CLUSTER,
+            "source": self.source,
+            "sink": self.sink,
+            "coordinator": self.ground.address,
+            "spark": self.setup.spark is not None,
+            "transform": self.setup.transform,
+            "per_checkpoint": self.setup.per_checkpoint,
+            "transaction_timeout": self.setup.transaction_timeout,
+            "settings": self.setup.settings,
+        }
+        environment = {} if self.setup.spark is None else {"PYSPARK_SUBMIT_ARGS": f"{self.setup.spark} pyspark-shell"}
+        environment |= armed.environment if armed else {}
+        for kill in self.schedule.kills:
+            if kill.process == "driver" and not kill.back_at:
+                kill.back_at = time.time()
+        self.driver = self.ground.start(f"{self.name}.driver", ["tests.crash.driver", json.dumps(spec)], environment)
+        return self.driver
+
+    def kill(self, kill: Kill, how: Callable[[], None]) -> None:
+        """Kill something, now."""
+        self.note(kill)
+        kill.at = self.now()
+        how()
+        kill.reached = True
+
+    def lives(self, seconds: float) -> None:
+        """Let things go on for a while. A driver that leaves by itself is found by whoever waits for it next."""
+        time.sleep(seconds)
+
+    def now(self) -> float:
+        """Seconds since the epoch, as in the drivers' events."""
+        return time.time()
+
+    def dies(self, process: Kept, armed: Armed, limit_s: float = _REACH_LIMIT_S) -> bool:
+        """Wait until ``process`` dies of ``armed``; False when it ends or goes on otherwise: not reached."""
+        self.note(*armed.kills)
+        limit = time.monotonic() + limit_s
+        while process.exit_code is None and time.monotonic() < limit:
+            time.sleep(0.02)
+        reached = armed.look()
+        process.end()  # what it has started dies with it, as when a machine is lost
+        return reached
+
+    def note(self, *kills: Kill) -> None:
+        """These belong to the schedule, reached or not."""
+        self.schedule.kills += kills
+
+    def back(self) -> None:
+        """Start the coordinator again."""
+        at = self.ground.back()
+        for kill in self.schedule.kills:
+            if kill.process == "coordinator" and not kill.back_at:
+                kill.back_at = at
+
+    # -- what it does
+
+    def events(self, name: str | None = None) -> list[JsonObject]:
+        """What this job's drivers told so far, oldest first."""
+        if self.ground.events.exists():
+            with self.ground.events.open("rb") as file:
+                file.seek(self._events_read)
+                whole, newline, _ = file.read().rpartition(b"\n")
+            self._events_read += len(whole) + len(newline)
+            told = (json.loads(line) for line in whole.splitlines())
+            self._events += [event for event in told if event["job"] == self.name]
+        return [event for event in self._events if name is None or event["event"] == name]
+
+    def settles(self, more: int = 1) -> None:
+        """Wait for so many checkpoints to be settled from now on. Raises StuckError, also when the driver ends."""
+        wanted = len(self.events("settled")) + more
+        self.wait(lambda: len(self.events("settled")) >= wanted, f"{more} more checkpoints are settled")
+
+    def wait(self, condition: Callable[[], object], what: str, limit_s: float = _LIMIT_S) -> None:
+        """Wait for a condition while the driver runs. Raises StuckError."""
+        driver = self.driver
+
+        def ended() -> bool:
+            return driver is not None and driver.exit_code is not None
+
+        try:
+            wait_until(lambda: condition() or ended(), what, limit_s)
+        except AssertionError as error:
+            raise StuckError(f"{error}\n{driver.tail() if driver else ''}") from None
+        if ended() and not condition():
+            assert driver is not None
+            raise StuckError(f"the driver ended with {driver.exit_code} before {what}:\n{driver.tail()}")
+
+    # -- the verdict
+
+    def finish(self) -> None:
+        """Let the running driver catch up, stop it, and judge. Raises StuckError."""
+        fed = self.schedule.records = self.feeder.finish() + self.fed_besides
+        self.wait(lambda: len(self.topics.read(self.sink)) >= fed, f"all {fed} records are copied")
+        assert self.driver is not None
+        self.driver.terminate()
+        self.driver.wait(_LIMIT_S)
+        self.schedule.reasons += (
+            []
+            if self.driver.exit_code == 0
+            else [f"the driver was asked to stop and ended with {self.driver.exit_code}:\n{self.driver.tail()}"]
+        )
+        self.judge()
+
+    def judge(self) -> None:
+        """At rest: what was there to be seen, now and at any time?"""
+        schedule = self.schedule
+        self.count()
+        self.ground.serving()
+        verdict = judge(self.recorder.finish(whole_input=True))
+        schedule.rulings = {ruling.property.value: ruling.grade.value for ruling in verdict.rulings.values()}
+        match verdict.grade:
+            case Grade.PASS:
+                schedule.outcome = Outcome.FAIL if schedule.reasons else Outcome.PASS
+            case Grade.FAIL:
+                schedule.outcome = Outcome.FAIL
+                schedule.reasons.append(verdict.text())
+            case Grade.UNKNOWN:
+                schedule.outcome = Outcome.FAIL if schedule.reasons else Outcome.UNKNOWN
+                schedule.reasons.append(verdict.text())
+            case _:
+                assert_never(verdict.grade)
+
+    def give_up(self, stuck: StuckError) -> None:
+        """It does not go on. That is a failure, unless the driver has halted."""
+        self.count()
+        halted = self.driver is not None and self.driver.exit_code == ExitCode.HALTED
+        self.schedule.outcome = Outcome.HALTED if halted else Outcome.FAIL
+        self.schedule.reasons.append(str(stuck))
+
+    def count(self) -> None:
+        """Fill in what the drivers told."""
+        schedule = self.schedule
+        recovered, settled = self.events("recovered"), self.events("settled")
+        schedule.resumed = sum(event["resumed"] for event in recovered)
+        schedule.aborted = sum(event["aborted"] for event in recovered)
+        schedule.aborted += sum(event["transactions"] for event in self.events("aborted"))
+        schedule.replayed = sum(event.get("transactions", 0) for event in self.events("replayed"))
+        schedule.generations = max((event["generation"] for event in self.events()), default=0)
+        schedule.checkpoints = len({event["checkpoint"] for event in settled})
+        carried_over = {(event["generation"], event["checkpoint"]) for event in recovered}
+        times = [e["at"] for e in settled if (e["generation"], e["checkpoint"]) not in carried_over]
+        kills = sorted((kill for kill in schedule.kills if kill.reached), key=lambda kill: kill.at)
+        for kill, following in zip(kills, [*[k.at for k in kills[1:]], float("inf")], strict=True):
+            after = min((at for at in times if at > kill.at), default=0.0)
+            if after < following:
+                kill.recovered_at = after

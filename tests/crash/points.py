@@ -1,0 +1,233 @@
+"""Every kill point of the registry, the first and the second time through.
+
+The points are taken from the registry. A scene is what a job must go through so that a point is passed at all; the
+first scene that claims a point gets it, and the last one claims whatever every checkpoint passes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from signal import SIGTERM
+from typing import TypeAlias
+
+from coordinator.killpoints import KillPoint
+from tests.crash.ground import Ground
+from tests.crash.jobs import Job, Setup, at_point, judged
+from tests.crash.results import Schedule
+from tests.integration.tools import open_transactions_hold_back, wait_until
+
+__all__ = ["SCENES", "Scene", "scene_of", "visit"]
+
+Visit: TypeAlias = Callable[[Job, KillPoint, int], None]
+
+ONCE_PER_PROCESS = {
+    "driver.before_open",
+    "driver.after_open",
+    "driver.after_claim",
+    "driver.after_recovery_abort",
+    "driver.after_recovery_commit",
+    "driver.before_replay",
+    "driver.after_replay",
+    "driver.after_amend",
+    "driver.before_close",
+    "coordinator.before_grant",
+    "coordinator.after_grant",
+    "coordinator.before_close",
+    "coordinator.after_close",
+    "orphan.after_abort",
+    "orphan.after_commit",
+}
+"""The second time through is the next process, which finds what the first one has left."""
+
+_FAT = b"x" * 5000
+_FITS_NOT, _FITS = {"max.message.bytes": "2000"}, {"max.message.bytes": "100000"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One job in which all its points are visited, one after the other."""
+
+    name: str
+    claims: Callable[[KillPoint], bool]
+    setup: Setup
+    visit: Visit
+    """Brings about the kill at a point; afterwards driver and coordinator run again."""
+    begin: Callable[[Job], None] = Job.settles
+    """What comes before the first visit; the job's first driver runs already."""
+    end: Callable[[Job], None] = lambda _job: None
+    """What comes after the last visit, so that a driver runs that can catch up."""
+
+    def points(self) -> list[KillPoint]:
+        return [point for point in KillPoint if scene_of(point) is self]
+
+
+def scene_of(point: KillPoint) -> "Scene":
+    """Where a point is visited."""
+    return next(scene for scene in SCENES if scene.claims(point))
+
+
+def visit(ground: Ground, scene: Scene, points: Sequence[KillPoint], passes: Sequence[int], name: str) -> Schedule:
+    """Run the scene's job and kill at each of ``points`` at each of ``passes`` (1, 2); judged."""
+
+    def body(job: Job) -> None:
+        scene.begin(job)
+        for nth in passes:
+            for point in points:
+                scene.visit(job, point, 1 if point in ONCE_PER_PROCESS else nth)
+        scene.end(job)
+
+    return judged(ground, Schedule(part="kill points", name=name), scene.setup, body)
+
+
+def _driver_dies(job: Job, point: KillPoint, nth: int) -> None:
+    armed = job.ground.arm(at_point("driver", point, nth))
+    job.dies(job.drive(armed), armed)
+
+
+def _driver_dies_stopping(job: Job, point: KillPoint, nth: int) -> None:
+    armed = job.ground.arm(at_point("driver", point, nth))
+    driver = job.drive(armed)
+    job.settles()
+    driver.send(SIGTERM)
+    job.dies(driver, armed)
+
+
+def _coordinator_dies(job: Job, point: KillPoint, nth: int) -> None:
+    """Under a driver that goes on."""
+    armed = job.ground.arm(at_point("coordinator", point, nth))
+    job.dies(job.ground.serve(armed), armed)
+    job.back()
+    job.settles()
+
+
+def _coordinator_dies_opening(job: Job, point: KillPoint, nth: int) -> None:
+    armed = job.ground.arm(at_point("coordinator", point, nth))
+    coordinator = job.ground.serve(armed)
+    job.drive()
+    job.dies(coordinator, armed)
+    job.back()
+    job.settles()
+
+
+def _coordinator_dies_closing(job: Job, point: KillPoint, nth: int) -> None:
+    """The driver leaves; the coordinator dies while it is told so. The next one hears it again."""
+    armed = job.ground.arm(at_point("coordinator", point, nth))
+    coordinator = job.ground.serve(armed)
+    job.settles()
+    assert job.driver is not None
+    job.driver.send(SIGTERM)
+    job.dies(coordinator, armed)
+    job.back()
+    if job.driver.wait(60) != 0:
+        job.schedule.reasons.append(f"the driver did not leave well: {job.driver.exit_code}\n{job.driver.tail()}")
+    job.drive()
+    job.settles()
+
+
+def _driver_dies_replaying(job: Job, point: KillPoint, nth: int) -> None:
+    """A completed checkpoint loses its transactions: the driver dies before it commits, and is away too long."""
+    lose_transactions(job)
+    armed = job.ground.arm(at_point("driver", point, nth))
+    job.dies(job.drive(armed), armed)
+
+
+def lose_transactions(job: Job) -> None:
+    """Kill the driver when a checkpoint is completed, and wait until the brokers have aborted its transactions."""
+    left = job.ground.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
+    job.dies(job.drive(left), left)
+    wait_until(
+        lambda: not any(open_transactions_hold_back(job.topics.servers, job.sink).values()), "transactions run out"
+    )
+
+
+def _coordinator_dies_settling_for_the_dead(job: Job, point: KillPoint, nth: int) -> None:
+    """The driver dies with a checkpoint completed and not settled, and another one written; nobody starts it again."""
+    armed = job.ground.arm(at_point("coordinator", point, nth))
+    left = job.ground.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
+    job.dies(job.drive(left), left)
+    coordinator = job.ground.serve(armed)
+    job.dies(coordinator, armed, 30)
+    job.back()
+    job.drive()
+    job.settles()
+
+
+def _fails(job: Job) -> None:
+    """From now on every checkpoint is decided against: a record does not fit into the output topic."""
+    job.settles()
+    job.topics.fill(job.source, [_FAT], partition=1, key=b"fat")
+    job.fed_besides += 1
+    job.wait(lambda: job.events("aborted"), "a checkpoint is aborted")
+
+
+def _fits(job: Job) -> None:
+    job.topics.configure(job.sink, _FITS)
+    job.drive()
+
+
+def _dies_aborting(job: Job, point: KillPoint, nth: int) -> None:
+    process = "driver" if point.startswith("driver.") else "coordinator"
+    armed = job.ground.arm(at_point(process, point, nth))
+    job.dies(job.drive(armed) if process == "driver" else job.ground.serve(armed), armed)
+    if process == "coordinator":
+        job.back()
+
+
+def _drives_again(job: Job) -> None:
+    job.drive()
+
+
+SCENES: Sequence[Scene] = (
+    Scene(
+        name="orphan",
+        claims=lambda point: "orphan" in point.value,
+        setup=Setup(settings={"orphan_grace": "1s"}),
+        visit=_coordinator_dies_settling_for_the_dead,
+    ),
+    Scene(
+        name="replaying",
+        claims=lambda point: any(word in point.value for word in ("replay", "amend")),
+        setup=Setup(transaction_timeout="2s", settings={"timeout": "2s"}),
+        visit=_driver_dies_replaying,
+        end=_drives_again,
+    ),
+    Scene(
+        name="driver-closing",
+        claims=lambda point: point is KillPoint.DRIVER_BEFORE_CLOSE,
+        setup=Setup(),
+        visit=_driver_dies_stopping,
+        end=_drives_again,
+    ),
+    Scene(
+        name="coordinator-closing",
+        claims=lambda point: point in (KillPoint.COORDINATOR_BEFORE_CLOSE, KillPoint.COORDINATOR_AFTER_CLOSE),
+        setup=Setup(),
+        visit=_coordinator_dies_closing,
+    ),
+    Scene(
+        name="aborting",
+        claims=lambda point: point.value.endswith("_abort") and "recovery" not in point.value,
+        setup=Setup(output=_FITS_NOT),
+        visit=_dies_aborting,
+        begin=_fails,
+        end=_fits,
+    ),
+    Scene(
+        name="coordinator-opening",
+        claims=lambda point: point.startswith("coordinator.") and point.value.endswith("_grant"),
+        setup=Setup(),
+        visit=_coordinator_dies_opening,
+    ),
+    Scene(
+        name="coordinator",
+        claims=lambda point: point.startswith("coordinator."),
+        setup=Setup(settings={"lease": "30s"}),
+        visit=_coordinator_dies,
+    ),
+    Scene(
+        name="driver",
+        claims=lambda _point: True,
+        setup=Setup(),
+        visit=_driver_dies,
+        end=_drives_again,
+    ),
+)

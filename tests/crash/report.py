@@ -1,0 +1,145 @@
+"""What is shown, and what is written under ``build/crash``: report.json, report.md."""
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+
+from coordinator.killpoints import KillPoint
+from tests.crash.results import Kill, Outcome, Schedule
+
+__all__ = ["Row", "missing_points", "numbers", "rows", "versions", "write"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One place where one kind of process died."""
+
+    process: str
+    place: str
+    kills: int
+    not_reached: int
+    outcomes: Mapping[str, int]
+    """Schedules that these kills belong to, by outcome."""
+    median_s: float | None
+    worst_s: float | None
+    """From the kill to the next settled checkpoint, of those that no other kill followed before."""
+
+
+def rows(schedules: Sequence[Schedule]) -> Iterator[Row]:
+    """Kill points in the order of the registry, with what was killed there; then all other places."""
+    found: dict[tuple[str, str], list[tuple[Kill, Schedule]]] = defaultdict(list)
+    for schedule in schedules:
+        for kill in schedule.kills:
+            found[kill.process, kill.place].append((kill, schedule))
+    order = {point.value: number for number, point in enumerate(KillPoint)}
+
+    def place(key: tuple[str, str]) -> tuple[int, str, str]:
+        return order.get(key[1].partition(":")[0], len(order)), key[0], key[1]
+
+    for process, where in sorted(found, key=place):
+        those = found[process, where]
+        times = [kill.recovery_s for kill, _ in those if kill.recovery_s is not None]
+        outcomes: dict[str, int] = defaultdict(int)
+        for outcome in {id(schedule): schedule.outcome.value for _, schedule in those}.values():
+            outcomes[outcome] += 1
+        yield Row(
+            process=process,
+            place=where,
+            kills=sum(kill.reached for kill, _ in those),
+            not_reached=sum(not kill.reached for kill, _ in those),
+            outcomes=dict(outcomes),
+            median_s=statistics.median(times) if times else None,
+            worst_s=max(times, default=None),
+        )
+
+
+def missing_points(schedules: Sequence[Schedule]) -> list[str]:
+    """Kill points of the registry at which nobody died."""
+    reached = {kill.place.partition(":")[0] for schedule in schedules for kill in schedule.kills if kill.reached}
+    return [point.value for point in KillPoint if point.value not in reached]
+
+
+def numbers(schedules: Sequence[Schedule]) -> dict[str, object]:
+    """Totals, and recovery times by process: from the kill, and from when what was killed was back."""
+    kills = [kill for schedule in schedules for kill in schedule.kills if kill.reached]
+    recovery: dict[str, object] = {}
+    for process in sorted({kill.process for kill in kills}):
+        own = [kill for kill in kills if kill.process == process and kill.recovered_at]
+        recovery[process] = {
+            "kills": sum(kill.process == process for kill in kills),
+            "from the kill": _spread([kill.recovered_at - kill.at for kill in own]),
+            "from its return": _spread([max(0.0, k.recovered_at - k.back_at) for k in own if k.back_at]),
+        }
+    return {
+        "schedules": len(schedules),
+        "kills": len(kills),
+        "not reached": sum(len(schedule.not_reached) for schedule in schedules),
+        "outcomes": {outcome.value: sum(s.outcome is outcome for s in schedules) for outcome in Outcome},
+        "records": sum(schedule.records for schedule in schedules),
+        "checkpoints": sum(schedule.checkpoints for schedule in schedules),
+        "generations": sum(schedule.generations for schedule in schedules),
+        "transactions resumed": sum(schedule.resumed for schedule in schedules),
+        "transactions replayed": sum(schedule.replayed for schedule in schedules),
+        "transactions aborted": sum(schedule.aborted for schedule in schedules),
+        "recovery_s": recovery,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of what took part."""
+    names = ("onceward", "pyspark", "confluent-kafka", "kafka-python", "grpcio", "sqlalchemy")
+    return {"python": python_version(), **{name: version(name) for name in names}}
+
+
+def write(directory: Path, schedules: Sequence[Schedule], *, seed: int, seconds: float, passed: bool) -> None:
+    """Both files; called again after every schedule, so that an interrupted suite leaves what it knows."""
+    totals = {**numbers(schedules), "seed": seed, "seconds": round(seconds), "passed": passed, "versions": versions()}
+    content = {"totals": totals, "schedules": [asdict(schedule) for schedule in schedules]}
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "report.json").write_text(json.dumps(content, indent=1))
+    (directory / "report.md").write_text("\n".join(_markdown(schedules, totals)) + "\n")
+
+
+def _spread(times: Sequence[float]) -> dict[str, float | int] | None:
+    if not times:
+        return None
+    return {"measured": len(times), "median": round(statistics.median(times), 2), "worst": round(max(times), 2)}
+
+
+def _markdown(schedules: Sequence[Schedule], totals: Mapping[str, object]) -> Iterator[str]:
+    yield "# make crash"
+    yield ""
+    yield from (f"- {name}: {json.dumps(value)}" for name, value in totals.items() if name != "recovery_s")
+    recovery = totals["recovery_s"]
+    assert isinstance(recovery, dict)
+    yield from (f"- recovery of {process}: {json.dumps(times)}" for process, times in recovery.items())
+    yield from (
+        "",
+        "| place | process | kills | not reached | outcomes | median s | worst s |",
+        "|---|---|---|---|---|---|---|",
+    )
+    for row in rows(schedules):
+        outcomes = ", ".join(f"{count} {name}" for name, count in row.outcomes.items())
+        yield (
+            f"| {row.place} | {row.process} | {row.kills} | {row.not_reached or ''} | {outcomes} "
+            f"| {_seconds(row.median_s)} | {_seconds(row.worst_s)} |"
+        )
+    yield from (
+        "",
+        "| schedule | outcome | kills | resumed | replayed | aborted | generations | checkpoints | records | s |",
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for one in schedules:
+        yield (
+            f"| {one.name} | {one.outcome.value} | {len(one.kills)} | {one.resumed} | {one.replayed} | {one.aborted} "
+            f"| {one.generations} | {one.checkpoints} | {one.records} | {one.seconds:.0f} |"
+        )
+
+
+def _seconds(time: float | None) -> str:
+    return "" if time is None else f"{time:.1f}"

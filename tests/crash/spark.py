@@ -1,0 +1,145 @@
+"""Processes of real Spark die: tasks' workers at every kill point of a task, workers, executors, JVMs and masters."""
+
+import os
+import random
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from coordinator.dev.kafka.java import find_java
+from coordinator.dev.kafka.places import free_ports
+from coordinator.killpoints import KillPoint
+from tests.crash.ground import Ground
+from tests.crash.jobs import ANY_TIME, Job, Setup, at_point, judged
+from tests.crash.kept import Kept, descendants
+from tests.crash.results import Kill, Schedule
+from tests.integration.tools import wait_until
+
+__all__ = ["kill_in_spark", "kill_standalone", "kill_tasks"]
+
+_SMALL = "--driver-memory 512m --conf spark.executor.memory=512m --conf spark.cores.max=2"
+LOCAL = f"--master local[2,4] {_SMALL}"
+CLUSTER = f"--master local-cluster[2,1,1024] {_SMALL}"
+_WORKER, _EXECUTOR, _JVM = "pyspark.daemon", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
+_SETTINGS = {"lease": "5s"}
+_AWAY_S = 90.0
+"""For a process of Spark to be there again."""
+
+
+def kill_tasks(ground: Ground, name: str, *, transform: bool) -> Schedule:
+    """At every kill point of a task, the first and the second time through, one Python worker dies; Spark retries."""
+    points = [point for point in KillPoint if point.startswith("task.")]
+    kills = [at_point("Python worker", point, nth) for nth in (1, 2) for point in points]
+    armed = ground.arm(*kills)
+    setup = Setup(spark=LOCAL, transform=transform, settings=_SETTINGS)
+
+    def body(job: Job) -> None:
+        job.note(*kills)
+        job.drive(armed)
+        job.wait(armed.look, "a worker has died at every kill point of a task")
+        job.settles()
+
+    return judged(ground, Schedule(part="spark", name=name), setup, body)
+
+
+def kill_in_spark(ground: Ground, name: str, *, seed: int, times: int) -> Schedule:
+    """Workers, an executor's JVM, the driver's JVM and the driver of a ``local-cluster``, each ``times`` times."""
+    chance = random.Random(seed)
+    setup = Setup(spark=CLUSTER, settings=_SETTINGS)
+
+    def body(job: Job) -> None:
+        job.settles()
+        for _ in range(times):
+            _kill_one(job, "Python worker", _WORKER, chance)
+            _kill_one(job, "executor JVM", _EXECUTOR, chance)
+            _kill_driver_jvm(job)
+            _kill_driver(job, chance)
+
+    return judged(ground, Schedule(part="spark", name=name, seed=seed), setup, body)
+
+
+def kill_standalone(ground: Ground, name: str, *, seed: int) -> Schedule:
+    """A standalone cluster with two workers at addresses of their own: executors, a whole worker, the driver."""
+    chance = random.Random(seed)
+    with _standalone(ground) as (master, workers, start):
+        setup = Setup(spark=f"--master {master} {_SMALL} --conf spark.executor.cores=1", settings=_SETTINGS)
+
+        def body(job: Job) -> None:
+            job.settles()
+            executors = [process for worker in workers for process, _ in _those(worker.pid, _EXECUTOR)]
+            job.kill(Kill(process="executor JVM", place=ANY_TIME), lambda: _sigkill(chance.choice(executors)))
+            job.settles(2)
+            job.kill(Kill(process="Spark worker", place=ANY_TIME), workers[0].end)
+            job.settles(2)
+            workers[0] = start(2)
+            _kill_driver(job, chance)
+
+        return judged(ground, Schedule(part="spark", name=name, seed=seed), setup, body)
+
+
+def _kill_one(job: Job, process: str, what: str, chance: random.Random) -> None:
+    assert job.driver is not None
+    driver = job.driver
+    wait_until(lambda: list(_those(driver.pid, what)), f"there is a {process}", _AWAY_S)
+    found = [pid for pid, _ in _those(driver.pid, what)]
+    job.kill(Kill(process=process, place=ANY_TIME), lambda: _sigkill(chance.choice(found)))
+    job.settles(2)
+
+
+def _kill_driver_jvm(job: Job) -> None:
+    """The driver must notice and leave; what is decided it may settle before."""
+    assert job.driver is not None
+    driver = job.driver
+    jvm = next(pid for pid, _ in _those(driver.pid, _JVM))
+    job.kill(Kill(process="driver JVM", place=ANY_TIME), lambda: _sigkill(jvm))
+    if driver.wait(_AWAY_S) in (None, 0):
+        job.schedule.reasons.append(f"the driver goes on without its JVM:\n{driver.tail()}")
+    job.drive()
+    job.settles(2)
+
+
+def _kill_driver(job: Job, chance: random.Random) -> None:
+    assert job.driver is not None
+    job.lives(chance.uniform(0, 1))
+    job.kill(Kill(process="driver with Spark", place=ANY_TIME), job.driver.end)
+    job.drive()
+    job.settles(2)
+
+
+def _those(pid: int, what: str) -> Iterator[tuple[int, str]]:
+    return ((child, command) for child, command in descendants(pid) if what in command)
+
+
+def _sigkill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def _standalone(ground: Ground) -> Iterator[tuple[str, list[Kept], Callable[[int], Kept]]]:
+    """(the master's address, its workers on 127.0.0.2 and .3, starts the worker of 127.0.0.n)."""
+    port, page = (ports.client for ports in free_ports(2, None))
+    jars = Path(pyspark.__file__).parent / "jars"
+    java = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", f"{jars}/*"]
+    deploy = "org.apache.spark.deploy"
+    master = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
+    address = f"spark://127.0.0.1:{port}"
+    home = {"SPARK_HOME": str(jars.parent)}
+
+    def start(number: int) -> Kept:
+        options = ["--host", f"127.0.0.{number}", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+        options += ["--work-dir", str(ground.directory / f"work-{number}"), address]
+        local = {**home, "SPARK_LOCAL_IP": f"127.0.0.{number}"}
+        return ground.keep(f"spark-worker-{number}", [*java, f"{deploy}.worker.Worker", *options], local)
+
+    chief = ground.keep("spark-master", [*java, f"{deploy}.master.Master", *master], home)
+    wait_until(lambda: re.search("I have been elected leader", chief.tail()), "the Spark master leads", _AWAY_S)
+    workers = [start(2), start(3)]
+    try:
+        yield address, workers, start
+    finally:
+        for process in (*workers, chief):
+            process.end()

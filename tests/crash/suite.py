@@ -1,0 +1,90 @@
+"""All parts of the suite, in the order in which they run: first what costs little and finds most."""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from coordinator.dev.kafka import LocalKafka
+from tests.crash.brokers import kill_brokers
+from tests.crash.combinations import combine
+from tests.crash.disk import DISTURBANCES, disturb
+from tests.crash.ground import Ground
+from tests.crash.points import SCENES, visit
+from tests.crash.results import Schedule
+from tests.crash.spark import kill_in_spark, kill_standalone, kill_tasks
+
+__all__ = ["PARTS", "Plan", "ground_of_one", "ground_of_three"]
+
+SCAN_MS = 200
+"""How often the brokers look for transactions that have run out."""
+
+
+class Plan:
+    """What was asked for."""
+
+    def __init__(self, *, directory: Path, seed: int = 1, schedules: int = 60) -> None:
+        """``seed``: of the first of so many random ``schedules``. ``directory``: for logs, stores and histories."""
+        self.directory, self.seed, self.schedules = directory, seed, schedules
+
+
+Part: TypeAlias = Callable[[Plan], Iterator[Schedule]]
+
+
+@contextmanager
+def ground_of_one(directory: Path, serve: tuple[str, ...] = ("coordinator.ops", "serve")) -> Iterator[Ground]:
+    """One broker and one coordinator, for many schedules."""
+    with LocalKafka(transaction_timeout_scan_ms=SCAN_MS) as kafka, Ground(directory, kafka, serve=serve) as ground:
+        yield ground
+
+
+@contextmanager
+def ground_of_three(directory: Path) -> Iterator[Ground]:
+    """Three brokers, three replicas, two in sync."""
+    with LocalKafka(3, transaction_timeout_scan_ms=SCAN_MS, heap="256m") as kafka, Ground(directory, kafka) as ground:
+        yield ground
+
+
+def _points(plan: Plan) -> Iterator[Schedule]:
+    with ground_of_one(plan.directory / "points") as ground:
+        for scene in SCENES:
+            for nth in (1, 2):
+                if points := scene.points():
+                    yield visit(ground, scene, points, [nth], f"{scene.name}-{nth}")
+
+
+def _disk(plan: Plan) -> Iterator[Schedule]:
+    if shutil.which("strace") is None:
+        raise SystemExit("crash: strace is needed for the part `disk`; install it, or name other PARTS")
+    with ground_of_one(plan.directory / "disk", ("tests.crash.disturbed", "serve")) as ground:
+        for disturbance in DISTURBANCES:
+            yield disturb(ground, disturbance, f"disk-{disturbance.name}")
+
+
+def _spark(plan: Plan) -> Iterator[Schedule]:
+    with ground_of_one(plan.directory / "spark") as ground:
+        yield kill_tasks(ground, "tasks-copy", transform=False)
+        yield kill_tasks(ground, "tasks-dataframe", transform=True)
+        yield kill_in_spark(ground, "local-cluster", seed=plan.seed, times=4)
+        yield kill_standalone(ground, "standalone", seed=plan.seed)
+
+
+def _brokers(plan: Plan) -> Iterator[Schedule]:
+    with ground_of_three(plan.directory / "brokers") as ground:
+        yield kill_brokers(ground, "brokers", rounds=2)
+
+
+def _combinations(plan: Plan) -> Iterator[Schedule]:
+    with ground_of_one(plan.directory / "combinations") as ground:
+        for seed in range(plan.seed, plan.seed + plan.schedules):
+            yield combine(ground, seed)
+
+
+PARTS: Mapping[str, Part] = {
+    "points": _points,
+    "disk": _disk,
+    "brokers": _brokers,
+    "spark": _spark,
+    "combinations": _combinations,
+}

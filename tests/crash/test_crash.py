@@ -1,0 +1,77 @@
+"""A slice of the crash suite; with the marker ``crash``, each of its parts as a whole (docs/crash.md)."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.killpoints import KillPoint
+from tests.crash.combinations import combine
+from tests.crash.disk import DISTURBANCES, disturb
+from tests.crash.ground import Ground
+from tests.crash.points import SCENES, scene_of, visit
+from tests.crash.results import Schedule
+from tests.crash.suite import PARTS, Plan, ground_of_one
+
+DRIVER_SLICE = [
+    KillPoint.DRIVER_AFTER_OPEN,
+    KillPoint.DRIVER_AFTER_PRE_COMMIT,
+    KillPoint.DRIVER_AFTER_ACKNOWLEDGE,
+    KillPoint.DRIVER_BETWEEN_END_TXN,
+    KillPoint.TASK_AFTER_RECEIPT,
+]
+COORDINATOR_SLICE = [KillPoint.COORDINATOR_BEFORE_DECISION, KillPoint.COORDINATOR_AFTER_SETTLED]
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    """A coordinator whose decisions can be disturbed, which nobody does unless a test asks for it."""
+    with ground_of_one(tmp_path_factory.mktemp("crash"), ("tests.crash.disturbed", "serve")) as made:
+        yield made
+
+
+def assert_good(schedule: Schedule) -> None:
+    missed = [f"{kill.process} at {kill.place}" for kill in schedule.not_reached]
+    assert schedule.good, "\n".join([schedule.outcome.value, *missed, *schedule.reasons])
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("points", [DRIVER_SLICE, COORDINATOR_SLICE], ids=["driver", "coordinator"])
+def test_some_kill_points_the_second_time_through(ground: Ground, points: list[KillPoint]) -> None:
+    scene = scene_of(points[-1])
+    assert_good(visit(ground, scene, points, [2], f"slice-{scene.name}"))
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_the_coordinator_survives_being_killed_inside_the_write_of_a_decision(ground: Ground) -> None:
+    schedule = disturb(ground, DISTURBANCES[0], "slice-disk", every=9)
+    assert_good(schedule)
+    assert schedule.kills, "the write had no system call"
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_random_schedule(ground: Ground) -> None:
+    schedule = combine(ground, 7, moves=4)
+    assert_good(schedule)
+
+
+@pytest.mark.crash
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_whole_part(part: str, tmp_path: Path) -> None:
+    for schedule in PARTS[part](Plan(directory=tmp_path)):
+        assert_good(schedule)
+
+
+def test_every_kill_point_has_a_scene_that_passes_it() -> None:
+    assert sorted(point for scene in SCENES for point in scene.points()) == sorted(KillPoint)
