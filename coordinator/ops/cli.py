@@ -42,6 +42,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")]
 NameOption = Annotated[str, typer.Option(help="A name for the savepoint, for people.")]
+ClustersOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Ask these clusters, as of onceward serve; else what they say is unknown."),
+]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Only ask for it.")]
 
 
@@ -197,6 +201,58 @@ def restore(
     from coordinator.ops.wishes import restore_job
 
     restore_job(job, source, reason, _place(coordinator, state_dir), yes=yes)
+
+
+@app.command()
+def transactions(
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's name; all jobs without it.")] = None,
+    clusters: ClustersOption = None,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what is open, unsettled or in doubt: its owner, age, time left, and what is known about it."""
+    from coordinator.ops.transactions import list_transactions
+
+    list_transactions(job, _place(coordinator, state_dir), clusters, as_json=as_json)
+
+
+@app.command()
+def resolve(
+    job: JobArgument,
+    reason: Annotated[str, typer.Option(help="Who decides, and why; kept in the history.")],
+    commit: Annotated[str | None, typer.Option(metavar="SLOTS", help="Have these count as committed.")] = None,
+    give_up: Annotated[str | None, typer.Option(metavar="SLOTS", help="Have their records given up: a loss.")] = None,
+    replay: Annotated[str | None, typer.Option(metavar="SLOTS", help="Have the next start write them again.")] = None,
+    skip_input: Annotated[
+        str | None, typer.Option(metavar="TOPIC:PARTITION", help="Instead: get past input that is gone.")
+    ] = None,
+    to: Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="Read on there; with --skip-input.")] = None,
+    sink: Annotated[str | None, typer.Option(help="Whose slots; needed when several sinks wait.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Although the evidence says otherwise.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    clusters: ClustersOption = None,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Decide what a halted job cannot prove. SLOTS: numbers with commas, or all. The last resort."""
+    from coordinator.ops.resolving import Wish, resolve_slots, slots_of
+    from coordinator.ops.resolving import skip_input as skip
+    from coordinator.protocol.requests import Ruling
+
+    rulings = {Ruling.COMMITTED: commit, Ruling.GIVEN_UP: give_up, Ruling.REPLAY: replay}
+    given = [(ruling, slots) for ruling, slots in rulings.items() if slots is not None]
+    if len(given) + (skip_input is not None) != 1 or (skip_input is None) != (to is None):
+        raise ConfigurationError(
+            "Nothing was decided. Choose one of --commit, --give-up and --replay, or --skip-input together with --to."
+        )
+    place = _place(coordinator, state_dir)
+    if skip_input is not None and to is not None:
+        skip(job, skip_input, to, reason, place, yes=yes)
+        return
+    ruling, slots = given[0]
+    wish = Wish(ruling=ruling, slots=slots_of(slots), sink=sink, reason=reason, forced=force, yes=yes)
+    resolve_slots(job, wish, place, clusters)
 
 
 @app.command()

@@ -18,7 +18,8 @@ from coordinator.store.errors import StoreUnusableError
 __all__ = ["Place", "job_name", "operators", "without_driver"]
 
 _POLL_S = 0.1
-_OWNED = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING)
+OWNED = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING)
+"""A driver has the job, or is expected back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def without_driver(client: OperatorClient, job: JobName) -> None:
     """
     description = client.describe(job)
     limit = description.settings.seconds("lease") + 5.0
-    if description.summary.status not in _OWNED:
+    if not description.driven:
         return
     print(
         f"onceward: the last driver of job {job} left without a word; it counts as gone when its lease of "
@@ -75,7 +76,7 @@ def without_driver(client: OperatorClient, job: JobName) -> None:
         flush=True,
     )
     begun = time.monotonic()
-    while client.job(job).status in _OWNED and time.monotonic() - begun < limit:
+    while client.describe(job).driven and time.monotonic() - begun < limit:
         time.sleep(_POLL_S)
 
 

@@ -95,6 +95,8 @@ def _checkpoint_detail(checkpoint: CheckpointSummary) -> str:
     parts = [checkpoint.name, ": ".join(filter(None, (why, checkpoint.detail)))]
     if checkpoint.kind is CheckpointKind.RESTORE:
         parts.append(f"back to checkpoint {checkpoint.base}")
+    if checkpoint.kind is CheckpointKind.SKIP:
+        parts.append(f"from checkpoint {checkpoint.base}, past input that is gone")
     if checkpoint.amendment:
         parts.append(f"lost slots were written again ({checkpoint.amendment})")
     return "; ".join(filter(None, parts))

@@ -25,6 +25,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "coordinator/ops": (
         "coordinator.protocol",
         "coordinator.client",
+        "coordinator.pipeline.interfaces",
         "coordinator.service",
         "coordinator.store",
         "coordinator.dev",

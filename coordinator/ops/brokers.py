@@ -1,0 +1,165 @@
+"""What the brokers say to a person: asked by the command itself, through the committers that are installed.
+
+The coordinator is blind to Kafka; a command that is given ``--clusters FILE`` connects by itself (entry point
+``onceward.committers``). Whoever cannot be asked is named, and what they would have said is unknown, never left out.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from coordinator.errors import ConfigurationError, OncewardError
+from coordinator.pipeline.interfaces import Committer, OpenTransaction
+from coordinator.protocol.values import Committable, JobName, Settlement
+
+__all__ = ["Brokers", "MakeCommitter", "Seen", "brokers"]
+
+MakeCommitter: TypeAlias = Callable[[Iterable[Any]], Committer]
+"""Clusters -> committer; clusters are what the clusters file was read to."""
+
+_GROUP = "onceward.committers"
+_AT_ONCE = 16
+"""Committables that are looked at at the same time; each look takes seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What can be said of one committable of a completed checkpoint now."""
+
+    committable: Committable
+    holds: str
+    """Where its records are, how many, from which input; empty where nobody could read it."""
+    handle: tuple[str, tuple[int, int]] | None
+    """As open transactions are named."""
+    settlement: Settlement | None
+    """What the brokers and the receipt prove; None when they were not or could not be asked."""
+    unasked: str
+    """Why not."""
+
+
+class Brokers:
+    """All clusters of a clusters file, for each kind of sink. Without any nothing can be asked, and says so."""
+
+    def __init__(self, makers: Mapping[str, MakeCommitter], clusters: Mapping[str, Any]) -> None:
+        self._makers = makers
+        self._clusters = clusters
+        self._stack = ExitStack()
+        self._together: dict[str, Committer] = {}
+
+    @property
+    def reached(self) -> bool:
+        """False when no clusters were named."""
+        return bool(self._clusters)
+
+    def open_transactions(self, job: JobName, kind: str) -> tuple[list[OpenTransaction], list[str]]:
+        """What is open at the brokers, and why some of them could not say. One cluster that is away hides no other."""
+        if not self._clusters:
+            return [], [f"job {job}: no --clusters FILE was given, so no broker was asked what is open"]
+        found: list[OpenTransaction] = []
+        problems: list[str] = []
+        for name, cluster in self._clusters.items():
+            try:
+                committer = self._maker(kind)([cluster])
+                try:
+                    found += committer.transactions(job)
+                finally:
+                    committer.close()
+            except OncewardError as error:
+                problems.append(f"job {job}, cluster {name}: {error}")
+        return found, problems
+
+    def look(self, kind: str, committables: Sequence[Committable]) -> list[Seen]:
+        """What is provable of each now, changing nothing."""
+        return self._each(committables, lambda one: self._seen(kind, one, lambda c: c.outcome(one)))
+
+    def commit(self, kind: str, committables: Sequence[Committable], give_up: Callable[[], bool]) -> list[Seen]:
+        """Ask once more to commit each, and prove the outcome, until ``give_up()``."""
+
+        def commit(committer: Committer, committable: Committable) -> Settlement | None:
+            settlements = committer.commit([committable], give_up=give_up)
+            return settlements[0] if settlements else None
+
+        return self._each(committables, lambda one: self._seen(kind, one, lambda c: commit(c, one)))
+
+    def abort(self, kind: str, committables: Sequence[Committable]) -> None:
+        """End those that are still open. Raises OncewardError; they end with the job's next start then."""
+        self._committer(kind).abort(committables)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _each(self, committables: Sequence[Committable], look: Callable[[Committable], Seen]) -> list[Seen]:
+        if not committables:
+            return []
+        with ThreadPoolExecutor(min(_AT_ONCE, len(committables))) as pool:
+            return list(pool.map(look, committables))
+
+    def _seen(self, kind: str, committable: Committable, ask: Callable[[Committer], Settlement | None]) -> Seen:
+        holds, handle, settlement, unasked = "", None, None, ""
+        if not self._clusters:
+            unasked = "no --clusters FILE was given"
+        else:
+            try:
+                committer = self._committer(kind)
+                holds, handle = committer.describe(committable), committer.handle(committable)
+                settlement = ask(committer)
+                unasked = "" if settlement is not None else "the brokers did not answer"
+            except OncewardError as error:
+                unasked = str(error)
+        return Seen(committable=committable, holds=holds, handle=handle, settlement=settlement, unasked=unasked)
+
+    def _committer(self, kind: str) -> Committer:
+        """One for all clusters: which one is asked is in the committable."""
+        if kind not in self._together:
+            committer = self._maker(kind)(self._clusters.values())
+            self._stack.callback(committer.close)
+            self._together[kind] = committer
+        return self._together[kind]
+
+    def _maker(self, kind: str) -> MakeCommitter:
+        maker = self._makers.get(kind)
+        if maker is None:
+            raise ConfigurationError(
+                f"No committer for sinks of kind {kind} is installed, so their transactions cannot be looked at. "
+                "Nothing was changed. Install the one of the job's sink."
+            )
+        return maker
+
+
+@contextmanager
+def brokers(clusters: Path | None) -> Iterator[Brokers]:
+    """Connections by the file's names, closed at the end. Raises ConfigurationError."""
+    reached = Brokers(_installed(), _load(clusters)) if clusters is not None else Brokers({}, {})
+    try:
+        yield reached
+    finally:
+        reached.close()
+
+
+def _load(file: Path) -> Mapping[str, Any]:
+    try:
+        from connections import load_clusters
+    except ImportError as error:
+        raise _missing("--clusters", error) from error
+    return load_clusters(file)
+
+
+def _installed() -> dict[str, MakeCommitter]:
+    makers: dict[str, MakeCommitter] = {}
+    for point in entry_points(group=_GROUP):
+        try:
+            makers[point.name] = point.load()
+        except ImportError as error:
+            raise _missing(f"The committer {point.name}", error) from error
+    return makers
+
+
+def _missing(what: str, error: ImportError) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} needs the Kafka clients ({error.name} is missing). Nothing was changed. "
+        "Install them with: pip install 'onceward[kafka]'"
+    )

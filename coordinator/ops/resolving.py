@@ -1,0 +1,239 @@
+"""``onceward resolve``: a person decides what a job cannot prove, or moves it past input that is gone."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import typer
+
+from coordinator.client.operators import OperatorClient
+from coordinator.client.summaries import CheckpointDescription, JobDescription
+from coordinator.errors import ConfigurationError, OncewardError, RefusedError
+from coordinator.ops.brokers import Brokers, Seen, brokers
+from coordinator.ops.connecting import Place, job_name, operators, without_driver
+from coordinator.protocol.answers import Verdict
+from coordinator.protocol.requests import Ruling
+from coordinator.protocol.values import Committable, JobName, Outcome, ParticipantName, Role, Settlement
+
+__all__ = ["ALL_SLOTS", "Wish", "resolve_slots", "skip_input", "slots_of"]
+
+ALL_SLOTS = "all"
+_COMMIT_PATIENCE_S = 60.0
+"""A commit that nobody answers for so long is left to the next start of the job."""
+
+_CONSEQUENCE = {
+    Ruling.COMMITTED: "it counts as committed. If it is not, its records are missing, and no report says so",
+    Ruling.GIVEN_UP: "it counts as not committed, and its records are given up. A report is kept",
+    Ruling.REPLAY: "it counts as not committed: the next start of the job writes its records again",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a person wants to become of slots."""
+
+    ruling: Ruling
+    slots: frozenset[int] | None
+    """None for all that are unresolved."""
+    sink: str | None
+    """None for the only one that has some."""
+    reason: str
+    forced: bool
+    yes: bool
+
+
+def slots_of(text: str) -> frozenset[int] | None:
+    """``all``, or numbers separated by commas. Raises ConfigurationError."""
+    if text == ALL_SLOTS:
+        return None
+    try:
+        slots = frozenset(int(part) for part in text.split(","))
+    except ValueError:
+        slots = frozenset()
+    if not slots or min(slots) < 0:
+        raise ConfigurationError(
+            f"{text!r} names no slots. Nothing was changed. Write for example 3, or 0,2,5, or {ALL_SLOTS}."
+        )
+    return slots
+
+
+def resolve_slots(job: str, wish: Wish, place: Place, clusters: Path | None) -> None:
+    """Look at the evidence, say what follows, have it confirmed, decide. Raises RefusedError, ConfigurationError."""
+    known = job_name(job)
+    with operators(place) as (client, momentary), brokers(clusters) as reached:
+        if momentary:
+            without_driver(client, known)
+        decide(client, reached, known, wish)
+
+
+def decide(client: OperatorClient, reached: Brokers, job: JobName, wish: Wish) -> None:
+    description = client.describe(job)
+    if description.driven:
+        raise _refused(job, f"it has a driver ({description.summary.status.value}); stop it first")
+    sink = _sink(description, wish)
+    checkpoint = client.checkpoint(job, description.summary.last_completed)
+    committables = _committables(description, checkpoint, sink, wish)
+    recorded = {one.slot: one for name, one in checkpoint.settlements if name == sink}
+    _require_brokers(reached, description.unresolved.get(sink, {}), committables, wish)
+    kind = next(one.kind for one in description.participants if one.name == sink)
+    seen = _look(reached, kind, committables, wish.ruling)
+    for one in seen:
+        _say(f"{_shown(one, recorded)}: {_CONSEQUENCE[wish.ruling]}")
+    _confirm(wish.yes, f"Nothing was decided for job {job}")
+
+    slots = sorted(one.slot for one in committables)
+    evidence = [settlement for one in seen if (settlement := _evidence(one, recorded)) is not None]
+    answer = client.resolve(
+        job, checkpoint.summary.checkpoint, sink, slots, wish.ruling, wish.reason, evidence=evidence, forced=wish.forced
+    )
+    if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
+        raise _refused(job, f"{answer.detail}. To decide so nevertheless, say --force")
+    again = " before" if answer.verdict is Verdict.DUPLICATE else ""
+    print(f"Slots {', '.join(map(str, slots))} of checkpoint {checkpoint.summary.checkpoint} count as "
+          f"{wish.ruling.value.replace('_', ' ')}{again}.")  # fmt: skip
+    if wish.ruling is not Ruling.COMMITTED and reached.reached:
+        _end(
+            reached, kind, [one for one in seen if one.settlement is None or one.settlement.outcome is not Outcome.LOST]
+        )
+    _say_what_is_left(client, job)
+
+
+def skip_input(job: str, where: str, offset: int, reason: str, place: Place, *, yes: bool) -> None:
+    """Say what will be left out, have it confirmed, and move the job's positions. Raises RefusedError."""
+    known = job_name(job)
+    topic, partition = _partition(where)
+    with operators(place) as (client, momentary):
+        if momentary:
+            without_driver(client, known)
+        looked = client.skip_input(known, topic, partition, offset, reason, only_look=True)
+        if looked.answer.verdict is Verdict.ACCEPTED:
+            _say(f"job {job} never reads {looked.skipped}, and goes on with offset {offset}; a report is kept")
+            _confirm(yes, f"Job {job} was not moved")
+            looked = client.skip_input(known, topic, partition, offset, reason, base=looked.base)
+        summary = client.job(known)
+    match looked.answer.verdict:
+        case Verdict.ACCEPTED:
+            print(
+                f"Job {job} goes on after {looked.skipped} when it is started next, with checkpoint "
+                f"{summary.last_completed}. To take that back before: onceward restore {job} --from {looked.base}"
+            )
+        case Verdict.DUPLICATE:
+            print(f"Job {job} was moved past {looked.skipped} before.")
+        case _:
+            raise _refused(known, looked.answer.detail)
+
+
+def _sink(description: JobDescription, wish: Wish) -> ParticipantName:
+    job = description.summary.job
+    sinks = [one.name for one in description.participants if one.role is Role.SINK]
+    if wish.sink is not None:
+        if wish.sink not in sinks:
+            raise _refused(job, f"it has no sink {wish.sink}, only {', '.join(sinks)}")
+        return ParticipantName(wish.sink)
+    open_sinks = list(description.unresolved)
+    if not open_sinks and wish.forced:
+        open_sinks = sinks
+    if not open_sinks:
+        raise _refused(job, f"nothing is lost or in doubt; it is {description.summary.status.value}. Start it")
+    if len(open_sinks) > 1:
+        raise _refused(job, f"several sinks wait for a decision; choose one with --sink: {', '.join(open_sinks)}")
+    return open_sinks[0]
+
+
+def _committables(
+    description: JobDescription, checkpoint: CheckpointDescription, sink: ParticipantName, wish: Wish
+) -> list[Committable]:
+    snapshot = checkpoint.snapshots.get(sink)
+    there = {one.slot: one for one in snapshot.committables} if snapshot is not None else {}
+    slots = wish.slots if wish.slots is not None else description.unresolved.get(sink, {}).keys()
+    missing = sorted(slots - there.keys())
+    if missing or not slots:
+        raise _refused(
+            description.summary.job,
+            f"checkpoint {checkpoint.summary.checkpoint} has {'no slots ' + str(missing) if missing else 'nothing'} to "
+            f"decide about; its slots that are not settled: {', '.join(map(str, sorted(there))) or 'none'}",
+        )
+    return [there[slot] for slot in sorted(slots)]
+
+
+def _require_brokers(
+    reached: Brokers, unresolved: Mapping[int, Outcome], committables: Sequence[Committable], wish: Wish
+) -> None:
+    """What was proved lost needs no second look. Everything else is not decided blindly."""
+    proved = all(unresolved.get(one.slot) is Outcome.LOST for one in committables)
+    if reached.reached or wish.forced or (proved and wish.ruling is not Ruling.COMMITTED):
+        return
+    raise ConfigurationError(
+        "Nothing was decided: what the brokers say has to be looked at first. Name the clusters with --clusters FILE, "
+        "or say --force to decide without looking."
+    )
+
+
+def _look(reached: Brokers, kind: str, committables: Sequence[Committable], ruling: Ruling) -> list[Seen]:
+    """To commit is what the decision says anyhow, so that is tried; everything else only looks."""
+    if ruling is not Ruling.COMMITTED:
+        return reached.look(kind, committables)
+    return reached.commit(kind, committables, _after(_COMMIT_PATIENCE_S))
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
+
+
+def _shown(seen: Seen, recorded: Mapping[int, Settlement]) -> str:
+    slot = seen.committable.slot
+    what = seen.holds or f"slot {slot}"
+    if seen.settlement is not None:
+        return f"{what}. Now it is {seen.settlement.outcome.value}: {seen.settlement.evidence}"
+    halted = recorded.get(slot)
+    then = f" When the job halted it was {halted.outcome.value}: {halted.evidence}" if halted is not None else ""
+    return f"{what}. Nobody could be asked now: {seen.unasked}.{then}"
+
+
+def _evidence(seen: Seen, recorded: Mapping[int, Settlement]) -> Settlement | None:
+    """What is kept beside the decision; it names the records, because a loss is told with it."""
+    if seen.settlement is not None:
+        return replace(seen.settlement, evidence=f"{seen.holds}. {seen.settlement.evidence}")
+    halted = recorded.get(seen.committable.slot)
+    return replace(halted, evidence=f"when the job halted: {halted.evidence}") if halted is not None else None
+
+
+def _end(reached: Brokers, kind: str, seen: Sequence[Seen]) -> None:
+    """So that readers do not wait for it. The decision stands already: the next start of the job would do it too."""
+    try:
+        reached.abort(kind, [one.committable for one in seen])
+    except OncewardError as error:
+        _say(f"what is still open could not be aborted now, the next start of the job does it: {error}")
+        if error.exit_code is not OncewardError.exit_code:
+            raise
+
+
+def _say_what_is_left(client: OperatorClient, job: JobName) -> None:
+    left = client.describe(job)
+    for sink, slots in left.unresolved.items():
+        print(f"Still to be decided: {', '.join(f'slot {n} ({o.value})' for n, o in slots.items())} of {sink}.")
+    if not left.unresolved:
+        print(f"Job {job} is {left.summary.status.value}; it can be started again.")
+
+
+def _partition(where: str) -> tuple[str, int]:
+    topic, _, number = where.rpartition(":")
+    if not topic or not number.isascii() or not number.isdigit():
+        raise ConfigurationError(f"{where!r} names no partition. Nothing was changed. Write TOPIC:NUMBER.")
+    return topic, int(number)
+
+
+def _confirm(yes: bool, nothing: str) -> None:
+    if not yes and not (sys.stdin.isatty() and typer.confirm("Go on?", default=False, err=True)):
+        raise ConfigurationError(f"{nothing}. Nothing was changed. Say --yes if that is what you want.")
+
+
+def _refused(job: str, why: str) -> RefusedError:
+    return RefusedError(f"Nothing was decided for job {job}: {why}. Nothing was changed.")
+
+
+def _say(text: str) -> None:
+    print(f"onceward: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,212 @@
+"""``onceward transactions``: what is open, unsettled or in doubt, whose it is, and what is known about it."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from coordinator.client.operators import OperatorClient
+from coordinator.client.summaries import CheckpointDescription, JobDescription
+from coordinator.ops.brokers import Brokers, Seen, brokers
+from coordinator.ops.connecting import Place, job_name, operators
+from coordinator.ops.tables import print_json, print_table, table
+from coordinator.pipeline.interfaces import OpenTransaction
+from coordinator.protocol.values import JobName, Outcome, ParticipantName, Role
+
+__all__ = ["TransactionRow", "list_transactions", "rows"]
+
+_UNKNOWN = "unknown"
+_ENDED = "not open"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionRow:
+    """One transaction of a job, with everything that is known about it. Text is ``unknown`` where nobody could say."""
+
+    job: str
+    transaction: str
+    """Its id at the brokers."""
+    cluster: str
+    sink: str
+    generation: int | None
+    """That began it."""
+    worker: str
+    checkpoint: int | None
+    """Where it belongs to one that is completed and not settled; so for ``slot``."""
+    slot: int | None
+    decision: str
+    """From the coordinator's store: ``completed`` (it has to be committed), ``none`` (it belongs to what runs, or to
+    something that was aborted), or ``unknown`` (it is newer than this store knows of)."""
+    state: str
+    """In the words of the broker; ``not open`` where it lists none of this id and owner."""
+    age_s: float | None
+    left_s: float | None
+    """Until the brokers abort it by themselves."""
+    receipt: str
+    """Of what is open: ``written``, so that it may be pre-committed, or ``none``."""
+    outcome: str
+    """Of an unsettled one: ``committed``, ``lost``, ``in_doubt``; as recorded when the job halted, unless that can be
+    told better now."""
+    evidence: str
+    holds: str
+    """Which records, from which input; of what is only open the partitions that it wrote to."""
+
+
+def list_transactions(job: str | None, place: Place, clusters: Path | None, *, as_json: bool) -> None:
+    """Of one job, or of all. What could not be asked goes to standard error, and shows as unknown."""
+    found: list[TransactionRow] = []
+    with operators(place) as (client, _), brokers(clusters) as reached:
+        names = [job_name(job)] if job is not None else [JobName(one.job) for one in client.jobs()]
+        for name in names:
+            listed, problems = rows(client, reached, name)
+            found += listed
+            for problem in problems:
+                print(f"onceward: {problem}", file=sys.stderr, flush=True)
+    if as_json:
+        print_json(found)
+        return
+    shown = table(
+        "job", "transaction", "sink", "checkpoint", "slot", "decision", "state", "age", "left", "receipt", "outcome",
+        "evidence",
+    )  # fmt: skip
+    for row in found:
+        shown.add_row(
+            row.job,
+            row.transaction,
+            row.sink,
+            str(row.checkpoint or "-"),
+            str(row.slot if row.slot is not None else "-"),
+            row.decision,
+            row.state,
+            _duration(row.age_s),
+            _duration(row.left_s),
+            row.receipt,
+            row.outcome or "-",
+            ". ".join(filter(None, (row.holds, row.evidence))),
+        )
+    asked = "" if reached.reached else " that the store knows of (no broker was asked: name them with --clusters FILE)"
+    print_table(shown, f"Nothing is open, unsettled or in doubt{asked}.")
+
+
+def rows(client: OperatorClient, reached: Brokers, job: JobName) -> tuple[list[TransactionRow], list[str]]:
+    """The unsettled committables of a job and what else is open, and what could not be asked."""
+    description = client.describe(job)
+    kinds = {one.name: one.kind for one in description.participants if one.role is Role.SINK}
+    open_ones: dict[tuple[str, tuple[int, int]], OpenTransaction] = {}
+    problems: list[str] = []
+    for kind in sorted(set(kinds.values())):
+        found, unasked = reached.open_transactions(job, kind)
+        open_ones |= {(one.id, one.owner): one for one in found}
+        problems += unasked
+    listed: list[TransactionRow] = []
+    for sink, checkpoint in _unsettled(client, description):
+        for seen in reached.look(kinds[sink], checkpoint.snapshots[sink].committables):
+            transaction = open_ones.pop(seen.handle, None) if seen.handle is not None else None
+            row = _unsettled_row(description, checkpoint, sink, seen)
+            complete = not problems and reached.reached
+            listed.append(_with_state(row, transaction, complete=complete))
+            if seen.unasked and reached.reached:
+                problems.append(f"job {job}, slot {seen.committable.slot}: {seen.unasked}")
+    listed += (_open_row(description, one) for one in open_ones.values())
+    return listed, problems
+
+
+def _unsettled(
+    client: OperatorClient, description: JobDescription
+) -> Iterable[tuple[ParticipantName, CheckpointDescription]]:
+    """The sinks that still have something to commit."""
+    summary = description.summary
+    if summary.settled or not summary.last_completed or summary.unreadable:
+        return
+    checkpoint = client.checkpoint(JobName(summary.job), summary.last_completed)
+    for name, snapshot in sorted(checkpoint.snapshots.items()):
+        if snapshot.committables:
+            yield name, checkpoint
+
+
+def _unsettled_row(
+    description: JobDescription, checkpoint: CheckpointDescription, sink: ParticipantName, seen: Seen
+) -> TransactionRow:
+    slot = seen.committable.slot
+    recorded = next((one for name, one in checkpoint.settlements if (name, one.slot) == (sink, slot)), None)
+    settlement = seen.settlement
+    if settlement is None or (settlement.outcome is Outcome.IN_DOUBT and recorded is not None):
+        settlement = recorded or settlement  # a proof stays one when nobody can see it any more
+    known: Mapping[int, Outcome] = description.unresolved.get(sink, {})
+    outcome = settlement.outcome if settlement is not None else known.get(slot)
+    return TransactionRow(
+        job=description.summary.job,
+        transaction=seen.handle[0] if seen.handle is not None else _UNKNOWN,
+        cluster=_UNKNOWN,
+        sink=sink,
+        generation=checkpoint.summary.generation,
+        worker="",
+        checkpoint=checkpoint.summary.checkpoint,
+        slot=slot,
+        decision="completed",
+        state=_UNKNOWN,
+        age_s=None,
+        left_s=None,
+        receipt=_UNKNOWN,
+        outcome=outcome.value if outcome is not None else _UNKNOWN,
+        evidence=settlement.evidence if settlement is not None else seen.unasked,
+        holds=seen.holds,
+    )
+
+
+def _with_state(row: TransactionRow, transaction: OpenTransaction | None, *, complete: bool) -> TransactionRow:
+    """``complete``: all brokers said what is open, so what they do not list is not."""
+    if transaction is None:
+        return replace(row, state=_ENDED, receipt="-") if complete else row
+    return replace(
+        row,
+        cluster=transaction.cluster,
+        worker=transaction.worker,
+        state=transaction.state,
+        age_s=_seconds(transaction.age),
+        left_s=_seconds(transaction.left),
+        receipt="written" if transaction.receipted else "none",
+    )
+
+
+def _open_row(description: JobDescription, transaction: OpenTransaction) -> TransactionRow:
+    known = transaction.generation <= description.summary.generation
+    row = TransactionRow(
+        job=description.summary.job,
+        transaction=transaction.id,
+        cluster=transaction.cluster,
+        sink=transaction.participant,
+        generation=transaction.generation,
+        worker=transaction.worker,
+        checkpoint=None,
+        slot=None,
+        decision="none" if known else _UNKNOWN,
+        state="",
+        age_s=None,
+        left_s=None,
+        receipt="",
+        outcome="",
+        evidence=_whose(description, transaction),
+        holds=f"wrote to {', '.join(transaction.partitions)}" if transaction.partitions else "wrote nothing yet",
+    )
+    return _with_state(row, transaction, complete=True)
+
+
+def _whose(description: JobDescription, transaction: OpenTransaction) -> str:
+    generation = description.summary.generation
+    if transaction.generation > generation:
+        return f"of generation {transaction.generation}; this store knows {generation}: another store runs this job"
+    if transaction.generation < generation:
+        return "of an older generation: nobody will commit it, the next sweep aborts it"
+    if description.connected:
+        return "of the living driver: it belongs to the running checkpoint, or its driver aborts it"
+    return "of the last driver: if it is not decided, the next generation aborts it"
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return duration.total_seconds() if duration is not None else None
+
+
+def _duration(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.0f} s"

@@ -1,0 +1,114 @@
+"""A halted job: slot 0 of checkpoint 2 is committed, slot 1 lost, slot 2 in doubt; and brokers that are made up."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from coordinator.client.session import connect
+from coordinator.errors import OncewardError
+from coordinator.ops.brokers import Brokers
+from coordinator.pipeline.interfaces import Committer, OpenTransaction
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.values import CheckpointId, Committable, JobName, Outcome, Settlement
+from coordinator.service.embedded import EmbeddedCoordinator
+from tests.unit.service.scripted import SINK, SOURCE, positions, slots, wait_until
+
+__all__ = ["ORDERS", "FakeBrokers", "halted", "open_transaction"]
+
+ORDERS = JobName("orders")
+SETTINGS = CheckpointSettings(interval=0, tolerable_failed_checkpoints=1000)
+FOUND = (Outcome.COMMITTED, Outcome.LOST, Outcome.IN_DOUBT)
+
+
+def halted(directory: Path) -> None:
+    """No process uses the directory afterwards."""
+    with EmbeddedCoordinator(directory) as coordinator, connect(coordinator.address) as client:
+        session = client.open_job(ORDERS, (SOURCE, SINK), SETTINGS, None, driver="d")
+        told: list[object] = []
+        session.start_watch(told.append)
+        for checkpoint, count in ((1, 0), (2, 3)):
+            wait_until(partial(_named, told, checkpoint), f"checkpoint {checkpoint} is triggered")
+            snapshots = {SOURCE.name: positions(10 * checkpoint), SINK.name: slots(checkpoint, count)}
+            session.acknowledge(CheckpointId(checkpoint), CheckpointId(checkpoint - 1), snapshots)
+        settlements = [
+            Settlement(slot=slot, outcome=outcome, evidence=f"slot {slot} was {outcome.value}")
+            for slot, outcome in enumerate(FOUND)
+        ]
+        session.settle(CheckpointId(2), SINK.name, settlements)
+        session.close(CloseReason.FAILED, "it is halted")
+
+
+def _named(told: Sequence[object], checkpoint: int) -> bool:
+    return any(getattr(one, "checkpoint", 0) == checkpoint for one in told)
+
+
+def open_transaction(slot: int, *, generation: int = 1, receipted: bool = True) -> OpenTransaction:
+    return OpenTransaction(
+        id=f"orders.sink.{generation}.abcd1234.{slot}",
+        cluster="main",
+        participant="sink",
+        generation=generation,
+        worker="abcd1234",
+        state="Ongoing",
+        owner=(7, slot),
+        age=timedelta(seconds=40),
+        left=timedelta(seconds=20),
+        receipted=receipted,
+        partitions=("out-0",),
+    )
+
+
+class FakeBrokers(Committer):
+    """Says what it is made to say, and remembers what it was asked to change."""
+
+    def __init__(self, outcomes: Mapping[int, Outcome], opened: Sequence[OpenTransaction] = ()) -> None:
+        self.outcomes = dict(outcomes)
+        self.opened = opened
+        self.away: OncewardError | None = None
+        self.aborted: list[int] = []
+        self.asked_to_commit: list[int] = []
+
+    def reached(self) -> Brokers:
+        return Brokers({"test": lambda _clusters: self}, {"main": "a cluster"})
+
+    def commit(
+        self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+    ) -> Sequence[Settlement]:
+        self.asked_to_commit += [one.slot for one in committables]
+        return [self.outcome(one) for one in committables]
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        self._require()
+        self.aborted += [one.slot for one in committables]
+
+    def outcome(self, committable: Committable) -> Settlement:
+        self._require()
+        outcome = self.outcomes[committable.slot]
+        return Settlement(slot=committable.slot, outcome=outcome, evidence=f"the brokers say {outcome.value}")
+
+    def describe(self, committable: Committable) -> str:
+        return f"slot {committable.slot}: 5 records from orders-0"
+
+    def handle(self, committable: Committable) -> tuple[str, tuple[int, int]]:
+        one = open_transaction(committable.slot)
+        return one.id, one.owner
+
+    def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
+        self._require()
+        return [replace(one, id=one.id.replace("orders", job)) for one in self.opened]
+
+    def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        raise NotImplementedError
+
+    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _require(self) -> None:
+        if self.away is not None:
+            raise self.away

@@ -1,0 +1,207 @@
+"""``onceward resolve`` and ``transactions``: evidence is shown, contradictions are refused, what is decided is kept."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coordinator.client.operators import OperatorClient
+from coordinator.client.session import connect
+from coordinator.errors import ConfigurationError, ExitCode, OncewardError, RefusedError
+from coordinator.ops.brokers import Brokers
+from coordinator.ops.cli import app
+from coordinator.ops.resolving import Wish, decide, slots_of
+from coordinator.ops.transactions import rows
+from coordinator.protocol.requests import Ruling
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import Outcome
+from coordinator.service.embedded import EmbeddedCoordinator
+from tests.unit.ops.halted import ORDERS, SETTINGS, FakeBrokers, halted, open_transaction
+from tests.unit.ops.test_command import onceward
+from tests.unit.service.scripted import SINK, SOURCE
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[OperatorClient]:
+    with EmbeddedCoordinator(directory) as coordinator, OperatorClient(coordinator.address) as client:
+        yield client
+
+
+def wish(ruling: Ruling, slots: str = "all", *, forced: bool = False, yes: bool = True) -> Wish:
+    return Wish(ruling=ruling, slots=slots_of(slots), sink=None, reason="Ada, after the outage", forced=forced, yes=yes)
+
+
+def test_a_halted_job_goes_on_exactly_as_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    halted(tmp_path)
+    fake = FakeBrokers({1: Outcome.LOST, 2: Outcome.IN_DOUBT})
+    with served(tmp_path) as client:
+        decide(client, fake.reached(), ORDERS, wish(Ruling.REPLAY, "1"))
+        assert client.describe(ORDERS).unresolved == {SINK.name: {2: Outcome.IN_DOUBT}}
+        assert "Still to be decided: slot 2 (in_doubt) of sink" in capsys.readouterr().out
+        decide(client, fake.reached(), ORDERS, wish(Ruling.GIVEN_UP))
+        summary = client.job(ORDERS)
+        assert (summary.status, summary.settled) == (JobStatus.SUSPENDED, False)
+        said = capsys.readouterr()
+        assert "slot 2: 5 records from orders-0. Now it is in_doubt: the brokers say in_doubt" in said.err
+        assert "its records are given up" in said.err
+        assert "it can be started again" in said.out
+        told = [entry.detail for entry in client.history(ORDERS, 100) if entry.event == "SlotsResolved"]
+        assert [("Ada, after the outage" in one, "the brokers say" in one) for one in told] == [(True, True)] * 2
+    assert fake.aborted == [2], "what may still be open is ended, what is proved lost is left alone"
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+        grant = client.open_job(ORDERS, (SOURCE, SINK), SETTINGS, None, driver="d2").grant
+    assert grant.completed is not None
+    assert dict(grant.lost) == {SINK.name: frozenset({1})}
+    assert [one.slot for one in grant.completed.snapshots[SINK.name].committables] == [1], "0 was proved, 2 given up"
+
+
+def test_to_commit_asks_the_brokers_once_more(tmp_path: Path) -> None:
+    halted(tmp_path)
+    fake = FakeBrokers({1: Outcome.COMMITTED, 2: Outcome.COMMITTED})
+    with served(tmp_path) as client:
+        decide(client, fake.reached(), ORDERS, wish(Ruling.COMMITTED, "1,2"))
+        assert (sorted(fake.asked_to_commit), fake.aborted) == ([1, 2], [])
+        assert (client.job(ORDERS).status, client.job(ORDERS).settled) == (JobStatus.SUSPENDED, True)
+
+
+@pytest.mark.parametrize(
+    ("ruling", "slots", "now", "says"),
+    [
+        (Ruling.COMMITTED, "1", Outcome.LOST, "slot 1 is proved lost"),
+        (Ruling.COMMITTED, "1", Outcome.IN_DOUBT, "slot 1 is proved lost"),
+        (Ruling.GIVEN_UP, "2", Outcome.COMMITTED, "slot 2 is proved committed"),
+        (Ruling.REPLAY, "2", Outcome.COMMITTED, "slot 2 is proved committed"),
+        (Ruling.REPLAY, "2", Outcome.IN_DOUBT, "slot 2 is not proved either way"),
+        (Ruling.GIVEN_UP, "0", Outcome.COMMITTED, "neither lost nor in doubt"),
+    ],
+)
+def test_what_contradicts_the_evidence_is_refused_unless_forced(
+    tmp_path: Path, ruling: Ruling, slots: str, now: Outcome, says: str
+) -> None:
+    halted(tmp_path)
+    fake = FakeBrokers(dict.fromkeys(range(3), now))
+    with served(tmp_path) as client:
+        with pytest.raises(RefusedError, match=says):
+            decide(client, fake.reached(), ORDERS, wish(ruling, slots))
+        assert client.job(ORDERS).status is JobStatus.HALTED
+        assert fake.aborted == []
+        decide(client, fake.reached(), ORDERS, wish(ruling, slots, forced=True))
+        entry = next(one for one in client.history(ORDERS, 100) if one.event == "SlotsResolved")
+        assert "against the evidence" in entry.detail
+
+
+def test_nothing_that_is_not_proved_is_decided_blindly(tmp_path: Path) -> None:
+    halted(tmp_path)
+    nobody = Brokers({}, {})
+    with served(tmp_path) as client:
+        for ruling, slots in ((Ruling.GIVEN_UP, "2"), (Ruling.GIVEN_UP, "all"), (Ruling.COMMITTED, "1")):
+            with pytest.raises(ConfigurationError, match="--clusters FILE"):
+                decide(client, nobody, ORDERS, wish(ruling, slots))
+        decide(client, nobody, ORDERS, wish(Ruling.GIVEN_UP, "1"))
+        decide(client, nobody, ORDERS, wish(Ruling.GIVEN_UP, "2", forced=True))
+        assert client.job(ORDERS).status is JobStatus.SUSPENDED
+
+
+def test_brokers_that_are_away_prove_nothing(tmp_path: Path) -> None:
+    halted(tmp_path)
+    fake = FakeBrokers({})
+    fake.away = OncewardError("nobody answers")
+    with served(tmp_path) as client:
+        with pytest.raises(RefusedError, match="slot 1 is proved lost"):
+            decide(client, fake.reached(), ORDERS, wish(Ruling.COMMITTED, "1"))
+        decide(client, fake.reached(), ORDERS, wish(Ruling.GIVEN_UP))
+        assert client.job(ORDERS).status is JobStatus.SUSPENDED, "the next start ends what is open"
+
+
+def test_transactions_tell_owner_age_time_left_and_evidence(tmp_path: Path) -> None:
+    halted(tmp_path)
+    older, newer = open_transaction(8, generation=0, receipted=False), open_transaction(9, generation=2)
+    fake = FakeBrokers(
+        {0: Outcome.COMMITTED, 1: Outcome.IN_DOUBT, 2: Outcome.IN_DOUBT}, [open_transaction(2), older, newer]
+    )
+    with served(tmp_path) as client:
+        listed, problems = rows(client, fake.reached(), ORDERS)
+    assert problems == []
+    shown = [(one.checkpoint, one.slot, one.decision, one.state, one.left_s, one.outcome) for one in listed]
+    assert shown == [
+        (2, 0, "completed", "not open", None, "committed"),
+        (2, 1, "completed", "not open", None, "lost"),
+        (2, 2, "completed", "Ongoing", 20.0, "in_doubt"),
+        (None, None, "none", "Ongoing", 20.0, ""),
+        (None, None, "unknown", "Ongoing", 20.0, ""),
+    ]
+    assert [one.evidence for one in listed[:3]] == [
+        "the brokers say committed",
+        "slot 1 was lost",  # a proof stays one when nobody can see it any more
+        "slot 2 was in_doubt",
+    ]
+    assert (listed[2].worker, listed[2].generation, listed[2].receipt) == ("abcd1234", 1, "written")
+    assert "of an older generation" in listed[3].evidence
+    assert "another store runs this job" in listed[4].evidence
+
+
+def test_what_cannot_be_asked_is_unknown_and_never_left_out(tmp_path: Path) -> None:
+    halted(tmp_path)
+    fake = FakeBrokers({})
+    fake.away = OncewardError("nobody answers")
+    with served(tmp_path) as client:
+        listed, problems = rows(client, fake.reached(), ORDERS)
+        blind, unasked = rows(client, Brokers({}, {}), ORDERS)
+    assert [(one.slot, one.state, one.outcome) for one in listed] == [
+        (0, "unknown", "committed"),
+        (1, "unknown", "lost"),
+        (2, "unknown", "in_doubt"),
+    ]
+    assert "nobody answers" in problems[0]
+    assert [one.state for one in blind] == ["unknown"] * 3
+    assert "no --clusters FILE was given" in unasked[0]
+
+
+def test_the_command_lists_confirms_decides_and_tells_the_truth_by_its_exit_code(tmp_path: Path) -> None:
+    halted(tmp_path)
+    place = ("--state-dir", str(tmp_path))
+    listed = onceward("transactions", "--json", *place)
+    assert (listed.returncode, "no broker was asked" in listed.stderr) == (0, True)
+    assert [(row["slot"], row["outcome"]) for row in json.loads(listed.stdout)] == [
+        (0, "committed"),
+        (1, "lost"),
+        (2, "in_doubt"),
+    ]
+    assert "slot 1 was lost" in " ".join(onceward("transactions", "orders", *place).stdout.split())
+    command = ("resolve", "orders", "--give-up", "1", "--reason", "Ada: the records are of no use now", *place)
+    unconfirmed = onceward(*command)
+    assert (unconfirmed.returncode, unconfirmed.stdout) == (ExitCode.USAGE, "")
+    for part in ("When the job halted it was lost: slot 1 was lost", "given up", "Nothing was changed", "--yes"):
+        assert part in unconfirmed.stderr
+    decided = onceward(*command, "--yes")
+    assert decided.returncode == 0, decided.stderr
+    assert "Slots 1 of checkpoint 2 count as given up." in decided.stdout
+    again = onceward(*command, "--yes")
+    assert (again.returncode, "[1]" in again.stderr) == (ExitCode.USAGE, True)
+    refused = onceward(
+        "resolve", "orders", "--replay", "2", "--reason", "Ada", "--yes", "--force", "--sink", "no", *place
+    )
+    assert (refused.returncode, "has no sink no" in refused.stderr) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--commit", "1", "--give-up", "2"),
+        ("--commit", "one"),
+        ("--commit", "-1"),
+        ("--skip-input", "orders:0"),
+        ("--to", "5"),
+        ("--commit", "1", "--to", "5"),
+        ("--skip-input", "orders", "--to", "5"),
+    ],
+)
+def test_a_wish_that_is_not_clear_is_a_usage_error(tmp_path: Path, options: tuple[str, ...]) -> None:
+    command = ["resolve", "orders", "--reason", "a test", "--yes", *options, "--state-dir", str(tmp_path)]
+    error = CliRunner().invoke(app, command).exception
+    assert isinstance(error, ConfigurationError)
+    assert "othing was " in str(error)
