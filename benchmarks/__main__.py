@@ -1,6 +1,7 @@
 """``make bench``: exactly-once copies on a broker of their own, as one JSON object on standard output.
 
-``python -m benchmarks coordinator`` measures the coordinator by itself instead, without a broker.
+``python -m benchmarks coordinator`` measures the coordinator by itself instead, without a broker, and
+``python -m benchmarks settle`` how quickly many pending transactions are committed.
 
 For each path (through a DataFrame, and without a transform) one run over a backlog with large checkpoints gives
 records/s and CPU seconds; one with small checkpoints gives the cost of a checkpoint by itself.
@@ -23,6 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.coordinator.main import main as coordinator
 from benchmarks.cpu import CpuOfTree
+from benchmarks.settle import main as settle
 from coordinator.dev.kafka import LocalKafka
 from coordinator.pipeline.journal import EVENTS_VARIABLE
 
@@ -143,5 +145,7 @@ def _say(text: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["coordinator"]:
         coordinator(sys.argv[2:])
+    elif sys.argv[1:2] == ["settle"]:
+        settle(sys.argv[2:])
     else:
         main()

@@ -27,7 +27,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, 
 from connections import KafkaCluster
 from sinks.kafka.errors import ControlPlaneError
 
-__all__ = ["ControlPlane", "CoordinatorKind", "Located", "NoAnswer", "Request", "or_no_answer"]
+__all__ = ["IN_FLIGHT", "ControlPlane", "CoordinatorKind", "Located", "NoAnswer", "Request", "or_no_answer"]
 
 REQUEST_TIMEOUT_MS = 5_000
 """Of one request. A request that takes longer closes its connection; its outcome is unknown, never assumed."""

@@ -33,9 +33,6 @@ CODE_NOT_FOUND = 105
 _FENCE_TIMEOUT_MS = 60_000
 """Of a transaction that nobody begins: InitProducerId wants one below the broker's cap."""
 
-TOGETHER = 16
-"""Ends sent at the same time."""
-
 
 class State(StrEnum):
     """A transaction's state in the words of the broker."""
@@ -105,21 +102,18 @@ class Transactions:
         self, transactions: Sequence[Transaction], *, commit: bool, located: Mapping[str, Located] | None = None
     ) -> dict[str, Code]:
         """Commit or abort each, once. Code by transactional id; NoAnswer means it may or may not have happened."""
-        codes: dict[str, Code] = {}
-        for start in range(0, len(transactions), TOGETHER):
-            requests = {
-                transaction.id: EndTxnRequest(
-                    transactional_id=transaction.id,
-                    producer_id=transaction.producer_id,
-                    producer_epoch=transaction.epoch,
-                    committed=commit,
-                    min_version=transaction.version,
-                    max_version=transaction.version,
-                )
-                for transaction in transactions[start : start + TOGETHER]
-            }
-            codes.update(self._codes(requests, located))
-        return codes
+        requests = {
+            transaction.id: EndTxnRequest(
+                transactional_id=transaction.id,
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.epoch,
+                committed=commit,
+                min_version=transaction.version,
+                max_version=transaction.version,
+            )
+            for transaction in transactions
+        }
+        return self._codes(requests, located)
 
     def fence(self, ids: Collection[str]) -> dict[str, Code]:
         """Abort whatever is open under each id and refuse every older epoch, once. CONCURRENT_TRANSACTIONS (51) means

@@ -18,8 +18,8 @@ import coordinator.pipeline.generation
 import coordinator.pipeline.pipeline
 import coordinator.pipeline.settler
 import coordinator.service.engine
-import sinks.kafka.committer
 import sinks.kafka.producers
+import sinks.kafka.settling
 import sinks.kafka.writer
 from coordinator.killpoints import KillPoint
 from tests.simulation.threads import SECRETS, THREADING, TIME, scheduler
@@ -71,7 +71,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         pipeline.generation,
         pipeline.settler,
         coordinator.service.engine,
-        sinks.kafka.committer,
+        sinks.kafka.settling,
         sinks.kafka.writer,
     ):
         yield module, "kill_point", _passed

@@ -1,0 +1,50 @@
+"""Which of the clusters at hand a committable's transaction is on: told by the cluster's id, never by its address."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.control import ControlPlane
+from sinks.kafka.errors import ControlPlaneError
+
+__all__ = ["Reached", "reach"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """Where committables are now."""
+
+    found: Sequence[tuple[ControlPlane, Sequence[KafkaCommittable]]]
+    elsewhere: dict[int, str]
+    """By slot, why it is nowhere: every cluster answered, and none is the right one. Nothing was asked there."""
+
+
+def reach(controls: Iterable[ControlPlane], handles: Sequence[KafkaCommittable]) -> Reached:
+    """Ask the clusters who they are; those that do not answer are asked again by whoever calls this again.
+
+    Clusters of the committables' names come first, and nobody is asked once all are found: one that is dead holds up
+    only what is on it.
+    """
+    names = {handle.cluster_name for handle in handles}
+    wanted = {handle.cluster_id for handle in handles}
+    ids: dict[str, ControlPlane] = {}
+    all_answered = True
+    for control in sorted(controls, key=lambda control: control.cluster.name not in names):
+        if wanted <= ids.keys():
+            break
+        try:
+            ids[control.cluster_id()] = control
+        except ControlPlaneError:
+            all_answered = False
+    groups: dict[str, list[KafkaCommittable]] = {}
+    elsewhere: dict[int, str] = {}
+    for handle in handles:
+        if handle.cluster_id in ids:
+            groups.setdefault(handle.cluster_id, []).append(handle)
+        elif all_answered:
+            reached = ", ".join(f"{control.cluster.name!r} is {found}" for found, control in ids.items())
+            elsewhere[handle.slot] = (
+                f"the transaction is on cluster {handle.cluster_name!r} with id {handle.cluster_id}, "
+                f"but the clusters reached now are others ({reached}); nothing was asked there"
+            )
+    return Reached(found=[(ids[found], group) for found, group in groups.items()], elsewhere=elsewhere)

@@ -1,0 +1,130 @@
+"""Committing, asked again for as long as it takes (docs/protocol.md#outcomes).
+
+A round asks EndTxn for everything that is pending, many at once. What is refused is investigated: every two seconds
+EndTxn, DescribeTransactions and the receipt together, the output's log where these prove nothing, until `outcomes` can
+conclude. Nothing is remembered beyond one call: what is needed is in the committables and at the brokers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from coordinator.killpoints import KillPoint, kill_point
+from coordinator.protocol.values import Outcome, Settlement
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.control import IN_FLIGHT, ControlPlane
+from sinks.kafka.markers import read_endings
+from sinks.kafka.outcomes import EndAnswer, Judgement, Look, Proof, classify, conclude, describe_code, judge, needs_log
+from sinks.kafka.patience import Backoff, Clock
+from sinks.kafka.reaching import reach
+from sinks.kafka.receipts import read_receipts
+from sinks.kafka.transactions import Code, Transactions
+
+__all__ = ["LOOK_INTERVAL_S", "Settling", "judgements"]
+
+LOOK_INTERVAL_S = 2.1
+"""Between two looks: a stale coordinator gives wrong negative answers for some seconds."""
+
+
+class Settling:
+    """One call of commit."""
+
+    def __init__(
+        self,
+        controls: Sequence[ControlPlane],
+        handles: Sequence[KafkaCommittable],
+        clock: Clock,
+        give_up: Callable[[], bool],
+    ) -> None:
+        """``give_up``: asked before every round and every wave of requests; once it is true nothing more is sent."""
+        self._controls = controls
+        self._clock = clock
+        self._give_up = give_up
+        self._pending = {handle.slot: handle for handle in handles}
+        self._judgements: dict[int, list[Judgement]] = {handle.slot: [] for handle in handles}
+        self._settled: dict[int, Settlement] = {}
+        self._first = True
+
+    def run(self) -> list[Settlement]:
+        """Until every outcome is known or ``give_up()``; one settlement for each that is known, by slot."""
+        backoff = Backoff()
+        while self._pending:
+            reached = reach(self._controls, list(self._pending.values()))
+            for slot, evidence in reached.elsewhere.items():
+                self._settle(slot, Outcome.IN_DOUBT, evidence)
+            doubtful: dict[int, Code] = {}
+            for control, handles in reached.found:
+                refused = self._ask(control, handles)
+                self._look(control, refused)
+                doubtful.update(refused)
+            if not self._pending or self._give_up():
+                break
+            self._clock.wait(LOOK_INTERVAL_S if doubtful.keys() & self._pending.keys() else backoff.next())
+        return [self._settled[slot] for slot in sorted(self._settled)]
+
+    def _ask(self, control: ControlPlane, handles: Sequence[KafkaCommittable]) -> dict[int, Code]:
+        """One EndTxn each. Settles what is committed; returns the refusals, which prove nothing."""
+        transactions = Transactions(control)
+        by_id = {handle.transaction.id: handle for handle in handles}
+        located = transactions.locate(by_id)
+        ordered = [handle.transaction for handle in sorted(handles, key=lambda handle: handle.slot)]
+        doubtful: dict[int, Code] = {}
+        sent = 0
+        while sent < len(ordered) and not (sent and self._give_up()):
+            # The first one alone: what happens between two ends must be a place where a test can stop the process.
+            wave = ordered[sent : sent + (IN_FLIGHT if sent or not self._first else 1)]
+            sent += len(wave)
+            for name, code in transactions.end(wave, commit=True, located=located).items():
+                handle = by_id[name]
+                match classify(code):
+                    case EndAnswer.DONE:
+                        evidence = f"EndTxn version {handle.transaction.version} answered {describe_code(code)}"
+                        self._settle(handle.slot, Outcome.COMMITTED, evidence)
+                    case EndAnswer.DOUBT:
+                        doubtful[handle.slot] = code
+                    case EndAnswer.AGAIN:
+                        pass
+            if self._first and sent < len(ordered):
+                kill_point(KillPoint.DRIVER_BETWEEN_END_TXN)
+            self._first = False
+        return doubtful
+
+    def _look(self, control: ControlPlane, doubtful: Mapping[int, Code]) -> None:
+        if not doubtful or self._give_up():
+            return
+        for slot, judgement in judgements(control, [self._pending[slot] for slot in doubtful], doubtful).items():
+            seen = self._judgements[slot]
+            seen.append(judgement)
+            if [judged.proof for judged in seen[-2:]] == [Proof.OPEN_ELSEWHERE] * 2:
+                # It hides our receipt. Asked once per look: 51 means that the abort is running. Seen twice, because a
+                # stale view of an earlier transaction must not make us fence ours.
+                Transactions(control).fence([self._pending[slot].transaction.id])
+            concluded = conclude(seen)
+            if concluded is not None:
+                self._settle(slot, *concluded)
+
+    def _settle(self, slot: int, outcome: Outcome, evidence: str) -> None:
+        del self._pending[slot]
+        self._settled[slot] = Settlement(slot=slot, outcome=outcome, evidence=evidence)
+
+
+def judgements(
+    control: ControlPlane, handles: Sequence[KafkaCommittable], asked: Mapping[int, Code]
+) -> dict[int, Judgement]:
+    """One look at each, by slot, changing nothing. `asked`: what EndTxn answered just before, where it was asked."""
+    if not handles:
+        return {}
+    by_slot = {handle.slot: handle for handle in handles}
+    tokens = {handle.transaction.id: handle.token for handle in handles}
+    views = Transactions(control).describe(tokens)
+    receipts = read_receipts(control, tokens)
+    looks = {
+        slot: Look(end=asked.get(slot), view=views[handle.transaction.id], receipt=receipts[handle.transaction.id])
+        for slot, handle in by_slot.items()
+    }
+    judged = {slot: judge(by_slot[slot].transaction, look) for slot, look in looks.items()}
+    unproved = [slot for slot, judgement in judged.items() if needs_log(judgement)]
+    endings = read_endings(control, [by_slot[slot] for slot in unproved])
+    for slot in unproved:
+        transaction = by_slot[slot].transaction
+        judged[slot] = judge(transaction, replace(looks[slot], log=endings[transaction.id]))
+    return judged

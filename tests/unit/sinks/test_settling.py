@@ -1,0 +1,94 @@
+"""Committing many transactions at modelled brokers: which cluster is asked, and when it stops."""
+
+from datetime import UTC, datetime
+
+import pytest
+from kafka.protocol.producer import EndTxnRequest
+
+from connections import KafkaCluster
+from coordinator.protocol.values import Outcome
+from sinks.kafka.committables import KafkaCommittable, TopicRecords
+from sinks.kafka.committer import KafkaCommitter
+from sinks.kafka.control import ControlPlane
+from sinks.kafka.errors import ControlPlaneError
+from sinks.kafka.patience import Clock
+from sinks.kafka.transactions import State, Transaction
+from tests.simulation.kafka.contract.bench import Bench
+
+
+class Unreachable(ControlPlane):
+    """A cluster that nobody may ask."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(KafkaCluster("127.0.0.1:1", name=name))
+        self.asked = 0
+
+    def cluster_id(self) -> str:
+        self.asked += 1
+        raise ControlPlaneError("it is dead")
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def pending(bench: Bench, count: int) -> list[KafkaCommittable]:
+    handles = []
+    for slot in range(count):
+        name, producer, epoch = bench.open(f"orders.sink.1.0123abcd.{slot}")
+        handles.append(
+            KafkaCommittable(
+                slot=slot,
+                checkpoint=7,
+                cluster_name=bench.control.cluster.name,
+                cluster_id=bench.cluster.settings.cluster_id,
+                transaction=Transaction(id=name, producer_id=producer, epoch=epoch, version=5),
+                token="token",
+                topics={"out": TopicRecords(records=1, partitions=(0,))},
+                records=1,
+                bytes=1,
+                inputs=(),
+                pre_committed=datetime(2026, 1, 1, tzinfo=UTC),
+            )
+        )
+    return handles
+
+
+def committer(bench: Bench, *others: ControlPlane) -> KafkaCommitter:
+    return KafkaCommitter(controls=[*others, bench.control], clock=Clock(wait=bench.wait))
+
+
+def test_hundreds_of_pending_transactions_are_committed_in_one_round(bench: Bench) -> None:
+    handles = pending(bench, 300)
+    settled = committer(bench).commit([handle.to_committable() for handle in handles])
+    assert [each.slot for each in settled] == list(range(300))
+    assert {each.outcome for each in settled} == {Outcome.COMMITTED}
+    assert sum(isinstance(call.request, EndTxnRequest) for call in bench.transport.sent) == 300
+
+
+def test_a_dead_cluster_of_another_name_is_not_even_asked(bench: Bench) -> None:
+    dead = Unreachable("elsewhere")
+    (handle,) = pending(bench, 1)
+    settled = committer(bench, dead).commit([handle.to_committable()])
+    assert settled[0].outcome is Outcome.COMMITTED
+    assert dead.asked == 0
+
+
+def test_a_transaction_whose_cluster_may_be_the_one_that_is_dead_stays_pending(bench: Bench) -> None:
+    (handle,) = pending(bench, 1)
+    rounds = iter(range(3))
+    alone = KafkaCommitter(controls=[Unreachable("elsewhere")], clock=Clock(wait=bench.wait))
+    assert list(alone.commit([handle.to_committable()], give_up=lambda: next(rounds, None) is None)) == []
+
+
+def test_nothing_more_is_sent_once_it_is_told_to_give_up(bench: Bench) -> None:
+    handles = pending(bench, 200)
+
+    def enough() -> bool:
+        return sum(isinstance(call.request, EndTxnRequest) for call in bench.transport.sent) > 1
+
+    settled = committer(bench).commit([handle.to_committable() for handle in handles], give_up=enough)
+    sent = [call.request.transactional_id for call in bench.transport.sent if isinstance(call.request, EndTxnRequest)]
+    assert len(settled) == len(sent) == 65
+    assert bench.view(handles[-1].transaction.id).state is State.ONGOING
