@@ -15,7 +15,7 @@ from coordinator.protocol.values import NO_GENERATION, Generation, JobName
 from coordinator.service.committers import Committers
 from coordinator.service.engine import Engine
 from coordinator.service.errands import Errands
-from coordinator.service.orphan import Orphan, Surroundings
+from coordinator.service.orphan import Orphan, Pace, Surroundings
 from coordinator.service.turns import Turns
 
 __all__ = ["Orphans"]
@@ -27,12 +27,21 @@ _THREADS = 8
 class Orphans:
     """Of one coordinator. Everything on its event loop, but what waits for brokers."""
 
-    def __init__(self, engine: Engine, turns: Turns, committers: Committers, wall: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        turns: Turns,
+        committers: Committers,
+        *,
+        wall: Callable[[], datetime],
+        pace: Pace | None = None,
+    ) -> None:
         self._engine = engine
         self._turns = turns
         self._around = Surroundings(
             committers=committers,
             errands=Errands(_THREADS),
+            pace=pace or Pace(),
             clock=engine.clock,
             wall=wall,
             state=engine.state,
@@ -86,6 +95,6 @@ class Orphans:
     def _handle(self, job: JobName, event: Event) -> Awaitable[Answer]:
         return self._turns.handle(job, event)
 
-    async def _unattended_since(self, job: JobName) -> datetime | None:
+    async def _unattended_since(self, job: JobName) -> datetime:
         found = await self._turns.between(lambda: self._engine.read(lambda store: store.generations(job, 1)))
-        return found[0].ended_at or found[0].granted_at if found else None
+        return found[0].ended_at or found[0].granted_at

@@ -78,7 +78,7 @@ class CoordinatorServer:
         self._turns = Turns(self.engine)
         self._orphans: Orphans | None = None
         if self._options.committers is not None:
-            self._orphans = Orphans(self.engine, self._turns, self._options.committers, wall)
+            self._orphans = Orphans(self.engine, self._turns, self._options.committers, wall=wall)
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
 

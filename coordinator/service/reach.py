@@ -1,0 +1,127 @@
+"""What the coordinator does at the brokers for a job without a driver: on all clusters that it knows, in threads."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from typing import TypeVar
+
+from coordinator.errors import ConfigurationError, FencedError, HaltedError, OncewardError, StoreError
+from coordinator.protocol.durable import Durable
+from coordinator.protocol.values import (
+    Claim,
+    Committable,
+    Generation,
+    JobName,
+    Outcome,
+    ParticipantName,
+    Role,
+    Settlement,
+)
+from coordinator.service.committers import Committer, Committers
+from coordinator.service.errands import Errands
+
+__all__ = ["HOPELESS", "Reach"]
+
+_log = logging.getLogger("onceward.coordinator")
+
+HOPELESS = (ConfigurationError, FencedError, HaltedError, StoreError)
+"""Asking again changes nothing."""
+
+T = TypeVar("T")
+
+
+class Reach:
+    """The transactions of one job, on behalf of one generation. Methods raise OncewardError; asking again is safe."""
+
+    def __init__(self, durable: Durable, committers: Committers, errands: Errands) -> None:
+        self._job: JobName = durable.job
+        self._durable = durable
+        self._generation: Generation = durable.generation
+        self._committers = committers
+        self._errands = errands
+        self._kinds = {one.name: one.kind for one in durable.participants if one.role is Role.SINK}
+
+    async def claims(self) -> tuple[Claim, ...]:
+        """Who owns the job, by all clusters that answer. One claim is enough to know; that there is none is known only
+        when everybody was asked."""
+        answers = await self._everywhere(lambda committer, _: committer.claims(self._job))
+        _raise_first(answer for answer in answers if isinstance(answer, HOPELESS))
+        claims = tuple(claim for found in answers if not isinstance(found, OncewardError) for claim in found)
+        if not claims:
+            _raise_first(answers)
+        return claims
+
+    async def renew_claim(self) -> None:
+        """Say that this store owns the job, and how far it is settled."""
+        durable, completed = self._durable, self._durable.completed
+        if completed is None:
+            return
+        settled = completed.id if completed.settled else completed.base
+        claim = Claim(store_id=durable.store_id, generation=self._generation, settled=settled)
+        _raise_first(await self._everywhere(lambda committer, _: committer.renew_claim(self._job, claim)))
+
+    async def longest_open(self) -> timedelta:
+        """How long a transaction can stay open that nobody ends, where anybody can tell."""
+        answers = await self._everywhere(lambda committer, _: committer.longest_open())
+        return max((one for one in answers if not isinstance(one, OncewardError)), default=timedelta(0))
+
+    async def sweep(self) -> None:
+        """Abort all that is open but what is decided and not settled. Raises FencedError where something newer is: that
+        is left alone."""
+        completed = self._durable.completed
+        decided = completed.snapshots.items() if completed is not None and not completed.settled else ()
+        keep: dict[str, list[Committable]] = {kind: [] for kind in self._kinds.values()}
+        for name, snapshot in decided:
+            if snapshot.committables:
+                keep[self._kinds[name]] += snapshot.committables
+        answers = await self._everywhere(lambda committer, kind: committer.sweep(self._job, keep=keep[kind]))
+        for swept in answers:
+            if not isinstance(swept, OncewardError) and swept:
+                said = (self._job, self._generation, len(swept), ",".join(swept))
+                _log.warning("job=%s generation=%s event=swept transactions=%d ids=%s", *said)
+        _raise_first(answers)
+
+    async def commit(
+        self, name: ParticipantName, committables: Sequence[Committable], give_up: Callable[[], bool]
+    ) -> tuple[Settlement, ...]:
+        """Commit what was decided for sink ``name`` and prove it; those that stay unanswered are left out. What is not
+        proved committed names its records, for whoever reads it."""
+
+        def commit() -> tuple[Settlement, ...]:
+            with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
+                by_slot = {committable.slot: committable for committable in committables}
+                return tuple(
+                    one
+                    if one.outcome is Outcome.COMMITTED
+                    else replace(one, evidence=f"{committer.describe(by_slot[one.slot])}. {one.evidence}")
+                    for one in committer.commit(committables, give_up=give_up)
+                )
+
+        return await self._errands.run(commit)
+
+    async def _everywhere(self, call: Callable[[Committer, str], T]) -> "list[T | OncewardError]":
+        """Ask for each kind of sink on each cluster: one that cannot be reached holds up no other."""
+
+        def one(kind: str, cluster: str) -> T | OncewardError:
+            try:
+                with closing(self._committers.make(kind, self._generation, cluster)) as committer:
+                    return call(committer, kind)
+            except OncewardError as error:
+                return error
+
+        return await asyncio.gather(
+            *(
+                self._errands.run(lambda kind=kind, cluster=cluster: one(kind, cluster))  # type: ignore[misc]
+                for kind in sorted(set(self._kinds.values()))
+                for cluster in self._committers.clusters
+            )
+        )
+
+
+def _raise_first(answers: Iterable[object]) -> None:
+    for answer in answers:
+        if isinstance(answer, OncewardError):
+            raise answer

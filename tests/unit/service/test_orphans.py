@@ -1,0 +1,483 @@
+"""What the coordinator does for jobs without a driver, with a committer that tells what it was asked to do."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.errors import HaltedError, OncewardError
+from coordinator.protocol.answers import Verdict
+from coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, OpenJob, Settle, Tick, Watch
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import (
+    CheckpointId,
+    Claim,
+    Committable,
+    Generation,
+    JobName,
+    OnLost,
+    Outcome,
+    Settlement,
+)
+from coordinator.service.committers import Committers
+from coordinator.service.documents import Checkers
+from coordinator.service.engine import Engine
+from coordinator.service.orphan import NO_CLUSTERS, Pace
+from coordinator.service.orphans import Orphans
+from coordinator.service.turns import Turns
+from coordinator.store.store import Store
+from tests.unit.service.scripted import SINK, SOURCE, positions, slots
+
+JOB = JobName("orders")
+SETTINGS = CheckpointSettings(interval="1h", lease="1s", stream_grace=0, orphan_grace="1s")
+PACE = Pace(first_retry=0.01, longest_retry=0.02, first_look=0.01, longest_look=0.02, patience=5.0)
+
+
+@dataclass
+class Brokers:
+    """What all committers of a test share: what happens, and what is seen of it."""
+
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    """Of slots; committed where it is not said."""
+    claims: list[Claim] = field(default_factory=list)
+    longest_open: float = 0.05
+    trouble: dict[str, list[Exception]] = field(default_factory=dict)
+    """By method and cluster: raised one after the other."""
+    silent: threading.Event = field(default_factory=threading.Event)
+    """While it is set, no commit is answered."""
+    asked: list[tuple[str, str, int | None]] = field(default_factory=list)
+    """Method, cluster, generation."""
+    kept: list[int] = field(default_factory=list)
+    """Slots that the last sweep was to leave alone."""
+    closed: int = 0
+
+    def count(self, method: str) -> int:
+        return sum(asked == method for asked, _, _ in self.asked)
+
+
+class FakeCommitter:
+    """On one or more clusters, which are their names here."""
+
+    def __init__(self, brokers: Brokers, clusters: Iterable[Any], generation: Callable[[], int | None]) -> None:
+        self._brokers, self._clusters, self._generation = brokers, "+".join(clusters), generation
+
+    def commit(
+        self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+    ) -> Sequence[Settlement]:
+        self._asked("commit")
+        while self._brokers.silent.is_set():
+            if give_up():
+                return ()
+            time.sleep(0.001)
+        outcomes = self._brokers.outcomes
+        return [
+            Settlement(slot=one.slot, outcome=outcomes.get(one.slot, Outcome.COMMITTED), evidence="seen")
+            for one in committables
+        ]
+
+    def describe(self, committable: Committable) -> str:
+        return f"records of slot {committable.slot}"
+
+    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        self._asked("sweep")
+        self._brokers.kept = [one.slot for one in keep]
+        return ["left.open"]
+
+    def claims(self, job: JobName) -> Sequence[Claim]:
+        self._asked("claims")
+        return self._brokers.claims
+
+    def renew_claim(self, job: JobName, claim: Claim) -> None:
+        self._asked("renew")
+        self._brokers.claims = [claim]
+
+    def longest_open(self) -> timedelta:
+        return timedelta(seconds=self._brokers.longest_open)
+
+    def close(self) -> None:
+        self._brokers.closed += 1
+
+    def _asked(self, method: str) -> None:
+        self._brokers.asked.append((method, self._clusters, self._generation()))
+        waiting = self._brokers.trouble.get(f"{method} {self._clusters}")
+        if waiting:
+            raise waiting.pop(0)
+
+
+class Here:
+    """A coordinator whose clock is ahead by as much as a test says."""
+
+    def __init__(self, directory: Path, brokers: Brokers, clusters: Sequence[str]) -> None:
+        self.brokers = brokers
+        self.ahead = 0.0
+        self.store = Store.open(f"sqlite:///{directory}/store.db")
+        self.engine = Engine(
+            self.store,
+            clock=lambda: time.monotonic() + self.ahead,
+            wall=lambda: datetime.now(UTC),
+            checkers=Checkers({}),
+            changed=lambda job: self.orphans.changed(job),
+        )
+        self.turns = Turns(self.engine)
+        plugin = {"test": lambda clusters, *, generation: FakeCommitter(brokers, clusters, generation)}
+        committers = Committers(plugin, {name: name for name in clusters})
+        self.orphans = Orphans(self.engine, self.turns, committers, wall=lambda: datetime.now(UTC), pace=PACE)
+
+    @property
+    def generation(self) -> int:
+        return self.engine.state(JOB).durable.generation
+
+    @property
+    def settled(self) -> bool:
+        return self.engine.state(JOB).settled
+
+    async def open(self, *, on_lost: OnLost = OnLost.HALT, takeover: bool = False) -> Generation:
+        sink = replace(SINK, on_lost=on_lost)
+        event = OpenJob(
+            now=self.engine.clock(),
+            driver=f"d{time.monotonic_ns()}",
+            participants=(SOURCE, sink),
+            settings=SETTINGS,
+            claim=None,
+            takeover=takeover,
+        )
+        answer = await self.turns.handle(JOB, event)
+        assert answer.grant is not None, answer
+        await self.turns.handle(JOB, Watch(now=self.engine.clock(), generation=answer.grant.generation))
+        return answer.grant.generation
+
+    async def complete(self, generation: Generation) -> CheckpointId:
+        """Have the pending checkpoint completed: two slots to commit unless it is the first one."""
+        pending = self.engine.state(JOB).durable.pending
+        assert pending is not None
+        first = pending.base == 0
+        for participant, snapshot in (
+            (SOURCE, positions(int(pending.id))),
+            (SINK, slots(int(pending.id), 0 if first else 2)),
+        ):
+            event = Acknowledge(
+                now=self.engine.clock(),
+                generation=generation,
+                checkpoint=pending.id,
+                participant=participant.name,
+                base=pending.base,
+                snapshot=snapshot,
+            )
+            assert (await self.turns.handle(JOB, event)).verdict is Verdict.ACCEPTED
+        return pending.id
+
+    async def orphan(self, *, on_lost: OnLost = OnLost.HALT) -> CheckpointId:
+        """A job with a completed, unsettled checkpoint whose driver has left."""
+        generation = await self.open(on_lost=on_lost)
+        await self.complete(generation)
+        self.ahead += 3600  # the interval
+        await self.turns.handle(JOB, Tick(now=self.engine.clock()))
+        checkpoint = await self.complete(generation)
+        await self.leave(generation)
+        return checkpoint
+
+    def after_the_grace_time(self) -> None:
+        """The coordinator looks after jobs without a driver from now on; those that there are waited long enough."""
+        self.ahead += SETTINGS.seconds("orphan_grace")
+        self.orphans.start()
+
+    async def leave(self, generation: Generation, reason: CloseReason = CloseReason.FAILED) -> None:
+        event = CloseJob(now=self.engine.clock(), generation=generation, reason=reason)
+        assert (await self.turns.handle(JOB, event)).verdict is Verdict.ACCEPTED
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+Body = Callable[[Here], Coroutine[Any, Any, None]]
+
+
+def play(directory: Path, body: Body, brokers: Brokers | None = None, clusters: Sequence[str] = ("main",)) -> None:
+    async def run() -> None:
+        here = Here(directory, brokers or Brokers(), clusters)
+        here.turns.start()
+        try:
+            await body(here)
+        finally:
+            await here.orphans.stop()
+            await here.turns.stop()
+            here.store.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_undecided_is_aborted_and_what_is_decided_committed(tmp_path: Path) -> None:
+    brokers = Brokers()
+
+    async def body(here: Here) -> None:
+        checkpoint = await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: here.settled, "everything is settled")
+        assert here.generation == 2
+        assert here.engine.state(JOB).durable.status is JobStatus.SUSPENDED
+        assert brokers.asked[:4] == [
+            ("claims", "main", 1),
+            ("sweep", "main", 2),
+            ("commit", "main", 2),
+            ("renew", "main", 2),
+        ]
+        await until(lambda: here.orphans.doing(JOB) == "", "nothing is left to do")
+        assert brokers.claims == [Claim(store_id=here.engine.store_id, generation=Generation(2), settled=checkpoint)]
+        assert brokers.closed == 4 + brokers.count("sweep"), "connections were left open"
+
+    play(tmp_path, body, brokers)
+
+
+def test_the_first_sweep_leaves_decided_transactions_alone(tmp_path: Path) -> None:
+    brokers = Brokers()
+    brokers.silent.set()
+
+    async def body(here: Here) -> None:
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: brokers.count("commit"), "commits are asked for")
+        assert brokers.kept == [0, 1]
+        brokers.silent.clear()
+        await until(lambda: brokers.count("sweep") > 1, "it looks for latecomers")
+        assert brokers.kept == []
+
+    play(tmp_path, body, brokers)
+
+
+def test_before_the_grace_time_nothing_is_touched(tmp_path: Path) -> None:
+    async def body(here: Here) -> None:
+        await here.orphan()
+        here.orphans.start()
+        await until(lambda: "waits for its driver" in here.orphans.doing(JOB), "it waits")
+        assert (here.brokers.asked, here.generation) == ([], 1)
+
+    play(tmp_path, body)
+
+
+def test_without_clusters_it_says_that_it_can_end_nothing(tmp_path: Path) -> None:
+    async def body(here: Here) -> None:
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: here.orphans.doing(JOB) == NO_CLUSTERS, "it says so")
+        assert (here.brokers.asked, here.generation) == ([], 1)
+
+    play(tmp_path, body, clusters=())
+
+
+def test_brokers_that_do_not_answer_are_asked_again_and_the_listing_says_so(tmp_path: Path) -> None:
+    brokers = Brokers(trouble={"sweep main": [OncewardError("no broker answers")] * 3})
+    said: set[str] = set()
+
+    async def body(here: Here) -> None:
+        await here.orphan()
+        here.after_the_grace_time()
+
+        def settled() -> bool:
+            said.add(here.orphans.doing(JOB))
+            return here.settled and brokers.count("renew") > 0
+
+        await until(settled, "everything is settled")
+        assert any("no broker answers" in text for text in said), said
+        assert (brokers.count("commit"), brokers.count("renew")) == (1, 1), (
+            "commits waited for the sweep, or were repeated"
+        )
+
+    play(tmp_path, body, brokers)
+
+
+def test_a_plug_in_that_fails_somehow_is_asked_again(tmp_path: Path) -> None:
+    brokers = Brokers(trouble={"commit main": [RuntimeError("a bug")]})
+
+    async def body(here: Here) -> None:
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: here.settled, "everything is settled")
+        assert brokers.count("commit") == 2
+
+    play(tmp_path, body, brokers)
+
+
+def test_a_cluster_that_cannot_be_reached_holds_up_no_other(tmp_path: Path) -> None:
+    brokers = Brokers()
+    brokers.trouble = {f"{method} b": [OncewardError("no broker answers")] * 100 for method in ("claims", "sweep")}
+    brokers.claims = [Claim(store_id="", generation=Generation(1), settled=CheckpointId(1))]
+
+    async def body(here: Here) -> None:
+        brokers.claims = [replace(brokers.claims[0], store_id=here.engine.store_id)]
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: here.settled, "what is on the other cluster is settled")
+        assert ("sweep", "a", 2) in brokers.asked
+        assert ("commit", "a+b", 2) in brokers.asked
+
+    play(tmp_path, body, brokers, clusters=("a", "b"))
+
+
+def test_that_nobody_claims_the_job_is_known_only_when_every_cluster_was_asked(tmp_path: Path) -> None:
+    brokers = Brokers(trouble={"claims b": [OncewardError("no broker answers")] * 3})
+
+    async def body(here: Here) -> None:
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: here.settled, "everything is settled")
+        asked = [asked for asked in brokers.asked if asked[0] in ("claims", "sweep")]
+        assert [method for method, _, _ in asked[:8]] == ["claims"] * 8
+
+    play(tmp_path, body, brokers, clusters=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        Claim(store_id="another", generation=Generation(1), settled=CheckpointId(1)),
+        Claim(store_id="ours", generation=Generation(5), settled=CheckpointId(1)),
+        Claim(store_id="ours", generation=Generation(1), settled=CheckpointId(9)),
+    ],
+    ids=["another store", "a newer generation", "a later checkpoint"],
+)
+def test_a_job_that_is_run_from_elsewhere_is_not_touched(tmp_path: Path, claim: Claim) -> None:
+    brokers = Brokers()
+
+    async def body(here: Here) -> None:
+        brokers.claims = [replace(claim, store_id=here.engine.store_id) if claim.store_id == "ours" else claim]
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: "leaves it as it is" in here.orphans.doing(JOB), "it says why")
+        assert {method for method, _, _ in brokers.asked} == {"claims"}
+        assert here.generation == 1
+
+    play(tmp_path, body, brokers)
+
+
+def test_what_nobody_here_can_read_is_left_to_who_can(tmp_path: Path) -> None:
+    brokers = Brokers(trouble={"commit main": [HaltedError("a document of version 9")] * 9})
+
+    async def body(here: Here) -> None:
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: "version 9" in here.orphans.doing(JOB), "it says why")
+        assert (brokers.count("commit"), here.settled) == (1, False)
+
+    play(tmp_path, body, brokers)
+
+
+@pytest.mark.parametrize("on_lost", [OnLost.HALT, OnLost.REPLAY])
+def test_what_is_lost_is_kept_as_a_proof_for_the_next_driver_or_a_person(tmp_path: Path, on_lost: OnLost) -> None:
+    brokers = Brokers(outcomes={1: Outcome.LOST})
+
+    async def body(here: Here) -> None:
+        checkpoint = await here.orphan(on_lost=on_lost)
+        here.after_the_grace_time()
+        await until(lambda: brokers.count("renew"), "it is done with what it can do")
+        durable = here.engine.state(JOB).durable
+        assert not durable.settled
+        if on_lost is OnLost.HALT:
+            assert (durable.status, durable.lost) == (JobStatus.HALTED, True)
+            assert "records of slot 1" in durable.status_detail
+        else:
+            assert (durable.status, durable.replaying) == (JobStatus.SUSPENDED, {SINK.name: frozenset({1})})
+        assert brokers.claims[0].settled < checkpoint, "the claim says that it is settled"
+        await until(lambda: brokers.count("sweep") > 1, "it looks for latecomers")
+        assert brokers.kept == [0, 1], "what a person may have to decide about was aborted"
+        assert brokers.count("commit") == 1
+
+    play(tmp_path, body, brokers)
+
+
+def test_a_driver_that_opens_the_job_ends_what_the_coordinator_does(tmp_path: Path) -> None:
+    brokers = Brokers()
+    brokers.silent.set()
+
+    async def body(here: Here) -> None:
+        checkpoint = await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: brokers.count("commit"), "commits are asked for")
+        assert "commits 2 transactions" in here.orphans.doing(JOB)
+        assert await here.open() == 3
+        assert here.orphans.doing(JOB) == ""
+        settlement = Settlement(slot=0, outcome=Outcome.LOST, evidence="told too late")
+        late = Settle(
+            now=here.engine.clock(),
+            generation=Generation(2),
+            checkpoint=checkpoint,
+            participant=SINK.name,
+            settlements=(settlement,),
+        )
+        assert (await here.turns.handle(JOB, late)).verdict is Verdict.FENCED
+        asked = len(brokers.asked)
+        brokers.silent.clear()
+        await until(lambda: brokers.closed == asked, "its threads have ended")
+        assert len(brokers.asked) == asked, "it went on"
+        assert here.engine.state(JOB).durable.status is JobStatus.RUNNING
+
+    play(tmp_path, body, brokers)
+
+
+def test_a_coordinator_that_is_started_again_goes_on_at_once(tmp_path: Path) -> None:
+    brokers = Brokers()
+    brokers.silent.set()
+
+    async def first(here: Here) -> None:
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: brokers.count("commit"), "commits are asked for")
+
+    async def second(here: Here) -> None:
+        brokers.silent.clear()
+        here.orphans.start()
+        await until(lambda: here.settled, "everything is settled")
+        assert here.generation == 2
+
+    play(tmp_path, first, brokers)
+    play(tmp_path, second, brokers)
+
+
+def test_after_a_job_has_ended_late_tasks_are_looked_for_as_long_as_a_transaction_lasts(tmp_path: Path) -> None:
+    brokers = Brokers(longest_open=0.2)
+
+    async def body(here: Here) -> None:
+        here.orphans.start()
+        generation = await here.open()
+        await here.complete(generation)
+        await here.leave(generation, CloseReason.FINISHED)
+        await until(lambda: "late tasks" in here.orphans.doing(JOB), "it looks for late tasks")
+        await until(lambda: here.orphans.doing(JOB) == "", "it stops looking")
+        assert brokers.count("sweep") > 2
+        assert brokers.asked[-1] == ("sweep", "main", 1), "an ended job was taken"
+
+    async def later(here: Here) -> None:
+        here.orphans.start()
+        await asyncio.sleep(0)
+        assert await here.open() == 2
+        assert brokers.asked == []
+
+    play(tmp_path, body, brokers)
+    brokers.asked.clear()
+    play(tmp_path, later, brokers)
+
+
+def test_jobs_that_nobody_can_read_and_jobs_that_never_ran_are_left_alone(tmp_path: Path) -> None:
+    """Which transactions are decided is not known, so none is aborted."""
+
+    async def body(here: Here) -> None:
+        await here.orphan()
+        durable = here.engine.state(JOB).durable
+        here.engine._states[JOB] = replace(
+            here.engine.state(JOB), durable=replace(durable, completed=None, unreadable="damaged")
+        )
+        here.after_the_grace_time()
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert here.brokers.asked == []
+
+    play(tmp_path, body)
