@@ -39,6 +39,8 @@ class ExitCode(IntEnum):
     HALTED = 4
     FENCED = 5
     COORDINATOR_LOST = 6
+    LOSSES = 7
+    """Of listings: records were given up, and nobody has acknowledged it."""
 
 
 class OncewardError(Exception):

@@ -85,10 +85,10 @@ def serve(
 
 @app.command()
 def jobs(coordinator: CoordinatorOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> None:
-    """List all jobs."""
+    """List all jobs. Exit code 7 when records were given up and nobody has acknowledged it; so for all listings."""
     from coordinator.ops.listings import list_jobs
 
-    list_jobs(_place(coordinator, state_dir), as_json=as_json)
+    raise typer.Exit(list_jobs(_place(coordinator, state_dir), as_json=as_json))
 
 
 @app.command()
@@ -102,7 +102,7 @@ def checkpoints(
     """List a job's checkpoints, newest first, with how long they waited, ran, and took to decide and to settle."""
     from coordinator.ops.listings import list_checkpoints
 
-    list_checkpoints(job, limit, _place(coordinator, state_dir), as_json=as_json)
+    raise typer.Exit(list_checkpoints(job, limit, _place(coordinator, state_dir), as_json=as_json))
 
 
 @app.command()
@@ -116,7 +116,7 @@ def history(
     """List a job's generations and what happened to it, refused calls included, newest first."""
     from coordinator.ops.listings import list_history
 
-    list_history(job, limit, _place(coordinator, state_dir), as_json=as_json)
+    raise typer.Exit(list_history(job, limit, _place(coordinator, state_dir), as_json=as_json))
 
 
 @app.command()
@@ -215,6 +215,30 @@ def transactions(
     from coordinator.ops.transactions import list_transactions
 
     list_transactions(job, _place(coordinator, state_dir), clusters, as_json=as_json)
+
+
+@app.command()
+def losses(
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's name; all jobs without it.")] = None,
+    acknowledge: Annotated[
+        str | None, typer.Option(metavar="CHECKPOINT", help="Instead: you know of the losses of this one, or of all.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="With --acknowledge: who you are, and why; kept.")] = "",
+    acknowledged: Annotated[bool, typer.Option("--all", help="Those too that somebody has acknowledged.")] = False,
+    limit: LimitOption = 20,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List records that were given up, newest first; exit code 7 while one of them waits for being acknowledged."""
+    from coordinator.ops.losses import acknowledge_losses, list_losses
+
+    place = _place(coordinator, state_dir)
+    if acknowledge is None:
+        raise typer.Exit(list_losses(job, limit, place, acknowledged=acknowledged, as_json=as_json))
+    if job is None or not reason:
+        raise ConfigurationError("--acknowledge needs a JOB and a --reason. Nothing was changed.")
+    acknowledge_losses(job, acknowledge, reason, place)
 
 
 @app.command()

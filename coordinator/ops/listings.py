@@ -1,19 +1,22 @@
 """``onceward jobs``, ``onceward checkpoints``, ``onceward history``: ask a coordinator, show the answer."""
 
 from coordinator.client.summaries import CheckpointSummary, HistoryEntry, JobSummary
+from coordinator.errors import ExitCode
 from coordinator.ops.connecting import Place, job_name, operators
+from coordinator.ops.losses import exit_code
 from coordinator.ops.tables import as_bytes, as_seconds, as_time, print_json, print_table, table
 from coordinator.protocol.values import CheckpointKind
 
 __all__ = ["list_checkpoints", "list_history", "list_jobs"]
 
 
-def list_jobs(place: Place, *, as_json: bool) -> None:
+def list_jobs(place: Place, *, as_json: bool) -> ExitCode:
     with operators(place) as (client, _):
         found = client.jobs()
+    code = exit_code(sum(job.unacknowledged_losses for job in found))
     if as_json:
         print_json(found)
-        return
+        return code
     shown = table("job", "status", "generation", "last checkpoint", "last completed", "at", "settled", "detail")
     for job in found:
         shown.add_row(
@@ -27,6 +30,7 @@ def list_jobs(place: Place, *, as_json: bool) -> None:
             _job_detail(job),
         )
     print_table(shown, "There are no jobs.")
+    return code
 
 
 def _job_detail(job: JobSummary) -> str:
@@ -41,17 +45,23 @@ def _job_detail(job: JobSummary) -> str:
         parts.append("requests: " + ", ".join(wishes))
     if job.unreadable:
         parts.append(f"its newest checkpoint cannot be read: {job.unreadable}")
+    if job.orphan:
+        parts.append(job.orphan)
+    if job.unacknowledged_losses:
+        lost = f"records of {job.unacknowledged_losses} slots were given up"
+        parts.append(f"{lost}, and nobody has acknowledged it: onceward losses {job.job}")
     if job.restore_from:
         parts.append(f"begins next with checkpoint {job.restore_from}: {job.restore_reason}")
     return "; ".join(filter(None, parts))
 
 
-def list_checkpoints(job: str, limit: int, place: Place, *, as_json: bool) -> None:
+def list_checkpoints(job: str, limit: int, place: Place, *, as_json: bool) -> ExitCode:
+    name = job_name(job)
     with operators(place) as (client, _):
-        found = client.checkpoints(job_name(job), limit)
+        found, code = client.checkpoints(name, limit), exit_code(client.job(name).unacknowledged_losses)
     if as_json:
         print_json(found)
-        return
+        return code
     shown = table(
         "checkpoint",
         "base",
@@ -88,6 +98,7 @@ def list_checkpoints(job: str, limit: int, place: Place, *, as_json: bool) -> No
             _checkpoint_detail(checkpoint),
         )
     print_table(shown, f"Job {job} has no stored checkpoints.")
+    return code
 
 
 def _checkpoint_detail(checkpoint: CheckpointSummary) -> str:
@@ -102,13 +113,14 @@ def _checkpoint_detail(checkpoint: CheckpointSummary) -> str:
     return "; ".join(filter(None, parts))
 
 
-def list_history(job: str, limit: int, place: Place, *, as_json: bool) -> None:
+def list_history(job: str, limit: int, place: Place, *, as_json: bool) -> ExitCode:
     name = job_name(job)
     with operators(place) as (client, _):
         generations, events = client.generations(name, limit), client.history(name, limit)
+        code = exit_code(client.job(name).unacknowledged_losses)
     if as_json:
         print_json({"generations": generations, "events": events})
-        return
+        return code
     shown = table("generation", "granted", "ended", "driver", "detail", title="Generations")
     for generation in generations:
         ended = as_time(generation.ended_at)
@@ -127,6 +139,7 @@ def list_history(job: str, limit: int, place: Place, *, as_json: bool) -> None:
             _event_detail(event),
         )
     print_table(shown, f"Nothing is remembered of job {job}.")
+    return code
 
 
 def _event_detail(event: HistoryEntry) -> str:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from coordinator.client.operators import OperatorClient
 from coordinator.client.session import connect
@@ -205,3 +205,30 @@ def test_a_wish_that_is_not_clear_is_a_usage_error(tmp_path: Path, options: tupl
     error = CliRunner().invoke(app, command).exception
     assert isinstance(error, ConfigurationError)
     assert "othing was " in str(error)
+
+
+def test_a_loss_is_told_by_exit_codes_until_a_person_acknowledges_it(tmp_path: Path) -> None:
+    halted(tmp_path)
+    fake = FakeBrokers({1: Outcome.LOST, 2: Outcome.IN_DOUBT})
+    with served(tmp_path) as client:
+        decide(client, fake.reached(), ORDERS, wish(Ruling.GIVEN_UP))
+        client.resolve(ORDERS, 2, SINK.name, {1}, Ruling.GIVEN_UP, "said twice")
+
+    def command(*words: str) -> Result:
+        return CliRunner().invoke(app, [*words, "--state-dir", str(tmp_path)])
+
+    listings = (("jobs",), ("jobs", "--json"), ("checkpoints", "orders"), ("history", "orders"), ("losses",))
+    assert [command(*listing).exit_code for listing in listings] == [ExitCode.LOSSES] * 5
+    assert "records of 2 slots were given up" in " ".join(command("jobs").stdout.split())
+    told = json.loads(command("losses", "orders", "--json").stdout)
+    assert sorted(loss["settlement"]["slot"] for loss in told) == [1, 2]
+    assert "slot 2: 5 records from orders-0" in command("losses", "orders").stdout
+
+    for wrong in (("losses", "--acknowledge", "2"), ("losses", "orders", "--acknowledge", "two", "--reason", "Ada")):
+        assert isinstance(command(*wrong).exception, ConfigurationError)
+    nothing = command("losses", "orders", "--acknowledge", "7", "--reason", "Ada").exception
+    assert isinstance(nothing, RefusedError)
+    heard = command("losses", "orders", "--acknowledge", "2", "--reason", "Ada told the billing team")
+    assert (heard.exit_code, "slots 1, 2 of sink in checkpoint 2" in heard.stdout) == (0, True)
+    assert [command(*listing).exit_code for listing in listings] == [0] * 5
+    assert "Ada told the billing team" in command("losses", "orders", "--all").stdout

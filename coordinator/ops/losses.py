@@ -1,0 +1,80 @@
+"""``onceward losses``: records that were given up, until a person has acknowledged them."""
+
+from coordinator.client.operators import MAX_LISTED, OperatorClient
+from coordinator.client.summaries import LossReport
+from coordinator.errors import ConfigurationError, ExitCode, RefusedError
+from coordinator.ops.connecting import Place, job_name, operators
+from coordinator.ops.tables import as_time, print_json, print_table, table
+from coordinator.protocol.answers import Verdict
+from coordinator.protocol.values import JobName, ParticipantName
+
+__all__ = ["acknowledge_losses", "exit_code", "list_losses"]
+
+_ALL = "all"
+
+
+def exit_code(unacknowledged: int) -> ExitCode:
+    """Of a listing: a loss that nobody has acknowledged must not be overlooked by whoever only looks at that."""
+    return ExitCode.LOSSES if unacknowledged else ExitCode.FINISHED
+
+
+def list_losses(job: str | None, limit: int, place: Place, *, acknowledged: bool, as_json: bool) -> ExitCode:
+    """Of one job or of all, newest first; with ``acknowledged`` also those that a person knows of."""
+    with operators(place) as (client, _):
+        found = client.losses(job_name(job) if job is not None else None, limit, acknowledged=acknowledged)
+    if as_json:
+        print_json(found)
+    else:
+        shown = table("job", "checkpoint", "sink or source", "slot", "at", "why", "what is lost", "acknowledged")
+        for loss in found:
+            shown.add_row(
+                loss.job,
+                str(loss.checkpoint),
+                loss.participant,
+                str(loss.settlement.slot),
+                as_time(loss.recorded_at),
+                loss.reason,
+                f"{loss.settlement.outcome.value}: {loss.settlement.evidence}",
+                loss.acknowledgement or "no",
+            )
+        print_table(shown, "No records were given up." if acknowledged else "No loss waits for being acknowledged.")
+    return exit_code(sum(loss.acknowledged_at is None for loss in found))
+
+
+def acknowledge_losses(job: str, checkpoint: str, reason: str, place: Place) -> None:
+    """Of one checkpoint, or of all of the job. Raises RefusedError when there are none."""
+    known = job_name(job)
+    with operators(place) as (client, _):
+        losses = _unacknowledged(client, known, checkpoint)
+        for (number, participant), slots in losses.items():
+            answer = client.acknowledge_loss(known, number, participant, reason, slots=slots)
+            if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
+                raise RefusedError(
+                    f"The loss of checkpoint {number} of job {job} was not acknowledged: {answer.detail}. Nothing else "
+                    "was changed."
+                )
+            print(
+                f"The loss of slots {', '.join(map(str, slots))} of {participant} in checkpoint {number} of job {job} "
+                "is acknowledged."
+            )
+
+
+def _unacknowledged(
+    client: OperatorClient, job: JobName, checkpoint: str
+) -> dict[tuple[int, ParticipantName], list[int]]:
+    """Slots by checkpoint and participant."""
+    if checkpoint != _ALL and not (checkpoint.isascii() and checkpoint.isdigit()):
+        raise ConfigurationError(f"{checkpoint!r} is no checkpoint. Nothing was changed. Give its number, or {_ALL}.")
+    found: dict[tuple[int, ParticipantName], list[int]] = {}
+    for loss in _wanted(client.losses(job, MAX_LISTED), checkpoint):
+        found.setdefault((loss.checkpoint, loss.participant), []).append(loss.settlement.slot)
+    if not found:
+        where = "" if checkpoint == _ALL else f" of checkpoint {checkpoint}"
+        raise RefusedError(
+            f"Job {job} has no unacknowledged loss{where}. Nothing was changed. See onceward losses {job}."
+        )
+    return {key: sorted(slots) for key, slots in sorted(found.items())}
+
+
+def _wanted(losses: list[LossReport], checkpoint: str) -> list[LossReport]:
+    return [loss for loss in losses if checkpoint == _ALL or loss.checkpoint == int(checkpoint)]
