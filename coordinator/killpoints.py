@@ -35,7 +35,6 @@ class KillPoint(StrEnum):
     DRIVER_AFTER_PLAN = "driver.after_plan"
     DRIVER_AFTER_VOTES = "driver.after_votes"
     DRIVER_AFTER_PRE_COMMIT = "driver.after_pre_commit"
-    DRIVER_BETWEEN_ACKNOWLEDGEMENTS = "driver.between_acknowledgements"
     DRIVER_AFTER_ACKNOWLEDGE = "driver.after_acknowledge"
     DRIVER_AFTER_DECISION = "driver.after_decision"
     DRIVER_BETWEEN_END_TXN = "driver.between_end_txn"

@@ -98,8 +98,8 @@ class _Job:
 
     def _acknowledge(self, trigger: Trigger, snapshot: Snapshot) -> None:
         """The source's part comes first, as in a job; what matters is the sink's."""
-        self._session.acknowledge(trigger.checkpoint, SOURCE, trigger.base, read(int(trigger.checkpoint)))
-        self._session.acknowledge(trigger.checkpoint, SINK, trigger.base, snapshot)
+        source = read(int(trigger.checkpoint))
+        self._session.acknowledge(trigger.checkpoint, trigger.base, {SOURCE: source, SINK: snapshot})
 
     def _triggered(self) -> Trigger:
         """The next checkpoint to run; what repeats is skipped."""

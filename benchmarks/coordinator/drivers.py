@@ -15,7 +15,7 @@ from benchmarks.coordinator.documents import PARTICIPANTS, SINK, SOURCE, read, s
 from coordinator.client.calls import Backoff
 from coordinator.protocol.answers import Complete, Trigger
 from coordinator.protocol.settings import CheckpointSettings, Duration
-from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, ParticipantName, Snapshot
+from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, Snapshot
 from coordinator.v1 import participants_pb2 as pb
 from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
 from coordinator.wire.answers import instruction_from_wire
@@ -161,25 +161,23 @@ class SimulatedDriver:
         if trigger.base != NO_CHECKPOINT:
             sink = written(self._job, self._generation, int(trigger.checkpoint), self._slots)
         self._snapshots[trigger.checkpoint] = sink
-        await self._acknowledge(stub, trigger, SOURCE, read(int(trigger.checkpoint)))
-        await self._acknowledge(stub, trigger, SINK, sink)
-
-    async def _acknowledge(self, stub: "Stub", trigger: Trigger, participant: ParticipantName, part: Snapshot) -> None:
         request = pb.AcknowledgeRequest(
             job=self._job,
             generation=self._generation,
             checkpoint=trigger.checkpoint,
-            participant=participant,
             base=trigger.base,
-            snapshot=snapshot_to_wire(part),
+            acknowledgements=[
+                pb.Acknowledgement(participant=SOURCE, snapshot=snapshot_to_wire(read(int(trigger.checkpoint)))),
+                pb.Acknowledgement(participant=SINK, snapshot=snapshot_to_wire(sink)),
+            ],
         )
         sent = time.perf_counter()
-        if participant == SINK and part.committables:
+        if sink.committables:
             self._sent[trigger.checkpoint] = sent
         response = await self._answered(stub.Acknowledge, request)
         self._measured.acknowledgements.append(time.perf_counter() - sent)
-        if response.answer.verdict not in (pb.VERDICT_ACCEPTED, pb.VERDICT_DUPLICATE):
-            self._measured.failures += 1
+        refused = [one for one in response.answers if one.verdict not in (pb.VERDICT_ACCEPTED, pb.VERDICT_DUPLICATE)]
+        self._measured.failures += len(refused)
 
     async def _settle(self, stub: "Stub", complete: Complete) -> None:
         await asyncio.sleep(random.uniform(*_COMMIT_S))

@@ -8,7 +8,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self, TypeVar
 
 from coordinator.client.calls import Caller, open_channel
@@ -177,19 +177,28 @@ class Session:
         self._watch = WatchThread(self._caller, request, deliver=deliver, on_error=self._on_error)
 
     def acknowledge(
-        self, checkpoint: CheckpointId, participant: ParticipantName, base: CheckpointId, snapshot: Snapshot
-    ) -> Answer:
-        """Raises CheckpointFailedError, before anything is sent, when the snapshot is too large."""
-        doing = f"acknowledging checkpoint {checkpoint} for {participant}"
+        self, checkpoint: CheckpointId, base: CheckpointId, snapshots: Mapping[ParticipantName, Snapshot]
+    ) -> tuple[Answer, ...]:
+        """In one call for several participants; an answer for each, in the order of ``snapshots``.
+
+        Raises CheckpointFailedError, before anything is sent, when they are too large.
+        """
+        doing = f"acknowledging checkpoint {checkpoint} for {' and '.join(snapshots)}"
         request = pb.AcknowledgeRequest(
             job=self.job,
             generation=self.generation,
             checkpoint=checkpoint,
-            participant=participant,
             base=base,
-            snapshot=_encoded(lambda: snapshot_to_wire(snapshot), doing),
+            acknowledgements=_encoded(
+                lambda: [
+                    pb.Acknowledgement(participant=participant, snapshot=snapshot_to_wire(snapshot))
+                    for participant, snapshot in snapshots.items()
+                ],
+                doing,
+            ),
         )
-        return self._unless_fenced(self._caller.call(self._stub.Acknowledge, request, _answered, doing=doing))
+        answers = self._caller.call(self._stub.Acknowledge, request, _all_answered, doing=doing)
+        return tuple(self._unless_fenced(answer) for answer in answers)
 
     def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> Answer:
         """Have the checkpoint aborted."""
@@ -308,13 +317,12 @@ def _encoded(encode: Callable[[], T], doing: str) -> T:
         raise RefusedError(f"Not sent while {doing}: a document is not JSON: {error}.") from error
 
 
+def _all_answered(response: pb.AcknowledgeResponse) -> list[Answer]:
+    return [answer_from_wire(answer) for answer in response.answers]
+
+
 def _answered(
-    response: pb.AcknowledgeResponse
-    | pb.DeclineResponse
-    | pb.SettleResponse
-    | pb.AmendResponse
-    | pb.RenewResponse
-    | pb.CloseJobResponse,
+    response: pb.DeclineResponse | pb.SettleResponse | pb.AmendResponse | pb.RenewResponse | pb.CloseJobResponse,
 ) -> Answer:
     return answer_from_wire(response.answer)
 

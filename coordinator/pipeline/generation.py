@@ -332,13 +332,14 @@ class GenerationRun:
         """Acknowledge for source and sink. From the first call on only a decision ends the transactions."""
         base, source, sink = self._answers[checkpoint]
         m = self._m
-        for participant, snapshot in ((m.source.participant, source), (m.sink.participant, sink)):
-            try:
-                answer = self._session.acknowledge(checkpoint, participant.name, base, snapshot)
-            except CheckpointFailedError as error:  # too large: this participant's answer was not sent
-                self._session.decline(checkpoint, participant.name, _shorten(str(error)))
-                self._abandon(checkpoint, _shorten(str(error)))
-                return
+        snapshots = {m.source.participant.name: source, m.sink.participant.name: sink}
+        try:
+            answers = self._session.acknowledge(checkpoint, base, snapshots)
+        except CheckpointFailedError as error:  # too large: nothing was sent
+            self._session.decline(checkpoint, m.sink.participant.name, _shorten(str(error)))
+            self._abandon(checkpoint, _shorten(str(error)))
+            return
+        for answer in answers:
             match answer.verdict:
                 case Verdict.ACCEPTED | Verdict.DUPLICATE:
                     pass
@@ -353,8 +354,6 @@ class GenerationRun:
                         f"{answer.verdict.value}: {answer.detail}. "
                         "It stays undecided until the next generation aborts it; no record is lost."
                     )
-            if participant is m.source.participant:
-                kill_point(KillPoint.DRIVER_BETWEEN_ACKNOWLEDGEMENTS)
         kill_point(KillPoint.DRIVER_AFTER_ACKNOWLEDGE)
 
     # -- failures

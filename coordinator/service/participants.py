@@ -31,8 +31,11 @@ def participant_service(engine: Engine, watchers: Watchers, handle: Handle | Non
         return pb.OpenJobResponse(answer=answer_to_wire(answer), grant=grant)
 
     async def acknowledge(request: pb.AcknowledgeRequest) -> pb.AcknowledgeResponse:
-        event = requests.acknowledge(request, engine.clock())
-        return pb.AcknowledgeResponse(answer=await said(request.job, event, request.ByteSize()))
+        job, events = as_job(request.job), requests.acknowledge(request, engine.clock())
+        sizes = [one.ByteSize() for one in request.acknowledgements]
+        # all are given before any is awaited, so that one write keeps what they change
+        given = [handle(job, event, size) for event, size in zip(events, sizes, strict=True)]
+        return pb.AcknowledgeResponse(answers=[answer_to_wire(await answer) for answer in given])
 
     async def decline(request: pb.DeclineRequest) -> pb.DeclineResponse:
         return pb.DeclineResponse(answer=await said(request.job, requests.decline(request, engine.clock())))

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable
 
 from coordinator.service.listen import Listen
@@ -10,12 +11,18 @@ from coordinator.store.store import Store
 
 __all__ = ["serve"]
 
+_SWITCH_INTERVAL_S = 0.0005
+"""The disk's thread gives the interpreter away with every statement. At Python's default of 5 ms it got it back so late
+while calls came in that on a busy core every decision waited for hundreds of milliseconds.
+"""
+
 
 def serve(listen: Listen, store_url: str, options: ServerOptions, announce: Callable[[str, str], None]) -> None:
     """Serve until SIGTERM or SIGINT. Raises StoreError as soon as the store fails, ConfigurationError at the start.
 
     :param announce: called once with the address and the store's id when calls are taken.
     """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     store = Store.open(store_url)
     try:
         asyncio.run(_serve(listen, store, options, announce))

@@ -107,7 +107,8 @@ def write_steps(connection: Connection, steps: Sequence[tuple[Durable, Sequence[
         last[durable.job] = writer = FactWriter(connection, durable, at)
         entries += writer.write(facts)
     _write_history(connection, entries)
-    connection.execute(_WRITE_JOB, [writer.job_row() for writer in last.values()])
+    if last:
+        connection.execute(_WRITE_JOB, [writer.job_row() for writer in last.values()])
 
 
 class FactWriter:

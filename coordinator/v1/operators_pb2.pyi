@@ -255,6 +255,7 @@ class JobSummary(_message.Message):
     RESTORE_FROM_FIELD_NUMBER: _builtins.int
     RESTORE_REASON_FIELD_NUMBER: _builtins.int
     UNACKNOWLEDGED_LOSSES_FIELD_NUMBER: _builtins.int
+    ORPHAN_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """Its name."""
     status: Global___JobStatus.ValueType
@@ -285,6 +286,8 @@ class JobSummary(_message.Message):
     """Who ordered it, and why."""
     unacknowledged_losses: _builtins.int
     """Slots whose records were given up, until a person acknowledges that."""
+    orphan: _builtins.str
+    """What the coordinator does or waits for in place of a driver; empty for nothing."""
     @_builtins.property
     def open_requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointRequest]:
         """Requests of people that wait or run, oldest first."""
@@ -307,10 +310,11 @@ class JobSummary(_message.Message):
         restore_from: _builtins.int = ...,
         restore_reason: _builtins.str = ...,
         unacknowledged_losses: _builtins.int = ...,
+        orphan: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "ending", b"ending"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "ending", b"ending", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "open_requests", b"open_requests", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "ending", b"ending", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "open_requests", b"open_requests", "orphan", b"orphan", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ending: _TypeAlias = _typing.Literal["ending"]  # noqa: Y015
     _WhichOneofArgType__ending: _TypeAlias = _typing.Literal["_ending", b"_ending"]  # noqa: Y015

@@ -1147,22 +1147,19 @@ class AcknowledgeRequest(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
-    PARTICIPANT_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
-    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGEMENTS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
     """The driver's generation."""
     checkpoint: _builtins.int
     """The triggered checkpoint."""
-    participant: _builtins.str
-    """Who acknowledges."""
     base: _builtins.int
     """The base of the trigger; 0 for none."""
     @_builtins.property
-    def snapshot(self) -> Global___Snapshot:
-        """What the participant contributes."""
+    def acknowledgements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Acknowledgement]:
+        """At least one."""
 
     def __init__(
         self,
@@ -1170,35 +1167,60 @@ class AcknowledgeRequest(_message.Message):
         job: _builtins.str = ...,
         generation: _builtins.int = ...,
         checkpoint: _builtins.int = ...,
-        participant: _builtins.str = ...,
         base: _builtins.int = ...,
-        snapshot: Global___Snapshot | None = ...,
+        acknowledgements: _abc.Iterable[Global___Acknowledgement] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "checkpoint", b"checkpoint", "generation", b"generation", "job", b"job", "participant", b"participant", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgements", b"acknowledgements", "base", b"base", "checkpoint", b"checkpoint", "generation", b"generation", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AcknowledgeRequest: _TypeAlias = AcknowledgeRequest  # noqa: Y015
 
 @_typing.final
-class AcknowledgeResponse(_message.Message):
+class Acknowledgement(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    ANSWER_FIELD_NUMBER: _builtins.int
+    PARTICIPANT_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    participant: _builtins.str
+    """Who acknowledges."""
     @_builtins.property
-    def answer(self) -> Global___Answer:
-        """What became of it."""
+    def snapshot(self) -> Global___Snapshot:
+        """What the participant contributes."""
 
     def __init__(
         self,
         *,
-        answer: Global___Answer | None = ...,
+        participant: _builtins.str = ...,
+        snapshot: Global___Snapshot | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["participant", b"participant", "snapshot", b"snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Acknowledgement: _TypeAlias = Acknowledgement  # noqa: Y015
+
+@_typing.final
+class AcknowledgeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Answer]:
+        """What became of each, in the order of the request."""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___Answer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

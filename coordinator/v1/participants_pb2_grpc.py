@@ -97,7 +97,7 @@ class ParticipantServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Acknowledge(self, request, context):
-        """A participant has done its part of a checkpoint.
+        """Participants have done their parts of a checkpoint. Each is an acknowledgement by itself, with its own answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

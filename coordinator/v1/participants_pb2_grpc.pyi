@@ -46,7 +46,7 @@ class ParticipantServiceStub:
     A newer stream of the same generation replaces the older one.
     """
     Acknowledge: _grpc.UnaryUnaryMultiCallable[_participants_pb2.AcknowledgeRequest, _participants_pb2.AcknowledgeResponse]
-    """A participant has done its part of a checkpoint."""
+    """Participants have done their parts of a checkpoint. Each is an acknowledgement by itself, with its own answer."""
     Decline: _grpc.UnaryUnaryMultiCallable[_participants_pb2.DeclineRequest, _participants_pb2.DeclineResponse]
     """A participant cannot do its part of a checkpoint; the checkpoint is aborted."""
     Settle: _grpc.UnaryUnaryMultiCallable[_participants_pb2.SettleRequest, _participants_pb2.SettleResponse]
@@ -70,7 +70,7 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
     A newer stream of the same generation replaces the older one.
     """
     Acknowledge: _aio.UnaryUnaryMultiCallable[_participants_pb2.AcknowledgeRequest, _participants_pb2.AcknowledgeResponse]  # type: ignore[assignment]
-    """A participant has done its part of a checkpoint."""
+    """Participants have done their parts of a checkpoint. Each is an acknowledgement by itself, with its own answer."""
     Decline: _aio.UnaryUnaryMultiCallable[_participants_pb2.DeclineRequest, _participants_pb2.DeclineResponse]  # type: ignore[assignment]
     """A participant cannot do its part of a checkpoint; the checkpoint is aborted."""
     Settle: _aio.UnaryUnaryMultiCallable[_participants_pb2.SettleRequest, _participants_pb2.SettleResponse]  # type: ignore[assignment]
@@ -109,7 +109,7 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _participants_pb2.AcknowledgeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_participants_pb2.AcknowledgeResponse, _abc.Awaitable[_participants_pb2.AcknowledgeResponse]]:
-        """A participant has done its part of a checkpoint."""
+        """Participants have done their parts of a checkpoint. Each is an acknowledgement by itself, with its own answer."""
 
     @_abc_1.abstractmethod
     def Decline(

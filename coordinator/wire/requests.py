@@ -89,17 +89,23 @@ def renew(request: pb.RenewRequest, now: float) -> Renew:
     return Renew(now=now, generation=as_generation(request.generation))
 
 
-def acknowledge(request: pb.AcknowledgeRequest, now: float) -> Acknowledge:
-    if not request.HasField("snapshot"):
+def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[Acknowledge]:
+    """One event for each acknowledgement: all of them can be read, or nothing happens."""
+    if not 1 <= len(request.acknowledgements) <= MAX_PARTICIPANTS:
+        raise MalformedError(f"acknowledgements: {len(request.acknowledgements)}, must be 1 to {MAX_PARTICIPANTS}")
+    if not all(one.HasField("snapshot") for one in request.acknowledgements):
         raise MalformedError("snapshot: missing")
-    return Acknowledge(
-        now=now,
-        generation=as_generation(request.generation),
-        checkpoint=as_checkpoint(request.checkpoint),
-        participant=as_participant(request.participant),
-        base=as_base(request.base),
-        snapshot=snapshot_from_wire(request.snapshot),
-    )
+    return [
+        Acknowledge(
+            now=now,
+            generation=as_generation(request.generation),
+            checkpoint=as_checkpoint(request.checkpoint),
+            participant=as_participant(one.participant),
+            base=as_base(request.base),
+            snapshot=snapshot_from_wire(one.snapshot),
+        )
+        for one in request.acknowledgements
+    ]
 
 
 def decline(request: pb.DeclineRequest, now: float) -> Decline:

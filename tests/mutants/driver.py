@@ -55,9 +55,9 @@ DRIVER = (
                 (
                     "except CheckpointFailedError as error:",
                     "except CoordinatorLostError as error:\n"
-                    "            self._abandon(checkpoint, _shorten(str(error)))\n"
-                    "            return\n"
-                    "        except CheckpointFailedError as error:",
+                    "        self._abandon(checkpoint, _shorten(str(error)))\n"
+                    "        return\n"
+                    "    except CheckpointFailedError as error:",
                 ),
             ),
         ),

@@ -68,8 +68,8 @@ MUTANTS = {
         Invariant.I5,
         changed(
             GenerationRun._send,
-            "kill_point(KillPoint.DRIVER_BETWEEN_ACKNOWLEDGEMENTS)",
-            "self._settler.complete(checkpoint)",
+            "        snapshots = {",
+            "        self._settler.complete(checkpoint)\n        snapshots = {",
         ),
         {},
     ),

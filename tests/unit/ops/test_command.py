@@ -50,8 +50,8 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
             )
 
         triggered(1)
-        session.acknowledge(CheckpointId(1), SOURCE.name, CheckpointId(0), positions(1))
-        session.acknowledge(CheckpointId(1), SINK.name, CheckpointId(0), slots(1, count=0))
+        session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: positions(1)})
+        session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: slots(1, count=0)})
         triggered(2)
         session.decline(CheckpointId(2), SINK.name, "the disk is full")
         triggered(3)

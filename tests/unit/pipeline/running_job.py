@@ -2,7 +2,7 @@
 
 import io
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,17 +137,20 @@ class Coordinator:
         self.tell(Watch(now=self.now, generation=self.generation))
 
     def acknowledge(
-        self, checkpoint: CheckpointId, participant: ParticipantName, base: CheckpointId, snapshot: Snapshot
-    ) -> Answer:
-        return self.tell(
-            Acknowledge(
-                now=self.now,
-                generation=self.grant.generation,
-                checkpoint=checkpoint,
-                participant=participant,
-                base=base,
-                snapshot=snapshot,
+        self, checkpoint: CheckpointId, base: CheckpointId, snapshots: Mapping[ParticipantName, Snapshot]
+    ) -> tuple[Answer, ...]:
+        return tuple(
+            self.tell(
+                Acknowledge(
+                    now=self.now,
+                    generation=self.grant.generation,
+                    checkpoint=checkpoint,
+                    participant=participant,
+                    base=base,
+                    snapshot=snapshot,
+                )
             )
+            for participant, snapshot in snapshots.items()
         )
 
     def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> Answer:

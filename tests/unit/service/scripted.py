@@ -17,7 +17,6 @@ from coordinator.client.session import CoordinatorClient, Session
 from coordinator.errors import OncewardError
 from coordinator.protocol.answers import (
     Abort,
-    Answer,
     Cancel,
     Complete,
     Decision,
@@ -215,8 +214,7 @@ class ScriptedDriver:
 
     def _acknowledge(self, checkpoint: CheckpointId) -> None:
         base, source, sink = self._answers[checkpoint]
-        for participant, snapshot in ((SOURCE, source), (SINK, sink)):
-            answer: Answer = self.session.acknowledge(checkpoint, participant.name, base, snapshot)
+        for answer in self.session.acknowledge(checkpoint, base, {SOURCE.name: source, SINK.name: sink}):
             if answer.verdict in (Verdict.TOO_LATE, Verdict.EXPIRED) and answer.decision is Decision.ABORTED:
                 self._abort(checkpoint)
                 return

@@ -141,7 +141,11 @@ def acknowledge(**changes: Any) -> pb.AcknowledgeRequest:
         "checkpoint": 1,
         "base": 0,
     }
-    return pb.AcknowledgeRequest(**(values | changes))
+    acknowledgement = pb.Acknowledgement(
+        participant=changes.pop("participant", "source"),
+        snapshot=changes.pop("snapshot", pb.Snapshot(positions=document)),
+    )
+    return pb.AcknowledgeRequest(acknowledgements=[acknowledgement], **(values | changes))
 
 
 def settle(**changes: Any) -> pb.SettleRequest:
@@ -335,15 +339,15 @@ def test_committables_of_forty_megabytes_fail_their_checkpoint_before_they_are_s
     document = Document(kind="test", version=1, body={"a": "x" * 40_000_000})
     snapshot = Snapshot(committables=(Committable(slot=0, document=document),))
     with pytest.raises(CheckpointFailedError, match="Nothing was sent"):
-        running.session.acknowledge(CheckpointId(1), SINK.name, CheckpointId(0), snapshot)
+        running.session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: snapshot})
 
 
 def test_committables_just_below_the_limit_are_kept_and_given_back(running: Running, client: CoordinatorClient) -> None:
     document = Document(kind="test", version=1, body={"a": "x" * (MAX_REQUEST_BYTES - 10_000)})
     snapshot = Snapshot(committables=(Committable(slot=0, document=document),))
     session = running.session
-    session.acknowledge(CheckpointId(1), SOURCE.name, CheckpointId(0), positions(1))
-    answer = session.acknowledge(CheckpointId(1), SINK.name, CheckpointId(0), snapshot)
+    session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: positions(1)})
+    answer = session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: snapshot})[0]
     assert answer.verdict is Verdict.ACCEPTED
     again = client.open_job(JOB, (SOURCE, SINK), ONE_CHECKPOINT, None, driver="d2", takeover=True)
     assert again.grant.completed is not None
@@ -355,17 +359,17 @@ def test_the_protocols_refusals_come_back_as_verdicts_and_change_nothing(running
     before = running.stored()
     nobody = ParticipantName("nobody")
     proved = [Settlement(slot=0, outcome=Outcome.COMMITTED, evidence="")]
-    assert session.acknowledge(one, SOURCE.name, two, positions(1)).verdict is Verdict.WRONG_BASE
-    assert session.acknowledge(two, SOURCE.name, zero, positions(1)).verdict is Verdict.UNKNOWN_CHECKPOINT
-    assert session.acknowledge(one, nobody, zero, positions(1)).verdict is Verdict.UNKNOWN_PARTICIPANT
-    assert session.acknowledge(one, SINK.name, zero, positions(1)).verdict is Verdict.INVALID
+    assert session.acknowledge(one, two, {SOURCE.name: positions(1)})[0].verdict is Verdict.WRONG_BASE
+    assert session.acknowledge(two, zero, {SOURCE.name: positions(1)})[0].verdict is Verdict.UNKNOWN_CHECKPOINT
+    assert session.acknowledge(one, zero, {nobody: positions(1)})[0].verdict is Verdict.UNKNOWN_PARTICIPANT
+    assert session.acknowledge(one, zero, {SINK.name: positions(1)})[0].verdict is Verdict.INVALID
     assert session.settle(one, SINK.name, proved).verdict is Verdict.TOO_LATE
     assert session.decline(two, SINK.name, "no").verdict is Verdict.UNKNOWN_CHECKPOINT
     assert running.stored() == before
-    assert session.acknowledge(one, SOURCE.name, zero, positions(1)).verdict is Verdict.ACCEPTED
-    assert session.acknowledge(one, SOURCE.name, zero, positions(1)).verdict is Verdict.DUPLICATE
-    assert session.acknowledge(one, SOURCE.name, zero, positions(2)).verdict is Verdict.CONFLICT
-    assert session.acknowledge(one, SOURCE.name, zero, positions(1)).verdict is Verdict.TOO_LATE
+    assert session.acknowledge(one, zero, {SOURCE.name: positions(1)})[0].verdict is Verdict.ACCEPTED
+    assert session.acknowledge(one, zero, {SOURCE.name: positions(1)})[0].verdict is Verdict.DUPLICATE
+    assert session.acknowledge(one, zero, {SOURCE.name: positions(2)})[0].verdict is Verdict.CONFLICT
+    assert session.acknowledge(one, zero, {SOURCE.name: positions(1)})[0].verdict is Verdict.TOO_LATE
 
 
 def checked(offset: int, version: int = 1) -> Snapshot:
@@ -377,25 +381,25 @@ def test_positions_that_go_backwards_and_unknown_versions_of_a_known_kind_are_re
 ) -> None:
     running = Running(client, people, CheckpointSettings(interval=0))
     session, zero, one, two = running.session, CheckpointId(0), CheckpointId(1), CheckpointId(2)
-    newer = session.acknowledge(one, SOURCE.name, zero, checked(10, version=2))
+    newer = session.acknowledge(one, zero, {SOURCE.name: checked(10, version=2)})[0]
     assert (newer.verdict, "version 2 is not known" in newer.detail) == (Verdict.INVALID, True)
-    session.acknowledge(one, SOURCE.name, zero, checked(10))
-    session.acknowledge(one, SINK.name, zero, slots(1))
+    session.acknowledge(one, zero, {SOURCE.name: checked(10)})
+    session.acknowledge(one, zero, {SINK.name: slots(1)})
     running.wait_for(Complete(checkpoint=one))
     running.wait_for(Trigger(checkpoint=two, base=one))
-    backwards = session.acknowledge(two, SOURCE.name, one, checked(9))
+    backwards = session.acknowledge(two, one, {SOURCE.name: checked(9)})[0]
     assert (backwards.verdict, "offset 9 is behind 10" in backwards.detail) == (Verdict.INVALID, True)
     broken = Snapshot(positions=Document(kind="checked", version=1, body={}))
-    assert session.acknowledge(two, SOURCE.name, one, broken).verdict is Verdict.INVALID, "fails closed"
-    assert session.acknowledge(two, SOURCE.name, one, checked(10)).verdict is Verdict.ACCEPTED
+    assert session.acknowledge(two, one, {SOURCE.name: broken})[0].verdict is Verdict.INVALID, "fails closed"
+    assert session.acknowledge(two, one, {SOURCE.name: checked(10)})[0].verdict is Verdict.ACCEPTED
 
 
 def test_documents_of_an_unknown_kind_are_kept_as_they_are(running: Running, client: CoordinatorClient) -> None:
     body = {"ä": ["\ud800", 2**53, -0.5, None, True, {"deep": []}]}
     snapshot = Snapshot(positions=Document(kind="never-heard-of", version=99, body=body))
     session = running.session
-    session.acknowledge(CheckpointId(1), SOURCE.name, CheckpointId(0), snapshot)
-    session.acknowledge(CheckpointId(1), SINK.name, CheckpointId(0), Snapshot())
+    session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: snapshot})
+    session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: Snapshot()})
     session.close(CloseReason.STOPPED)
     grant = client.open_job(JOB, (SOURCE, SINK), ONE_CHECKPOINT, None, driver="d2").grant
     assert grant.completed is not None
@@ -406,7 +410,7 @@ def test_what_cannot_be_json_is_refused_before_it_is_sent(running: Running) -> N
     for body in ({"a": float("nan")}, {"a": b"bytes"}):
         snapshot = Snapshot(positions=Document(kind="test", version=1, body=body))
         with pytest.raises(RefusedError, match="not JSON"):
-            running.session.acknowledge(CheckpointId(1), SOURCE.name, CheckpointId(0), snapshot)
+            running.session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: snapshot})
 
 
 def test_too_many_calls_at_once_are_refused_with_resource_exhausted(

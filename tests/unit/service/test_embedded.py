@@ -186,8 +186,8 @@ def test_a_jobs_log_reads_as_a_story_without_any_documents_content(
         session.start_watch(arrived.append)
         trigger = Trigger(checkpoint=CheckpointId(1), base=CheckpointId(0))
         wait_until(lambda: trigger in arrived, "the trigger arrives")
-        session.acknowledge(CheckpointId(1), SOURCE.name, CheckpointId(0), positions(123456789))
-        session.acknowledge(CheckpointId(1), SINK.name, CheckpointId(0), slots(1))
+        session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: positions(123456789)})
+        session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: slots(1)})
         session.close(CloseReason.FAILED, "a test ends it")
     story = [record.getMessage() for record in caplog.records if record.name == "onceward.coordinator"]
     begin = f"job={job} generation=1"

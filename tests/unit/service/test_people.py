@@ -201,8 +201,8 @@ def test_refused_calls_are_in_the_history_each_with_its_number(
     name = JobName(job)
     session = client.open_job(name, (SOURCE, SINK), ON_DEMAND, None, driver="d")
     for _ in range(7):
-        session.acknowledge(CheckpointId(9), SINK.name, CheckpointId(0), slots(9))
-    session.acknowledge(CheckpointId(8), SINK.name, CheckpointId(0), slots(8))
+        session.acknowledge(CheckpointId(9), CheckpointId(0), {SINK.name: slots(9)})
+    session.acknowledge(CheckpointId(8), CheckpointId(0), {SINK.name: slots(8)})
     fenced = client.open_job(name, (SOURCE, SINK), ON_DEMAND, None, driver="d2", takeover=True)
     with pytest.raises(FencedError):
         session.decline(CheckpointId(1), SINK.name, "late")
