@@ -9,9 +9,9 @@ from tests.conftest import unique_name
 from tests.integration.tools import Topics
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def kafka() -> Iterator[LocalKafka]:
-    """One broker for a module; looks for timed out transactions every 200 ms."""
+    """One broker for all of them; looks for timed out transactions every 200 ms."""
     with LocalKafka(transaction_timeout_scan_ms=200) as local:
         yield local
 

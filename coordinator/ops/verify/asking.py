@@ -1,6 +1,6 @@
 """What a coordinator, or the store that one has left, says of a job's checkpoints."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from datetime import datetime
 
@@ -12,7 +12,7 @@ from coordinator.protocol.values import CheckpointId, JobName, ParticipantName, 
 from coordinator.store.records import CheckpointRecord
 from coordinator.store.store import Store
 
-__all__ = ["positions_of", "told_by_coordinator", "told_by_store"]
+__all__ = ["origin_of", "positions_of", "told_by_coordinator", "told_by_store"]
 
 _DECIDED_FOR = ("completed", "settled")
 
@@ -31,15 +31,26 @@ def positions_of(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[Lane, in
     return found
 
 
+def origin_of(snapshots: Mapping[ParticipantName, Snapshot]) -> tuple[str, Mapping[str, str]]:
+    """The id of the cluster, and of each topic, that the positions are about. Raises ValueError as `positions_of`."""
+    positions_of(snapshots)
+    documents = [one.positions.body for one in snapshots.values() if one.positions is not None]
+    topics = {name: str(topic["id"]) for body in documents for name, topic in body["topics"].items()}
+    return next((str(body["cluster_id"]) for body in documents), ""), topics
+
+
 def told_by_coordinator(
     client: OperatorClient,
     job: JobName,
     *,
     limit: int = MAX_LISTED,
     known: Callable[[int, str], bool] = lambda _number, _state: False,
+    cache: MutableMapping[int, dict[Lane, int] | None] | None = None,
     last: bool = False,
 ) -> list[Told]:
     """Checkpoints by id, ascending; those that are ``known`` in a state already are left out.
+
+    ``cache``: positions that were asked for before, by checkpoint; they never change.
 
     Raises OncewardError when the coordinator does not answer or does not know the job.
     """
@@ -50,8 +61,12 @@ def told_by_coordinator(
             continue
         ends = None
         if one.state.value in _DECIDED_FOR:
-            with suppress(RefusedError):  # removed by retention since it was listed
-                ends = positions_of(client.checkpoint(job, one.checkpoint).snapshots) or None
+            ends = cache.get(one.checkpoint) if cache is not None else None
+            if ends is None:
+                with suppress(RefusedError):  # removed by retention since it was listed
+                    ends = positions_of(client.checkpoint(job, one.checkpoint).snapshots) or None
+            if cache is not None:
+                cache[one.checkpoint] = ends
         told.append(_told(one.checkpoint, one, ends, last))
     return told
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 from kafka import KafkaAdminClient
 from kafka.admin import TransactionState
 from kafka.errors import KafkaError as ControlError
@@ -84,6 +84,31 @@ class ClusterView:
         stable = self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
         high = self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
         return [PartitionEnd(lane, high[lane], stable[lane]) for lane in sorted(stable)]
+
+    def identity(self, topics: Sequence[str]) -> tuple[str, Mapping[str, str]]:
+        """The cluster's id and the topics' ids: a topic that was deleted and made again has another one."""
+
+        def ask() -> tuple[str, Mapping[str, str]]:
+            cluster = self._admin.describe_cluster(request_timeout=_ANSWER_S).result(_ANSWER_S)
+            found = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_ANSWER_S)
+            ids = {name: _kafka_id(each.result(_ANSWER_S).topic_id) for name, each in found.items()}
+            return str(cluster.cluster_id), ids
+
+        return _asked_again(ask)
+
+    def compacted(self, topics: Sequence[str]) -> list[str]:
+        """Topics out of whose middle the brokers may remove records, or whose settings may not be read."""
+
+        def ask() -> list[str]:
+            wanted = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+            answers = self._admin.describe_configs(wanted, request_timeout=_ANSWER_S)
+            return [
+                str(resource.name)
+                for resource, answer in answers.items()
+                if str(answer.result(_ANSWER_S)["cleanup.policy"].value) != "delete"
+            ]
+
+        return _asked_again(ask)
 
     def open_transactions(self, job: str) -> Mapping[str, str]:
         """Transactional ids of ``job`` that are neither committed nor aborted -> state at the broker."""
@@ -177,6 +202,11 @@ class Reader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _kafka_id(topic_id: object) -> str:
+    """As Kafka's own tools print it: librdkafka writes the same bytes in the other base64 alphabet."""
+    return str(topic_id).replace("+", "-").replace("/", "_")
 
 
 def _number(value: int | None) -> int:

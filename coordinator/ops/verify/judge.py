@@ -44,10 +44,10 @@ def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verdict
     laid = streams(history)
     matched = match(laid, history.rest)
     gaps = {part: list(words) for part, words in history.gaps.items()}
-    if laid.cut:
-        gaps.setdefault(Part.PAST, []).append(f"the checkpoints before {laid.cut} are known no longer")
-    if laid.missing:
-        gaps.setdefault(Part.COORDINATOR, []).extend(laid.missing)
+    if laid.ranges.cut:
+        gaps.setdefault(Part.PAST, []).append(f"the checkpoints before {laid.ranges.cut} are known no longer")
+    if laid.ranges.unknown:
+        gaps.setdefault(Part.COORDINATOR, []).extend(laid.ranges.unknown)
     unreadable = [f"checkpoint {one.checkpoint} cannot be read" for one in history.told if one.state == "unreadable"]
     if unreadable:
         gaps.setdefault(Part.COORDINATOR, []).extend(unreadable)

@@ -8,14 +8,36 @@ purpose: it is in the stream as often as a completed checkpoint covers it.
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from coordinator.ops.verify.history import Content, Fed, History, Lane, Told
 
-__all__ = ["Place", "Streams", "completed", "streams"]
+__all__ = ["Place", "Range", "Ranges", "Streams", "completed", "ranges", "streams"]
 
 _DECIDED_FOR = ("completed", "settled")
 _RESTORE = "restore"
+
+
+class Range(NamedTuple):
+    """Half-open offsets of one input partition that one completed checkpoint covers."""
+
+    start: int
+    end: int
+    checkpoint: int
+    """0 when it is not known which."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranges:
+    """Of all completed checkpoints."""
+
+    lanes: Mapping[Lane, Sequence[Range]]
+    """In the order of the checkpoints."""
+    unknown: Sequence[str] = ()
+    """What the coordinator did not say of completed checkpoints, in words."""
+    cut: int = 0
+    """The oldest checkpoint whose base is not known any more; 0: all are."""
 
 
 @dataclass(kw_only=True)
@@ -43,10 +65,7 @@ class Streams:
     places: Mapping[Content, Sequence[Place]]
     uncovered: Mapping[Content, Sequence[Fed]]
     """Fed, and in no completed checkpoint: must not be visible."""
-    missing: Sequence[str] = ()
-    """Records of completed checkpoints that are not among what was fed, in words."""
-    cut: int = 0
-    """The oldest checkpoint whose base is not known any more; 0: all are."""
+    ranges: Ranges
     decided_at: Mapping[int, float] = field(default_factory=dict)
 
     def all(self) -> Iterator[Place]:
@@ -63,6 +82,30 @@ def completed(told: Sequence[Told]) -> dict[int, Told]:
     return dict(sorted(known.items()))
 
 
+def ranges(told: Sequence[Told], lowest: Mapping[Lane, int]) -> Ranges:
+    """What the completed checkpoints cover, in their order.
+
+    ``lowest``: per input partition, where the job began if its first checkpoint is known no longer.
+    """
+    known = completed(told)
+    found: dict[Lane, list[Range]] = defaultdict(list)
+    unknown: list[str] = []
+    for one in known.values():
+        if one.kind == _RESTORE:
+            continue
+        if one.ends is None:
+            unknown.append(f"the positions of checkpoint {one.checkpoint}")
+            continue
+        for lane, end in one.ends.items():
+            if one.base in known:
+                found[lane].append(Range((known[one.base].ends or {}).get(lane, 0), end, one.checkpoint))
+            elif one.base:  # whoever came before it has covered what lies between
+                start = max((each.end for each in found[lane]), default=lowest.get(lane, 0))
+                found[lane].append(Range(start, end, 0))
+    cut = next((one.checkpoint for one in known.values() if one.base and one.base not in known), 0)
+    return Ranges(lanes=found, unknown=unknown, cut=cut)
+
+
 def streams(history: History) -> Streams:
     """Lay ``history.told`` over ``history.fed``; when nothing was told, all that was fed must be visible."""
     lanes: dict[Lane, list[Fed]] = defaultdict(list)
@@ -70,61 +113,38 @@ def streams(history: History) -> Streams:
         lanes[one.lane].append(one)
     for records in lanes.values():
         records.sort(key=lambda one: one.offset)
-    known = completed(history.told)
-    places: dict[Content, list[Place]] = defaultdict(list)
-    counts: dict[Lane, int] = defaultdict(int)
-    covered: dict[Lane, list[tuple[int, int]]] = defaultdict(list)
-    missing: list[str] = []
-    cut = next((one.checkpoint for one in known.values() if one.base and one.base not in known), 0)
-
-    def cover(lane: Lane, start: int, end: int, checkpoint: int) -> None:
-        covered[lane].append((start, end))
-        records = lanes.get(lane, [])
-        for one in records[_first(records, start) : _first(records, end)]:
-            for content in one.outputs:
-                place = Place(lane=lane, number=counts[lane], offset=one.offset, checkpoint=checkpoint, content=content)
-                places[content].append(place)
-                counts[lane] += 1
-
+    covered = ranges(history.told, {lane: records[0].offset for lane, records in lanes.items()})
     if not history.told:
-        for lane, records in lanes.items():
-            cover(lane, records[0].offset, records[-1].offset + 1, 0)
-    for told in known.values():
-        if told.kind == _RESTORE:
-            continue
-        if told.ends is None:
-            missing.append(f"the positions of checkpoint {told.checkpoint}")
-            continue
-        for lane, end in told.ends.items():
-            if told.base in known:
-                cover(lane, (known[told.base].ends or {}).get(lane, 0), end, told.checkpoint)
-            elif told.base:  # whoever came before it has covered what lies between
-                records = lanes.get(lane, [])
-                lowest = records[0].offset if records else 0
-                cover(lane, max((until for _, until in covered[lane]), default=lowest), end, 0)
+        everything = {lane: [Range(records[0].offset, records[-1].offset + 1, 0)] for lane, records in lanes.items()}
+        covered = replace(covered, lanes=everything)
+    places: dict[Content, list[Place]] = defaultdict(list)
     uncovered: dict[Content, list[Fed]] = defaultdict(list)
     for lane, records in lanes.items():
-        for one in _outside(records, covered[lane]):
+        stream = (
+            (one.offset, each.checkpoint, content)
+            for each in covered.lanes.get(lane, ())
+            for one in records[_first(records, each.start) : _first(records, each.end)]
+            for content in one.outputs
+        )
+        for number, (offset, checkpoint, content) in enumerate(stream):
+            place = Place(lane=lane, number=number, offset=offset, checkpoint=checkpoint, content=content)
+            places[content].append(place)
+        for one in _outside(records, covered.lanes.get(lane, ())):
             for content in one.outputs:
                 uncovered[content].append(one)
-    return Streams(
-        places=places,
-        uncovered=uncovered,
-        missing=missing,
-        cut=cut,
-        decided_at={one.checkpoint: one.decided_at for one in known.values() if one.decided_at},
-    )
+    decided_at = {one.checkpoint: one.decided_at for one in completed(history.told).values() if one.decided_at}
+    return Streams(places=places, uncovered=uncovered, ranges=covered, decided_at=decided_at)
 
 
 def _first(records: Sequence[Fed], offset: int) -> int:
     return bisect_left(records, offset, key=lambda one: one.offset)
 
 
-def _outside(records: Sequence[Fed], ranges: Sequence[tuple[int, int]]) -> Iterator[Fed]:
-    merged = sorted(ranges)
+def _outside(records: Sequence[Fed], covered: Sequence[Range]) -> Iterator[Fed]:
+    merged = sorted(covered)
     at = 0
     for one in records:
-        while at < len(merged) and merged[at][1] <= one.offset:
+        while at < len(merged) and merged[at].end <= one.offset:
             at += 1
-        if at == len(merged) or not merged[at][0] <= one.offset:
+        if at == len(merged) or one.offset < merged[at].start:
             yield one

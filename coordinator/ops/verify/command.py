@@ -1,0 +1,178 @@
+"""``onceward verify``: what people say, and what they are told."""
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from connections import KafkaCluster, load_clusters
+from coordinator.errors import ConfigurationError, PreflightError
+from coordinator.ops.connecting import Place, job_name, operators
+from coordinator.ops.verify.asking import origin_of, told_by_coordinator
+from coordinator.ops.verify.history import Lane
+from coordinator.ops.verify.moment import Job
+from coordinator.ops.verify.verdict import Grade
+from coordinator.ops.verify.whole import Asked, Expected, Verified, verify
+from coordinator.protocol.status import JobStatus
+
+__all__ = ["EXIT_CODES", "Wanted", "run_verify"]
+
+EXIT_CODES: Mapping[Grade, int] = {Grade.PASS: 0, Grade.FAIL: 1, Grade.UNKNOWN: 10}
+"""Apart from what a job's process or any command may end with."""
+
+_RUNNING = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING)
+_TELL_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The command line."""
+
+    job: str
+    inputs: Sequence[str]
+    """``[CLUSTER:]TOPIC``."""
+    outputs: Sequence[str]
+    servers: str | None
+    clusters: Path | None
+    expected_by: str | None
+    from_earliest: bool
+    order: bool
+    patience_s: float
+    as_json: bool
+
+
+def run_verify(wanted: Wanted, place: Place) -> int:
+    """Compare, print, and return the exit code. Raises OncewardError; then nothing was judged."""
+    name = job_name(wanted.job)
+    source, inputs = _topics("--input", wanted.inputs, wanted)
+    sink, outputs = _topics("--output", wanted.outputs, wanted)
+    asked = Asked(
+        source=source,
+        inputs=inputs,
+        sink=sink,
+        outputs=outputs,
+        expected=_expected(wanted.expected_by, outputs),
+        from_earliest=wanted.from_earliest,
+        order=wanted.order,
+        patience_s=wanted.patience_s,
+    )
+    with operators(place) as (client, _):
+        positions: dict[int, dict[Lane, int] | None] = {}
+        job = Job(
+            name=name,
+            told=lambda: told_by_coordinator(client, name, cache=positions),
+            running=lambda: client.job(name).status in _RUNNING,
+            origin=lambda checkpoint: origin_of(client.checkpoint(name, checkpoint).snapshots),
+        )
+        try:
+            verified = verify(job, asked, _Told(quiet=wanted.as_json))
+        except KafkaException as error:
+            raise PreflightError(
+                f"A cluster did not answer: {error.args[0]}. Nothing was judged. "
+                "Check the brokers and the topics' names."
+            ) from error
+    print(json.dumps(_as_json(wanted.job, verified), indent=2) if wanted.as_json else _as_text(wanted.job, verified))
+    return EXIT_CODES[verified.verdict.grade]
+
+
+def _topics(option: str, named: Sequence[str], wanted: Wanted) -> tuple[KafkaCluster, list[str]]:
+    """The one cluster, and its topics."""
+    if (wanted.servers is None) == (wanted.clusters is None):
+        raise _usage("say where the topics are, either with --servers HOST:PORT or with --clusters FILE")
+    if wanted.servers is not None:
+        if any(":" in one for one in named):
+            raise _usage(
+                f"{option} CLUSTER:TOPIC names a cluster of --clusters FILE; with --servers give the topic alone"
+            )
+        return KafkaCluster(wanted.servers), list(named)
+    assert wanted.clusters is not None
+    known = load_clusters(wanted.clusters)
+    pairs = [one.rpartition(":") for one in named]
+    clusters = {cluster for cluster, _, _ in pairs}
+    if len(clusters) != 1 or not clusters <= known.keys():
+        said = ", ".join(named)
+        raise _usage(
+            f"{option} must name topics of one cluster, as CLUSTER:TOPIC with one of {', '.join(known)}; not {said}"
+        )
+    return known[clusters.pop()], [topic for _, _, topic in pairs]
+
+
+def _expected(text: str | None, outputs: Sequence[str]) -> Expected:
+    if text is None:
+        if len(outputs) != 1:
+            raise _usage("a copy goes to one topic; for several say with --expected-by MODULE:FUNCTION what goes where")
+        return lambda _topic, key, value: [(outputs[0], key, value)]
+    module, _, function = text.partition(":")
+    sys.path.insert(0, "")  # as python -m does: the user's own module is in the directory at hand
+    try:
+        found: Any = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise _usage(f"--expected-by {text} cannot be loaded: {error}") from error
+    if not callable(found):
+        raise _usage(f"--expected-by {text} is no function")
+    return _checked(found, text)
+
+
+def _checked(function: Callable[..., Any], text: str) -> Expected:
+    """What the user's function gives, with a clear word when it is something else."""
+
+    def expected(topic: str, key: bytes | None, value: bytes | None) -> list[tuple[str, bytes | None, bytes | None]]:
+        records = list(function(topic, key, value))
+        for one in records:
+            if not (isinstance(one, tuple) and len(one) == 3 and isinstance(one[0], str) and all(map(_bytes, one[1:]))):
+                raise _usage(f"--expected-by {text} must give (topic, key, value) with bytes or None; it gave {one!r}")
+        return records
+
+    return expected
+
+
+def _bytes(part: object) -> bool:
+    return part is None or isinstance(part, bytes)
+
+
+def _usage(what: str) -> ConfigurationError:
+    return ConfigurationError(f"{what[0].upper()}{what[1:]}. Nothing was judged.")
+
+
+class _Told:
+    """Progress on standard error, about once a second."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._next = time.monotonic() + _TELL_EVERY_S
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self._quiet or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _TELL_EVERY_S
+        print(f"onceward: {what}: {done:,} of {total:,} offsets", file=sys.stderr, flush=True)
+
+
+def _as_json(job: str, verified: Verified) -> Mapping[str, Any]:
+    return {
+        "job": job,
+        "checkpoint": verified.checkpoint,
+        **verified.verdict.to_json(),
+        "records": {"expected": verified.expected, "visible": verified.visible},
+        "keys": {"differing": verified.differing, "judged": verified.judged},
+    }
+
+
+def _as_text(job: str, verified: Verified) -> str:
+    lines = [
+        f"exactly once: {verified.verdict.grade.value}",
+        f"job {job} up to checkpoint {verified.checkpoint}: {verified.expected:,} records expected, "
+        f"{verified.visible:,} visible",
+    ]
+    for ruling in verified.verdict.rulings.values():
+        lines.append(f"  {ruling.grade.value:<8}{ruling.property.value}")
+        lines += [f"          {words}" for words in ruling.evidence]
+    if verified.judged < verified.differing:
+        lines.append(f"{verified.differing:,} keys differ; the first {verified.judged:,} of them are judged above")
+    return "\n".join(lines)

@@ -1,0 +1,117 @@
+"""When a job can be judged: a moment at which everything that is completed is settled, seen beside a running job too.
+
+And what keeps it from being judged at all: input that is deleted, compacted or made anew, a beginning nobody knows.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coordinator.ops.verify.cluster import ClusterView
+from coordinator.ops.verify.history import Lane, Part, PartitionEnd, Told
+from coordinator.ops.verify.streams import Ranges, completed
+
+__all__ = ["Job", "Moment", "deleted", "steady_moment", "unusable_input"]
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """How to ask about the job. Calls raise OncewardError when the coordinator does not answer."""
+
+    name: str
+    told: Callable[[], Sequence[Told]]
+    """All checkpoints that are still known, as they are now."""
+    running: Callable[[], bool]
+    """Whether it has a driver."""
+    origin: Callable[[int], tuple[str, Mapping[str, str]]]
+    """Checkpoint -> the id of the cluster, and of each topic, that its positions are about."""
+
+
+@dataclass(kw_only=True)
+class Moment:
+    """What was so at one time."""
+
+    told: Sequence[Told]
+    ends: Sequence[PartitionEnd]
+    """Of the output: all that completed checkpoints wrote is below ``stable``, and nothing else."""
+    open: Mapping[str, str]
+    running: bool
+    gaps: dict[Part, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def newest(self) -> int:
+        """The last completed checkpoint; 0 for none."""
+        return max(completed(self.told), default=0)
+
+    @property
+    def unsettled(self) -> list[int]:
+        return [one.checkpoint for one in self.told if one.state == "completed"]
+
+
+def steady_moment(job: Job, sink: ClusterView, outputs: Sequence[str], patience_s: float) -> Moment:
+    """Look until everything completed is settled and nothing is open, for at most ``patience_s``.
+
+    What a running job has open, or has not settled, is no breach; where it does not come to rest this is not known.
+    """
+    limit = time.monotonic() + patience_s
+    while True:
+        before = Moment(told=job.told(), ends=sink.ends(outputs), open=sink.open_transactions(job.name), running=True)
+        after = job.told()
+        # a completed checkpoint between the two looks may be visible in part
+        still = before.newest == max(completed(after), default=0) and not before.unsettled
+        at_rest = still and not before.open and all(one.high == one.stable for one in before.ends)
+        if at_rest or time.monotonic() > limit:
+            break
+        time.sleep(_POLL_S)
+    moment = Moment(told=before.told, ends=before.ends, open=before.open, running=job.running())
+    if moment.running:
+        if not still:
+            moment.gaps[Part.COORDINATOR].append("the job runs, and at no moment was everything completed settled too")
+        if not at_rest:
+            moment.gaps[Part.END].append(f"the job runs, and has {len(before.open)} transactions open")
+            moment.open, moment.ends = {}, [one._replace(high=one.stable) for one in before.ends]
+        moment.told = [one for one in moment.told if one.state not in ("triggered", "completed")]
+    moment.told = [one._replace(last=True) for one in moment.told]
+    return moment
+
+
+def unusable_input(
+    job: Job, source: ClusterView, inputs: Sequence[str], covered: Ranges, moment: Moment, *, from_earliest: bool
+) -> None:
+    """Note in ``moment`` what keeps the input from being compared."""
+    fed = moment.gaps[Part.FED]
+    if not moment.newest:
+        moment.gaps[Part.COORDINATOR].append("no checkpoint is completed")
+        return
+    if covered.cut and not from_earliest:
+        fed.append(
+            f"where the job began is known no longer, retention has removed what was before checkpoint {covered.cut}; "
+            "say so if it began at the earliest offset"
+        )
+    cluster, topics = job.origin(moment.newest)
+    now_cluster, now_topics = source.identity(inputs)
+    if cluster != now_cluster:
+        fed.append(f"the job reads from cluster {cluster}, the one that was named is {now_cluster}")
+    elif topics.keys() != set(inputs):
+        fed.append(f"the job reads {', '.join(sorted(topics))}, named were {', '.join(sorted(inputs))}")
+    else:
+        fed.extend(f"topic {name} was made anew" for name, known in topics.items() if now_topics[name] != known)
+        fed.extend(f"topic {name} may be compacted" for name in source.compacted(inputs))
+        fed.extend(deleted(source.beginnings(inputs), covered))
+
+
+def deleted(beginnings: Mapping[Lane, int], covered: Ranges) -> list[str]:
+    """What completed checkpoints have read and the brokers have no longer."""
+    starts = {
+        lane: min(one.start for one in each if one.end > one.start)
+        for lane, each in sorted(covered.lanes.items())
+        if any(one.end > one.start for one in each)
+    }
+    return [
+        f"{lane} is deleted below offset {beginnings.get(lane, 0)}, the job has read from offset {start} on"
+        for lane, start in starts.items()
+        if beginnings.get(lane, 0) > start
+    ]

@@ -1,0 +1,205 @@
+"""Judges a user's own topics: what completed checkpoints cover of the input against all that is visible in the output.
+
+Both topics are read once. Of the records only digests are kept, in files of a temporary directory; what belongs to keys
+that differ goes before the judge, record by record.
+"""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from connections import KafkaCluster
+from coordinator.ops.verify.cluster import ClusterView, Raw, read_range
+from coordinator.ops.verify.history import Content, Fed, History, Lane, Part, Visible
+from coordinator.ops.verify.judge import AT_REST, judge
+from coordinator.ops.verify.moment import Job, Moment, deleted, steady_moment, unusable_input
+from coordinator.ops.verify.spill import COVERED, REPEATED, Record, Side, Spill
+from coordinator.ops.verify.streams import Range, Ranges, ranges
+from coordinator.ops.verify.verdict import Grade, Property, Verdict
+
+__all__ = ["Asked", "Expected", "Progress", "Verified", "verify"]
+
+Expected: TypeAlias = Callable[[str, bytes | None, bytes | None], Iterable[Record]]
+"""(input topic, key, value) -> the output records that must follow from it, as (topic, key, value)."""
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""(what, offsets passed, offsets in all)."""
+
+_SAMPLE = 20_000
+"""Records that are judged one by one; whole keys only."""
+_TOLD_EVERY = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be compared."""
+
+    source: KafkaCluster
+    inputs: Sequence[str]
+    sink: KafkaCluster
+    outputs: Sequence[str]
+    expected: Expected
+    from_earliest: bool = False
+    """The job began at offset 0; else its first checkpoint says where."""
+    order: bool = True
+    """Compare the order per key too."""
+    patience_s: float = 30.0
+    """For a moment at which everything completed is settled and nothing is open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """The verdict, and numbers for people."""
+
+    verdict: Verdict
+    checkpoint: int
+    """The last one that was completed."""
+    expected: int = 0
+    """Records."""
+    visible: int = 0
+    differing: int = 0
+    """Keys whose records differ, or are in another order."""
+    judged: int = 0
+    """How many of these were looked at record by record."""
+
+
+def verify(job: Job, asked: Asked, progress: Progress = lambda _what, _done, _all: None) -> Verified:
+    """Compare, and judge.
+
+    Raises KafkaException when a cluster does not answer, OncewardError when the coordinator does not.
+    """
+    source, sink = ClusterView(asked.source), ClusterView(asked.sink)
+    properties = AT_REST if asked.order else AT_REST - {Property.ORDER}
+    moment = steady_moment(job, sink, asked.outputs, asked.patience_s)
+    covered = ranges(moment.told, {})
+    unusable_input(job, source, asked.inputs, covered, moment, from_earliest=asked.from_earliest)
+    moment.gaps[Part.REST].extend(f"topic {name} may be compacted" for name in sink.compacted(asked.outputs))
+    starts = sink.beginnings(asked.outputs)
+    moment.gaps[Part.REST].extend(f"{lane} is deleted below offset {at}" for lane, at in starts.items() if at)
+    if any(moment.gaps[part] for part in (Part.FED, Part.REST, Part.COORDINATOR)):
+        # whatever would be read, nothing could be said
+        return Verified(verdict=judge(_history(job, moment), properties), checkpoint=moment.newest)
+    with tempfile.TemporaryDirectory(prefix="onceward-verify-") as directory:
+        spill = Spill(Path(directory), asked.outputs)
+        try:
+            inputs = _read_input(asked, source, covered, spill, progress)
+            outputs = _read_output(asked, {one.lane: one.stable for one in moment.ends}, spill, progress)
+            moment.gaps[Part.FED].extend(deleted(source.beginnings(asked.inputs), covered))
+            fed, rest, judged = _sample(spill, inputs, outputs)
+        finally:
+            spill.close()
+    verdict = judge(replace(_history(job, moment), fed=fed, rest=rest), properties)
+    return Verified(
+        verdict=_with_unordered(verdict, spill.unordered),
+        checkpoint=moment.newest,
+        expected=spill.counts[Side.EXPECTED],
+        visible=spill.counts[Side.VISIBLE],
+        differing=spill.differing,
+        judged=judged,
+    )
+
+
+def _history(job: Job, moment: Moment) -> History:
+    gaps = {part: words for part, words in moment.gaps.items() if words}
+    return History(job=job.name, fed=(), rest=(), told=moment.told, ends=moment.ends, open=moment.open, gaps=gaps)
+
+
+def _with_unordered(verdict: Verdict, keys: int) -> Verdict:
+    order = verdict.rulings.get(Property.ORDER)
+    if order is None or order.grade is Grade.FAIL or not keys:
+        return verdict
+    words = f"{keys} keys come from several input partitions, so the order of their records was not compared"
+    unknown = replace(order, grade=Grade.UNKNOWN, evidence=(*order.evidence, words))
+    return Verdict(rulings={**verdict.rulings, Property.ORDER: unknown})
+
+
+# -- reading
+
+
+def _read_input(
+    asked: Asked, source: ClusterView, covered: Ranges, spill: Spill, progress: Progress
+) -> dict[int, Lane]:
+    """What completed checkpoints cover, range after range; then what is there and in none, which must not be visible.
+
+    The partitions by the place that stands for them in the spill.
+    """
+    ends = {one.lane: one.stable for one in source.ends(asked.inputs)}
+    places = {lane: place for place, lane in enumerate(sorted(ends))}
+    rounds = [
+        (flags, {lane: one for lane, one in each.items() if one.end > one.start})
+        for flags, each in _rounds(covered, ends)
+    ]
+    total = sum(one.end - one.start for _, each in rounds for one in each.values())
+    done = 0
+    for flags, each in rounds:
+        begun = done
+        for one, done in _counted(source.cluster, each, begun):
+            for record in asked.expected(one.lane.topic, one.key, one.value):
+                spill.add(Side.EXPECTED, record, lane=places[one.lane], offset=one.offset, flags=flags)
+            if not done % _TOLD_EVERY:
+                progress("reading input", done, total)
+        done = begun + sum(one.end - one.start for one in each.values())
+        progress("reading input", done, total)
+    return {place: lane for lane, place in places.items()}
+
+
+def _rounds(covered: Ranges, ends: Mapping[Lane, int]) -> Iterator[tuple[int, dict[Lane, Range]]]:
+    """Ranges to read, with the flags of their records; more than one covered round only after a restore."""
+    merged: dict[Lane, list[Range]] = defaultdict(list)
+    for lane, each in covered.lanes.items():
+        for one in each:
+            if merged[lane] and merged[lane][-1].end == one.start:
+                merged[lane][-1] = Range(merged[lane][-1].start, one.end, 0)
+            else:
+                merged[lane].append(one)
+    for number in range(max(map(len, merged.values()), default=0)):
+        flags = COVERED | (REPEATED if number else 0)
+        yield flags, {lane: each[number] for lane, each in merged.items() if number < len(each)}
+    reached = {lane: max((one.end for one in merged.get(lane, ())), default=0) for lane in ends}
+    yield 0, {lane: Range(reached[lane], end, 0) for lane, end in ends.items()}
+
+
+def _read_output(asked: Asked, ends: Mapping[Lane, int], spill: Spill, progress: Progress) -> dict[int, Lane]:
+    places = {lane: place for place, lane in enumerate(sorted(ends))}
+    total = sum(ends.values())
+    for one, done in _counted(asked.sink, {lane: Range(0, end, 0) for lane, end in ends.items()}, 0):
+        record = (one.lane.topic, one.key, one.value)
+        spill.add(Side.VISIBLE, record, lane=places[one.lane], offset=one.offset)
+        if not done % _TOLD_EVERY:
+            progress("reading output", done, total)
+    progress("reading output", total, total)
+    return {place: lane for lane, place in places.items()}
+
+
+def _counted(cluster: KafkaCluster, each: Mapping[Lane, Range], begun: int) -> Iterator[tuple[Raw, int]]:
+    records = read_range(
+        cluster, {lane: one.start for lane, one in each.items()}, {lane: one.end for lane, one in each.items()}
+    )
+    for number, one in enumerate(records, start=begun + 1):
+        yield one, number
+
+
+# -- what differs
+
+
+def _sample(
+    spill: Spill, inputs: Mapping[int, Lane], outputs: Mapping[int, Lane]
+) -> tuple[list[Fed], list[Visible], int]:
+    """All records of keys that differ, as far as they are judged one by one, and how many keys these are."""
+    effects: dict[tuple[Lane, int], list[Content]] = defaultdict(list)
+    rest: list[Visible] = []
+    judged = taken = 0
+    for each in spill.compare():
+        if taken and taken + len(each.expected) + len(each.visible) > _SAMPLE:
+            continue
+        judged += 1
+        taken += len(each.expected) + len(each.visible)
+        for entry in each.expected:
+            if not entry.flags & REPEATED:
+                effects[inputs[entry.lane], entry.offset].append(spill.content(entry))
+        rest += [Visible(outputs[one.lane], one.offset, spill.content(one)) for one in each.visible]
+    fed = [Fed(lane, offset, tuple(contents)) for (lane, offset), contents in sorted(effects.items())]
+    return fed, sorted(rest), judged

@@ -1,0 +1,159 @@
+"""``onceward verify`` on the real broker, as a user calls it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from coordinator import CheckpointSettings
+from coordinator.dev.kafka import LocalKafka
+from coordinator.protocol.values import JobName
+from coordinator.service.places import StateDirectory
+from coordinator.store.store import Store
+from sinks import KafkaSink
+from sources import KafkaSource
+from tests.integration.sink_tools import SinkJob
+from tests.integration.sparkless import SparklessPipeline
+from tests.integration.test_kill_points import fill
+from tests.integration.tools import Topics, wait_for
+
+pytestmark = pytest.mark.timeout(300)
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = 200
+"""Per input partition, of three."""
+
+
+class Copied:
+    """A bounded copy job that has run, with its coordinator in a directory."""
+
+    def __init__(self, topics: Topics, job: str, directory: Path) -> None:
+        self.topics, self.job, self.directory = topics, job, directory
+        self.source, self.sink = topics.create("in", 3), topics.create("out", 2)
+        fill(topics, self.source, RECORDS)
+        SparklessPipeline(
+            job=job,
+            source=KafkaSource(
+                topics.servers, topics=[self.source], start="earliest", end="latest", max_offsets_per_checkpoint=150
+            ),
+            sink=KafkaSink(topics.servers, topic=self.sink),
+            settings=CheckpointSettings(interval="50ms", num_retained=1000),
+            state_dir=directory / "state",
+        ).run()
+
+    def verify(self, *more: str) -> tuple[int, dict[str, Any], str]:
+        """Exit code, what --json says, and all that was printed."""
+        about = ["--job", self.job, "--state-dir", str(self.directory / "state"), "--json"]
+        where = ["--servers", self.topics.servers, "--input", self.source, "--output", self.sink]
+        ran = subprocess.run(
+            [sys.executable, "-m", "coordinator.ops", "verify", *about, *where, *more],
+            cwd=self.directory,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return ran.returncode, json.loads(ran.stdout) if ran.stdout else {}, ran.stdout + ran.stderr
+
+
+def grades(said: dict[str, Any], grade: str) -> set[str]:
+    return {name for name, ruling in said["properties"].items() if ruling["verdict"] == grade}
+
+
+@pytest.fixture(scope="module")
+def copied(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Copied:
+    """For tests that only look."""
+    name = f"verify-{os.urandom(3).hex()}"
+    return Copied(Topics(kafka.bootstrap_servers, name), name, tmp_path_factory.mktemp("verify"))
+
+
+def test_a_right_output_passes(copied: Copied) -> None:
+    code, said, printed = copied.verify()
+    assert (code, said["verdict"]) == (0, "PASS"), printed
+    assert said["records"] == {"expected": 3 * RECORDS, "visible": 3 * RECORDS}
+    assert grades(said, "PASS") == {*said["properties"]}
+    assert "order kept" in said["properties"]
+
+
+def test_another_function_than_the_jobs_fails_and_its_records_are_named(copied: Copied) -> None:
+    (copied.directory / "wanted.py").write_text(
+        "def copy(topic, key, value):\n"
+        f"    return [({copied.sink!r}, key, value)]\n"
+        "def some(topic, key, value):\n"
+        "    return [] if value == b'1-77' else copy(topic, key, value)\n"
+        "def wrong(topic, key, value):\n"
+        "    return [value]\n"
+    )
+    code, said, printed = copied.verify("--expected-by", "wanted:copy")
+    assert (code, said["verdict"]) == (0, "PASS"), printed
+    code, said, printed = copied.verify("--expected-by", "wanted:some")
+    assert (code, grades(said, "FAIL")) == (1, {"nothing foreign"}), printed
+    assert f"{copied.sink}-" in printed
+    code, _, printed = copied.verify("--expected-by", "wanted:wrong")
+    assert code == 2
+    assert "must give (topic, key, value)" in printed
+
+
+def test_a_job_that_began_nobody_knows_where_is_unknown_until_somebody_says_it(copied: Copied) -> None:
+    store = Store.open(StateDirectory(copied.directory / "state").store_url)
+    try:
+        assert store.prune(JobName(copied.job), 1)
+    finally:
+        store.close()
+    code, said, printed = copied.verify()
+    assert (code, said["verdict"]) == (10, "UNKNOWN"), printed
+    assert "where the job began is known no longer" in printed
+    code, said, printed = copied.verify("--from-earliest")
+    assert (code, said["verdict"]) == (0, "PASS"), printed
+
+
+def test_what_is_no_comparison_is_refused(copied: Copied, tmp_path: Path) -> None:
+    for more, words in (
+        (["--clusters", "none.toml"], "either with --servers HOST:PORT or with --clusters FILE"),
+        (["--expected-by", "wanted"], "cannot be loaded"),
+        (["--output", "another"], "a copy goes to one topic"),
+        (["--input", "main:in"], "names a cluster of --clusters FILE"),
+    ):
+        code, _, printed = copied.verify(*more)
+        assert code == 2, printed
+        assert words.lower() in printed.lower()
+        assert "Nothing was judged" in printed
+
+
+def test_a_record_that_is_written_twice_fails(topics: Topics, job: str, tmp_path: Path) -> None:
+    copied = Copied(topics, job, tmp_path)
+    topics.fill(copied.sink, [b"2-10"], key=b"key-2", partition=_partition_of(topics, copied.sink, b"2-10"))
+    code, said, printed = copied.verify()
+    assert (code, grades(said, "FAIL")) == (1, {"nothing twice"}), printed
+    assert said["keys"] == {"differing": 1, "judged": 1}
+
+
+def _partition_of(topics: Topics, topic: str, value: bytes) -> int:
+    return next(partition for partition, _, _, found in topics.read(topic) if found == value)
+
+
+def test_an_open_transaction_fails(topics: Topics, job: str, tmp_path: Path) -> None:
+    copied = Copied(topics, job, tmp_path)
+    with SinkJob(topics.servers, job, generation=1, topic=copied.sink) as zombie:
+        identifier, producer = zombie.open_transaction(copied.sink)
+        code, said, printed = copied.verify("--patience", "1")
+        del producer
+    assert (code, grades(said, "FAIL")) == (1, {"nothing open"}), printed
+    assert identifier in printed
+
+
+def test_input_that_retention_has_deleted_is_unknown(topics: Topics, job: str, tmp_path: Path) -> None:
+    copied = Copied(topics, job, tmp_path)
+    admin = AdminClient({"bootstrap.servers": topics.servers, "log_level": 0})
+    gone = TopicPartition(copied.source, 1, 5)
+    wait_for(admin.delete_records([gone])[gone])
+    code, said, printed = copied.verify()
+    assert (code, said["verdict"]) == (10, "UNKNOWN"), printed
+    assert f"{copied.source}-1 is deleted below offset 5" in printed
+    assert not grades(said, "FAIL")
