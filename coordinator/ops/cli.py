@@ -280,6 +280,61 @@ def resolve(
 
 
 @app.command()
+def verify(
+    job: Annotated[str, typer.Option("--job", metavar="JOB", help="The job's name.")],
+    inputs: Annotated[
+        list[str],
+        typer.Option("--input", metavar="[CLUSTER:]TOPIC", help="What the job reads; more than once for more."),
+    ],
+    outputs: Annotated[
+        list[str], typer.Option("--output", metavar="[CLUSTER:]TOPIC", help="What it writes; more than once for more.")
+    ],
+    servers: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Bootstrap servers of one cluster for all topics.")
+    ] = None,
+    clusters: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Clusters by name, as for onceward serve; then name CLUSTER:TOPIC."),
+    ] = None,
+    expected_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="(topic, key, value) of an input record to its output records as (topic, key, value). Without it: a copy.",
+        ),
+    ] = None,
+    from_earliest: Annotated[
+        bool, typer.Option("--from-earliest", help="The job began at offset 0. Else its first checkpoint must be kept.")
+    ] = False,
+    patience: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="For a moment with everything settled and nothing open.")
+    ] = 30.0,
+    no_order: Annotated[bool, typer.Option("--no-order", help="Do not compare the order per key.")] = False,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare a job's output with its input: exactly once? Exit code 0 for PASS, 1 for FAIL, 10 for UNKNOWN."""
+    try:
+        from coordinator.ops.verify.command import Wanted, run_verify
+    except ImportError as error:
+        raise _not_installed("The comparison", error) from error
+    wanted = Wanted(
+        job=job,
+        inputs=inputs,
+        outputs=outputs,
+        servers=servers,
+        clusters=clusters,
+        expected_by=expected_by,
+        from_earliest=from_earliest,
+        order=not no_order,
+        patience_s=patience,
+        as_json=as_json,
+    )
+    raise typer.Exit(run_verify(wanted, _place(coordinator, state_dir)))
+
+
+@app.command()
 def doctor(
     coordinator: CoordinatorOption = None,
     as_json: JsonOption = False,
