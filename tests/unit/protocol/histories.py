@@ -17,12 +17,15 @@ from coordinator.protocol.events import (
     Renew,
     RequestCheckpoint,
     RequestRestore,
+    Resolve,
     Settle,
+    SkipInput,
     StopJob,
     StreamLost,
     Tick,
     Watch,
 )
+from coordinator.protocol.requests import Ruling
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.state import JobState
 from coordinator.protocol.values import (
@@ -69,7 +72,8 @@ class Move:
 
 _KINDS = (
     "go go go go go go go go go go go go go go go go "
-    "open watch ack settle decline renew lost close tick restart request request stop cancel restore release amend"
+    "open watch ack settle decline renew lost close tick restart request request stop cancel restore release amend "
+    "resolve resolve skip"
 ).split()
 
 a_move = st.builds(
@@ -143,6 +147,12 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
             return RequestRestore(now=now, source=_older(state, choice), reason="a wish")
         case "release":
             return ReleaseSavepoint(now=now, checkpoint=pending)
+        case "resolve":
+            return _resolve(now, state, choice)
+        case "skip":
+            at = Document(kind="test", version=1, body={"at": 100 + choice})
+            base = CheckpointId(max(0, state.base + move.off))
+            return SkipInput(now=now, base=base, participant=SOURCE.name, positions=at, skipped="some", reason="Ada")
         case _:
             return Tick(now=now)
 
@@ -179,6 +189,22 @@ def _older(state: JobState, choice: int) -> CompletedCheckpoint:
         generation=Generation(1),
         snapshots={SOURCE.name: Snapshot(positions=at, records=3), SINK.name: Snapshot()},
         settled=True,
+    )
+
+
+def _resolve(now: float, state: JobState, choice: int) -> Resolve:
+    """Mostly about what is unresolved."""
+    unresolved = sorted(state.durable.unresolved.get(SINK.name, {choice % 3: Outcome.LOST}))
+    outcome = list(Outcome)[choice % 3]
+    return Resolve(
+        now=now,
+        checkpoint=CheckpointId(max(1, state.base)),
+        participant=SINK.name,
+        slots=frozenset(unresolved if choice % 4 else unresolved[:1]),
+        ruling=list(Ruling)[choice % 5 % 3],
+        reason="Ada",
+        evidence=tuple(Settlement(slot=slot, outcome=outcome, evidence="seen") for slot in unresolved[: choice % 3]),
+        forced=choice in (6, 7),
     )
 
 

@@ -34,8 +34,11 @@ from coordinator.protocol.facts import (
     Fact,
     GenerationEnded,
     GenerationGranted,
+    InputSkipped,
+    LossSkipped,
     RequestQueued,
     SavepointReleased,
+    SlotsResolved,
 )
 from coordinator.protocol.state import JobState, restart
 from coordinator.protocol.values import CheckpointKind, JobName, ParticipantName, Snapshot
@@ -132,12 +135,38 @@ class Chronicle:
                     state=CheckpointState.SETTLED,
                 )
                 self.newest, self.positions = number, dict(fact.snapshots)
+            case LossSkipped():
+                self._without(number, fact.participant, frozenset(one.slot for one in fact.settlements))
+            case SlotsResolved():
+                assert number == self.newest
+                assert self.rows[number].state is CheckpointState.COMPLETED, "there is nothing to decide about"
+                self._without(number, fact.participant, fact.settled)
+            case InputSkipped():
+                self._burn(number)
+                assert (fact.base, self.rows[fact.base].state) == (self.newest, CheckpointState.SETTLED)
+                before = {name: snapshot.positions for name, snapshot in self.positions.items()}
+                moved = {name for name, snapshot in fact.snapshots.items() if snapshot.positions != before[name]}
+                assert moved <= {fact.participant}
+                self.rows[number] = Row(
+                    base=fact.base,
+                    generation=fact.generation,
+                    kind=CheckpointKind.SKIP,
+                    name="",
+                    state=CheckpointState.SETTLED,
+                )
+                self.newest, self.positions = number, dict(fact.snapshots)
             case SavepointReleased():
                 self.rows[number] = replace(self.rows[number], kind=CheckpointKind.CHECKPOINT)
             case _:
                 pass
         if not isinstance(fact, CheckpointTriggered | CheckpointUnchanged):
             self.told.append((type(fact).__name__, _subject(fact)))
+
+    def _without(self, number: int, sink: ParticipantName, slots: frozenset[int]) -> None:
+        """Nobody has to commit these any more."""
+        kept = tuple(one for one in self.positions[sink].committables if one.slot not in slots)
+        self.positions[sink] = replace(self.positions[sink], committables=kept)
+        self.rows[number] = replace(self.rows[number], committables=_committables(self.positions.values()))
 
     def prune(self, keep: int, ordered: int | None) -> None:
         completed = sorted((number for number, row in self.rows.items() if row.state in DONE), reverse=True)
@@ -216,6 +245,13 @@ class StoreMachine(RuleBasedStateMachine):
     def a_transaction_is_lost(self, before: int) -> None:
         """When one is there to be settled; a job whose sink replays writes it again."""
         self._play(*[Move("go", 0.5, 0, 1)] * before, Move("go", 0.1, 0, 11), *[Move("go", 0.1, 0, 1)] * 3)
+
+    @rule(before=st.integers(1, 4), choices=st.lists(st.integers(0, 11), max_size=3))
+    def a_person_decides(self, before: int, choices: list[int]) -> None:
+        """A job whose sink halts on losses, or has one in doubt, is halted then; and perhaps a person skips input."""
+        self._play(*[Move("go", 0.5, 0, 2)] * before, Move("go", 0.1, 0, 10), Move("close", 0.1, 0, 1))
+        self._play(*[Move("resolve", 0.1, 0, choice) for choice in choices], Move("skip", 0.1, 0, before))
+        self._play(*[Move("go", 0.1, 0, 5)] * 3)
 
     @rule(choice=st.integers(0, 11), released=st.booleans())
     def a_person_wants_a_savepoint(self, choice: int, released: bool) -> None:
