@@ -52,7 +52,7 @@ from coordinator.protocol.state import JobState
 from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION
 
-__all__ = ["step", "wanted"]
+__all__ = ["note_of", "step", "wanted"]
 
 
 _FOLLOW_UPS = (
@@ -71,7 +71,7 @@ def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
     for follow_up in _FOLLOW_UPS:
         state, more = follow_up(state, event.now)
         facts += more
-    return state, replace(ready, facts=facts, note=_note(event, ready.answer))
+    return state, replace(ready, facts=facts, note=note_of(event, ready.answer))
 
 
 def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
@@ -118,8 +118,8 @@ def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
             assert_never(event)
 
 
-def _note(event: Event, answer: Answer) -> Note | None:
-    """For the history: calls that were not accepted. Waiting for a living driver is no news."""
+def note_of(event: Event, answer: Answer) -> Note | None:
+    """For the history: a call that was not accepted. Waiting for a living driver is no news."""
     if answer.verdict in (Verdict.ACCEPTED, Verdict.BUSY):
         return None
     return Note(

@@ -10,7 +10,7 @@ from typing import TypeVar
 from coordinator.errors import StoreError
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.protocol.answers import Answer, Instruction, Note, Verdict
-from coordinator.protocol.core import step, wanted
+from coordinator.protocol.core import note_of, step, wanted
 from coordinator.protocol.deadlines import next_deadline
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.events import Event, OpenJob, Tick
@@ -25,7 +25,7 @@ from coordinator.protocol.facts import (
     JobHalted,
 )
 from coordinator.protocol.state import JobState, restart
-from coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION, Generation, JobName
+from coordinator.protocol.values import Generation, JobName
 from coordinator.service.budget import Budget
 from coordinator.service.deadlines import Deadlines
 from coordinator.service.documents import Checkers
@@ -143,7 +143,8 @@ class Engine:
         problem = self._checkers.problem(state, event) or self._budget.problem(state, event, size)
         if problem is not None:
             answer = Answer(verdict=Verdict.INVALID, detail=problem)
-            turn.refused.append((job, _note(event, answer)))
+            if (note := note_of(event, answer)) is not None:
+                turn.refused.append((job, note))
             return answer
         after, ready = step(state, event)
         if ready.facts:
@@ -301,15 +302,3 @@ class Engine:
 
     def _unknown(self, job: JobName) -> UnknownJobError:
         return UnknownJobError(f"job {job} is unknown to this coordinator (store {self.store_id})")
-
-
-def _note(event: Event, answer: Answer) -> Note:
-    """For the history: a call that was refused before the protocol saw it."""
-    return Note(
-        what=type(event).__name__,
-        verdict=answer.verdict,
-        generation=getattr(event, "generation", NO_GENERATION),
-        checkpoint=getattr(event, "checkpoint", NO_CHECKPOINT),
-        participant=getattr(event, "participant", ""),
-        detail=answer.detail,
-    )
