@@ -58,8 +58,11 @@ def fenced() -> Ready:
 def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     """Grant the next generation; the undecided checkpoint is aborted in the same store transaction."""
     durable = state.durable
-    if durable.driver == event.driver and state.session is not None and not durable.unreadable:
-        return state, Ready(answer=granted(durable, durable.participants, Verdict.DUPLICATE))
+    session = state.session
+    if durable.driver == event.driver and session is not None and not durable.unreadable:
+        # A sign of life: after a coordinator's death it may be most of a lease until it is asked again.
+        alive = _alive(state, event.now, stream_lost_at=session.stream_lost_at, watched=session.watched)
+        return alive, Ready(answer=granted(durable, durable.participants, Verdict.DUPLICATE))
     if durable.lost:
         detail = f"job {durable.job} is halted: {durable.status_detail}; nothing is written until a person has decided"
         return state, Ready(answer=Answer(verdict=Verdict.HALTED, detail=detail))
