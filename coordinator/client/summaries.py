@@ -84,6 +84,8 @@ class JobSummary:
     restore_from: int
     """The checkpoint with whose positions the next generation begins, as a person ordered."""
     restore_reason: str
+    orphan: str
+    """What the coordinator does or waits for in place of a driver; empty for nothing."""
     unacknowledged_losses: int
     """Slots whose records were given up, until a person acknowledges that."""
 
@@ -105,6 +107,7 @@ class JobSummary:
             restore_from=message.restore_from,
             restore_reason=message.restore_reason,
             unacknowledged_losses=message.unacknowledged_losses,
+            orphan=message.orphan,
         )
 
 

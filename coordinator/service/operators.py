@@ -37,9 +37,14 @@ from coordinator.wire.values import participant_to_wire, settings_to_wire
 __all__ = ["operator_service"]
 
 
-def operator_service(engine: Engine, watchers: Watchers, turns: Turns) -> grpc.GenericRpcHandler:
-    """Everything that a person's tool can call."""
-    listings = _Listings(engine, watchers)
+def operator_service(
+    engine: Engine, watchers: Watchers, turns: Turns, orphan: Callable[[JobName], str] = lambda _job: ""
+) -> grpc.GenericRpcHandler:
+    """Everything that a person's tool can call.
+
+    :param orphan: what the coordinator does for a job in place of a driver.
+    """
+    listings = _Listings(engine, watchers, orphan)
     wishes = _Wishes(engine, turns)
     functions: dict[str, Function] = {
         "list_jobs": _reading(turns, listings.list_jobs),
@@ -72,9 +77,10 @@ def _reading(turns: Turns, listing: Callable[[Any], Message]) -> Function:
 class _Listings:
     """Changes nothing."""
 
-    def __init__(self, engine: Engine, watchers: Watchers) -> None:
+    def __init__(self, engine: Engine, watchers: Watchers, orphan: Callable[[JobName], str]) -> None:
         self._engine = engine
         self._watchers = watchers
+        self._orphan = orphan
 
     def list_jobs(self, _request: pb.ListJobsRequest) -> pb.ListJobsResponse:
         summaries = [self._summary(record) for record in self._engine.read(lambda store: store.jobs())]
@@ -133,7 +139,7 @@ class _Listings:
         return name
 
     def _summary(self, record: JobRecord) -> pb.JobSummary:
-        return job_summary(self._engine.state(record.job).durable, record)
+        return job_summary(self._engine.state(record.job).durable, record, orphan=self._orphan(record.job))
 
 
 class _Wishes:

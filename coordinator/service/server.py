@@ -134,7 +134,12 @@ class CoordinatorServer:
         server.add_generic_rpc_handlers(
             (
                 participant_service(self.engine, self._watchers, self._turns.handle),
-                operator_service(self.engine, self._watchers, self._turns),
+                operator_service(
+                    self.engine,
+                    self._watchers,
+                    self._turns,
+                    self._orphans.doing if self._orphans is not None else lambda _job: "",
+                ),
             )
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

@@ -39,8 +39,11 @@ _STATES = {
 }
 
 
-def job_summary(durable: Durable, record: JobRecord) -> pb.JobSummary:
-    """``record``: of the same job; it knows the newest completed checkpoint even where that cannot be read."""
+def job_summary(durable: Durable, record: JobRecord, *, orphan: str = "") -> pb.JobSummary:
+    """``record``: of the same job; it knows the newest completed checkpoint even where that cannot be read.
+
+    ``orphan``: what the coordinator does in place of a driver.
+    """
     ending, restore = durable.ending, durable.restore
     return pb.JobSummary(
         job=durable.job,
@@ -58,6 +61,7 @@ def job_summary(durable: Durable, record: JobRecord) -> pb.JobSummary:
         restore_from=restore.source.id if restore is not None else 0,
         restore_reason=restore.reason if restore is not None else "",
         unacknowledged_losses=sum(len(loss.slots) for loss in durable.losses),
+        orphan=orphan[:MAX_TEXT],
     )
 
 

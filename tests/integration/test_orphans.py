@@ -88,6 +88,7 @@ def test_no_reader_waits_for_a_driver_that_is_dead(topics: Topics, here: World) 
         wait_until(lambda: not readers_wait(topics, sink), f"readers go on:\n{log(here)}", ALLOWED_S)
         print(f"{point}: LSO = HW after {time.monotonic() - died:.2f} s")
         wait_until(lambda n=number: settled_by_the_coordinator(here, 2 * n), f"all is settled:\n{log(here)}")  # type: ignore[misc]
+    wait_until(lambda: "late tasks" in job_in(here).orphan, "the listing says that it looks for late tasks")
     finish(here, topics)
     recovered = here.events("recovered")
     assert [event["generation"] for event in recovered] == [1, 3, 5, 7, 9], "the coordinator took one after each"

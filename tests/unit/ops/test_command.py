@@ -78,6 +78,8 @@ def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(sta
         "unreadable": "",
         "restore_from": 0,
         "restore_reason": "",
+        "orphan": "",
+        "unacknowledged_losses": 0,
     }
     shown = onceward("jobs", ONCEWARD_STATE_DIR=str(state_dir))
     assert "orders" in shown.stdout
