@@ -1,0 +1,275 @@
+"""The same outcomes on clusters with transaction.version 0, 1 and 2, and where the epochs of a producer end."""
+
+import itertools
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from coordinator.dev.kafka import LocalKafka
+from coordinator.killpoints import KillPoint
+from coordinator.pipeline.tasks import Vote
+from coordinator.protocol.values import CheckpointId, Committable, Outcome
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.fencing import fence_ids
+from sinks.kafka.receipts import ReceiptState, read_receipts
+from sinks.kafka.transactions import CODE_NONE, State
+from tests.integration.processes import world
+from tests.integration.sink_tools import QUICK, SinkJob
+from tests.integration.tools import Topics, assert_exactly_once, wait_until
+
+LAST_EPOCH = 32_766
+TIMEOUT_S = 1
+
+
+@pytest.fixture(scope="module")
+def kafka_0() -> Iterator[LocalKafka]:
+    with LocalKafka(transaction_version=0, transaction_timeout_scan_ms=200, heap="256m") as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def kafka_1() -> Iterator[LocalKafka]:
+    with LocalKafka(transaction_version=1, transaction_timeout_scan_ms=200, heap="256m") as local:
+        yield local
+
+
+@pytest.fixture(params=[0, 1, 2], ids=["tv0", "tv1", "tv2"])
+def version(request: pytest.FixtureRequest) -> int:
+    """transaction.version of the cluster."""
+    return int(request.param)
+
+
+@pytest.fixture
+def broker(version: int, request: pytest.FixtureRequest) -> LocalKafka:
+    found: LocalKafka = request.getfixturevalue("kafka" if version == 2 else f"kafka_{version}")
+    return found
+
+
+@pytest.fixture
+def out(broker: LocalKafka, job: str) -> str:
+    return Topics(broker.bootstrap_servers, job).create("out")
+
+
+@pytest.fixture
+def sink(broker: LocalKafka, job: str, out: str) -> Iterator[SinkJob]:
+    with SinkJob(broker.bootstrap_servers, job, topic=out, transaction_timeout=f"{TIMEOUT_S}s") as opened:
+        yield opened
+
+
+def end(sink: SinkJob, committable: Committable, *, commit: bool) -> None:
+    transaction = KafkaCommittable.of(committable).transaction
+    assert sink.transactions.end([transaction], commit=commit)[transaction.id] == CODE_NONE
+    await_state(sink, committable, State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+
+
+def commit(sink: SinkJob, committable: Committable) -> None:
+    end(sink, committable, commit=True)
+
+
+def abort(sink: SinkJob, committable: Committable) -> None:
+    end(sink, committable, commit=False)
+
+
+def time_out(sink: SinkJob, committable: Committable) -> None:
+    await_state(sink, committable, State.COMPLETE_ABORT)
+
+
+def take(sink: SinkJob, committable: Committable) -> None:
+    fence_ids(sink.control, [KafkaCommittable.of(committable).transaction.id], QUICK)
+
+
+def use_and_abort(sink: SinkJob, committable: Committable) -> None:
+    """Another program takes the id, writes under it and aborts."""
+    producer = client(sink.servers, KafkaCommittable.of(committable).transaction.id)
+    producer.begin_transaction()
+    producer.produce(next(iter(KafkaCommittable.of(committable).topics)), b"foreign")
+    assert producer.flush(10) == 0
+    producer.abort_transaction(10)
+    await_state(sink, committable, State.COMPLETE_ABORT)
+
+
+def client(servers: str, name: str, timeout_ms: int = TIMEOUT_S * 1000) -> Producer:
+    """A producer that can begin under an id, whatever the id went through."""
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "transactional.id": name,
+            "transaction.timeout.ms": timeout_ms,
+            "log_level": 0,
+        }
+    )
+    producer.list_topics(timeout=10)
+    producer.init_transactions(30)
+    return producer
+
+
+def await_state(sink: SinkJob, committable: Committable, state: State) -> None:
+    wait_until(lambda: sink.view(committable).state is state, f"it is {state}")
+
+
+def delete_receipt(sink: SinkJob, committable: Committable) -> None:
+    handle = KafkaCommittable.of(committable)
+
+    def told() -> ReceiptState:
+        return read_receipts(sink.control, {handle.transaction.id: handle.token})[handle.transaction.id].state
+
+    wait_until(lambda: told() in (ReceiptState.PRESENT, ReceiptState.ABSENT), "nothing is open")
+    if told() is ReceiptState.PRESENT:
+        group = handle.transaction.id
+        admin = Topics(sink.servers, sink.job).admin
+        admin.delete_consumer_groups([group])[group].result(30)
+    assert told() is ReceiptState.ABSENT
+
+
+ENDINGS: dict[str, tuple[tuple[Callable[[SinkJob, Committable], None], ...], Outcome]] = {
+    "committed": ((commit,), Outcome.COMMITTED),
+    "timed-out": ((time_out,), Outcome.LOST),
+    "aborted": ((abort,), Outcome.LOST),
+    "fenced": ((take,), Outcome.LOST),
+    "committed-taken": ((commit, take), Outcome.COMMITTED),
+    "committed-used-aborted": ((commit, use_and_abort), Outcome.COMMITTED),
+    "timed-out-used-aborted": ((time_out, use_and_abort), Outcome.LOST),
+}
+LEFT: dict[str, tuple[State, int, int]] = {
+    "committed": (State.COMPLETE_COMMIT, 0, 1),
+    "timed-out": (State.COMPLETE_ABORT, 1, 1),
+    "aborted": (State.COMPLETE_ABORT, 0, 1),
+    "fenced": (State.EMPTY, 2, 2),
+    "committed-taken": (State.EMPTY, 1, 2),
+    "committed-used-aborted": (State.COMPLETE_ABORT, 1, 2),
+    "timed-out-used-aborted": (State.COMPLETE_ABORT, 2, 2),
+}
+"""What the coordinator shows afterwards: state, and epochs above ours at versions 0 and 1, and at 2. The table of
+docs/protocol.md#outcomes."""
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_outcome_is_true_without_a_receipt_whatever_became_of_the_id(
+    sink: SinkJob, version: int, ending: str
+) -> None:
+    steps, expected = ENDINGS[ending]
+    (committable,) = sink.prepared(1, [b"a"])
+    handle = KafkaCommittable.of(committable)
+    assert handle.transaction.version == (5 if version == 2 else 4)
+    for step in steps:
+        step(sink, committable)
+    state, older, newest = LEFT[ending]
+    view = sink.view(committable)
+    assert (view.state, view.producer_id) == (state, handle.transaction.producer_id)
+    assert view.epoch - handle.transaction.epoch == (newest if version == 2 else older)
+    delete_receipt(sink, committable)
+    assert sink.committer().outcome(committable).outcome is expected
+    (settlement,) = sink.committer().commit([committable])
+    assert settlement.outcome is expected, settlement.evidence
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("version", [0, pytest.param(1, marks=pytest.mark.crash)], ids=["tv0", "tv1"], indirect=True)
+def test_a_job_is_killed_between_two_commits_and_resumes(
+    broker: LocalKafka, job: str, out: str, tmp_path: Path
+) -> None:
+    topics = Topics(broker.bootstrap_servers, job)
+    source, sink = topics.create("in", 3), topics.create("copied", 3)
+    for partition in range(3):
+        values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(500)]
+        topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
+    with world(
+        tmp_path,
+        job=job,
+        servers=topics.servers,
+        source=source,
+        sink=sink,
+        state_dir=str(tmp_path / "state"),
+        source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 300},
+        settings={"interval": "100ms"},
+        sparkless=True,
+    ) as here:
+        killed = here.driver(kill_at=[f"{KillPoint.DRIVER_BETWEEN_END_TXN}:2"])
+        here.wait_for_kill(KillPoint.DRIVER_BETWEEN_END_TXN, 2, killed)
+        here.finish()
+        assert sum(event.get("resumed", 0) for event in here.events("recovered")) == 3
+    assert_exactly_once(topics, source, sink)
+
+
+def raise_epochs(servers: str, name: str, epoch: int) -> None:
+    """InitProducerId so often that the next one gives `epoch`, pipelined: five seconds for 32,000."""
+    host, port = servers.split(",")[0].split(":")
+    text = name.encode()
+    body = struct.pack(">hhihh", 22, 1, 0, -1, len(text)) + text + struct.pack(">i", 60_000)
+    frame = struct.pack(">i", len(body)) + body
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        reached, waiting, buffer = -1, 0, b""
+        while reached < epoch - 1:
+            fresh = min(50, epoch - 1 - reached) - waiting
+            connection.sendall(frame * max(0, fresh))
+            waiting += max(0, fresh)
+            buffer += connection.recv(65_536)
+            while len(buffer) >= 4 and len(buffer) >= 4 + (size := struct.unpack(">i", buffer[:4])[0]):
+                code, _, given = struct.unpack(">hqh", buffer[12:24])
+                buffer = buffer[4 + size :]
+                waiting -= 1
+                assert code in (0, 14, 15, 16, 51), code
+                reached = max(reached, given)
+
+
+def at_the_end() -> list[object]:
+    """(version, ending, epoch of the transaction); most of them only in the crash suite."""
+    everyday = [(2, "committed", LAST_EPOCH), (2, "timed-out", LAST_EPOCH)]
+    return [
+        pytest.param(*case, marks=() if case in everyday else (pytest.mark.crash,), id="tv{}-{}-{}".format(*case))
+        for case in itertools.product((0, 1, 2), ENDINGS, (LAST_EPOCH - 1, LAST_EPOCH))
+    ]
+
+
+@pytest.mark.parametrize(("version", "ending", "epoch"), at_the_end(), indirect=["version"])
+def test_outcomes_are_true_and_fences_hold_where_the_epochs_of_a_producer_end(
+    sink: SinkJob, out: str, version: int, ending: str, epoch: int
+) -> None:
+    """A transaction at one of the last epochs, and one more under its id, which gets another producer id by then."""
+    name = f"{sink.job}.sink.1.0123456789ab.0"
+    raise_epochs(sink.servers, name, epoch)
+    steps, expected = ENDINGS[ending]
+    committable, zombie = pre_committed(sink, name, out, 1)
+    transaction = KafkaCommittable.of(committable).transaction
+    assert transaction.epoch == epoch
+    for step in steps:
+        step(sink, committable)
+    delete_receipt(sink, committable)
+    (settlement,) = sink.committer().commit([committable])
+    assert settlement.outcome is expected, settlement.evidence
+    following, _ = pre_committed(sink, name, out, 2)
+    after = KafkaCommittable.of(following).transaction
+    assert after.producer_id != transaction.producer_id or (version < 2 and after.epoch == LAST_EPOCH)
+    with pytest.raises((KafkaException, SystemError)):
+        go_on(zombie, out)
+    assert sink.committer().commit([following])[0].outcome is Outcome.COMMITTED
+    visible = [b"1", b"2"] if expected is Outcome.COMMITTED else [b"2"]
+    wait_until(lambda: Topics(sink.servers, sink.job).values(out) == visible, "exactly what was committed is visible")
+
+
+def go_on(zombie: Producer, out: str) -> None:
+    """What a process that was paused would still try."""
+    zombie.produce(out, b"from the grave")
+    zombie.flush(10)
+    zombie.commit_transaction(10)
+
+
+def pre_committed(sink: SinkJob, name: str, out: str, checkpoint: int) -> tuple[Committable, Producer]:
+    """A transaction under an id of our choice, through the product's own pre-commit; and its producer."""
+    value = b"%d" % checkpoint
+    producer = client(sink.servers, name)
+    consumer = Consumer({"bootstrap.servers": sink.servers, "group.id": name, "log_level": 0})
+    producer.begin_transaction()
+    producer.produce(out, value)
+    receipt = TopicPartition("onceward", 0, checkpoint, metadata=f"token-{checkpoint}")
+    producer.send_offsets_to_transaction([receipt], consumer.consumer_group_metadata(), 10)
+    assert producer.flush(10) == 0
+    consumer.close()
+    body = {"id": name, "token": f"token-{checkpoint}", "topics": {out: 1}, "timeout_ms": TIMEOUT_S * 1000}
+    vote = Vote(slot=0, attempt=checkpoint, records=1, bytes=len(value), body=body)
+    (committable,) = sink.pre_commit(CheckpointId(checkpoint), [vote])
+    return committable, producer
