@@ -47,8 +47,6 @@ def _job_detail(job: JobSummary) -> str:
         parts.append(f"its newest checkpoint cannot be read: {job.unreadable}")
     if job.orphan:
         parts.append(job.orphan)
-    if job.orphan:
-        parts.append(job.orphan)
     if job.unacknowledged_losses:
         lost = f"records of {job.unacknowledged_losses} slots were given up"
         parts.append(f"{lost}, and nobody has acknowledged it: onceward losses {job.job}")
