@@ -1,22 +1,27 @@
 """The demo's verdict: what was expected against what a read_committed reader sees. Pure; shares no code with the job.
 
 Exactly once means, for every output topic: the same records the same number of times (multisets, byte for byte), and
-within a key the order of the input. The run itself must also have been worth judging: kills happened as planned,
-transactions were resumed and aborted, none is open, nothing holds a reader back.
+within a key the order of the input; the judge of ``onceward verify`` rules on that. The run itself must also have been
+worth judging: kills happened as planned, transactions were resumed and aborted, none is open, nothing holds a reader
+back.
 """
 
-from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 from coordinator.dev.demo.expected import Expected, Record
+from coordinator.dev.demo.topics import JOB
+from coordinator.ops.verify import Content, Fed, Grade, History, Lane, Property, Visible, digest
+from coordinator.ops.verify import judge as judged
 
 __all__ = ["Facts", "Seen", "Verdict", "differences", "judge"]
 
 _SHOWN = 5
-"""Examples per kind of difference."""
+"""Examples per kind of fault."""
+_READABLE = 1_000
+"""Bytes of a flight that are shown as they are."""
+_RECORDS = (Property.NOTHING_LOST, Property.NOTHING_TWICE, Property.NOTHING_FOREIGN)
 
 
 class Seen(NamedTuple):
@@ -67,71 +72,35 @@ def judge(expected: Expected, seen: Mapping[str, Iterable[Seen]], facts: Facts) 
 
 def differences(expected: Expected, seen: Mapping[str, Iterable[Seen]]) -> list[str]:
     """What differs between the expected and the seen records, in words, with the first examples of each kind."""
-    problems: list[str] = []
-    for topic in sorted({*expected, *seen}):
-        problems += _topic_differences(topic, expected, list(seen.get(topic, ())))
-    return problems
+    verdict = judged(_history(expected, seen), (*_RECORDS, Property.ORDER))
+    rulings = (ruling for ruling in verdict.rulings.values() if ruling.grade is not Grade.PASS)
+    return [problem for ruling in rulings for problem in ruling.evidence]
 
 
-def _topic_differences(topic: str, expected: Expected, seen: list[Seen]) -> Iterator[str]:
-    wanted = Counter(expected.get(topic, ()))
-    got = Counter(one.record for one in seen)
-    lost = wanted - got
-    surplus = got - wanted
-    if lost:
-        yield f"{topic}: {lost.total()} records lost, for example {_examples(lost)}"
-    doubled = Counter({record: count for record, count in surplus.items() if record in wanted})
-    strangers = Counter({record: count for record, count in surplus.items() if record not in wanted})
-    elsewhere = _homes(expected, strangers)
-    misrouted = Counter({record: count for record, count in strangers.items() if record in elsewhere})
-    unknown = strangers - misrouted
-    if doubled:
-        yield f"{topic}: {doubled.total()} records too many, for example {_examples(doubled)}"
-    if misrouted:
-        home = ", ".join(sorted({elsewhere[record] for record in misrouted}))
-        yield f"{topic}: {misrouted.total()} records belong to {home}, for example {_examples(misrouted)}"
-    if unknown:
-        yield f"{topic}: {unknown.total()} records that nobody expects, for example {_examples(unknown)}"
-    yield from _disorder(topic, expected.get(topic, ()), seen)
+def _history(expected: Expected, seen: Mapping[str, Iterable[Seen]]) -> History:
+    """For the judge of ``onceward verify``. Order is promised per key, so the records of each key have a lane."""
+    contents: dict[tuple[str, Record], Content] = {}
 
+    def content(topic: str, record: Record) -> Content:
+        known = contents.get((topic, record))
+        if known is None:
+            key, value = digest(record.key, readable=_READABLE), digest(record.value, readable=_READABLE)
+            known = contents[topic, record] = Content(topic, key, value)
+        return known
 
-def _homes(expected: Expected, strangers: Counter[Record]) -> dict[Record, str]:
-    """Where records belong that are not expected where they were found."""
-    if not strangers:
-        return {}
-    return {record: topic for topic, records in expected.items() for record in records if record in strangers}
-
-
-def _disorder(topic: str, expected: Sequence[Record], seen: Sequence[Seen]) -> Iterator[str]:
-    """Within a key: one partition only, and each record after those that were before it in the input.
-
-    Lost, doubled and unknown records are reported elsewhere: they are not disorder.
-    """
-    places: dict[Record, deque[int]] = defaultdict(deque)
-    for place, record in enumerate(expected):
-        places[record].append(place)
-    partitions: dict[bytes | None, set[int]] = defaultdict(set)
-    last: dict[bytes | None, tuple[int, Seen]] = {}
-    inversions: list[str] = []
-    for one in seen:
-        key = one.record.key
-        partitions[key].add(one.partition)
-        if not (waiting := places.get(one.record)):
-            continue
-        place = waiting.popleft()
-        if key in last and place < last[key][0]:
-            before = last[key][1]
-            inversions.append(
-                f"key {_text(key)} partition {one.partition}: offset {one.offset} {_text(one.record.value)} "
-                f"comes after offset {before.offset} {_text(before.record.value)}"
-            )
-        else:
-            last[key] = (place, one)
-    scattered = sorted(_text(key) for key, used in partitions.items() if len(used) > 1)
-    if scattered:
-        yield f"{topic}: keys in more than one partition, so they have no order: {', '.join(scattered[:_SHOWN])}"
-    if inversions:
-        yield f"{topic}: {len(inversions)} records out of order, for example {'; '.join(inversions[:_SHOWN])}"
+    lanes: dict[tuple[str, bytes | None], Lane] = {}
+    fed = []
+    for topic, records in expected.items():
+        for place, record in enumerate(records):
+            of_key = Lane(f"the data set for {topic}, key {_text(record.key)}", 0)
+            lane = lanes.setdefault((topic, record.key), of_key)
+            fed.append(Fed(lane, place, (content(topic, record),)))
+    rest = [
+        Visible(Lane(topic, one.partition), one.offset, content(topic, one.record))
+        for topic, records in seen.items()
+        for one in records
+    ]
+    return History(job=JOB, fed=fed, rest=rest, whole_input=True)
 
 
 def _faults(facts: Facts) -> Iterator[str]:
@@ -148,10 +117,6 @@ def _faults(facts: Facts) -> Iterator[str]:
         yield f"{len(facts.open)} transactions are still open: {', '.join(facts.open[:_SHOWN])}"
     for partition, offsets in facts.stalled.items():
         yield f"{partition}: the last {offsets} offsets are held back from read_committed readers"
-
-
-def _examples(records: Counter[Record]) -> str:
-    return "; ".join(f"{_text(key)} {_text(value)}" for key, value in islice(records, _SHOWN))
 
 
 def _text(part: bytes | None) -> str:

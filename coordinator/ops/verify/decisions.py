@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from coordinator.ops.verify.history import Told
+from coordinator.ops.verify.verdict import Breach
 
 __all__ = ["broken_decisions", "unsettled"]
 
@@ -15,8 +16,8 @@ _STEPS = {
 """What may be told of a checkpoint after a state was told."""
 
 
-def broken_decisions(told: Sequence[Told]) -> Iterator[tuple[str, str]]:
-    """Decisions that were changed, made twice, or made on something that was not decided: kind and what happened."""
+def broken_decisions(told: Sequence[Told]) -> Iterator[Breach]:
+    """Decisions that were changed, made twice, or made on something that was not decided"""
     before: dict[int, Told] = {}
     successors: dict[int, Told] = {}
     for one in told:
@@ -30,29 +31,34 @@ def broken_decisions(told: Sequence[Told]) -> Iterator[tuple[str, str]]:
             continue
         other = successors.setdefault(one.base, one)
         if other.checkpoint != one.checkpoint and not _restored(told, one.base):
-            yield (
+            yield Breach(
+                "",
                 "two checkpoints completed on one base",
                 f"{other.checkpoint} and {one.checkpoint}, both on {one.base}",
             )
     for one in before.values():
         base = before.get(one.base)
         if one.state in ("completed", "settled") and base is not None and base.state not in ("completed", "settled"):
-            yield "checkpoints completed on one that is not", f"{one.checkpoint} on {one.base}, which is {base.state}"
+            yield Breach(
+                "", "checkpoints completed on one that is not", f"{one.checkpoint} on {one.base}, which is {base.state}"
+            )
 
 
-def _changes(former: Told, now: Told) -> Iterator[tuple[str, str]]:
+def _changes(former: Told, now: Told) -> Iterator[Breach]:
     name = f"checkpoint {now.checkpoint}"
     if now.state not in _STEPS[former.state]:
-        yield "decisions changed", f"{name} was {former.state} and is {now.state}"
+        yield Breach("", "decisions changed", f"{name} was {former.state} and is {now.state}")
     if (now.base, now.generation) != (former.base, former.generation):
-        yield (
+        yield Breach(
+            "",
             "decisions changed",
             f"{name} was of generation {former.generation} on {former.base} and is of generation {now.generation} "
             f"on {now.base}",
         )
     if former.ends is not None and now.ends is not None and dict(former.ends) != dict(now.ends):
         lane = next(lane for lane in {**former.ends, **now.ends} if former.ends.get(lane) != now.ends.get(lane))
-        yield (
+        yield Breach(
+            "",
             "decisions changed",
             f"{name} ended {lane} at {former.ends.get(lane)} and ends it at {now.ends.get(lane)}",
         )
@@ -63,10 +69,10 @@ def _restored(told: Sequence[Told], base: int) -> bool:
     return any(one.kind == "restore" and one.base == base for one in told)
 
 
-def unsettled(told: Sequence[Told]) -> Iterator[tuple[str, str]]:
-    """What is left at the end, kind and which."""
+def unsettled(told: Sequence[Told]) -> Iterator[Breach]:
+    """What is left at the end."""
     for one in told:
         if one.last and one.state == "completed":
-            yield "checkpoints are not settled", f"{one.checkpoint} of generation {one.generation}"
+            yield Breach("", "checkpoints are not settled", f"{one.checkpoint} of generation {one.generation}")
         elif one.last and one.state == "triggered":
-            yield "checkpoints are not decided", f"{one.checkpoint} of generation {one.generation}"
+            yield Breach("", "checkpoints are not decided", f"{one.checkpoint} of generation {one.generation}")

@@ -15,11 +15,12 @@ _READABLE = 48
 """Bytes up to which printable content stands for itself."""
 
 
-def digest(part: bytes | None) -> str | None:
-    """Short printable ASCII as ``=text``, anything else as ``#`` and 128 bits of BLAKE2b; None for null."""
+def digest(part: bytes | None, readable: int = _READABLE) -> str | None:
+    """Printable ASCII of at most ``readable`` bytes as ``=text``, anything else as ``#`` and 128 bits of BLAKE2b; None
+    for null."""
     if part is None:
         return None
-    if len(part) <= _READABLE and part.isascii() and (text := part.decode("ascii")).isprintable():
+    if len(part) <= readable and part.isascii() and (text := part.decode("ascii")).isprintable():
         return "=" + text
     return "#" + hashlib.blake2b(part, digest_size=16).hexdigest()
 
@@ -68,6 +69,9 @@ class Visible(NamedTuple):
     at: float = 0.0
     """Unix seconds, taken after the reader had it. 0: not noted."""
 
+    def __str__(self) -> str:
+        return f"{self.lane} offset {self.offset}: {self.content}"
+
 
 class Told(NamedTuple):
     """What the coordinator said of one checkpoint when it was asked."""
@@ -76,7 +80,7 @@ class Told(NamedTuple):
     base: int
     generation: int
     kind: str
-    """``checkpoint``, ``savepoint`` or ``restore``."""
+    """``checkpoint``, ``savepoint``, ``restore`` or ``skip``."""
     state: str
     """``triggered``, ``completed``, ``settled``, ``aborted`` or ``unreadable``."""
     ends: Mapping[Lane, int] | None = None

@@ -13,7 +13,7 @@ from coordinator.ops.verify.history import History, Lane, Part, shown
 from coordinator.ops.verify.matching import Inversion, Matched, match
 from coordinator.ops.verify.prefix import broken_prefixes
 from coordinator.ops.verify.streams import Streams, streams
-from coordinator.ops.verify.verdict import Grade, Property, Ruling, Verdict
+from coordinator.ops.verify.verdict import Breach, Grade, Property, Ruling, Verdict
 
 __all__ = ["AT_REST", "EVERYTHING", "judge"]
 
@@ -25,9 +25,6 @@ _SHOWN = 5
 """Examples per kind of breach."""
 _CLOCK_S = 0.002
 """Decisions are stored in whole milliseconds."""
-
-Breach = tuple[str, str]
-"""Its kind, and what happened."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +105,14 @@ def _rule(name: Property, found: _Found, explained: list[Collection[str]], missi
 
 
 def _told(breaches: Iterable[Breach]) -> list[str]:
-    """Each kind with its count and its first examples."""
-    kinds: dict[str, list[str]] = defaultdict(list)
-    for kind, what in breaches:
-        kinds[kind].append(what)
-    return [f"{len(those)} {kind}, for example {'; '.join(those[:_SHOWN])}" for kind, those in kinds.items()]
+    """Each kind in each topic, with its count and its first examples."""
+    kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in breaches:
+        kinds[one.topic, one.kind].append(one.what)
+    return [
+        f"{topic}{': ' if topic else ''}{len(those)} {kind}, for example {'; '.join(those[:_SHOWN])}"
+        for (topic, kind), those in kinds.items()
+    ]
 
 
 # -- breaches, property by property
@@ -121,13 +121,17 @@ def _told(breaches: Iterable[Breach]) -> list[str]:
 def _lost(history: History, laid: Streams, matched: Matched) -> _Found:
     def certain() -> Iterator[Breach]:
         for place in matched.lost:
-            yield "records lost", f"{place} (belongs to {place.content.topic})"
+            yield Breach(place.content.topic, "records lost", str(place))
         if history.whole_input and history.told:
             visible = {content for _, fed in matched.undecided for content in fed.outputs}
             for content, those in laid.uncovered.items():
                 if content not in visible:
                     yield from (
-                        ("records in no completed checkpoint", f"{one.lane} offset {one.offset}: {content}")
+                        Breach(
+                            one.lane.topic,
+                            "records in no completed checkpoint",
+                            f"{one.lane} offset {one.offset}: {content}",
+                        )
                         for one in those
                     )
 
@@ -135,32 +139,32 @@ def _lost(history: History, laid: Streams, matched: Matched) -> _Found:
 
 
 def _twice(_history: History, _laid: Streams, matched: Matched) -> _Found:
-    return _Found(
-        certain=(("records too many", f"{one.lane} offset {one.offset}: {one.content}") for one in matched.surplus)
-    )
+    return _Found(certain=(Breach(one.lane.topic, "records too many", str(one)) for one in matched.surplus))
 
 
 def _foreign(_history: History, _laid: Streams, matched: Matched) -> _Found:
     def certain() -> Iterator[Breach]:
         for one, home in matched.misrouted:
-            yield f"records belong to {home}", f"{one.lane} offset {one.offset}: {one.content}"
+            yield Breach(one.lane.topic, f"records belong to {home}", str(one))
         for one in matched.foreign:
-            yield "records that nobody expects", f"{one.lane} offset {one.offset}: {one.content}"
+            yield Breach(one.lane.topic, "records that nobody expects", str(one))
 
     return _Found(certain=certain())
 
 
 def _undecided(history: History, laid: Streams, matched: Matched) -> _Found:
     hidden = (
-        (
+        Breach(
+            one.lane.topic,
             "records of no completed checkpoint are visible",
-            f"{one.lane} offset {one.offset}: {one.content}, from {fed.lane} offset {fed.offset}",
+            f"{one}, from {fed.lane} offset {fed.offset}",
         )
         for one, fed in matched.undecided
     )
     seen = {(one.lane, one.offset): one.at for one in history.seen if one.at}
     early = [
-        (
+        Breach(
+            one.lane.topic,
             "records were visible before their checkpoint was decided",
             f"{one.lane} offset {one.offset} {(decided - at) * 1000:.0f} ms before checkpoint {place.checkpoint}",
         )
@@ -181,7 +185,7 @@ def _order(history: History, _laid: Streams, matched: Matched) -> _Found:
         if one.content.key is not None:
             homes[one.lane.topic, one.content.key].add(one.lane)
     scattered = [
-        ("keys in more than one partition, so they have no order", f"{shown(key)} of {topic} in {_numbers(lanes)}")
+        Breach(topic, "keys in more than one partition, so they have no order", f"{shown(key)} in {_numbers(lanes)}")
         for (topic, key), lanes in homes.items()
         if len(lanes) > 1 and history.by_key
     ]
@@ -201,7 +205,7 @@ def _sorted(kind: str, inversions: Iterable[Inversion]) -> tuple[list[Breach], l
     """Certain ones, and those which another choice among equal records might not have."""
     both: tuple[list[Breach], list[Breach]] = ([], [])
     for one in inversions:
-        both[one.chosen].append((kind, str(one)))
+        both[one.chosen].append(Breach(one.later.lane.topic, kind, str(one)))
     return both
 
 
@@ -216,10 +220,11 @@ def _settled(history: History, _laid: Streams, _matched: Matched) -> _Found:
 def _open(history: History, _laid: Streams, _matched: Matched) -> _Found:
     def certain() -> Iterator[Breach]:
         for name, state in history.open.items():
-            yield "transactions are still open", f"{name} ({state})"
+            yield Breach("", "transactions are still open", f"{name} ({state})")
         for one in history.ends:
             if one.high != one.stable:
-                yield (
+                yield Breach(
+                    one.lane.topic,
                     "partitions are held back from read_committed readers",
                     f"{one.lane}: the last {one.high - one.stable} offsets, {one.stable} to {one.high}",
                 )

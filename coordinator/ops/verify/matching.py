@@ -7,7 +7,7 @@ exists; where there was one, it is not known.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.ops.verify.history import Content, Fed, Lane, Visible, shown
@@ -56,32 +56,39 @@ class Matched:
 
 
 def match(streams: Streams, visible: Iterable[Visible]) -> Matched:
-    """Sort what is visible, each output partition by offset. Uses up ``streams.places``."""
+    """Sort what is visible, each output partition in its order. Uses up ``streams.places``."""
     partitions: dict[Lane, list[Visible]] = defaultdict(list)
-    homes: dict[Content, set[Lane]] = defaultdict(set)
+    homes: dict[Content, Lane] = {}
+    spread: set[Content] = set()
     for one in visible:
         partitions[one.lane].append(one)
-        homes[one.content].add(one.lane)
+        if homes.setdefault(one.content, one.lane) != one.lane:
+            spread.add(one.content)
+    del homes
     matched = Matched()
-    belongs = {content[1:]: content.topic for content in (*streams.places, *streams.uncovered)}
     for records in partitions.values():
-        _Partition(streams, matched, homes).match(sorted(records, key=lambda one: one.offset), belongs)
+        _Partition(streams, matched, spread).match(records)
     matched.lost = [place for place in streams.all() if not place.taken]
+    if matched.foreign:
+        belongs = {content[1:]: content.topic for content in (*streams.places, *streams.uncovered)}
+        matched.misrouted = [(one, home) for one in matched.foreign if (home := belongs.get(one.content[1:]))]
+        matched.foreign = [one for one in matched.foreign if one.content[1:] not in belongs]
     return matched
 
 
 class _Partition:
     """One output partition, from its first record to its last."""
 
-    def __init__(self, streams: Streams, matched: Matched, homes: dict[Content, set[Lane]]) -> None:
+    def __init__(self, streams: Streams, matched: Matched, spread: Set[Content]) -> None:
+        """``spread``: contents that are in several output partitions."""
         self._streams = streams
         self._matched = matched
-        self._homes = homes
+        self._spread = spread
         self._reached: dict[Lane, tuple[int, Visible]] = {}
         self._newest: tuple[int, Visible] | None = None
         self._chosen = False
 
-    def match(self, records: Sequence[Visible], belongs: dict[tuple[str | None, str | None], str]) -> None:
+    def match(self, records: Sequence[Visible]) -> None:
         for one in records:
             if (place := self._place(one)) is not None:
                 place.taken = True
@@ -92,17 +99,15 @@ class _Partition:
                 self._matched.undecided.append((one, self._streams.uncovered[one.content][0]))
             elif one.content in self._streams.places:
                 self._matched.surplus.append(one)
-            elif one.content[1:] in belongs:
-                self._matched.misrouted.append((one, belongs[one.content[1:]]))
             else:
                 self._matched.foreign.append(one)
 
     def _place(self, one: Visible) -> Place | None:
         free = [place for place in self._streams.places.get(one.content, ()) if not place.taken]
-        if not free:
-            return None
+        if len(free) < 2:
+            return free[0] if free else None
         lanes = {place.lane for place in free}
-        if len(lanes) > 1 or (len(free) > 1 and len(self._homes[one.content]) > 1):
+        if len(lanes) > 1 or one.content in self._spread:
             self._chosen = self._matched.choices = True
         ahead = [place for place in free if place.number > self._reached.get(place.lane, (-1,))[0]]
         return min(ahead or free, key=lambda place: place.number)

@@ -18,28 +18,29 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from coordinator.ops.verify.history import History, Lane, Visible
+from coordinator.ops.verify.verdict import Breach
 
 __all__ = ["broken_prefixes"]
 
 
-def broken_prefixes(history: History) -> Iterator[tuple[str, str]]:
-    """Breaches of 1, each as a kind and what happened."""
+def broken_prefixes(history: History) -> Iterator[Breach]:
+    """Breaches of 1."""
     rest: dict[Lane, dict[int, Visible]] = defaultdict(dict)
     for one in history.rest:
         rest[one.lane][one.offset] = one
     seen: dict[Lane, dict[int, Visible]] = defaultdict(dict)
     newest: dict[Lane, int] = {}
     for one in history.seen:
-        where = f"{one.lane} offset {one.offset}: {one.content}"
+        topic = one.lane.topic
         if one.offset in seen[one.lane]:
-            yield "records seen twice by the concurrent reader", where
+            yield Breach(topic, "records seen twice by the concurrent reader", str(one))
         elif one.offset < newest.get(one.lane, -1):
-            yield "records seen after later ones", f"{where}, after offset {newest[one.lane]}"
+            yield Breach(topic, "records seen after later ones", f"{one}, after offset {newest[one.lane]}")
         there = rest[one.lane].get(one.offset)
         if there is None:
-            yield "records were seen and are not there at rest", where
+            yield Breach(topic, "records were seen and are not there at rest", str(one))
         elif there.content != one.content:
-            yield "records were seen and are others at rest", f"{where}, at rest {there.content}"
+            yield Breach(topic, "records were seen and are others at rest", f"{one}, at rest {there.content}")
         seen[one.lane][one.offset] = one
         newest[one.lane] = max(one.offset, newest.get(one.lane, -1))
     for lane, records in rest.items():
@@ -47,4 +48,4 @@ def broken_prefixes(history: History) -> Iterator[tuple[str, str]]:
             if offset not in seen[lane]:
                 behind = offset < newest.get(lane, -1)
                 kind = "records appeared behind the reader" if behind else "records never reached the reader"
-                yield kind, f"{lane} offset {offset}: {one.content}"
+                yield Breach(lane.topic, kind, str(one))

@@ -16,7 +16,8 @@ from coordinator.ops.verify.history import Content, Fed, History, Lane, Told
 __all__ = ["Place", "Range", "Ranges", "Streams", "completed", "ranges", "streams"]
 
 _DECIDED_FOR = ("completed", "settled")
-_RESTORE = "restore"
+_READING = ("checkpoint", "savepoint")
+"""Kinds of checkpoints that cover what lies between their base and them; a restore and a skip only move positions."""
 
 
 class Range(NamedTuple):
@@ -40,7 +41,7 @@ class Ranges:
     """The oldest checkpoint whose base is not known any more; 0: all are."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Place:
     """One record that must be visible once."""
 
@@ -91,7 +92,7 @@ def ranges(told: Sequence[Told], lowest: Mapping[Lane, int]) -> Ranges:
     found: dict[Lane, list[Range]] = defaultdict(list)
     unknown: list[str] = []
     for one in known.values():
-        if one.kind == _RESTORE:
+        if one.kind not in _READING:
             continue
         if one.ends is None:
             unknown.append(f"the positions of checkpoint {one.checkpoint}")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["Grade", "Property", "Ruling", "Verdict"]
+__all__ = ["Breach", "Grade", "Property", "Ruling", "Verdict"]
 
 
 class Grade(StrEnum):
@@ -33,6 +33,15 @@ class Property(StrEnum):
     EVERYTHING_SETTLED = "everything settled"
     NOTHING_OPEN = "nothing open"
     """No transaction of the job is open, and nothing holds a reader back: LSO = HW."""
+
+
+class Breach(NamedTuple):
+    """One thing that is wrong."""
+
+    topic: str
+    """Where; empty for what is in no topic."""
+    kind: str
+    what: str
 
 
 @dataclass(frozen=True, kw_only=True)
