@@ -204,7 +204,7 @@ def _resolve(now: float, state: JobState, choice: int) -> Resolve:
         ruling=list(Ruling)[choice % 5 % 3],
         reason="Ada",
         evidence=tuple(Settlement(slot=slot, outcome=outcome, evidence="seen") for slot in unresolved[: choice % 3]),
-        forced=choice in (6, 7),
+        forced=choice in (5, 6, 7),
     )
 
 

@@ -246,10 +246,11 @@ class StoreMachine(RuleBasedStateMachine):
         """When one is there to be settled; a job whose sink replays writes it again."""
         self._play(*[Move("go", 0.5, 0, 1)] * before, Move("go", 0.1, 0, 11), *[Move("go", 0.1, 0, 1)] * 3)
 
-    @rule(before=st.integers(1, 4), choices=st.lists(st.integers(0, 11), max_size=3))
-    def a_person_decides(self, before: int, choices: list[int]) -> None:
+    @rule(before=st.integers(4, 8), found=st.sampled_from([8, 10]), choices=st.lists(st.integers(0, 11), max_size=3))
+    def a_person_decides(self, before: int, found: int, choices: list[int]) -> None:
         """A job whose sink halts on losses, or has one in doubt, is halted then; and perhaps a person skips input."""
-        self._play(*[Move("go", 0.5, 0, 2)] * before, Move("go", 0.1, 0, 10), Move("close", 0.1, 0, 1))
+        self._play(Move("open", 0.1, 0, 0), *[Move("go", 0.5, 0, 6)] * before, Move("go", 0.1, 0, found))
+        self._play(Move("close", 0.1, 0, 1))
         self._play(*[Move("resolve", 0.1, 0, choice) for choice in choices], Move("skip", 0.1, 0, before))
         self._play(*[Move("go", 0.1, 0, 5)] * 3)
 
