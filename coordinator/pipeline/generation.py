@@ -13,6 +13,7 @@ from coordinator.errors import (
     OncewardError,
 )
 from coordinator.killpoints import KillPoint, kill_point
+from coordinator.pipeline.ages import Ages
 from coordinator.pipeline.interfaces import Committer, Plan, Sink, Source
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
@@ -88,6 +89,7 @@ class GenerationRun:
         self._last_run = NO_CHECKPOINT
         self._last_sweep = members.runtime.monotonic()
         self._finished = False
+        self._ages = Ages(members.committer, members.journal, members.runtime)
         self.settled_any = False
         """True once this generation has settled a checkpoint: a failure after it begins a new row of restarts."""
 
@@ -141,6 +143,7 @@ class GenerationRun:
             journal=m.journal,
             on_settled=self._on_settled,
             on_lost=self._mailbox.wake,
+            on_wait=self._look_at_ages,
             on_error=self._mailbox.fail,
             runtime=m.runtime,
         )
@@ -202,6 +205,7 @@ class GenerationRun:
 
     def _loop(self) -> CloseReason:
         while True:
+            self._look_at_ages()
             if not self._settler.unsettled():
                 if self._finished:
                     return CloseReason.FINISHED
@@ -411,6 +415,9 @@ class GenerationRun:
             )
 
     # -- called by other threads
+
+    def _look_at_ages(self) -> None:
+        self._ages.look(self._settler.unsettled)
 
     def _complete(self, checkpoint: CheckpointId, amendment: int) -> None:
         self._settler.complete(checkpoint, amendment)

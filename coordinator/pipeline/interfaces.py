@@ -170,6 +170,17 @@ class OpenTransaction:
     """What it wrote to, as ``topic-partition``; readers of these wait for it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Age:
+    """How long a pre-committed transaction has been open, and how long it may be."""
+
+    transaction: str
+    """As people know it."""
+    open_for: timedelta
+    timeout: timedelta
+    """After which the brokers abort it."""
+
+
 class Committer(ABC):
     """Ends transactions of others: in the driver, or in the coordinator for a job whose driver is gone."""
 
@@ -196,6 +207,10 @@ class Committer(ABC):
 
     def handle(self, committable: Committable) -> tuple[str, tuple[int, int]] | None:
         """The transaction as :class:`OpenTransaction` names it, (id, owner); None where it has no such name."""
+        return None
+
+    def age(self, committable: Committable) -> Age | None:
+        """Of its transaction, should it still be open; asks nobody. None where transactions do not time out."""
         return None
 
     @abstractmethod
@@ -300,6 +315,7 @@ class Sink(ABC):
 
 
 __all__ = [
+    "Age",
     "CheckpointTask",
     "Committer",
     "Finding",

@@ -72,6 +72,8 @@ class Replayer:
                 "by what the coordinator has on record."
             )
         kill_point(KillPoint.DRIVER_AFTER_AMEND)
+        # It was decided long ago. No instruction comes where nothing had to be written: then it is settled already.
+        self._settler.complete(wanted.checkpoint, wanted.amendment + 1)
 
     def _write(self, wanted: Replay, lost: Sequence[Committable], work: Work) -> tuple[Committable, ...]:
         """Pre-commit the lost slots once more. Raises ReplayRefusedError, and what a Spark job raises."""

@@ -55,9 +55,11 @@ class Settler:
         on_settled: Callable[[CheckpointId], None],
         on_lost: Callable[[], None],
         on_error: Callable[[OncewardError], None],
+        on_wait: Callable[[], None] = lambda: None,
         runtime: Runtime = THREADS,
     ) -> None:
-        """``on_lost``: the coordinator has a loss on record that will be replayed. All three come from the thread."""
+        """``on_lost``: the coordinator has a loss on record that will be replayed; ``on_wait``: commits are unanswered
+        and asked again. All of these are called from the thread."""
         self._session = session
         self._source = source
         self._sink = sink
@@ -66,6 +68,7 @@ class Settler:
         self._on_settled = on_settled
         self._on_lost = on_lost
         self._on_error = on_error
+        self._on_wait = on_wait
         self._worker = runtime.worker("onceward-settle")
         self._lock = runtime.lock()
         self._work: dict[CheckpointId, Work] = {}
@@ -209,10 +212,14 @@ class Settler:
         if work.positions is not None:
             self._source.mirror(work.positions)
 
+    def _leaving(self) -> bool:
+        self._on_wait()
+        return self._closing
+
     def _commit(self, work: Work) -> tuple[Settlement, ...]:
         """Outcomes by slot; fewer than committables when the driver leaves."""
         open_ = [committable for committable in work.committables if committable.slot not in work.proved]
-        found = self._named(tuple(self._committer.commit(open_, give_up=lambda: self._closing)), work.committables)
+        found = self._named(tuple(self._committer.commit(open_, give_up=self._leaving)), work.committables)
         proved = [work.proved[one.slot] for one in work.committables if one.slot in work.proved]
         return tuple(sorted((*proved, *found), key=lambda settlement: settlement.slot))
 

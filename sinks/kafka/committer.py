@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from connections import KafkaCluster
 from coordinator.errors import ConfigurationError
-from coordinator.pipeline.interfaces import Committer, OpenTransaction
+from coordinator.pipeline.interfaces import Age, Committer, OpenTransaction
 from coordinator.protocol.values import Claim, Committable, JobName, Outcome, Settlement
 from sinks.kafka.brokers import broker_settings
 from sinks.kafka.claims import read_claim, write_claim
@@ -116,6 +116,14 @@ class KafkaCommitter(Committer):
         """See :meth:`Committer.handle`. Raises HaltedError for a document that is unreadable."""
         transaction = KafkaCommittable.of(committable).transaction
         return transaction.id, (transaction.producer_id, transaction.epoch)
+
+    def age(self, committable: Committable) -> Age | None:
+        """See :meth:`Committer.age`. The brokers' clock says when it began, ours what time it is."""
+        handle = KafkaCommittable.of(committable)
+        if not handle.timeout:
+            return None
+        began = handle.pre_committed if handle.began is None else min(handle.began, handle.pre_committed)
+        return Age(transaction=handle.transaction.id, open_for=self._clock.now() - began, timeout=handle.timeout)
 
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         """See :meth:`Committer.leftovers`. Raises ControlPlaneError when a broker cannot say."""

@@ -297,7 +297,7 @@ SETTLING = (
     Mutant(
         name="a replay begins before the later checkpoint is aborted",
         hurts="records become visible before the lost ones, which belong in front of them",
-        breaks=changed(settling._replay_or_halt, ("if state.durable.pending is not None:", "if False:")),
+        breaks=changed(settling._replay, ("if state.durable.pending is not None:", "if False:")),
         hunt=LIVES,
         caught_by=(Invariant.IN_ORDER,),
     ),

@@ -139,7 +139,7 @@ DRIVER = (
         hurts="its transactions are no longer kept from the sweep although they may still be open",
         breaks=changed(
             settler.Settler.complete,
-            ("self._submitted.add(checkpoint)", "self._submitted.add(checkpoint)\n        self.settled = checkpoint"),
+            ("self._submitted.add(turn)", "self._submitted.add(turn)\n        self.settled = checkpoint"),
         ),
         hunt=ANY,
         caught_by=(Invariant.I1,),

@@ -53,7 +53,7 @@ PEOPLE = (
         name="a job is called finished while its last checkpoint is not settled",
         hurts="nobody starts it again, and its last records never become visible",
         breaks=changed(
-            opening._reached,
+            opening.reached,
             ("or not durable.settled", ""),
         ),
         hunt=LIVES,

@@ -55,6 +55,7 @@ class Brokers:
         self._timeout = timedelta(seconds=weather.transaction_timeout)
         self._implicit = weather.implicit
         self._skew = weather.skew
+        self._on_lost = weather.on_lost
         self._always_current = not weather.moves and not weather.broker_failures
         """What brokers list is complete: nobody leads too late, or not yet."""
         self._outputs = weather.outputs
@@ -76,7 +77,7 @@ class Brokers:
     def sink(self, process: Process) -> SimulatedSink:
         control = SimControl(self.cluster, Wire(self, process), described=DESCRIBED)
         skew = timedelta(seconds=self._skew * self.clock.random.uniform(-1, 1))
-        return SimulatedSink(self, control, timeout=self._timeout, skew=skew)
+        return SimulatedSink(self, control, timeout=self._timeout, skew=skew, on_lost=self._on_lost)
 
     def producer(self, config: Mapping[str, Any], *, logger: object = None) -> SimProducer:
         """Of the process that runs now."""
@@ -155,6 +156,14 @@ class Brokers:
             for entry in self.cluster.entries():
                 if entry.state is State.ONGOING and entry.started < granted:
                     self.checker.left_open(entry.id, "a recovery")
+
+    def replayed(self, lost: float) -> None:
+        """Slots that were recorded as lost then are about to be written again: nothing may be open any more that was
+        open before, besides what is completed and not settled."""
+        if self._always_current:
+            for entry in self.cluster.entries():
+                if entry.state is State.ONGOING and entry.started < lost:
+                    self.checker.overtaken(entry.id)
 
     def _appended(self, request: Produce, _offset: int, now: float) -> None:
         if request.transactional_id is not None:
@@ -272,9 +281,9 @@ class Brokers:
         self.cluster.restart(node, self.clock.now)
         self._arm()
 
-    def hijack(self) -> None:
-        """A program that is not ours takes an id of ours over."""
-        entries = self.cluster.entries()
+    def hijack(self, ids: Collection[str] | None = None) -> None:
+        """A program that is not ours takes an id of ours over, one of ``ids`` where they are given."""
+        entries = [entry for entry in self.cluster.entries() if ids is None or entry.id in ids]
         if not entries:
             return
         entry = self.clock.random.choice(entries)

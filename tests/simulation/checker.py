@@ -19,6 +19,7 @@ from coordinator.protocol.facts import (
     GenerationGranted,
     JobHalted,
     LossRecorded,
+    LossSkipped,
     StatusChanged,
 )
 from coordinator.protocol.status import JobStatus
@@ -74,6 +75,8 @@ class Checker:
         """By transactional id: completed and not yet settled."""
         self._committed: dict[tuple[str, int, int], int] = {}
         """Every transaction that may be committed -> its checkpoint."""
+        self.given_up: set[tuple[int, int]] = set()
+        """Input partition and offset of records whose loss is recorded."""
         partitions, outputs = range(len(topic.totals)), range(topic.outputs)
         self._next = {(output, number): self._routed(output, number, 0) for output in outputs for number in partitions}
         self._newest = dict.fromkeys(outputs, 0)
@@ -123,10 +126,17 @@ class Checker:
                         self._halt(one)
             case CheckpointAmended():
                 self._amend(fact)
+            case LossSkipped():
+                self._give_up(fact)
             case StatusChanged():
                 self._move(before, fact)
             case _:
                 pass
+
+    @property
+    def unsettled(self) -> frozenset[str]:
+        """Transactional ids of what is completed and not settled."""
+        return frozenset(self._unsettled)
 
     @property
     def last_completed(self) -> int:
@@ -186,6 +196,24 @@ class Checker:
             if self.really_committed(handle) or not self.really_ended(handle):
                 self.fail(Invariant.I2, f"{identifier} is written again, and was not lost")
         self._expect(fact.checkpoint, [KafkaCommittable.of(one) for one in fact.committables])
+
+    def _give_up(self, fact: LossSkipped) -> None:
+        """Lost for ever, by the sink's policy: these records must never become visible, and nobody waits for them."""
+        for one in fact.settlements:
+            self._halt(one)
+            (identifier,) = [name for name, handle in self._unsettled.items() if handle.slot == one.slot]
+            handle = self._unsettled.pop(identifier)
+            if self.really_committed(handle) or not self.really_ended(handle):
+                self.fail(Invariant.I1, f"{identifier} is given up, and was not lost")
+            for split in handle.inputs:
+                partition = int(split["partition"])
+                self.given_up |= {(partition, offset) for offset in range(int(split["start"]), int(split["end"]))}
+        self._next = {(output, number): self._routed(output, number, at) for (output, number), at in self._next.items()}
+
+    def overtaken(self, identifier: str) -> None:
+        """A transaction that belongs to no completed checkpoint is open when lost records are written again."""
+        if identifier not in self._unsettled:
+            self.fail(Invariant.I4, f"{identifier} is open when records before it are written again")
 
     def _expect(self, checkpoint: int, handles: Iterable[KafkaCommittable]) -> None:
         """From now on these may be committed, and nothing else may become of them."""
@@ -296,7 +324,7 @@ class Checker:
 
     def _routed(self, output: int, partition: int, offset: int) -> int:
         """The first record of an input partition from ``offset`` on that goes to ``output``."""
-        while self._topic.route(partition, offset) != output:
+        while self._topic.route(partition, offset) != output or (partition, offset) in self.given_up:
             offset += 1
         return offset
 

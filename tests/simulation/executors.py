@@ -113,7 +113,10 @@ class WorkerTasks:
         topic: InputTopic,
         faults: Callable[[], TaskFaults],
         begun: Callable[[Process, str], None],
+        before: Callable[[CheckpointId], None],
     ) -> None:
+        """``before`` is told the checkpoint of every job, before its first task begins."""
+        self._before = before
         self._executors = executors
         self._clock = executors.clock
         self._driver = driver
@@ -148,6 +151,7 @@ class WorkerTasks:
             sink=self._sink.participant.name,
             sink_options=self._sink.options(),
         )
+        self._before(checkpoint)
         job = self._running = _Job(text=task.to_json(), writer=self._sink.write())
         job.slots = [_Slot(number=number) for number in range(len(plan.splits))]
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from connections import KafkaCluster
 from coordinator.pipeline.interfaces import Finding, JobContext
 from coordinator.pipeline.tasks import Vote
-from coordinator.protocol.values import CheckpointId, Committable, Generation, JsonObject
+from coordinator.protocol.values import CheckpointId, Committable, Generation, JsonObject, OnLost
 from sinks import KafkaSink
 from sinks.kafka.committables import KafkaCommittable
 from tests.simulation.coordinator import wall_clock
@@ -26,8 +26,10 @@ DESCRIBED = KafkaCluster("simulated:9092", name="main")
 class SimulatedSink(KafkaSink):
     """The real sink on modelled brokers."""
 
-    def __init__(self, brokers: "Brokers", control: SimControl, *, timeout: timedelta, skew: timedelta) -> None:
-        super().__init__(DESCRIBED, topic=OUTPUT, transaction_timeout=timeout)
+    def __init__(
+        self, brokers: "Brokers", control: SimControl, *, timeout: timedelta, skew: timedelta, on_lost: OnLost
+    ) -> None:
+        super().__init__(DESCRIBED, topic=OUTPUT, transaction_timeout=timeout, on_lost=on_lost.value)
         self.generation = 0
         self._brokers = brokers
         self._given_control = control

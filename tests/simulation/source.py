@@ -3,8 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coordinator.pipeline.interfaces import Finding, JobContext, Plan, Sink, Source, SplitReader
-from coordinator.protocol.values import Document, Participant, ParticipantName, Role
+from coordinator.pipeline.interfaces import (
+    Finding,
+    JobContext,
+    Plan,
+    ReplayRefusedError,
+    Sink,
+    Source,
+    SplitReader,
+)
+from coordinator.protocol.values import Document, JsonObject, Participant, ParticipantName, Role
 from sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
 
 __all__ = ["CLUSTER_ID", "SOURCE", "InputTopic", "ModelSource", "positions_of"]
@@ -86,6 +94,12 @@ class ModelSource(Source):
             lag=sum(topic.there) - sum(ends),
             finished=tuple(ends) == topic.totals,
         )
+
+    def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
+        self._pause()
+        for split in splits:
+            if split["end"] > positions_of(positions)[split["partition"]]:
+                raise ReplayRefusedError(f"{split} is not what the checkpoint has read")
 
     def read(self) -> SplitReader:
         raise NotImplementedError("tasks read by themselves here")

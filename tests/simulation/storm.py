@@ -61,6 +61,11 @@ class Storm:
         process = self._world.clock.running
         if not self.raging or process is None:
             return
+        weather, random = self._world.weather, self._world.random
+        if point is KillPoint.DRIVER_AFTER_DECISION and weather.robberies and random.random() < weather.robberies:
+            for name in sorted(self._world.checker.unsettled):
+                if random.random() < 0.5:
+                    self._world.brokers.hijack({name})
         if self._world.weather.kill_points and self._world.random.random() < self._world.weather.kill_points:
             self._world.counts["kills"] += 1
             self._world.tell(process.name, f"killed at {point.value}")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from random import Random
 
+from coordinator.protocol.values import OnLost
 from tests.simulation.executors import TaskFaults
 from tests.simulation.network import LinkFaults
 
@@ -59,6 +60,8 @@ class Weather:
     """Of one broker, for a while."""
     hijacks: int = 0
     """A program that is not ours takes over one of our transactional ids."""
+    robberies: float = 0.0
+    """How often one does so between a decision and its commit."""
     clean_ups: int = 0
     """A tool deletes the consumer group in which a receipt is."""
     stops: int = 0
@@ -67,6 +70,8 @@ class Weather:
     """A person cancels the job, and starts it again."""
     wishes: int = 0
     """A person asks for a checkpoint or a savepoint, sometimes for the job's end with it."""
+    on_lost: OnLost = OnLost.REPLAY
+    """The sink's policy."""
     skew: float = 0.0
     """Seconds by which the drivers' wall clocks differ from the brokers', at most."""
 
@@ -134,4 +139,6 @@ def draw(random: Random) -> Weather:
         cancels=times(0.1, 1),
         wishes=times(0.2, 3),
         skew=sometimes(0.1, 1_200.0),
+        robberies=sometimes(0.15, 0.2) if kafka == LinkFaults() else 0.0,
+        on_lost=random.choice((OnLost.REPLAY, OnLost.REPLAY, OnLost.REPLAY, OnLost.SKIP, OnLost.HALT)),
     )

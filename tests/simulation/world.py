@@ -11,10 +11,10 @@ from typing import Any
 from coordinator.errors import HaltedError, OncewardError
 from coordinator.pipeline.restarts import Restart
 from coordinator.protocol.durable import Durable
-from coordinator.protocol.facts import Fact, GenerationGranted
+from coordinator.protocol.facts import Fact, GenerationGranted, LossRecorded
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import JobName
+from coordinator.protocol.values import CheckpointId, JobName
 from tests.simulation.brokers import Brokers
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import CoordinatorHost, MemoryStore
@@ -60,6 +60,8 @@ class World:
         self.storm = Storm(self)
         self._granted = 0.0
         """When the newest generation was granted."""
+        self._lost = 0.0
+        """When the newest loss was recorded."""
         self.ending = ""
         self.settings = CheckpointSettings(
             interval=timedelta(seconds=weather.interval),
@@ -152,6 +154,8 @@ class World:
             self.tell("store", _said(fact))
         if isinstance(fact, GenerationGranted):
             self._granted = self.clock.now
+        elif isinstance(fact, LossRecorded):
+            self._lost = self.clock.now
         self.checker.fact(before, fact, after)
 
     # -- processes
@@ -193,6 +197,7 @@ class World:
             topic=self.topic,
             faults=self.storm.task_faults,
             begun=lambda worker, what: self.tell(worker.name, what),
+            before=self._before_tasks,
         )
         source = ModelSource(
             self.topic,
@@ -227,6 +232,12 @@ class World:
             durable = self.store.jobs[JOB]
             if durable.generation == process.local[SimulatedSink].generation:
                 self.brokers.recovered(self._granted)
+
+    def _before_tasks(self, checkpoint: CheckpointId) -> None:
+        """Nothing of a later checkpoint may be open any more when the first lost record is written again."""
+        if checkpoint <= self.checker.last_completed:
+            self.counts["replays"] += 1
+            self.brokers.replayed(self._lost)
 
     def _restored(self, generation: int, positions: list[int]) -> None:
         durable = self.store.jobs.get(JOB)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from uuid import UUID
 
 __all__ = [
     "Broker",
@@ -92,6 +93,7 @@ class TopicFacts:
 
     name: str
     error_code: int
+    topic_id: UUID | None = None
     partitions: Sequence[PartitionFacts] = ()
     authorized_operations: frozenset[int] = frozenset()
 

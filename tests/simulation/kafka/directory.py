@@ -1,6 +1,7 @@
 """What any broker tells about the cluster: where coordinators and leaders are, settings, features."""
 
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 from sinks.kafka.control import CoordinatorKind
 from tests.simulation.kafka.answers import (
@@ -66,6 +67,7 @@ class Directory:
         return TopicFacts(
             name=name,
             error_code=Code.NONE,
+            topic_id=uuid5(NAMESPACE_OID, name),
             partitions=[
                 PartitionFacts(partition_index=number, leader_id=log.leader, replica_nodes=replicas)
                 for number, log in enumerate(logs)

@@ -8,7 +8,7 @@ from typing import Any
 
 from coordinator.errors import FencedError
 from coordinator.pipeline.generation import GenerationRun, Members
-from coordinator.pipeline.interfaces import Plan
+from coordinator.pipeline.interfaces import Age, Plan
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.progress import Progress
 from coordinator.pipeline.tasks import Vote
@@ -286,6 +286,9 @@ class Job:
             self.committing(checkpoint)
             self.committed.append(checkpoint)
         return [Settlement(slot=each.slot, outcome=Outcome.COMMITTED, evidence="") for each in committables]
+
+    def age(self, _committable: Committable) -> Age | None:
+        return None
 
     def abort(self, committables: Sequence[Committable]) -> None:
         self.aborted += _checkpoints(committables)

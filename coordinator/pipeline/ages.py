@@ -1,0 +1,71 @@
+"""Warns in time: a transaction that nobody ends is aborted by the brokers, and what was decided for it is lost then."""
+
+import logging
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+
+from coordinator.pipeline.interfaces import Committer
+from coordinator.pipeline.journal import Journal
+from coordinator.pipeline.runtime import THREADS, Runtime
+from coordinator.protocol.values import Committable
+
+__all__ = ["Ages"]
+
+_log = logging.getLogger("onceward.pipeline")
+
+_LOOK_INTERVAL_S = 1.0
+_SHOWN = 10
+
+
+class _Stage(IntEnum):
+    """Percent of its timeout that a transaction has used."""
+
+    FINE = 0
+    HALF = 50
+    NEARLY_ALL = 90
+
+
+class Ages:
+    """Watches the age of pre-committed transactions. Tells each stage once, for all that reach it together."""
+
+    def __init__(self, committer: Committer, journal: Journal, runtime: Runtime = THREADS) -> None:
+        self._committer = committer
+        self._journal = journal
+        self._monotonic = runtime.monotonic
+        self._lock = runtime.lock()
+        self._looked = float("-inf")
+        self._told: dict[str, _Stage] = {}
+
+    def look(self, held: Callable[[], Iterable[Committable]]) -> None:
+        """Look at ``held()``, at most once a second: for loops that wait for something, in any thread."""
+        with self._lock:
+            if self._monotonic() - self._looked < _LOOK_INTERVAL_S:
+                return
+            self._looked = self._monotonic()
+            reached: dict[_Stage, list[str]] = {}
+            now: dict[str, _Stage] = {}
+            for age in filter(None, map(self._committer.age, held())):
+                stage = _stage(100 * (age.open_for / age.timeout))
+                now[age.transaction] = stage
+                if stage > self._told.get(age.transaction, _Stage.FINE):
+                    reached.setdefault(stage, []).append(age.transaction)
+            self._told = now
+        for stage, transactions in sorted(reached.items()):
+            self._tell(stage, transactions)
+
+    def _tell(self, stage: _Stage, transactions: list[str]) -> None:
+        named = ", ".join(transactions[:_SHOWN]) + (" and others" if len(transactions) > _SHOWN else "")
+        self._journal.tell("transaction ages", used_percent=stage.value, transactions=len(transactions))
+        _log.log(
+            logging.ERROR if stage is _Stage.NEARLY_ALL else logging.WARNING,
+            "%d pre-committed transactions have used %d %% of their timeout: %s. When it is over the brokers abort them, "
+            "and what is decided for them by then is lost. Bring back what keeps them from being ended: the brokers, "
+            "or the coordinator.",
+            len(transactions),
+            stage.value,
+            named,
+        )
+
+
+def _stage(percent: float) -> _Stage:
+    return max((stage for stage in _Stage if stage <= percent), default=_Stage.FINE)

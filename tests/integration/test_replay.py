@@ -1,0 +1,161 @@
+"""A transaction of a completed checkpoint is lost: it is written again exactly, or the job halts, or tells its loss."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from coordinator.client.operators import OperatorClient
+from coordinator.killpoints import KillPoint
+from coordinator.protocol.answers import Verdict
+from coordinator.protocol.values import JobName, ParticipantName
+from tests.integration.processes import World, world
+from tests.integration.test_kill_points import fill, free_address
+from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_for, wait_until
+
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SETTINGS = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
+PARTITIONS = 3
+
+
+class Outage:
+    """A job whose driver dies between a decision and its commit, and stays away until the brokers have aborted."""
+
+    def __init__(self, topics: Topics, job: str, directory: Path, **spec: Any) -> None:
+        self.topics = topics
+        self.job = JobName(job)
+        self.address = free_address()
+        self.source, self.sink = topics.create("in", PARTITIONS), topics.create("out", PARTITIONS)
+        fill(topics, self.source, 200)
+        on_lost, timeout = spec.pop("on_lost", "replay"), spec.pop("transaction_timeout", "3s")
+        self.world: AbstractContextManager[World] = world(
+            directory,
+            job=job,
+            servers=topics.servers,
+            source=self.source,
+            sink=self.sink,
+            coordinator=self.address,
+            source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 90},
+            sink_options={"transaction_timeout": timeout, "on_lost": on_lost},
+            settings=SETTINGS,
+            careless=True,
+            **{"sparkless": True, **spec},
+        )
+
+    def __enter__(self) -> "Outage":
+        self.here = self.world.__enter__()
+        self.here.coordinator(self.address)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.world.__exit__(None, None, None)
+
+    def die(self, point: KillPoint, count: int = 1) -> None:
+        """A driver dies there, and nobody comes back before every transaction that it left has timed out."""
+        self.here.wait_for_kill(point, count, self.here.driver(kill_at=[f"{point}:{count}"]))
+        self.wait_for_the_timeout()
+
+    def wait_for_the_timeout(self) -> None:
+        wait_until(
+            lambda: not any(open_transactions_hold_back(self.topics.servers, self.sink).values()), "all have timed out"
+        )
+
+    def ends_with(self, code: int) -> str:
+        """What a driver said that ended so."""
+        driver = self.here.driver()
+        assert driver.wait() == code, driver.tail(8000)
+        return driver.tail(8000)
+
+
+Begin = Callable[..., Outage]
+
+
+@pytest.fixture
+def begin(topics: Topics, job: str, tmp_path: Path) -> Begin:
+    return partial(Outage, topics, job, tmp_path)
+
+
+def test_what_timed_out_between_decision_and_commit_is_written_again_once_and_in_order(begin: Begin) -> None:
+    with begin() as outage:
+        outage.die(KillPoint.DRIVER_AFTER_DECISION, 3)
+        outage.here.finish()
+        assert_exactly_once(outage.topics, outage.source, outage.sink)
+        (replayed,) = outage.here.events("replayed")
+        assert (replayed["slots"], replayed["written"]) == (PARTITIONS, 90)
+
+
+def test_a_driver_that_dies_anywhere_in_a_replay_and_a_second_loss_change_nothing(begin: Begin) -> None:
+    with begin() as outage:
+        outage.die(KillPoint.DRIVER_BETWEEN_END_TXN, 3)  # one of three is committed
+        outage.die(KillPoint.DRIVER_BEFORE_REPLAY)
+        outage.die(KillPoint.DRIVER_AFTER_REPLAY)
+        outage.die(KillPoint.DRIVER_AFTER_AMEND)  # written again, completed, and lost again
+        outage.here.finish()
+        assert_exactly_once(outage.topics, outage.source, outage.sink)
+        replayed = outage.here.events("replayed")
+        assert [event["slots"] for event in replayed] == [2, 2, 2]
+        assert [event["amendment"] for event in replayed] == [1, 1, 2]
+
+
+@pytest.mark.crash
+def test_a_replay_through_spark_writes_the_lost_slots_only(begin: Begin) -> None:
+    with begin(sparkless=False, dataframe=True, transaction_timeout="10s") as outage:
+        outage.die(KillPoint.DRIVER_BETWEEN_END_TXN, 2)
+        outage.here.finish()
+        assert_exactly_once(outage.topics, outage.source, outage.sink)
+        (replayed,) = outage.here.events("replayed")
+        assert replayed["slots"] == 2
+
+
+def test_a_sink_that_says_halt_halts_and_names_the_records(begin: Begin) -> None:
+    with begin(on_lost="halt") as outage:
+        outage.die(KillPoint.DRIVER_AFTER_DECISION, 3)
+        before = outage.topics.read(outage.sink)
+        said = outage.ends_with(4)
+        assert "lost: slot 0 of checkpoint" in said
+        assert "records" in said
+        assert outage.ends_with(4)
+        assert outage.topics.read(outage.sink) == before
+
+
+def test_input_that_retention_has_taken_is_not_replayed_in_part(begin: Begin) -> None:
+    with begin() as outage:
+        outage.die(KillPoint.DRIVER_AFTER_DECISION, 3)
+        before = outage.topics.read(outage.sink)
+        first_lost = sum(value.startswith(b"0-") for _, _, _, value in before if value is not None)
+        gone = [TopicPartition(outage.source, 0, first_lost + 1)]
+        wait_for(next(iter(outage.topics.admin.delete_records(gone).values())))
+        said = outage.ends_with(4)
+        assert f"{outage.source}-0 does not hold the offsets" in said
+        assert outage.topics.read(outage.sink) == before
+        assert not outage.here.events("replayed")
+
+
+def test_a_sink_that_may_skip_goes_on_and_the_loss_is_told_until_a_person_acknowledges_it(begin: Begin) -> None:
+    with begin(on_lost="skip") as outage:
+        outage.die(KillPoint.DRIVER_BETWEEN_END_TXN, 3)
+        outage.here.finish()
+        given = Counter(value for _, _, _, value in outage.topics.read(outage.source))
+        seen = Counter(value for _, _, _, value in outage.topics.read(outage.sink))
+        assert not seen - given
+        with OperatorClient(outage.address) as people:
+            assert people.job(outage.job).unacknowledged_losses == 2
+            reports = people.losses(outage.job)
+            ranges = [split for report in reports for split in report.document.body["inputs"]]
+            lost = {
+                b"%d-%d" % (split["partition"], offset)
+                for split in ranges
+                for offset in range(split["start"], split["end"])
+            }
+            assert (given - seen).keys() == lost, "other records are gone than the reports say"
+            assert sum(report.document.body["records"] for report in reports) == len(lost)
+            number, sink = reports[0].checkpoint, ParticipantName("sink")
+            assert people.acknowledge_loss(outage.job, number, sink, "ops: known").verdict is Verdict.ACCEPTED
+            assert people.job(outage.job).unacknowledged_losses == 0
+            assert {report.acknowledgement for report in people.losses(outage.job, acknowledged=True)} == {"ops: known"}

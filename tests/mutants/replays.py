@@ -1,0 +1,104 @@
+"""Bugs of replays: of what is lost, something comes twice, not at all, or too late."""
+
+from coordinator.pipeline import generation, mailbox, replaying, settler
+from coordinator.protocol.values import OnLost
+from tests.mutants.breaking import both, changed
+from tests.mutants.mutant import Mutant
+from tests.mutants.storms import Storm, clear
+from tests.simulation.checker import Invariant
+
+__all__ = ["REPLAYS"]
+
+ROBBERIES = Storm(
+    name="another program aborts what is decided",
+    seeds=12,
+    weather=clear(robberies=0.4, driver_kills=1, interval=0.0, on_lost=OnLost.REPLAY),
+)
+_REPLAYER = replaying.Replayer
+
+REPLAYS = (
+    Mutant(
+        name="lost records are written again before what came after them is aborted",
+        hurts="the later checkpoint's records may be in front of them",
+        breaks=both(
+            changed(
+                mailbox.Mailbox.next,
+                (
+                    "if self._abort is not None and self._abort.checkpoint > self._handled_abort:",
+                    "if self._replay is None and self._abort is not None "
+                    "and self._abort.checkpoint > self._handled_abort:",
+                ),
+            ),
+            changed(generation.GenerationRun._loop, ("if c > replay.checkpoint", "if False")),
+            changed(
+                _REPLAYER.replay,
+                (
+                    "self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())\n    kill_point",
+                    "kill_point",
+                ),
+            ),
+        ),
+        hunt=ROBBERIES,
+        caught_by=(Invariant.I4,),
+    ),
+    Mutant(
+        name="a replay writes all slots of its checkpoint",
+        hurts="those that were committed come twice",
+        breaks=changed(
+            _REPLAYER.replay,
+            (
+                "for committable in work.committables if committable.slot in wanted.slots",
+                "for committable in work.committables",
+            ),
+        ),
+        hunt=ROBBERIES,
+        caught_by=(Invariant.I1, Invariant.I2, Invariant.I8),
+    ),
+    Mutant(
+        name="an amendment forgets a slot",
+        hurts="its records are in a transaction that nobody commits, or commits in time",
+        breaks=changed(
+            _REPLAYER.replay,
+            (
+                "self._settler.amend(wanted.checkpoint",
+                "written = written[1:]\n    self._settler.amend(wanted.checkpoint",
+            ),
+        ),
+        hunt=ROBBERIES,
+        caught_by=(Invariant.I1, Invariant.I4),
+    ),
+    Mutant(
+        name="what is written again is not kept from the sweep before the coordinator has answered",
+        hurts="the amendment is durable, and its transactions are aborted like leftovers",
+        breaks=changed(
+            _REPLAYER.replay,
+            ("self._settler.amend(wanted.checkpoint, wanted.slots, written)", "self._m.committer.abort(written)"),
+        ),
+        hunt=ROBBERIES,
+        caught_by=(Invariant.I1, Invariant.I2),
+    ),
+    Mutant(
+        name="outcomes of the lost transactions count for those that replaced them",
+        hurts="the checkpoint is settled although nobody has committed what was written again",
+        breaks=changed(
+            settler.Settler.amend,
+            ("if one.outcome is Outcome.COMMITTED", "if one"),
+        ),
+        hunt=ROBBERIES,
+        caught_by=(Invariant.I1, Invariant.I8, Invariant.I13),
+    ),
+    Mutant(
+        name="what is written again is numbered as the tasks of the replay are",
+        hurts="it takes the place of slots that are not lost",
+        breaks=changed(_REPLAYER._write, ("replace(one, slot=lost[one.slot].slot)", "one")),
+        hunt=ROBBERIES,
+        caught_by=(Invariant.I8,),  # the coordinator refuses it
+    ),
+    Mutant(
+        name="what is lost counts as settled",
+        hurts="its records never become visible, and nobody hears of it",
+        breaks=changed(settler.Settler._goes_on, ("if not unproved:", "if True:")),
+        hunt=ROBBERIES,
+        caught_by=(Invariant.I1, Invariant.I8, Invariant.I4),
+    ),
+)

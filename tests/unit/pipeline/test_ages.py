@@ -1,0 +1,108 @@
+"""Transactions that grow old are told of in time, once per stage."""
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from coordinator.pipeline.ages import Ages
+from coordinator.pipeline.interfaces import Age
+from coordinator.pipeline.journal import Journal
+from coordinator.pipeline.runtime import Threads
+from coordinator.protocol.values import Committable, Document
+
+
+class Clock(Threads):
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Committer:
+    """Each committable's transaction began when the clock stood at its number."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def age(self, committable: Committable) -> Age:
+        began = timedelta(seconds=committable.slot)
+        return Age(
+            transaction=f"t{committable.slot}",
+            open_for=timedelta(seconds=self._clock.now) - began,
+            timeout=timedelta(seconds=100),
+        )
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.clock = Clock()
+        committer: Any = Committer(self.clock)
+        self.ages = Ages(committer, Journal("orders"), self.clock)
+        self.held: tuple[Committable, ...] = ()
+
+    def at(self, seconds: float) -> None:
+        self.clock.now = seconds
+        self.ages.look(lambda: self.held)
+
+
+def transaction(began: int) -> Committable:
+    return Committable(slot=began, document=Document(kind="test", version=1, body={}))
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[tuple[int, str]]]:
+    found: list[tuple[int, str]] = []
+
+    class Keeper(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                found.append((record.levelno, record.getMessage().split(".")[0]))
+
+    keeper = Keeper()
+    logger = logging.getLogger("onceward.pipeline")
+    logger.addHandler(keeper)
+    yield found
+    logger.removeHandler(keeper)
+
+
+def test_half_of_the_timeout_warns_and_nine_tenths_are_an_error_each_once(told: list[tuple[int, str]]) -> None:
+    watched = Watched()
+    watched.held = (transaction(0), transaction(1))
+    watched.at(49.0)
+    assert told == []
+    watched.at(51.0)
+    watched.at(60.0)
+    assert told == [(logging.WARNING, "2 pre-committed transactions have used 50 % of their timeout: t0, t1")]
+    watched.at(90.5)
+    watched.at(95.0)
+    assert told[1:] == [
+        (logging.ERROR, "1 pre-committed transactions have used 90 % of their timeout: t0"),
+        (logging.ERROR, "1 pre-committed transactions have used 90 % of their timeout: t1"),
+    ]
+
+
+def test_what_was_settled_in_time_is_not_told_of(told: list[tuple[int, str]]) -> None:
+    watched = Watched()
+    watched.held = (transaction(0),)
+    watched.at(10.0)
+    watched.held = (transaction(30),)
+    watched.at(70.0)
+    assert told == []
+
+
+def test_it_looks_at_most_once_a_second() -> None:
+    watched = Watched()
+    looks = []
+
+    def held() -> tuple[Committable, ...]:
+        looks.append(watched.clock.now)
+        return ()
+
+    for moment in (1.0, 1.5, 1.9, 2.1, 2.2):
+        watched.clock.now = moment
+        watched.ages.look(held)
+    assert looks == [1.0, 2.1]
