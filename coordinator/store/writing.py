@@ -37,6 +37,7 @@ from coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     JobName,
+    Outcome,
     ParticipantName,
     RequestId,
     Settlement,
@@ -228,7 +229,9 @@ class FactWriter:
             case SavepointReleased():
                 self._change(fact.checkpoint, kind=CheckpointKind.CHECKPOINT.value)
             case SlotsResolved():
-                self._record_settlements(fact.checkpoint, fact.participant, fact.evidence)
+                # a look that sees nothing any more is told by the history; what was proved before stays
+                proofs = [one for one in fact.evidence if one.outcome is not Outcome.IN_DOUBT]
+                self._record_settlements(fact.checkpoint, fact.participant, proofs)
                 self._change(fact.checkpoint, **self._committables_now())
             case InputSkipped():
                 self._insert_checkpoint(

@@ -1,0 +1,51 @@
+"""Moving positions past input that is gone: one partition, forwards, everything else as it was."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.protocol.values import Document
+from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition, check_positions, skip_to
+
+BEFORE = KafkaPositions(
+    cluster="main",
+    cluster_id="c",
+    topics={
+        "orders": TopicPosition(id="t1", partitions={0: Cursor(next=10), 1: Cursor(next=0, end=100)}),
+        "refunds": TopicPosition(id="t2", partitions={0: Cursor(next=7)}),
+    },
+    bound="latest",
+)
+
+
+@given(st.sampled_from(sorted(dict(BEFORE))), st.integers(1, 2**40))
+def test_only_one_partition_moves_and_the_coordinator_would_take_it(where: Partition, further: int) -> None:
+    at = dict(BEFORE)[where].next
+    moved, former = skip_to(BEFORE.to_document(), where.topic, where.number, at + further)
+    assert former == at
+    after = KafkaPositions.from_document(moved)
+    assert {one for one, cursor in after if dict(BEFORE)[one] != cursor} == {where}
+    assert dict(after)[where] == Cursor(next=at + further, end=dict(BEFORE)[where].end)
+    assert after.moved(dict(BEFORE), bound=BEFORE.bound) == BEFORE
+    check_positions(moved, BEFORE.to_document())
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "offset", "says"),
+    [
+        ("orders", 0, 10, "is read next from offset 10; 10 is not after it"),
+        ("orders", 0, 0, "0 is not after it"),
+        ("orders", 7, 50, "orders-7 has no position; there are positions of orders-0, orders-1, refunds-0"),
+        ("returns", 0, 50, "returns-0 has no position"),
+        ("orders", 0, 2**63, "is not a number"),
+    ],
+)
+def test_what_would_read_again_or_means_nothing_is_refused(topic: str, partition: int, offset: int, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        skip_to(BEFORE.to_document(), topic, partition, offset)
+
+
+def test_positions_of_another_version_are_not_guessed_at() -> None:
+    newer = Document(kind="kafka-positions", version=2, body=BEFORE.to_document().body)
+    with pytest.raises(ValueError, match="version 2"):
+        skip_to(newer, "orders", 0, 50)
