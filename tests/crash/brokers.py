@@ -1,4 +1,7 @@
-"""Each of three brokers dies under a running job, then all of them at once; three replicas, two in sync."""
+"""Each of three brokers dies under a running job, then two, then all of them; three replicas, two in sync."""
+
+from collections.abc import Sequence
+from functools import partial
 
 from tests.crash.ground import Ground
 from tests.crash.jobs import ANY_TIME, Job, Setup, judged
@@ -6,8 +9,8 @@ from tests.crash.results import Kill, Schedule
 
 __all__ = ["kill_brokers"]
 
-_EVERY = (1, 2, 3, None)
-"""None: all at once."""
+_TOGETHER = ((1,), (2,), (3,), (1, 2), (1, 2, 3))
+"""With two of them away too few replicas are in sync, so that nothing can be written."""
 
 
 def kill_brokers(ground: Ground, name: str, *, rounds: int = 1) -> Schedule:
@@ -16,19 +19,23 @@ def kill_brokers(ground: Ground, name: str, *, rounds: int = 1) -> Schedule:
     def body(job: Job) -> None:
         job.settles(3)
         for _ in range(rounds):
-            for node in _EVERY:
-                _kill(job, node)
+            for nodes in _TOGETHER:
+                _kill(job, nodes)
 
     return judged(ground, Schedule(part="brokers", name=name), Setup(settings={"lease": "30s"}), body)
 
 
-def _kill(job: Job, node: int | None) -> None:
+def _kill(job: Job, nodes: Sequence[int]) -> None:
     kafka = job.ground.kafka
-    kill = Kill(process="all brokers" if node is None else f"broker {node}", place=ANY_TIME)
-    job.kill(kill, lambda: kafka.kill(node))
-    kill.reached = not kafka.pids if node is None else node not in kafka.pids
-    if node is not None:
+    kills = []
+    for node in nodes:
+        process = "broker" if len(nodes) == 1 else f"{len(nodes)} of {kafka.brokers} brokers"
+        kills.append(Kill(process=process, place=ANY_TIME))
+        job.kill(kills[-1], partial(kafka.kill, node))
+    if len(nodes) == 1:
         job.settles()  # by the two that are left
-    kafka.restart(node)
-    kill.back_at = job.now()
+    for again in nodes if len(nodes) < kafka.brokers else (None,):
+        kafka.restart(again)  # all at once where one alone would wait for a quorum
+    for kill in kills:
+        kill.back_at = job.now()
     job.settles(3)

@@ -24,6 +24,8 @@ ANY_TIME = "any time"
 _PARTITIONS = 3
 _LIMIT_S = 120.0
 """For anything that has to happen next; only a machine that stands still needs so long."""
+_SPARK_LIMIT_S = 360.0
+"""The same where Spark has to start, or to run out of processes that it believes in."""
 _REACH_LIMIT_S = 60.0
 """For a kill point to be reached."""
 _QUICK = {
@@ -66,12 +68,14 @@ def at_point(process: str, point: KillPoint, nth: int = 1) -> Kill:
     return Kill(process=process, place=f"{point.value}:{nth}")
 
 
-def judged(ground: Ground, schedule: Schedule, setup: Setup, body: Callable[["Job"], None]) -> Schedule:
-    """Start a job, let ``body`` kill what it wants to, let the job catch up, and judge."""
+def judged(
+    ground: Ground, schedule: Schedule, setup: Setup, body: Callable[["Job"], None], armed: Armed | None = None
+) -> Schedule:
+    """Start a job, let ``body`` kill what it wants to, let the job catch up, and judge. ``armed``: its first driver."""
     with Job(ground, schedule, setup) as job:
         try:
             ground.serving()
-            job.drive()
+            job.drive(armed)
             body(job)
             job.finish()
         except StuckError as stuck:
@@ -206,9 +210,10 @@ class Job:
         wanted = len(self.events("settled")) + more
         self.wait(lambda: len(self.events("settled")) >= wanted, f"{more} more checkpoints are settled")
 
-    def wait(self, condition: Callable[[], object], what: str, limit_s: float = _LIMIT_S) -> None:
+    def wait(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition while the driver runs. Raises StuckError."""
         driver = self.driver
+        limit_s = _LIMIT_S if self.setup.spark is None else _SPARK_LIMIT_S
 
         def ended() -> bool:
             return driver is not None and driver.exit_code is not None
@@ -276,7 +281,7 @@ class Job:
         carried_over = {(event["generation"], event["checkpoint"]) for event in recovered}
         times = [e["at"] for e in settled if (e["generation"], e["checkpoint"]) not in carried_over]
         kills = sorted((kill for kill in schedule.kills if kill.reached), key=lambda kill: kill.at)
-        for kill, following in zip(kills, [*[k.at for k in kills[1:]], float("inf")], strict=True):
+        for kill, following in zip(kills, [*(k.at for k in kills[1:]), float("inf")], strict=False):
             after = min((at for at in times if at > kill.at), default=0.0)
             if after < following:
                 kill.recovered_at = after

@@ -39,11 +39,10 @@ def kill_tasks(ground: Ground, name: str, *, transform: bool) -> Schedule:
 
     def body(job: Job) -> None:
         job.note(*kills)
-        job.drive(armed)
         job.wait(armed.look, "a worker has died at every kill point of a task")
         job.settles()
 
-    return judged(ground, Schedule(part="spark", name=name), setup, body)
+    return judged(ground, Schedule(part="spark", name=name), setup, body, armed)
 
 
 def kill_in_spark(ground: Ground, name: str, *, seed: int, times: int) -> Schedule:

@@ -63,14 +63,41 @@ def test_a_random_schedule(ground: Ground) -> None:
     assert_good(schedule)
 
 
-@pytest.mark.crash
-@pytest.mark.kill
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("part", PARTS)
-def test_a_whole_part(part: str, tmp_path: Path) -> None:
-    for schedule in PARTS[part](Plan(directory=tmp_path)):
+def run_part(part: str, directory: Path) -> None:
+    for schedule in PARTS[part](Plan(directory=directory)):
         assert_good(schedule)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(7200)
+def test_every_process_dies_at_every_kill_point_twice(tmp_path: Path) -> None:
+    run_part("points", tmp_path)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(7200)
+def test_a_decision_is_whole_or_absent_at_whatever_call_the_coordinator_dies_or_the_disk_refuses(
+    tmp_path: Path,
+) -> None:
+    run_part("disk", tmp_path)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(7200)
+def test_each_broker_dies_and_then_all_of_them_under_a_running_job(tmp_path: Path) -> None:
+    run_part("brokers", tmp_path)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(7200)
+def test_workers_executors_and_jvms_of_spark_die_under_a_running_job(tmp_path: Path) -> None:
+    run_part("spark", tmp_path)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(7200)
+def test_random_schedules_with_outages_that_transactions_do_not_outlive(tmp_path: Path) -> None:
+    run_part("combinations", tmp_path)
 
 
 def test_every_kill_point_has_a_scene_that_passes_it() -> None:

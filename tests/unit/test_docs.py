@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README, OPERATIONS, PROTOCOL, FACTS, HELD = (
     ROOT / name for name in ("README.md", "docs/operations.md", "docs/protocol.md", "docs/facts.md", "docs/faults.md")
 )
-PAGES = (README, ROOT / "CHANGELOG.md", OPERATIONS, PROTOCOL, FACTS, HELD)
+PAGES = (README, ROOT / "CHANGELOG.md", ROOT / "docs/crash.md", OPERATIONS, PROTOCOL, FACTS, HELD)
 
 CODE = ("benchmarks", "connections", "coordinator", "examples", "protos", "scripts", "sinks", "sources", "tests")
 PRODUCTION = ("connections", "coordinator", "scripts", "sinks", "sources")
@@ -116,6 +116,10 @@ def test_tests_and_modules_that_the_pages_name_exist() -> None:
 
 _ROWS = {
     "A": [*range(1, 13), 16, 17, 19],
+    "B": [*range(1, 11), *range(12, 19)],
+    "C": [*range(1, 9), *range(10, 17)],
+    "D": [*range(1, 6), *range(8, 19)],
+    "F": [1, 2, 4, 5, 6, 7, *range(11, 15)],
     "K": [
         *(1, 2, 4, 5, 6, 7, 9, 11, 12, 13, 14, 17, 18, 19, 20, 21, 22, 23, 24, 27, 28, 29, 30, 31, 32, 33, 34, 35),
         *(37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 52, 53, 54, 55, 58, 59, 60, 63, 64, 65, 66, 67, 68, 69),
