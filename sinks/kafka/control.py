@@ -27,7 +27,16 @@ from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, 
 from connections import KafkaCluster
 from sinks.kafka.errors import ControlPlaneError
 
-__all__ = ["IN_FLIGHT", "ControlPlane", "CoordinatorKind", "Located", "NoAnswer", "Request", "or_no_answer"]
+__all__ = [
+    "IN_FLIGHT",
+    "TRANSACTIONS_TOPIC",
+    "ControlPlane",
+    "CoordinatorKind",
+    "Located",
+    "NoAnswer",
+    "Request",
+    "or_no_answer",
+]
 
 REQUEST_TIMEOUT_MS = 5_000
 """Of one request. A request that takes longer closes its connection; its outcome is unknown, never assumed."""
@@ -37,6 +46,9 @@ IN_FLIGHT = 64
 
 SILENT_WAVES = 20
 """In a row without a single answer: then begin anew from the bootstrap servers. The brokers known may all be gone."""
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+"""Where the transaction coordinators keep what they know; who leads a partition coordinates its ids."""
 
 _T = TypeVar("_T")
 
@@ -99,6 +111,16 @@ class ControlPlane:
     def highest_version(self, request: type) -> int:
         """The highest version of ``request`` that both sides have."""
         return int(self._connected().broker_version_data.api_version(request()))
+
+    def coordinators(self) -> "tuple[int, ...] | None":
+        """The brokers that together know every transaction, or None when one is missing now: a partition of the
+        coordinators' log has no leader, as after a broker's failure. Raises ControlPlaneError."""
+        log = MetadataRequest.MetadataRequestTopic(name=TRANSACTIONS_TOPIC)
+        answer = self.ask(MetadataRequest(topics=[log], allow_auto_topic_creation=False, min_version=4, max_version=12))
+        nodes = {int(broker.node_id) for broker in answer.brokers}
+        # Where the topic may not be looked at, or nobody ever began a transaction, no partition is told.
+        leaders = {int(partition.leader_id) for topic in answer.topics for partition in topic.partitions}
+        return tuple(sorted(nodes)) if leaders <= nodes else None
 
     def nodes(self) -> tuple[int, ...]:
         """Ids of the brokers that the cluster names now. Raises ControlPlaneError when nobody answers."""

@@ -30,6 +30,7 @@ Code = int | NoAnswer
 
 CODE_NONE = 0
 CODE_NOT_FOUND = 105
+CODE_COORDINATOR_NOT_AVAILABLE = 15
 _FENCE_TIMEOUT_MS = 60_000
 """Of a transaction that nobody begins: InitProducerId wants one below the broker's cap."""
 
@@ -155,14 +156,17 @@ class Transactions:
     def open_ids(
         self, job: str, *, states: Collection[State] = (State.ONGOING,)
     ) -> tuple[list[TransactionalId], list[Code]]:
-        """Ids of ``job`` with an open transaction on any broker, and the codes of brokers that could not say.
+        """Ids of ``job`` with an open transaction on any broker, and the codes of brokers that could not say, or of a
+        coordinator that nobody is just now: then the ids are not all.
 
         Unless `states` names them, transactions that are being ended already (PrepareCommit, PrepareAbort) are left to
         finish and not listed.
         """
         pattern = {"transactional_id_pattern": job_pattern(job)} if self._lists_by_pattern() else {}
         request = {"state_filters": [state.value for state in states], "producer_id_filters": [], **pattern}
-        nodes = self._control.nodes()
+        nodes = self._control.coordinators()
+        if nodes is None:
+            return [], [CODE_COORDINATOR_NOT_AVAILABLE]
         answers = self._control.send_all([(node, ListTransactionsRequest(**request)) for node in nodes])
         found: set[str] = set()
         failed: list[Code] = []

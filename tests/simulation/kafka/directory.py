@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
-from sinks.kafka.control import CoordinatorKind
+from sinks.kafka.control import TRANSACTIONS_TOPIC, CoordinatorKind
 from tests.simulation.kafka.answers import (
     Broker,
     Code,
@@ -60,6 +60,12 @@ class Directory:
         )
 
     def _topic(self, name: str) -> TopicFacts:
+        if name == TRANSACTIONS_TOPIC:
+            leaders = [
+                PartitionFacts(partition_index=shard.number, leader_id=shard.leader, replica_nodes=())
+                for shard in self._state.transactions
+            ]
+            return TopicFacts(name=name, error_code=Code.NONE, partitions=leaders)
         logs = self._state.topics.get(name)
         if logs is None:
             return TopicFacts(name=name, error_code=Code.UNKNOWN_TOPIC_OR_PARTITION)
