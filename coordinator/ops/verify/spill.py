@@ -88,11 +88,12 @@ class _Sum:
 class Spill:
     """Files in ``directory``, which must be empty; 36 bytes per record. ``topics``: the job's outputs, at most 255."""
 
-    def __init__(self, directory: Path, topics: Sequence[str]) -> None:
+    def __init__(self, directory: Path, topics: Sequence[str], *, files: int = _FILES) -> None:
         self._directory = directory
         self._topics = list(topics)
+        self._number = files
         self._files: dict[Side, list[BinaryIO]] = {
-            side: [(directory / f"{side}-{number}").open("wb", _BUFFER) for number in range(_FILES)] for side in Side
+            side: [(directory / f"{side}-{number}").open("wb", _BUFFER) for number in range(files)] for side in Side
         }
         self.counts: dict[Side, int] = defaultdict(int)
         """Records that count, by side."""
@@ -111,7 +112,7 @@ class Spill:
             group = hashlib.blake2b(topic.encode() + b"\0" + key, digest_size=8).digest()
             flags |= _KEYED
         place = self._topics.index(topic) if topic in self._topics else len(self._topics)
-        self._files[side][group[0]].write(_ROW.pack(group, content, lane, place, flags, offset))
+        self._files[side][group[0] % self._number].write(_ROW.pack(group, content, lane, place, flags, offset))
         if flags & COVERED:
             self.counts[side] += 1
 
@@ -120,7 +121,7 @@ class Spill:
         for files in self._files.values():
             for file in files:
                 file.close()
-        for number in range(_FILES):
+        for number in range(self._number):
             yield from self._compare(self._entries(Side.EXPECTED, number), self._entries(Side.VISIBLE, number))
 
     def content(self, entry: Entry) -> Content:

@@ -1,0 +1,138 @@
+"""When a job can be judged at all: moments beside a running job, and input that is not what it was."""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import pytest
+
+from coordinator.ops.verify.cluster import ClusterView
+from coordinator.ops.verify.history import Lane, Part, PartitionEnd, Told
+from coordinator.ops.verify.moment import Job, Moment, steady_moment, unusable_input
+from coordinator.ops.verify.streams import ranges
+
+IN, OUT = Lane("in", 0), Lane("out", 0)
+FIRST = Told(1, 0, 1, "checkpoint", "settled", {IN: 0})
+SECOND = Told(2, 1, 1, "checkpoint", "settled", {IN: 10})
+THIRD = Told(3, 2, 1, "checkpoint", "completed", {IN: 20})
+
+
+class Cluster:
+    """Answers as told, one answer after the other; the last one again and again."""
+
+    def __init__(
+        self,
+        *,
+        ends: Sequence[tuple[int, int]] = ((12, 12),),
+        open_ids: Sequence[Sequence[str]] = ((),),
+        beginning: int = 0,
+        topic: str = "topic-id",
+        compacted: Sequence[str] = (),
+    ) -> None:
+        self._ends, self._open = list(ends), list(open_ids)
+        self._beginning, self._topic, self._compacted = beginning, topic, compacted
+
+    def ends(self, _topics: Sequence[str]) -> list[PartitionEnd]:
+        high, stable = self._ends.pop(0) if len(self._ends) > 1 else self._ends[0]
+        return [PartitionEnd(OUT, high, stable)]
+
+    def open_transactions(self, job: str) -> Mapping[str, str]:
+        found = self._open.pop(0) if len(self._open) > 1 else self._open[0]
+        return {f"{job}.{name}": "Ongoing" for name in found}
+
+    def beginnings(self, _topics: Sequence[str]) -> dict[Lane, int]:
+        return {IN: self._beginning}
+
+    def identity(self, topics: Sequence[str]) -> tuple[str, Mapping[str, str]]:
+        return "cluster-id", dict.fromkeys(topics, self._topic)
+
+    def compacted(self, _topics: Sequence[str]) -> Sequence[str]:
+        return self._compacted
+
+
+def view(cluster: Cluster) -> ClusterView:
+    return cast(ClusterView, cluster)
+
+
+def job(*told: Sequence[Told], running: bool = False, cluster_id: str = "cluster-id") -> Job:
+    """Each answer once, the last one again and again."""
+    answers = list(told)
+    return Job(
+        name="job",
+        told=lambda: answers.pop(0) if len(answers) > 1 else answers[0],
+        running=lambda: running,
+        origin=lambda _: (cluster_id, {"in": "topic-id"}),
+    )
+
+
+def test_a_job_at_rest_is_judged_at_once() -> None:
+    moment = steady_moment(job([FIRST, SECOND]), view(Cluster()), ["out"], 30)
+    assert (moment.newest, dict(moment.gaps)) == (2, {})
+    assert all(one.last for one in moment.told)
+
+
+def test_a_checkpoint_that_is_completed_between_two_looks_makes_them_worthless() -> None:
+    settled = THIRD._replace(state="settled")
+    moment = steady_moment(job([FIRST, SECOND], [FIRST, SECOND, settled]), view(Cluster()), ["out"], 30)
+    assert moment.newest == 3
+
+
+def test_a_running_job_is_judged_at_a_moment_without_open_transactions() -> None:
+    cluster = Cluster(ends=[(14, 12), (16, 16)], open_ids=[["a"], []])
+    moment = steady_moment(job([FIRST, SECOND], running=True), view(cluster), ["out"], 30)
+    assert (moment.ends, moment.open, dict(moment.gaps)) == ([PartitionEnd(OUT, 16, 16)], {}, {})
+
+
+def test_what_a_running_job_has_open_or_unsettled_is_not_known_and_no_breach() -> None:
+    cluster = Cluster(ends=[(14, 12)], open_ids=[["a"]])
+    moment = steady_moment(job([FIRST, SECOND, THIRD], running=True), view(cluster), ["out"], 0)
+    assert {part for part, words in moment.gaps.items() if words} == {Part.COORDINATOR, Part.END}
+    assert (moment.open, moment.ends) == ({}, [PartitionEnd(OUT, 12, 12)])
+
+
+def test_what_a_job_without_a_driver_has_open_stays_to_be_judged() -> None:
+    cluster = Cluster(ends=[(14, 12)], open_ids=[["a"]])
+    moment = steady_moment(job([FIRST, SECOND, THIRD]), view(cluster), ["out"], 0)
+    assert (dict(moment.open), dict(moment.gaps)) == ({"job.a": "Ongoing"}, {})
+    assert moment.unsettled == [3]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "asked", "words"),
+    [
+        (Cluster(beginning=5), job([FIRST]), "in-0 is deleted below offset 5"),
+        (Cluster(topic="another"), job([FIRST]), "topic in was made anew"),
+        (Cluster(compacted=["in"]), job([FIRST]), "topic in may be compacted"),
+        (Cluster(), job([FIRST], cluster_id="elsewhere"), "the job reads from cluster elsewhere"),
+    ],
+    ids=["deleted", "recreated", "compacted", "another cluster"],
+)
+def test_input_that_is_not_what_it_was_is_not_known(cluster: Cluster, asked: Job, words: str) -> None:
+    told = [FIRST, SECOND]
+    moment = Moment(told=told, ends=[], open={}, running=False)
+    unusable_input(asked, view(cluster), ["in"], ranges(told, {}), moment, from_earliest=False)
+    (gap,) = moment.gaps[Part.FED]
+    assert words in gap
+
+
+def test_input_that_nobody_has_read_may_be_deleted() -> None:
+    begun = FIRST._replace(ends={IN: 5})
+    moment = Moment(told=[begun, SECOND], ends=[], open={}, running=False)
+    asked = job([begun, SECOND])
+    unusable_input(asked, view(Cluster(beginning=5)), ["in"], ranges(moment.told, {}), moment, from_earliest=False)
+    assert not any(moment.gaps.values())
+
+
+def test_a_beginning_that_is_known_no_longer_must_be_said() -> None:
+    told = [SECOND]
+    for from_earliest, gaps in ((False, 1), (True, 0)):
+        moment = Moment(told=told, ends=[], open={}, running=False)
+        covered = ranges(told, {})
+        unusable_input(job(told), view(Cluster()), ["in"], covered, moment, from_earliest=from_earliest)
+        assert len(moment.gaps[Part.FED]) == gaps
+        assert covered.lanes[IN] == [(0, 10, 0)]
+
+
+def test_a_job_without_a_completed_checkpoint_is_not_known() -> None:
+    moment = Moment(told=[], ends=[], open={}, running=False)
+    unusable_input(job([]), view(Cluster()), ["in"], ranges([], {}), moment, from_earliest=True)
+    assert moment.gaps[Part.COORDINATOR] == ["no checkpoint is completed"]

@@ -1,0 +1,82 @@
+"""The files behind ``onceward verify``: groups differ exactly where multisets or orders per key do."""
+
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.ops.verify.spill import COVERED, Record, Side, Spill
+
+_RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["out", "other"]), st.sampled_from([b"a", b"b", b"", None]), st.sampled_from([b"1", b"2", None])
+    ),
+    max_size=8,
+)
+
+
+def differing(expected: Sequence[Record], visible: Sequence[Record], lanes: Sequence[int] = ()) -> tuple[int, Spill]:
+    """Groups that differ; ``lanes``: of the expected records, 0 by default."""
+    with tempfile.TemporaryDirectory() as directory:
+        spill = Spill(Path(directory), ["out"], files=3)
+        for offset, record in enumerate(expected):
+            spill.add(Side.EXPECTED, record, lane=lanes[offset] if lanes else 0, offset=offset)
+        for offset, record in enumerate(visible):
+            spill.add(Side.VISIBLE, record, lane=0, offset=offset)
+        found = list(spill.compare())
+        assert len(found) == spill.differing
+        assert list(Path(directory).iterdir()) == [], "no file is left"
+    return len(found), spill
+
+
+def groups(records: Sequence[Record]) -> dict[object, object]:
+    """Keys in their order, records without a key as a multiset."""
+    keyed: dict[object, list[bytes | None]] = defaultdict(list)
+    for topic, key, value in records:
+        if key is not None:
+            keyed[topic, key].append(value)
+    return {**keyed, **Counter((topic, None, value) for topic, key, value in records if key is None)}
+
+
+@settings(deadline=None, max_examples=60)
+@given(expected=_RECORDS, visible=_RECORDS)
+def test_groups_differ_exactly_where_the_values_of_a_key_do(expected: list[Record], visible: list[Record]) -> None:
+    wanted, got = groups(expected), groups(visible)
+    assert differing(expected, visible)[0] == sum(wanted.get(each) != got.get(each) for each in {**wanted, **got})
+
+
+def test_null_and_empty_are_not_the_same() -> None:
+    assert differing([("out", b"k", None)], [("out", b"k", b"")])[0] == 1
+    assert differing([("out", None, b"v")], [("out", b"", b"v")])[0] == 2
+
+
+def test_the_order_of_a_key_from_two_partitions_is_not_compared_and_counted() -> None:
+    records: list[Record] = [("out", b"k", b"1"), ("out", b"k", b"2")]
+    found, spill = differing(records, records[::-1], lanes=[0, 1])
+    assert (found, spill.unordered) == (0, 1)
+    found, spill = differing(records, records[::-1])
+    assert (found, spill.unordered) == (1, 0)
+
+
+def test_a_key_in_two_output_partitions_differs() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        spill = Spill(Path(directory), ["out"], files=3)
+        for offset in range(2):
+            spill.add(Side.EXPECTED, ("out", b"k", b"%d" % offset), lane=0, offset=offset)
+            spill.add(Side.VISIBLE, ("out", b"k", b"%d" % offset), lane=offset, offset=0)
+        (each,) = spill.compare()
+    assert (len(each.expected), len(each.visible)) == (2, 2)
+
+
+def test_what_no_checkpoint_covers_is_not_expected_and_shown_beside_what_differs() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        spill = Spill(Path(directory), ["out"], files=3)
+        spill.add(Side.EXPECTED, ("out", b"k", b"1"), lane=3, offset=7, flags=0)
+        spill.add(Side.EXPECTED, ("out", b"quiet", b"1"), lane=3, offset=8, flags=0)
+        spill.add(Side.VISIBLE, ("out", b"k", b"1"), lane=1, offset=9)
+        (each,) = spill.compare()
+    assert [(one.lane, one.offset, one.flags & COVERED) for one in each.expected] == [(3, 7, 0)]
+    assert spill.counts == {Side.VISIBLE: 1}
