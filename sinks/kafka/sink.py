@@ -32,6 +32,7 @@ from sinks.kafka.identifiers import TransactionalId
 from sinks.kafka.patience import Clock
 from sinks.kafka.precommit import Owner, abort_losers, make_committables
 from sinks.kafka.receipts import RECEIPT_TOPIC
+from sinks.kafka.tidying import delete_receipts
 from sinks.kafka.transactions import end_txn_version
 from sinks.kafka.writer import COMMITTED_OPTION, KafkaSlotWriter
 
@@ -109,6 +110,7 @@ class KafkaSink(Sink):
         self._generation: Generation | None = None
         self._owner: Owner | None = None
         self._committed: OrderedDict[str, int] = OrderedDict()
+        self._tidied = False
         self._clock = Clock()
 
     @property
@@ -148,6 +150,7 @@ class KafkaSink(Sink):
             topics=topic_facts(control, self.topics),
         )
         self._committed.clear()
+        self._tidied = False
 
     def prepare(self, df: "DataFrame") -> "DataFrame":
         return columns.project(df, routed=self._topic is None)
@@ -193,7 +196,8 @@ class KafkaSink(Sink):
         )
 
     def settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
-        """Workers may use the ids again. Ids of earlier generations belong to processes that are gone."""
+        """Workers may use the ids again. Ids of earlier generations belong to processes that are gone, and nobody will
+        ask for their receipts again."""
         generation = self._granted().generation
         for committable in committables:
             identifier = TransactionalId.parse(KafkaCommittable.of(committable).transaction.id)
@@ -203,6 +207,11 @@ class KafkaSink(Sink):
             self._committed.move_to_end(identifier.suffix)
         while len(self._committed) > _REMEMBERED_IDS:
             self._committed.popitem(last=False)
+        if not self._tidied:
+            # The first one of this generation: everything of older ones is settled by now.
+            self._tidied = True
+            control, context = self._opened()
+            delete_receipts(control, context.job, below=generation)
 
     def committer(self) -> KafkaCommitter:
         control, _ = self._opened()

@@ -6,9 +6,13 @@ from datetime import timedelta
 import pytest
 
 from coordinator.dev.kafka import LocalKafka
+from coordinator.protocol.values import CheckpointId, Claim, Generation, Outcome
 from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.receipts import ReceiptState, read_receipts
+from sinks.kafka.tidying import delete_receipts
+from sinks.kafka.transactions import State
 from tests.integration.sink_tools import SinkJob
-from tests.integration.tools import Topics
+from tests.integration.tools import Topics, wait_until
 
 
 @pytest.fixture
@@ -42,4 +46,70 @@ def test_what_is_open_is_listed_with_owner_age_time_left_and_receipt(
     assert left_open.left is not None
     assert timedelta(0) <= left_open.left <= timedelta(seconds=40) < ours.left
     assert left_open.age + left_open.left == timedelta(seconds=40) or not left_open.left
+    del producer
+
+
+def groups_of(sink: SinkJob, topics: Topics) -> set[str]:
+    """Consumer groups of the job, through another client."""
+    listed = topics.admin.list_consumer_groups().result(30)
+    return {group.group_id for group in listed.valid if group.group_id.startswith(f"{sink.job}.")}
+
+
+def test_receipts_of_older_generations_are_deleted_once_a_newer_one_has_settled_a_checkpoint(
+    kafka: LocalKafka, job: str, out: str, topics: Topics
+) -> None:
+    settled: list[str] = []
+    for generation, name in ((1, "former-name"), (2, "sink"), (3, "sink")):
+        with SinkJob(kafka.bootstrap_servers, job, topic=out, generation=generation, name=name) as sink:
+            committables = sink.prepared(generation, [b"a"], [b"b"])
+            assert {each.outcome for each in sink.committer().commit(committables)} == {Outcome.COMMITTED}
+            sink.sink.write_claim(
+                Claim(store_id="store", generation=Generation(generation), settled=CheckpointId(generation))
+            )
+            assert set(settled) <= groups_of(sink, topics)
+            sink.sink.settled(CheckpointId(generation), committables)
+            settled = [KafkaCommittable.of(committable).transaction.id for committable in committables]
+            assert groups_of(sink, topics) == {f"{job}.claim", *settled}
+            claim = sink.sink.read_claim()
+            assert claim is not None
+            assert claim.generation == generation
+
+
+def test_a_receipt_that_is_being_written_and_those_of_other_jobs_are_not_deleted(
+    kafka: LocalKafka, job: str, out: str, topics: Topics
+) -> None:
+    others = [SinkJob(kafka.bootstrap_servers, name, topic=out) for name in (f"{job}-b", f"{job}b")]
+    kept = [KafkaCommittable.of(other.prepared(1, [b"theirs"])[0]) for other in others]
+    for other, handle in zip(others, kept, strict=True):
+        assert other.committer().commit([handle.to_committable()])[0].outcome is Outcome.COMMITTED
+    with SinkJob(kafka.bootstrap_servers, job, topic=out, generation=1) as older:
+        ended, unended = older.prepared(1, [b"a"], [b"b"])
+        assert older.committer().commit([ended])[0].outcome is Outcome.COMMITTED
+        wait_until(lambda: older.view(ended).state is State.COMPLETE_COMMIT, "one has ended")
+        deleted = delete_receipts(older.control, job, below=2)
+        assert deleted == [KafkaCommittable.of(ended).transaction.id]
+        assert older.committer().commit([unended])[0].outcome is Outcome.COMMITTED
+        wait_until(lambda: present(older, KafkaCommittable.of(unended)), "the receipt that was pending is there")
+    for other, handle in zip(others, kept, strict=True):
+        assert present(other, handle)
+        other.close()
+
+
+def present(sink: SinkJob, handle: KafkaCommittable) -> bool:
+    read = read_receipts(sink.control, {handle.transaction.id: handle.token})
+    return read[handle.transaction.id].state is ReceiptState.PRESENT
+
+
+def test_leftovers_of_a_sink_that_was_called_otherwise_and_of_slots_that_vanished_are_swept(
+    kafka: LocalKafka, job: str, out: str
+) -> None:
+    with SinkJob(kafka.bootstrap_servers, job, topic=out, generation=1, name="former-name") as former:
+        former.prepared(1, *[[b"slot"] for _ in range(5)])
+    with SinkJob(kafka.bootstrap_servers, job, topic=out, generation=2) as sink:
+        kept = sink.prepared(2, [b"a"])
+        assert len(sink.committer().leftovers(sink.job)) == 1, "the pre-commit has swept what vanished"
+        zombie, producer = former.open_transaction(out)
+        assert list(sink.committer().sweep(sink.job, keep=kept)) == [zombie]
+        assert list(sink.committer().leftovers(sink.job, keep=kept)) == []
+        assert sink.committer().commit(kept)[0].outcome is Outcome.COMMITTED
     del producer

@@ -19,7 +19,9 @@ __all__ = [
     "Ended",
     "Feature",
     "GroupOffsets",
+    "Groups",
     "Initialised",
+    "ListedGroup",
     "ListedTransaction",
     "ListedTransactions",
     "Metadata",
@@ -275,6 +277,21 @@ class DeletedGroups:
     """Answer to DeleteGroupsRequest."""
 
     results: Sequence[DeletedGroup]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedGroup:
+    """One group that a broker coordinates."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Groups:
+    """Answer to ListGroupsRequest."""
+
+    error_code: int
+    groups: Sequence[ListedGroup] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

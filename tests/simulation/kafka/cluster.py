@@ -8,6 +8,7 @@ from kafka.protocol.admin import (
     DeleteGroupsRequest,
     DescribeConfigsRequest,
     DescribeTransactionsRequest,
+    ListGroupsRequest,
     ListTransactionsRequest,
 )
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
@@ -57,6 +58,7 @@ class Cluster:
             CommitOffsets: self._storage.commit_in_transaction,
             OffsetCommitRequest: self._storage.commit,
             OffsetFetchRequest: self._storage.fetch,
+            ListGroupsRequest: self._storage.list_groups,
             DeleteGroupsRequest: self._storage.delete_groups,
             FetchRequest: fetching.fetch,
             ListOffsetsRequest: fetching.list_offsets,

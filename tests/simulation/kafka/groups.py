@@ -93,6 +93,9 @@ class Groups:
             return None
         return committed.offset
 
+    def names(self) -> list[str]:
+        return list(self._groups)
+
     def delete(self, group: str) -> Code:
         """Forget a group, also what is pending: the transaction's commit then brings nothing back."""
         return Code.GROUP_ID_NOT_FOUND if self._groups.pop(group, None) is None else Code.NONE

@@ -9,6 +9,8 @@ from tests.simulation.kafka.answers import (
     DeletedGroup,
     DeletedGroups,
     GroupOffsets,
+    Groups,
+    ListedGroup,
     OffsetsCommitted,
     OffsetsFetched,
     OffsetTopic,
@@ -104,6 +106,17 @@ class Storage:
         return OffsetsFetched(
             groups=[self._fetched(node, group, bool(request.require_stable), now) for group in request.groups]
         )
+
+    def list_groups(self, node: int, _request: Any, now: float) -> Groups:
+        """ListGroupsRequest: what `node` coordinates."""
+        found: list[str] = []
+        for shard in self._state.groups:
+            served = shard.serve(node, now)
+            if served is Code.COORDINATOR_LOAD_IN_PROGRESS:
+                return Groups(error_code=Code.COORDINATOR_LOAD_IN_PROGRESS)
+            if not isinstance(served, Code):
+                found += served[0].names()
+        return Groups(error_code=Code.NONE, groups=[ListedGroup(group_id=name) for name in found])
 
     def delete_groups(self, node: int, request: Any, now: float) -> DeletedGroups:
         """DeleteGroupsRequest."""

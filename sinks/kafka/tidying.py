@@ -1,0 +1,69 @@
+"""Receipts that nobody will ask for again, so that consumer groups on the brokers stay few.
+
+A receipt answers one question: did this transaction commit? Once a generation has settled a checkpoint, everything of the
+generations below it is settled or aborted and the store knows, for a checkpoint is completed only when its base is
+settled. Within a generation the number of groups is bounded by its workers; the next one deletes them.
+
+What cannot be deleted now is deleted by the next generation, or expires. Nothing depends on it.
+"""
+
+from collections.abc import Iterable
+
+from kafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest
+
+from sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
+from sinks.kafka.errors import ControlPlaneError
+from sinks.kafka.identifiers import TransactionalId
+from sinks.kafka.transactions import CODE_NONE, State, Transactions
+
+__all__ = ["delete_receipts"]
+
+_UNENDED = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
+
+
+def delete_receipts(control: ControlPlane, job: str, *, below: int) -> list[str]:
+    """Delete the receipts of ``job`` from generations under `below`, whatever its sinks were called; their groups.
+
+    Call it only when everything of these generations is settled. Never deleted: groups of other jobs, the claim, and
+    groups whose transaction has not ended: that would lose a receipt which is being written. Returns what was deleted
+    as far as brokers answered.
+    """
+    try:
+        return _delete(control, _old(_groups(control), job, below) - _unended(control, job))
+    except ControlPlaneError:
+        return []
+
+
+def _old(groups: Iterable[str], job: str, below: int) -> set[str]:
+    parsed = {name: TransactionalId.parse(name) for name in groups}
+    return {name for name, found in parsed.items() if found and found.job == job and found.generation < below}
+
+
+def _groups(control: ControlPlane) -> set[str]:
+    """All groups that the brokers name; those of brokers that do not answer are left for another time."""
+    answers = control.send_all([(node, ListGroupsRequest(max_version=4)) for node in control.nodes()])
+    return {
+        str(group.group_id) for answer in answers if not isinstance(answer, NoAnswer) for group in answer.groups or ()
+    }
+
+
+def _unended(control: ControlPlane, job: str) -> set[str]:
+    found, failed = Transactions(control).open_ids(job, states=_UNENDED)
+    if failed:
+        raise ControlPlaneError("Not every broker says what is open, so no receipt is deleted. Nothing was changed.")
+    return {str(identifier) for identifier in found}
+
+
+def _delete(control: ControlPlane, groups: set[str]) -> list[str]:
+    by_node: dict[int, list[str]] = {}
+    for name, place in control.locate(CoordinatorKind.GROUP, groups).items():
+        if place.code == CODE_NONE:
+            by_node.setdefault(place.node, []).append(name)
+    answers = control.send_all([(node, DeleteGroupsRequest(groups_names=names)) for node, names in by_node.items()])
+    return sorted(
+        str(result.group_id)
+        for answer in answers
+        if not isinstance(answer, NoAnswer)
+        for result in answer.results
+        if result.error_code == CODE_NONE
+    )
