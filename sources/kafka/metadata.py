@@ -5,6 +5,7 @@ CheckpointFailedError: nothing was read, the next checkpoint asks again. What is
 """
 
 import re
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
@@ -14,7 +15,6 @@ from typing import Any, TypeVar
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -89,6 +89,7 @@ class BrokerView:
         self._cluster = cluster
         self._timeout = request_timeout
         self._admin: AdminClient = admin_client(cluster)
+        self._groups: dict[str, Consumer] = {}
 
     def cluster_id(self) -> str:
         try:
@@ -217,11 +218,27 @@ class BrokerView:
                 found[Partition(partition.topic, partition.partition)] = partition.offset
         return found
 
-    def commit(self, group: str, offsets: Mapping[Partition, int]) -> "Future[Any]":
-        """Set a group's offsets without waiting. Refused by the broker while the group has members."""
+    def commit(self, group: str, offsets: Mapping[Partition, int]) -> "Future[list[ClientPartition]]":
+        """Set a group's offsets without waiting. Refused by the broker while the group has members.
+
+        As a consumer that never joins: requests of librdkafka's admin client to a group's coordinator end the process
+        (an assertion) when the connection breaks, up to 2.16.0 at least (confluentinc/librdkafka#4605).
+        """
+        if group not in self._groups:
+            owned: dict[str, Setting] = {"group.id": group, "enable.auto.commit": False, "log_level": 0}
+            self._groups[group] = Consumer(self._cluster.client_config(**owned))
+        consumer = self._groups[group]
         targets = [ClientPartition(p.topic, p.number, offset) for p, offset in offsets.items()]
-        request = ConsumerGroupTopicPartitions(group, targets)
-        return self._admin.alter_consumer_group_offsets([request], request_timeout=self._timeout)[group]
+        answer: Future[list[ClientPartition]] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(consumer.commit(offsets=targets, asynchronous=False) or [])
+            except Exception as error:  # noqa: BLE001 - the one who waits sorts it
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, name="group-offsets", daemon=True).start()
+        return answer
 
     def _wait(self, question: "Future[_T]", what: str) -> _T:
         try:

@@ -64,7 +64,7 @@ class GroupMirror:
             self._failed(error.args[0])
             return
         self._sending = None
-        failed = [partition.error for partition in answer.topic_partitions if partition.error is not None]
+        failed = [partition.error for partition in answer if partition.error is not None]
         if failed:
             self._failed(failed[0])
         else:

@@ -29,11 +29,11 @@ class View:
 
     @staticmethod
     def fine(question: Future[Any]) -> None:
-        question.set_result(SimpleNamespace(topic_partitions=[SimpleNamespace(error=None)]))
+        question.set_result([SimpleNamespace(error=None)])
 
     @staticmethod
     def refused(question: Future[Any]) -> None:
-        question.set_result(SimpleNamespace(topic_partitions=[SimpleNamespace(error="not authorised")]))
+        question.set_result([SimpleNamespace(error="not authorised")])
 
     @staticmethod
     def failed(question: Future[Any]) -> None:
