@@ -6,7 +6,6 @@ Times are wall clock. Durations are seconds on the coordinator's clock; 0 where 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 
 from coordinator.protocol.answers import Answer, Verdict
 from coordinator.protocol.facts import AbortReason
@@ -15,6 +14,7 @@ from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import (
     CheckpointKind,
+    CheckpointState,
     Document,
     Outcome,
     Participant,
@@ -24,8 +24,8 @@ from coordinator.protocol.values import (
 )
 from coordinator.v1 import operators_pb2 as pb
 from coordinator.wire.documents import document_from_wire
-from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, ENDING, JOB_STATUS, OUTCOME, VERDICT
-from coordinator.wire.malformed import MalformedError, as_participant
+from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, CHECKPOINT_STATE, ENDING, JOB_STATUS, OUTCOME, VERDICT
+from coordinator.wire.malformed import as_participant
 from coordinator.wire.people import request_from_wire
 from coordinator.wire.values import participant_from_wire, settings_from_wire, settlement_from_wire, snapshot_from_wire
 
@@ -40,26 +40,6 @@ __all__ = [
     "JobSummary",
     "LossReport",
 ]
-
-
-class CheckpointState(StrEnum):
-    TRIGGERED = "triggered"
-    COMPLETED = "completed"
-    """Decided; its commits are not all proved."""
-    SETTLED = "settled"
-    """Completed, and every commit is proved."""
-    ABORTED = "aborted"
-    UNREADABLE = "unreadable"
-    """What is stored is not what was written; nothing else that is said of it can be believed."""
-
-
-_STATES: Mapping[int, CheckpointState] = {
-    pb.CHECKPOINT_STATE_TRIGGERED: CheckpointState.TRIGGERED,
-    pb.CHECKPOINT_STATE_COMPLETED: CheckpointState.COMPLETED,
-    pb.CHECKPOINT_STATE_SETTLED: CheckpointState.SETTLED,
-    pb.CHECKPOINT_STATE_ABORTED: CheckpointState.ABORTED,
-    pb.CHECKPOINT_STATE_UNREADABLE: CheckpointState.UNREADABLE,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,16 +156,13 @@ class CheckpointSummary:
 
     @classmethod
     def from_wire(cls, message: pb.CheckpointSummary) -> "CheckpointSummary":
-        state = _STATES.get(message.state)
-        if state is None:
-            raise MalformedError(f"CheckpointState: has the unknown number {message.state}")
         return cls(
             checkpoint=message.checkpoint,
             base=message.base,
             generation=message.generation,
             kind=CHECKPOINT_KIND.from_wire(message.kind),
             name=message.name,
-            state=state,
+            state=CHECKPOINT_STATE.from_wire(message.state),
             abort_reason=ABORT_REASON.from_wire(message.abort_reason) if message.HasField("abort_reason") else None,
             detail=message.detail,
             triggered_at=_time(message.triggered_at_ms),

@@ -70,6 +70,19 @@ class CheckpointKind(StrEnum):
     """Its base's positions, moved by a person past input that is gone."""
 
 
+class CheckpointState(StrEnum):
+    """A checkpoint as stored and listed."""
+
+    TRIGGERED = "triggered"
+    COMPLETED = "completed"
+    """Decided; its commits are not all proved."""
+    SETTLED = "settled"
+    """Completed, and every commit is proved."""
+    ABORTED = "aborted"
+    UNREADABLE = "unreadable"
+    """What is stored is not what was written; nothing else that is said of it can be believed."""
+
+
 class OnLost(StrEnum):
     """What happens when a committable of a completed checkpoint is proved lost."""
 

@@ -89,7 +89,7 @@ class _Listings:
     def describe_job(self, request: pb.DescribeJobRequest) -> pb.DescribeJobResponse:
         job = self._known(request.job)
         durable = self._engine.state(job).durable
-        record = next(record for record in self._engine.read(lambda store: store.jobs()) if record.job == job)
+        record = self._engine.read(lambda store: store.job(job))
         return pb.DescribeJobResponse(
             summary=self._summary(record),
             participants=[participant_to_wire(participant) for participant in durable.participants],

@@ -7,7 +7,6 @@ from coordinator.protocol.values import NO_CHECKPOINT
 from coordinator.store.records import (
     CheckpointDetails,
     CheckpointRecord,
-    CheckpointState,
     GenerationRecord,
     HistoryRecord,
     JobRecord,
@@ -15,7 +14,7 @@ from coordinator.store.records import (
 )
 from coordinator.v1 import operators_pb2 as pb
 from coordinator.wire.documents import document_to_wire
-from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, ENDING, JOB_STATUS, OUTCOME, VERDICT
+from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, CHECKPOINT_STATE, ENDING, JOB_STATUS, OUTCOME, VERDICT
 from coordinator.wire.limits import MAX_TEXT
 from coordinator.wire.people import request_to_wire
 from coordinator.wire.values import settlement_to_wire, snapshot_to_wire
@@ -29,14 +28,6 @@ __all__ = [
     "loss_report",
     "unresolved_slots",
 ]
-
-_STATES = {
-    CheckpointState.TRIGGERED: pb.CHECKPOINT_STATE_TRIGGERED,
-    CheckpointState.COMPLETED: pb.CHECKPOINT_STATE_COMPLETED,
-    CheckpointState.SETTLED: pb.CHECKPOINT_STATE_SETTLED,
-    CheckpointState.ABORTED: pb.CHECKPOINT_STATE_ABORTED,
-    CheckpointState.UNREADABLE: pb.CHECKPOINT_STATE_UNREADABLE,
-}
 
 
 def job_summary(durable: Durable, record: JobRecord, *, orphan: str = "") -> pb.JobSummary:
@@ -81,7 +72,7 @@ def checkpoint_summary(record: CheckpointRecord) -> pb.CheckpointSummary:
         generation=record.generation,
         kind=CHECKPOINT_KIND.to_wire(record.kind),  # type: ignore[arg-type]
         name=record.name,
-        state=_STATES[record.state],
+        state=CHECKPOINT_STATE.to_wire(record.state),  # type: ignore[arg-type]
         abort_reason=ABORT_REASON.to_wire(reason) if reason is not None else None,  # type: ignore[arg-type]
         detail=record.detail[:MAX_TEXT],
         triggered_at_ms=_milliseconds(record.triggered_at),

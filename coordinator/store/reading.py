@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Table, select
+from sqlalchemy import Connection, RowMapping, Table, select, true
 
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.durable import Durable, RestoreOrder
@@ -198,12 +198,14 @@ def _found(connection: Connection, job: JobName, checkpoint: CheckpointId) -> Ro
     return connection.execute(query).mappings().one_or_none()
 
 
-def job_records(connection: Connection) -> list[JobRecord]:
+def job_records(connection: Connection, job: JobName | None = None) -> list[JobRecord]:
+    """By name; only one of them, if ``job`` is named."""
+    only = jobs.c.job == job if job is not None else true()
     columns = [column for column in checkpoints.columns if column.name != "snapshots"]
     newest = (checkpoints.c.job == jobs.c.job) & (checkpoints.c.checkpoint == jobs.c.completed)
     completed_at = {
         row["job"]: _time(row["decided_at"])
-        for row in connection.execute(select(*columns).join(jobs, newest)).mappings()
+        for row in connection.execute(select(*columns).join(jobs, newest).where(only)).mappings()
         if not unsealed(checkpoints, row)
     }
     return [
@@ -215,7 +217,7 @@ def job_records(connection: Connection) -> list[JobRecord]:
             completed=CheckpointId(row["completed"]) if row["completed"] is not None else None,
             completed_at=completed_at.get(row["job"]),
         )
-        for row in sealed_rows(connection, jobs, select(jobs).order_by(jobs.c.job), "job")
+        for row in sealed_rows(connection, jobs, select(jobs).where(only).order_by(jobs.c.job), "job")
     ]
 
 

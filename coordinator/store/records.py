@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.facts import AbortReason
@@ -11,6 +10,7 @@ from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
+    CheckpointState,
     Document,
     Generation,
     JobName,
@@ -29,18 +29,6 @@ __all__ = [
     "LossRecord",
     "RecordedSettlement",
 ]
-
-
-class CheckpointState(StrEnum):
-    """A checkpoint as stored."""
-
-    TRIGGERED = "triggered"
-    COMPLETED = "completed"
-    SETTLED = "settled"
-    """Completed, and every commit is proved."""
-    ABORTED = "aborted"
-    UNREADABLE = "unreadable"
-    """Not what was written; nothing else that is said of it can be believed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -148,6 +148,12 @@ class Store:
         with self._using("listing jobs") as connection:
             return job_records(connection)
 
+    def job(self, job: JobName) -> JobRecord:
+        """For listings. The caller knows that there is one."""
+        with self._using(f"describing job {job}") as connection:
+            (record,) = job_records(connection, job)
+            return record
+
     def checkpoints(self, job: JobName, limit: int) -> list[CheckpointRecord]:
         """For listings, newest first."""
         with self._using(f"listing checkpoints of job {job}") as connection:

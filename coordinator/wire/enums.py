@@ -10,7 +10,7 @@ from coordinator.protocol.events import CloseReason
 from coordinator.protocol.facts import AbortReason
 from coordinator.protocol.requests import Ending, RequestState, Ruling
 from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointKind, OnLost, Outcome, Role
+from coordinator.protocol.values import CheckpointKind, CheckpointState, OnLost, Outcome, Role
 from coordinator.v1 import operators_pb2 as operators
 from coordinator.v1 import participants_pb2 as participants
 from coordinator.wire.malformed import MalformedError
@@ -18,6 +18,7 @@ from coordinator.wire.malformed import MalformedError
 __all__ = [
     "ABORT_REASON",
     "CHECKPOINT_KIND",
+    "CHECKPOINT_STATE",
     "CLOSE_REASON",
     "DECISION",
     "ENDING",
@@ -62,6 +63,7 @@ class ClosedEnum(Generic[E]):
 ROLE: Final = ClosedEnum(Role, participants.Role)
 ON_LOST: Final = ClosedEnum(OnLost, participants.OnLost)
 CHECKPOINT_KIND: Final = ClosedEnum(CheckpointKind, participants.CheckpointKind)
+CHECKPOINT_STATE: Final = ClosedEnum(CheckpointState, operators.CheckpointState)
 OUTCOME: Final = ClosedEnum(Outcome, participants.Outcome)
 CLOSE_REASON: Final = ClosedEnum(CloseReason, participants.CloseReason)
 VERDICT: Final = ClosedEnum(Verdict, participants.Verdict)
