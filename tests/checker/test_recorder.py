@@ -1,16 +1,21 @@
-"""The recorder beside real runs: what it writes passes where all was right, and says what it lacks where it lacks."""
+"""The recorder beside real runs: what it writes passes where all was right, and names what it could not see."""
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
+from coordinator.dev.kafka import LocalKafka
 from coordinator.killpoints import KillPoint
-from coordinator.ops.verify import Grade, judge, read_history
+from coordinator.ops.verify import Grade, Property, judge, read_history
 from tests.checker.recorder import Recorder
-from tests.integration.processes import World, world
+from tests.checker.test_verify import RECORDS, Copied
+from tests.integration.processes import Process, World, world
 from tests.integration.test_kill_points import QUICK, fill, free_address
-from tests.integration.tools import Topics
+from tests.integration.tools import Topics, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,10 +33,10 @@ def spec(topics: Topics, job: str, source: str, sink: str, address: str) -> dict
     }
 
 
-def end(here: World, coordinator: object) -> None:
+def end(here: World, coordinator: Process) -> None:
     here.finish()
-    coordinator.send(signal.SIGTERM)  # type: ignore[attr-defined]
-    coordinator.wait()  # type: ignore[attr-defined]
+    coordinator.send(signal.SIGTERM)
+    coordinator.wait()
 
 
 def test_a_run_with_kills_is_recorded_and_passes(topics: Topics, job: str, tmp_path: Path) -> None:
@@ -53,3 +58,48 @@ def test_a_run_with_kills_is_recorded_and_passes(topics: Topics, job: str, tmp_p
     assert len(history.fed) == len(history.seen) == len(history.rest) == 2100
     assert len({one.checkpoint for one in history.told if one.state == "settled"}) >= 8
     assert judge(read_history(tmp_path / "history")).grade is Grade.PASS
+
+
+@pytest.fixture(scope="module")
+def copied(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Copied:
+    """A job that is over."""
+    name = f"recorded-{os.urandom(3).hex()}"
+    return Copied(Topics(kafka.bootstrap_servers, name), name, tmp_path_factory.mktemp("recorded"))
+
+
+def recorder_of(copied: Copied, file: Path) -> Recorder:
+    return Recorder(copied.topics.servers, job=copied.job, inputs=[copied.source], outputs=[copied.sink], file=file)
+
+
+def test_a_recorder_that_comes_late_has_it_all(copied: Copied, tmp_path: Path) -> None:
+    with recorder_of(copied, tmp_path / "history") as recorder:
+        history = recorder.finish(state_dir=copied.directory / "state", whole_input=True)
+    verdict = judge(history)
+    assert verdict.grade is Grade.PASS, verdict.text()
+    assert len(history.seen) == 3 * RECORDS
+
+
+def test_a_run_whose_coordinator_told_nothing_is_unknown(copied: Copied, tmp_path: Path) -> None:
+    with recorder_of(copied, tmp_path / "history") as recorder:
+        verdict = judge(recorder.finish())
+    assert verdict.grade is Grade.UNKNOWN
+    assert "neither a coordinator nor a store was named" in verdict.text()
+
+
+def test_a_recorder_that_was_not_finished_is_unknown(copied: Copied, tmp_path: Path) -> None:
+    with recorder_of(copied, tmp_path / "history"):
+        pass
+    verdict = judge(read_history(tmp_path / "history"))
+    assert verdict.having(Grade.UNKNOWN) == {*Property}
+
+
+def test_output_that_is_deleted_before_the_reader_had_it_is_unknown(topics: Topics, job: str, tmp_path: Path) -> None:
+    copied = Copied(topics, job, tmp_path)
+    admin = AdminClient({"bootstrap.servers": topics.servers, "log_level": 0})
+    gone = TopicPartition(copied.sink, 0, 7)
+    wait_for(admin.delete_records([gone])[gone])
+    with recorder_of(copied, tmp_path / "history") as recorder:
+        verdict = judge(recorder.finish(state_dir=tmp_path / "state", whole_input=True))
+    assert verdict.grade is Grade.UNKNOWN, verdict.text()
+    assert verdict.having(Grade.UNKNOWN) >= {Property.NOTHING_LOST, Property.PREFIX}
+    assert f"{copied.sink}-0 below offset 7" in verdict.text()

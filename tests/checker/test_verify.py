@@ -113,19 +113,6 @@ def test_a_job_that_began_nobody_knows_where_is_unknown_until_somebody_says_it(c
     assert (code, said["verdict"]) == (0, "PASS"), printed
 
 
-def test_what_is_no_comparison_is_refused(copied: Copied, tmp_path: Path) -> None:
-    for more, words in (
-        (["--clusters", "none.toml"], "either with --servers HOST:PORT or with --clusters FILE"),
-        (["--expected-by", "wanted"], "cannot be loaded"),
-        (["--output", "another"], "a copy goes to one topic"),
-        (["--input", "main:in"], "names a cluster of --clusters FILE"),
-    ):
-        code, _, printed = copied.verify(*more)
-        assert code == 2, printed
-        assert words.lower() in printed.lower()
-        assert "Nothing was judged" in printed
-
-
 def test_a_record_that_is_written_twice_fails(topics: Topics, job: str, tmp_path: Path) -> None:
     copied = Copied(topics, job, tmp_path)
     topics.fill(copied.sink, [b"2-10"], key=b"key-2", partition=_partition_of(topics, copied.sink, b"2-10"))
