@@ -3,7 +3,8 @@
 A kill point is a call, ``kill_point(KillPoint.X)``. It costs one comparison unless the environment arms it:
 
 ``ONCEWARD_KILL_POINT``
-    ``name`` or ``name:N`` (the N-th time this process passes it), several separated by commas.
+    ``name`` or ``name:N`` (the N-th time this process passes it), several separated by commas. With ``name:N:stop``
+    the process does not die: it stands still by SIGSTOP, and wakes as a zombie by SIGCONT.
 ``ONCEWARD_KILL_ONCE``
     a directory shared by all processes: each armed entry fires in one process only, ever. The file that it leaves
     there, named after the entry, proves that the point was reached. Without it every process that passes dies.
@@ -71,11 +72,15 @@ class KillPoint(StrEnum):
     ORPHAN_AFTER_COMMIT = "orphan.after_commit"
 
 
-def _armed_entries(text: str) -> dict[KillPoint, int]:
-    armed: dict[KillPoint, int] = {}
+_ENDS = {"": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+def _armed_entries(text: str) -> dict[KillPoint, tuple[int, signal.Signals]]:
+    armed: dict[KillPoint, tuple[int, signal.Signals]] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
-        name, _, count = entry.partition(":")
-        armed[KillPoint(name)] = int(count or 1)
+        name, _, more = entry.partition(":")
+        count, _, end = more.partition(":")
+        armed[KillPoint(name)] = int(count or 1), _ENDS[end]
     return armed
 
 
@@ -84,19 +89,20 @@ _passed: Counter[KillPoint] = Counter()
 
 
 def kill_point(point: KillPoint) -> None:
-    """End this process here by SIGKILL if the environment armed ``point``; otherwise do nothing."""
+    """End this process here by SIGKILL, or stop it, if the environment armed ``point``; otherwise do nothing."""
     if not _armed or point not in _armed:
         return
+    count, end = _armed[point]
     _passed[point] += 1
-    if _passed[point] == _armed[point] and _first_ever(point):
-        os.kill(os.getpid(), signal.SIGKILL)
+    if _passed[point] == count and _first_ever(f"{point.value}:{count}"):
+        os.kill(os.getpid(), end)
 
 
-def _first_ever(point: KillPoint) -> bool:
+def _first_ever(entry: str) -> bool:
     directory = os.environ.get(KILL_ONCE_VARIABLE)
     if not directory:
         return True
-    marker = Path(directory) / f"{point.value}:{_armed[point]}"
+    marker = Path(directory) / entry
     try:
         marker.touch(exist_ok=False)
     except FileExistsError:

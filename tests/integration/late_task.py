@@ -1,0 +1,41 @@
+"""A task as a process of its own, without a driver that waits for it: ``python -m tests.integration.late_task SPEC``.
+
+It writes one record in a transaction of generation 1, slot 0, and prints ``voted``, or ``failed`` and why.
+"""
+
+import json
+import sys
+from datetime import timedelta
+
+from coordinator.pipeline.interfaces import JobContext
+from coordinator.pipeline.tasks import CheckpointTask
+from coordinator.protocol.values import JobName
+from sinks import KafkaSink
+from tests.integration.sink_tools import batch
+
+
+def main() -> int:
+    spec = json.loads(sys.argv[1])
+    sink = KafkaSink(spec["servers"], topic=spec["sink"])
+    sink.open(JobContext(job=JobName(spec["job"]), checkpoint_timeout=timedelta(minutes=2)))
+    sink.preflight()
+    task = CheckpointTask(
+        job=spec["job"],
+        generation=1,
+        checkpoint=2,
+        splits=(),
+        columns=(),
+        sink=sink.participant.name,
+        sink_options=sink.options(),
+    )
+    try:
+        sink.write()(task, 0, 100, iter([batch(b"written by a zombie")]))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the test wants to see it
+        print("failed:", error, flush=True)
+        return 1
+    print("voted", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

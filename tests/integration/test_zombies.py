@@ -1,0 +1,124 @@
+"""Processes that stand still while others take over their work, and wake: they change nothing and say so."""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.errors import ExitCode
+from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from tests.integration.processes import Process, World, world
+from tests.integration.test_kill_points import fill, free_address
+from tests.integration.test_orphans import QUICK, coordinator, job_in, log, readers_wait
+from tests.integration.tools import Topics, assert_exactly_once, wait_until
+
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
+
+FALLS_ASLEEP = (
+    KillPoint.TASK_BEFORE_BEGIN,
+    KillPoint.TASK_MID_WRITE,
+    KillPoint.DRIVER_AFTER_PRE_COMMIT,
+    KillPoint.DRIVER_AFTER_DECISION,
+    KillPoint.DRIVER_BETWEEN_END_TXN,
+)
+
+
+@pytest.fixture
+def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
+    source, sink = topics.create("in", 3), topics.create("out", 3)
+    fill(topics, source, 1500)
+    with world(
+        tmp_path,
+        job=job,
+        servers=topics.servers,
+        source=source,
+        sink=sink,
+        coordinator=free_address(),
+        source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 150},
+        settings=QUICK,
+        sparkless=True,
+    ) as here:
+        yield here
+
+
+def stands_still(process: Process) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def asleep(process: Process) -> Process:
+    wait_until(lambda: not process.running or stands_still(process), "the process reaches its point", 120)
+    assert process.running, process.tail()
+    return process
+
+
+def test_drivers_and_tasks_that_wake_after_others_took_over_change_nothing(topics: Topics, here: World) -> None:
+    """Each is replaced by the next as soon as its lease is over: nobody has to ask for that."""
+    coordinator(here)
+    source, sink = here.spec["source"], here.spec["sink"]
+    zombies = [asleep(here.driver(kill_at=[f"{point}:4:stop"])) for point in FALLS_ASLEEP]
+    here.finish()
+    assert_exactly_once(topics, source, sink)
+    seen = topics.read(sink)
+    for zombie in zombies:
+        zombie.send(signal.SIGCONT)
+    for zombie, point in zip(zombies, FALLS_ASLEEP, strict=True):
+        assert zombie.wait() == ExitCode.FENCED, f"{point}: {zombie.tail()}"
+    assert "a newer generation owns the job" in zombies[0].tail()
+    wait_until(lambda: not readers_wait(topics, sink), f"what late tasks began is aborted:\n{log(here)}")
+    assert topics.read(sink) == seen
+    assert_exactly_once(topics, source, sink)
+
+
+def test_a_driver_that_wakes_after_the_coordinator_settled_for_it_changes_nothing(topics: Topics, here: World) -> None:
+    coordinator(here)
+    zombie = asleep(here.driver(kill_at=[f"{KillPoint.DRIVER_BETWEEN_END_TXN}:3:stop"]))
+    assert readers_wait(topics, here.spec["sink"]), "nothing was left to settle"
+    # a silent stream is noticed by its missing pings only
+    wait_until(lambda: job_in(here).generation == 2 and job_in(here).settled, f"it is settled:\n{log(here)}", 90)
+    assert not readers_wait(topics, here.spec["sink"])
+    seen = topics.read(here.spec["sink"])
+    zombie.send(signal.SIGCONT)
+    assert zombie.wait() == ExitCode.FENCED, zombie.tail()
+    assert topics.read(here.spec["sink"]) == seen
+    here.finish()
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
+
+
+def test_a_coordinator_that_stands_still_keeps_its_store_and_goes_on_when_it_wakes(topics: Topics, here: World) -> None:
+    first = coordinator(here)
+    driver = here.driver()
+    here.wait_for_event("settled", driver, count=3)
+    first.send(signal.SIGSTOP)
+    address, here.spec["coordinator"] = here.spec["coordinator"], free_address()
+    second = coordinator(here)
+    assert second.wait() == ExitCode.USAGE, second.tail()
+    assert f"in use by process {first.pid}" in second.tail()
+    here.spec["coordinator"] = address
+    first.send(signal.SIGCONT)
+    assert driver.wait() == 0, driver.tail()
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
+
+
+def test_a_task_that_wakes_after_its_job_has_ended_holds_no_reader_back(topics: Topics, here: World) -> None:
+    """Its transaction is not yet begun when everybody leaves, so that nobody could abort it before."""
+    coordinator(here)
+    source, sink = here.spec["source"], here.spec["sink"]
+    task = Process(
+        [sys.executable, "-m", "tests.integration.late_task", json.dumps(here.spec)],
+        here.directory / "task.log",
+        {KILL_POINT_VARIABLE: f"{KillPoint.TASK_BEFORE_BEGIN}:1:stop", KILL_ONCE_VARIABLE: ""},
+    )
+    try:
+        asleep(task)
+        here.finish()
+        assert_exactly_once(topics, source, sink)
+        task.send(signal.SIGCONT)
+        assert task.wait() == 0, task.tail()
+        wait_until(lambda: not readers_wait(topics, sink), f"its transaction is aborted:\n{log(here)}")
+        wait_until(lambda: "event=swept" in log(here), "the coordinator has aborted it")
+        assert_exactly_once(topics, source, sink)
+    finally:
+        task.kill()
