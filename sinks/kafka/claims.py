@@ -8,7 +8,7 @@ import json
 
 from kafka.protocol.consumer import OffsetCommitRequest
 
-from coordinator.errors import HaltedError
+from coordinator.errors import FencedError, HaltedError
 from coordinator.protocol.values import CheckpointId, Claim, Generation
 from sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
 from sinks.kafka.errors import ControlPlaneError
@@ -19,7 +19,7 @@ from sinks.kafka.patience import Backoff, Clock
 from sinks.kafka.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
 from sinks.kafka.transactions import Code
 
-__all__ = ["read_claim", "write_claim"]
+__all__ = ["read_claim", "require_held", "write_claim"]
 
 _VERSION = 1
 
@@ -37,6 +37,21 @@ def read_claim(control: ControlPlane, job: str, clock: Clock) -> Claim | None:
         if offset.code == 0:
             return _parse(job, offset)
         _give_up_or_wait(f"read the claim of job {job}", group, offset.code, deadline, backoff, clock)
+
+
+def require_held(control: ControlPlane, job: str, claim: Claim, clock: Clock) -> None:
+    """Before a claim is renewed: that nobody took the job over meanwhile, from another store or as a newer generation.
+
+    Two stores that never heard of each other grant the same generations; only here do they meet. Raises FencedError,
+    ControlPlaneError, HaltedError.
+    """
+    found = read_claim(control, job, clock)
+    if found is not None and (found.store_id != claim.store_id or found.generation > claim.generation):
+        raise FencedError(
+            f"Job {job} was claimed by store {found.store_id} for generation {found.generation}, while this process "
+            f"runs generation {claim.generation} from store {claim.store_id}: it was taken over. What is settled "
+            "stays; nothing further is written. Stop this process, or stop the other one and start this one with adopt."
+        )
 
 
 def write_claim(control: ControlPlane, job: str, claim: Claim, clock: Clock) -> None:

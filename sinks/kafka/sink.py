@@ -111,6 +111,7 @@ class KafkaSink(Sink):
         self._owner: Owner | None = None
         self._committed: OrderedDict[str, int] = OrderedDict()
         self._tidied = False
+        self._claimed = False
         self._clock = Clock()
 
     @property
@@ -151,6 +152,7 @@ class KafkaSink(Sink):
         )
         self._committed.clear()
         self._tidied = False
+        self._claimed = False
 
     def prepare(self, df: "DataFrame") -> "DataFrame":
         return columns.project(df, routed=self._topic is None)
@@ -226,8 +228,12 @@ class KafkaSink(Sink):
         return claims.read_claim(control, context.job, self._clock)
 
     def write_claim(self, claim: Claim) -> None:
+        """See :meth:`Sink.write_claim`. Raises FencedError when somebody claimed the job after this generation did."""
         control, context = self._opened()
+        if self._claimed:
+            claims.require_held(control, context.job, claim, self._clock)
         claims.write_claim(control, context.job, claim, self._clock)
+        self._claimed = True
 
     def close(self) -> None:
         if self._control is not None:

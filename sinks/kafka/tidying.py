@@ -1,7 +1,7 @@
 """Receipts that nobody will ask for again, so that consumer groups on the brokers stay few.
 
-A receipt answers one question: did this transaction commit? Once a generation has settled a checkpoint, everything of the
-generations below it is settled or aborted and the store knows, for a checkpoint is completed only when its base is
+A receipt answers one question: did this transaction commit? Once a generation has settled a checkpoint, everything of
+the generations below it is settled or aborted and the store knows, for a checkpoint is completed only when its base is
 settled. Within a generation the number of groups is bounded by its workers; the next one deletes them.
 
 What cannot be deleted now is deleted by the next generation, or expires. Nothing depends on it.

@@ -1,0 +1,106 @@
+"""One job, one store: whatever becomes of the store, nothing is written by a second one unless a person says so."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.errors import FencedError
+from coordinator.killpoints import KillPoint
+from coordinator.protocol.values import CheckpointId, Claim, Generation, JobName
+from sinks.kafka.committer import KafkaCommitter
+from tests.integration.processes import World, world
+from tests.integration.sink_tools import SinkJob
+from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_until
+
+PARTITIONS = 2
+
+
+@pytest.fixture
+def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
+    source, sink = topics.create("in", PARTITIONS), topics.create("out", PARTITIONS)
+    with world(
+        tmp_path,
+        job=job,
+        servers=topics.servers,
+        source=source,
+        sink=sink,
+        state_dir=str(tmp_path / "state"),
+        source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 20},
+        settings={"interval": "100ms"},
+        sparkless=True,
+    ) as made:
+        yield made
+
+
+def fill(topics: Topics, here: World, name: str) -> None:
+    for partition in range(PARTITIONS):
+        values: list[bytes | None] = [b"%s-%d-%d" % (name.encode(), partition, number) for number in range(20)]
+        topics.fill(here.spec["source"], values, partition=partition, key=b"key-%d" % partition)
+
+
+def refused(here: World, topics: Topics) -> str:
+    """Start a driver; it must be refused and write nothing. What it said."""
+    before = topics.read(here.spec["sink"], committed=False)
+    driver = here.driver()
+    assert driver.wait() != 0
+    assert topics.read(here.spec["sink"], committed=False) == before
+    return driver.tail()
+
+
+def test_an_older_backup_of_the_store_is_refused(here: World, topics: Topics, tmp_path: Path) -> None:
+    fill(topics, here, "first")
+    here.finish()
+    shutil.copytree(tmp_path / "state", tmp_path / "backup")
+    fill(topics, here, "second")
+    here.spec["source_options"]["end"] = None
+    running = here.driver()
+    wait_until(lambda: len(topics.read(here.spec["sink"])) == 4 * 20, "the second part is copied")
+    running.kill()
+    shutil.rmtree(tmp_path / "state")
+    shutil.copytree(tmp_path / "backup", tmp_path / "state")
+    assert "checkpoint" in refused(here, topics)
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
+
+
+def test_a_wiped_store_with_open_transactions_is_refused_and_they_are_named_and_kept(
+    here: World, topics: Topics, tmp_path: Path, job: str
+) -> None:
+    fill(topics, here, "first")
+    killed = here.driver(kill_at=[f"{KillPoint.DRIVER_AFTER_DECISION}:1"])
+    here.wait_for_kill(KillPoint.DRIVER_AFTER_DECISION, 1, killed)
+    shutil.rmtree(tmp_path / "state")
+    committer = KafkaCommitter([topics.servers])
+    try:
+        open_before = committer.transactions(JobName(job))
+        assert [each.receipted for each in open_before] == [True] * PARTITIONS
+        assert "belongs to store" in refused(here, topics)
+        assert [each.owner for each in committer.transactions(JobName(job))] == [each.owner for each in open_before]
+        here.spec["adopt"] = True
+        here.finish()
+        assert list(committer.transactions(JobName(job))) == []
+    finally:
+        committer.close()
+    assert not any(open_transactions_hold_back(topics.servers, here.spec["sink"]).values())
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
+
+
+def test_a_claim_that_another_store_or_a_newer_generation_took_is_not_renewed(topics: Topics, job: str) -> None:
+    with (
+        SinkJob(topics.servers, job, topic=topics.create("out")) as first,
+        SinkJob(topics.servers, job, topic=topics.create("other")) as second,
+    ):
+        ours = Claim(store_id="first", generation=Generation(1), settled=CheckpointId(1))
+        for taken in (
+            Claim(store_id="second", generation=Generation(1), settled=CheckpointId(1)),
+            Claim(store_id="first", generation=Generation(2), settled=CheckpointId(1)),
+        ):
+            first.sink.begin_generation(Generation(1))
+            second.sink.begin_generation(taken.generation)
+            first.sink.write_claim(ours)
+            first.sink.write_claim(ours)
+            second.sink.write_claim(taken)
+            with pytest.raises(FencedError, match="taken over"):
+                first.sink.write_claim(ours)
+            assert second.sink.read_claim() == taken

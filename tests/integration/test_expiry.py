@@ -1,0 +1,64 @@
+"""Outcomes when the brokers have forgotten: first the transactional id, then also the receipt. Takes over a minute."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.dev.kafka import LocalKafka
+from coordinator.protocol.values import Committable, Outcome
+from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.errors import DeliveryError
+from sinks.kafka.receipts import ReceiptState, read_receipts
+from sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, State
+from tests.integration.sink_tools import SinkJob
+from tests.integration.tools import Topics, wait_until
+
+pytestmark = pytest.mark.crash
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[LocalKafka]:
+    """Keeps ids for 4 s and receipts for a minute, the least that can be said."""
+    properties = {
+        "offsets.retention.minutes": "1",
+        "offsets.retention.check.interval.ms": "500",
+        "transactional.id.expiration.ms": "4000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+    }
+    with LocalKafka(properties=properties, transaction_timeout_scan_ms=200, heap="256m") as local:
+        yield local
+
+
+def test_outcomes_are_true_when_the_id_is_forgotten_and_the_receipt_has_expired(
+    forgetful: LocalKafka, job: str
+) -> None:
+    topics = Topics(forgetful.bootstrap_servers, job)
+    out = topics.create("out")
+    with SinkJob(forgetful.bootstrap_servers, job, topic=out, transaction_timeout="1s") as sink:
+        committed, timed_out = sink.prepared(1, [b"a"], [b"b"])
+        transaction = KafkaCommittable.of(committed).transaction
+        assert sink.transactions.end([transaction], commit=True)[transaction.id] == CODE_NONE
+        wait_until(lambda: sink.view(timed_out).state is State.COMPLETE_ABORT, "the other one timed out")
+        wait_until(lambda: sink.view(committed).code == CODE_NOT_FOUND, "the ids are forgotten")
+        wait_until(lambda: sink.view(timed_out).code == CODE_NOT_FOUND, "the ids are forgotten")
+        assert outcomes(sink, committed, timed_out) == [Outcome.COMMITTED, Outcome.LOST]
+        assert receipt(sink, KafkaCommittable.of(committed)) is ReceiptState.PRESENT
+        wait_until(
+            lambda: receipt(sink, KafkaCommittable.of(committed)) is ReceiptState.ABSENT, "the receipt expires", 180
+        )
+        assert outcomes(sink, committed, timed_out) == [Outcome.COMMITTED, Outcome.LOST]
+        # The writer holds a producer that it made ahead, for an id that is forgotten meanwhile. It does not vote, and
+        # the next attempt begins under another id.
+        with pytest.raises(DeliveryError, match="not currently assigned"):
+            sink.prepared(2, [b"c"])
+        (again,) = sink.prepared(3, [b"c"])
+        assert outcomes(sink, again) == [Outcome.COMMITTED]
+        wait_until(lambda: topics.values(out) == [b"a", b"c"], "exactly what was committed is visible")
+
+
+def outcomes(sink: SinkJob, *committables: Committable) -> list[Outcome]:
+    return [settlement.outcome for settlement in sink.committer().commit(committables)]
+
+
+def receipt(sink: SinkJob, handle: KafkaCommittable) -> ReceiptState:
+    return read_receipts(sink.control, {handle.transaction.id: handle.token})[handle.transaction.id].state
