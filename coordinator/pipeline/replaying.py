@@ -45,8 +45,7 @@ class Replayer:
         work = self._settler.work(wanted.checkpoint)
         if work is None or wanted.amendment != work.amendment:
             return  # it is done: the instruction was sent before the coordinator had heard of it
-        policy = self._m.sink.participant.on_lost
-        if policy is OnLost.SKIP:
+        if self._m.sink.participant.on_lost is OnLost.SKIP:
             # The loss was recorded under another policy: prove it again, and it is given up.
             self._settler.complete(wanted.checkpoint, work.amendment)
             return
@@ -55,8 +54,7 @@ class Replayer:
         self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
         kill_point(KillPoint.DRIVER_BEFORE_REPLAY)
         try:
-            if policy is OnLost.HALT:
-                raise ReplayRefusedError("the sink says on_lost='halt'")
+            # Whatever the sink says now: only another policy, or a person, can have wanted this.
             written = self._write(wanted, lost, work)
         except ReplayRefusedError as error:
             self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())

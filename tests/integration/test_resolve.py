@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from coordinator import CheckpointSettings
 from coordinator.dev.kafka import LocalKafka
-from coordinator.errors import HaltedError, RefusedError
+from coordinator.errors import ExitCode, HaltedError, RefusedError
 from coordinator.ops.cli import app
 from coordinator.pipeline.restarts import NO_RESTART
 from coordinator.protocol.events import CloseReason
@@ -140,8 +140,13 @@ def bench(topics: Topics, job: str, tmp_path: Path) -> Bench:
     return made
 
 
-def test_a_transaction_that_was_aborted_behind_the_jobs_back_is_given_up_and_the_job_goes_on(bench: Bench) -> None:
-    with pytest.raises(HaltedError, match=rf"lost: slot 0 .* {RECORDS} records .*{bench.source}-0 \[0, {RECORDS}\)"):
+@pytest.mark.parametrize(
+    ("ruling", "expected", "code"), [("--give-up", of(1), ExitCode.LOSSES), ("--replay", of(0, 1), ExitCode.FINISHED)]
+)
+def test_a_transaction_that_was_aborted_behind_the_jobs_back_becomes_what_a_person_decides(
+    bench: Bench, ruling: str, expected: list[bytes], code: ExitCode
+) -> None:
+    with pytest.raises(HaltedError, match=rf"slot 0 .* {RECORDS} records .*{bench.source}-0 \[0, {RECORDS}\)"):
         bench.run(aborted_behind_its_back)
     lost, committed = bench.transactions()
     assert (lost["slot"], lost["decision"], lost["state"], lost["outcome"]) == (0, "completed", "not open", "lost")
@@ -154,10 +159,12 @@ def test_a_transaction_that_was_aborted_behind_the_jobs_back_is_given_up_and_the
     refused = bench.resolve("--commit", "all").exception
     assert isinstance(refused, RefusedError)
     assert "slot 0 is proved lost" in str(refused)
-    assert bench.resolve("--give-up", "all").exception is None
+    said = bench.resolve(ruling, "all")
+    assert said.exception is None, said.exception
     assert bench.run() is CloseReason.FINISHED
-    assert bench.written() == of(1)
+    assert bench.written() == expected
     assert bench.transactions() == []
+    assert bench.command("jobs", clusters=False).exit_code == code
 
 
 @pytest.mark.parametrize(("ruling", "expected"), [("--commit", of(0, 1)), ("--give-up", of(1))])
