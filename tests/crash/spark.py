@@ -26,16 +26,17 @@ LOCAL = f"--master local[2,4] {_SMALL}"
 CLUSTER = f"--master local-cluster[2,1,1024] {_SMALL}"
 _WORKER, _EXECUTOR, _JVM = "pyspark.daemon", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
 _SETTINGS = {"lease": "5s"}
+_MUCH = 5000
+"""Records in a checkpoint: what was fed while Spark started must not take long."""
 _AWAY_S = 90.0
 """For a process of Spark to be there again."""
 
 
-def kill_tasks(ground: Ground, name: str, *, transform: bool) -> Schedule:
-    """At every kill point of a task, the first and the second time through, one Python worker dies; Spark retries."""
-    points = [point for point in KillPoint if point.startswith("task.")]
-    kills = [at_point("Python worker", point, nth) for nth in (1, 2) for point in points]
+def kill_tasks(ground: Ground, name: str, nth: int, *, transform: bool) -> Schedule:
+    """At every kill point of a task, the ``nth`` time through, one Python worker dies; Spark retries."""
+    kills = [at_point("Python worker", point, nth) for point in KillPoint if point.startswith("task.")]
     armed = ground.arm(*kills)
-    setup = Setup(spark=LOCAL, transform=transform, settings=_SETTINGS)
+    setup = Setup(spark=LOCAL, transform=transform, per_checkpoint=_MUCH, settings=_SETTINGS)
 
     def body(job: Job) -> None:
         job.note(*kills)
@@ -48,7 +49,7 @@ def kill_tasks(ground: Ground, name: str, *, transform: bool) -> Schedule:
 def kill_in_spark(ground: Ground, name: str, *, seed: int, times: int) -> Schedule:
     """Workers, an executor's JVM, the driver's JVM and the driver of a ``local-cluster``, each ``times`` times."""
     chance = random.Random(seed)
-    setup = Setup(spark=CLUSTER, settings=_SETTINGS)
+    setup = Setup(spark=CLUSTER, per_checkpoint=_MUCH, settings=_SETTINGS)
 
     def body(job: Job) -> None:
         job.settles()
@@ -65,7 +66,8 @@ def kill_standalone(ground: Ground, name: str, *, seed: int) -> Schedule:
     """A standalone cluster with two workers at addresses of their own: executors, a whole worker, the driver."""
     chance = random.Random(seed)
     with _standalone(ground) as (master, workers, start):
-        setup = Setup(spark=f"--master {master} {_SMALL} --conf spark.executor.cores=1", settings=_SETTINGS)
+        spark = f"--master {master} {_SMALL} --conf spark.executor.cores=1"
+        setup = Setup(spark=spark, per_checkpoint=_MUCH, settings=_SETTINGS)
 
         def body(job: Job) -> None:
             job.settles()

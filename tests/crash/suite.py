@@ -64,8 +64,9 @@ def _disk(plan: Plan) -> Iterator[Schedule]:
 
 def _spark(plan: Plan) -> Iterator[Schedule]:
     with ground_of_one(plan.directory / "spark") as ground:
-        yield kill_tasks(ground, "tasks-copy", transform=False)
-        yield kill_tasks(ground, "tasks-dataframe", transform=True)
+        for nth in (1, 2):
+            yield kill_tasks(ground, f"tasks-copy-{nth}", nth, transform=False)
+            yield kill_tasks(ground, f"tasks-dataframe-{nth}", nth, transform=True)
         yield kill_in_spark(ground, "local-cluster", seed=plan.seed, times=4)
         yield kill_standalone(ground, "standalone", seed=plan.seed)
 
