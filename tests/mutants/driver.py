@@ -125,10 +125,10 @@ DRIVER = (
         name="outcomes are reported before anything is committed",
         hurts="the checkpoint counts as settled, and a crash leaves its transactions to be swept",
         breaks=changed(
-            settler.Settler.settle,
+            settler.Settler._commit,
             (
-                "tuple(self._committer.commit(committables, give_up=lambda: self._closing))",
-                "tuple(Settlement(slot=c.slot, outcome=Outcome.COMMITTED, evidence='') for c in committables)",
+                "tuple(self._committer.commit(open_, give_up=self._leaving))",
+                "tuple(Settlement(slot=c.slot, outcome=Outcome.COMMITTED, evidence='') for c in open_)",
             ),
         ),
         hunt=ANY,

@@ -54,7 +54,7 @@ STORE = (
     Mutant(
         name="the store forgets that lost slots were written again",
         hurts="a restart commits the lost committables in place of the new ones",
-        breaks=changed(writing.FactWriter._apply, ("**_sealed(completed.snapshots),", "")),
+        breaks=changed(writing.FactWriter._committables_now, (", **_sealed(completed.snapshots)", "")),
         hunt=DISK,
         caught_by=(Invariant.REMEMBERED,),
     ),
