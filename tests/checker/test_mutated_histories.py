@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.ops.verify import (
+    AT_REST,
     Content,
     Fed,
     Grade,
@@ -16,6 +17,7 @@ from coordinator.ops.verify import (
     Lane,
     Part,
     Property,
+    Told,
     Visible,
     judge,
     read_history,
@@ -191,6 +193,17 @@ MUTATIONS: dict[str, Mutation] = {
         PREFIX,
         names="are not there at rest",
     ),
+    "a record is seen and another one afterwards": _fails(
+        lambda h: replace(
+            h,
+            seen=[
+                one._replace(content=one.content._replace(value="=0-5x")) if one.content.value == "=0-5" else one
+                for one in h.seen
+            ],
+        ),
+        PREFIX,
+        names="are others at rest",
+    ),
     "a record is never seen": _fails(
         lambda h: replace(h, seen=[one for one in h.seen if one.content.value != "=0-5"]),
         PREFIX,
@@ -211,6 +224,17 @@ MUTATIONS: dict[str, Mutation] = {
         ),
         DECISION,
         names="checkpoint 3 was of generation 1",
+    ),
+    "positions are changed": _fails(
+        lambda h: _told(h, 6, ends={Lane("in", 0): 13, Lane("in", 1): 14}),
+        DECISION,
+        names="checkpoint 6 ended in-1 at 13 and ends it at 14",
+    ),
+    "a checkpoint is completed on an aborted one": Mutation(
+        change=lambda h: replace(h, told=[one._replace(base=4) if one.checkpoint == 5 else one for one in h.told]),
+        fails=frozenset({DECISION}),
+        unknown=frozenset({UNDECIDED, PREFIX}),
+        names="5 on 4, which is aborted",
     ),
     "two checkpoints are completed on one base": _fails(_merged, DECISION, names="5 and 9, both on 3"),
     # what is left
@@ -352,6 +376,32 @@ def _two_lanes(*log: str) -> History:
         rest=[Visible(Lane("out", 0), offset, content[word]) for offset, word in enumerate(log)],
         whole_input=True,
     )
+
+
+def test_equal_records_of_one_partition_keep_their_order_where_one_of_them_is_lost() -> None:
+    history = _two_lanes("same", "a", "b")
+    again = replace(history, fed=[*history.fed, history.fed[0]._replace(offset=2)])
+    shown = replace(again, rest=[history.rest[1], history.rest[0]], fed=[one for one in again.fed if not one.lane[1]])
+    verdict = judge(shown, {LOST, ORDER})
+    assert verdict.having(Grade.FAIL) == {LOST}, verdict.text()
+    assert verdict.having(Grade.PASS) == {ORDER}, verdict.text()
+
+
+def test_input_that_a_person_has_skipped_is_not_missed() -> None:
+    """The skip moves the positions over two records that nobody has read."""
+    lane = Lane("in", 0)
+    fed = [Fed(lane, offset, (Content("out", "=k", f"={offset}"),)) for offset in range(6)]
+    told = [
+        Told(1, 0, 1, "checkpoint", "settled", {lane: 0}, last=True),
+        Told(2, 1, 1, "checkpoint", "settled", {lane: 2}, last=True),
+        Told(3, 2, 1, "skip", "settled", {lane: 4}, last=True),
+        Told(4, 3, 2, "checkpoint", "settled", {lane: 6}, last=True),
+    ]
+    rest = [Visible(Lane("out", 0), place, fed[offset].outputs[0]) for place, offset in enumerate((0, 1, 4, 5))]
+    history = History(job="job", fed=fed, rest=rest, told=told)
+    assert judge(history, AT_REST).grade is Grade.PASS
+    shown = replace(history, rest=[*rest, Visible(Lane("out", 0), 4, fed[2].outputs[0])])
+    assert judge(shown, AT_REST).having(Grade.FAIL) == {UNDECIDED}
 
 
 def test_equal_records_of_two_partitions_pass_where_one_reading_is_in_order() -> None:
