@@ -64,6 +64,7 @@ class Coordinator:
 
     state: JobState = field(default_factory=lambda: JobState(durable=Durable(job=JOB, store_id="store-a")))
     now: float = 0.0
+    sink: Participant = SINK
     answered: Callable[[Event, Answer], None] = nothing
     """Called when the core has answered. What it raises is what the driver hears instead of the answer."""
     hears: Callable[[Instruction], bool] = lambda _: True
@@ -127,7 +128,7 @@ class Coordinator:
 
     def open_job(self, *_: Any, driver: str, **__: Any) -> "Coordinator":
         event = OpenJob(
-            now=self.now, driver=driver, participants=(SOURCE, SINK), settings=SETTINGS, claim=None, takeover=True
+            now=self.now, driver=driver, participants=(SOURCE, self.sink), settings=SETTINGS, claim=None, takeover=True
         )
         self._granted = self.tell(event).grant
         return self
@@ -219,7 +220,7 @@ class Job:
         self.until = until
         self.running = running
         self.committing: Callable[[int], None] = nothing
-        self.participant: Any = SINK
+        self.participant: Any = coordinator.sink
         self.ran: list[int] = []
         self.read: dict[int, tuple[int, int]] = {}
         """Checkpoint -> the range that it read."""
@@ -318,6 +319,8 @@ class _Source:
 
     def diagnose(self, _error: BaseException) -> None:
         return None
+
+    def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None: ...
 
 
 def _at(offset: int) -> Document:
