@@ -18,9 +18,10 @@ from coordinator.service.places import StateDirectory
 from coordinator.store.store import Store
 from sinks import KafkaSink
 from sources import KafkaSource
+from tests.integration.processes import world
 from tests.integration.sink_tools import SinkJob
 from tests.integration.sparkless import SparklessPipeline
-from tests.integration.test_kill_points import fill
+from tests.integration.test_kill_points import fill, free_address
 from tests.integration.tools import Topics, wait_for
 
 pytestmark = pytest.mark.timeout(300)
@@ -37,14 +38,22 @@ class Copied:
         self.topics, self.job, self.directory = topics, job, directory
         self.source, self.sink = topics.create("in", 3), topics.create("out", 2)
         fill(topics, self.source, RECORDS)
+        self.run()
+
+    def run(self) -> None:
+        """To the end of what is fed."""
         SparklessPipeline(
-            job=job,
+            job=self.job,
             source=KafkaSource(
-                topics.servers, topics=[self.source], start="earliest", end="latest", max_offsets_per_checkpoint=150
+                self.topics.servers,
+                topics=[self.source],
+                start="earliest",
+                end="latest",
+                max_offsets_per_checkpoint=150,
             ),
-            sink=KafkaSink(topics.servers, topic=self.sink),
+            sink=KafkaSink(self.topics.servers, topic=self.sink),
             settings=CheckpointSettings(interval="50ms", num_retained=1000),
-            state_dir=directory / "state",
+            state_dir=self.directory / "state",
         ).run()
 
     def verify(self, *more: str) -> tuple[int, dict[str, Any], str]:
@@ -144,3 +153,43 @@ def test_input_that_retention_has_deleted_is_unknown(topics: Topics, job: str, t
     assert (code, said["verdict"]) == (10, "UNKNOWN"), printed
     assert f"{copied.source}-1 is deleted below offset 5" in printed
     assert not grades(said, "FAIL")
+
+
+@pytest.mark.crash
+def test_what_a_restore_repeats_on_purpose_is_expected_twice(topics: Topics, job: str, tmp_path: Path) -> None:
+    copied = Copied(topics, job, tmp_path)
+    where = ["--state-dir", str(tmp_path / "state"), "--reason", "the output was cut", "--yes"]
+    restore = [sys.executable, "-m", "coordinator.ops", "restore", job, "--from", "2", *where]
+    subprocess.run(restore, check=True, capture_output=True)
+    copied.run()
+    code, said, printed = copied.verify()
+    assert (code, said["verdict"]) == (0, "PASS"), printed
+    assert said["records"]["expected"] == said["records"]["visible"] > 3 * RECORDS
+
+
+@pytest.mark.crash
+def test_a_running_job_is_judged_at_a_moment_when_all_is_settled(topics: Topics, job: str, tmp_path: Path) -> None:
+    source, sink, address = topics.create("in", 3), topics.create("out", 2), free_address()
+    fill(topics, source, RECORDS)
+    spec = {
+        "job": job,
+        "servers": topics.servers,
+        "source": source,
+        "sink": sink,
+        "coordinator": address,
+        "source_options": {"start": "earliest", "max_offsets_per_checkpoint": 60},
+        "settings": {"interval": "300ms", "num_retained": 1000},
+        "sparkless": True,
+    }
+    with world(tmp_path, **spec) as here:
+        here.coordinator(address)
+        driver = here.driver()
+        here.wait_for_event("settled", driver, count=3)
+        command = [sys.executable, "-m", "coordinator.ops", "verify", "--job", job, "--coordinator", address, "--json"]
+        about = ["--servers", topics.servers, "--input", source, "--output", sink, "--patience", "60"]
+        ran = subprocess.run([*command, *about], capture_output=True, text=True, check=False)
+        assert driver.running
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    said = json.loads(ran.stdout)
+    assert said["checkpoint"] >= 4
+    assert 0 < said["records"]["visible"] <= 3 * RECORDS
