@@ -10,7 +10,7 @@ import typer
 
 from coordinator.client.operators import OperatorClient
 from coordinator.client.summaries import CheckpointDescription, JobDescription
-from coordinator.errors import ConfigurationError, OncewardError, RefusedError
+from coordinator.errors import ConfigurationError, HaltedError, OncewardError, RefusedError
 from coordinator.ops.brokers import Brokers, Seen, brokers
 from coordinator.ops.connecting import Place, job_name, operators, without_driver
 from coordinator.protocol.answers import Verdict
@@ -76,9 +76,11 @@ def decide(client: OperatorClient, reached: Brokers, job: JobName, wish: Wish) -
     checkpoint = client.checkpoint(job, description.summary.last_completed)
     committables = _committables(description, checkpoint, sink, wish)
     recorded = {one.slot: one for name, one in checkpoint.settlements if name == sink}
-    _require_brokers(reached, description.unresolved.get(sink, {}), committables, wish)
     kind = next(one.kind for one in description.participants if one.name == sink)
     seen = _look(reached, kind, committables, wish.ruling)
+    if not wish.forced:
+        _refuse_blindness(reached, description.unresolved.get(sink, {}), seen, wish.ruling)
+        _refuse_what_is_open(reached, kind, job, seen, wish.ruling)
     for one in seen:
         _say(f"{_shown(one, recorded)}: {_CONSEQUENCE[wish.ruling]}")
     _confirm(wish.yes, f"Nothing was decided for job {job}")
@@ -158,17 +160,33 @@ def _committables(
     return [there[slot] for slot in sorted(slots)]
 
 
-def _require_brokers(
-    reached: Brokers, unresolved: Mapping[int, Outcome], committables: Sequence[Committable], wish: Wish
+def _refuse_blindness(
+    reached: Brokers, unresolved: Mapping[int, Outcome], seen: Sequence[Seen], ruling: Ruling
 ) -> None:
     """What was proved lost needs no second look. Everything else is not decided blindly."""
-    proved = all(unresolved.get(one.slot) is Outcome.LOST for one in committables)
-    if reached.reached or wish.forced or (proved and wish.ruling is not Ruling.COMMITTED):
+    for one in seen:
+        slot = one.committable.slot
+        proved = unresolved.get(slot) is Outcome.LOST and ruling is not Ruling.COMMITTED
+        if one.settlement is not None or proved:
+            continue
+        remedy = "Repair that" if reached.reached else "Name the clusters with --clusters FILE"
+        raise ConfigurationError(
+            f"Nothing was decided: what the brokers say of slot {slot} has to be looked at first, and {one.unasked}. "
+            f"Nothing was changed. {remedy}, or say --force to decide without looking."
+        )
+
+
+def _refuse_what_is_open(reached: Brokers, kind: str, job: JobName, seen: Sequence[Seen], ruling: Ruling) -> None:
+    """What is open is not committed, and counted as committed it would be aborted by the next start."""
+    doubtful = [one for one in seen if one.settlement is not None and one.settlement.outcome is Outcome.IN_DOUBT]
+    if ruling is not Ruling.COMMITTED or not doubtful:
         return
-    raise ConfigurationError(
-        "Nothing was decided: what the brokers say has to be looked at first. Name the clusters with --clusters FILE, "
-        "or say --force to decide without looking."
-    )
+    found, problems = reached.open_transactions(job, kind)
+    handles = {(one.id, one.owner) for one in found}
+    slots = [one.committable.slot for one in doubtful if one.handle in handles]
+    if slots or problems:
+        why = f"slots {slots} are still open at the brokers, which do not commit them" if slots else "; ".join(problems)
+        raise _refused(job, f"{why}. Start the job, which asks again, or say --force")
 
 
 def _look(reached: Brokers, kind: str, committables: Sequence[Committable], ruling: Ruling) -> list[Seen]:
@@ -207,7 +225,7 @@ def _end(reached: Brokers, kind: str, seen: Sequence[Seen]) -> None:
         reached.abort(kind, [one.committable for one in seen])
     except OncewardError as error:
         _say(f"what is still open could not be aborted now, the next start of the job does it: {error}")
-        if error.exit_code is not OncewardError.exit_code:
+        if isinstance(error, HaltedError):  # the brokers say now that it is committed
             raise
 
 

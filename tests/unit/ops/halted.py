@@ -68,6 +68,7 @@ class FakeBrokers(Committer):
         self.outcomes = dict(outcomes)
         self.opened = opened
         self.away: OncewardError | None = None
+        self.abort_fails: OncewardError | None = None
         self.aborted: list[int] = []
         self.asked_to_commit: list[int] = []
 
@@ -82,6 +83,8 @@ class FakeBrokers(Committer):
 
     def abort(self, committables: Sequence[Committable]) -> None:
         self._require()
+        if self.abort_fails is not None:
+            raise self.abort_fails
         self.aborted += [one.slot for one in committables]
 
     def outcome(self, committable: Committable) -> Settlement:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from coordinator.client.operators import OperatorClient
 from coordinator.client.session import connect
-from coordinator.errors import ConfigurationError, ExitCode, OncewardError, RefusedError
+from coordinator.errors import ConfigurationError, ExitCode, HaltedError, OncewardError, RefusedError
 from coordinator.ops.brokers import Brokers
 from coordinator.ops.cli import app
 from coordinator.ops.resolving import Wish, decide, slots_of
@@ -110,10 +110,33 @@ def test_brokers_that_are_away_prove_nothing(tmp_path: Path) -> None:
     fake = FakeBrokers({})
     fake.away = OncewardError("nobody answers")
     with served(tmp_path) as client:
-        with pytest.raises(RefusedError, match="slot 1 is proved lost"):
-            decide(client, fake.reached(), ORDERS, wish(Ruling.COMMITTED, "1"))
-        decide(client, fake.reached(), ORDERS, wish(Ruling.GIVEN_UP))
+        for ruling, slots in ((Ruling.COMMITTED, "1"), (Ruling.COMMITTED, "2"), (Ruling.GIVEN_UP, "2")):
+            with pytest.raises(ConfigurationError, match="has to be looked at first, and nobody answers"):
+                decide(client, fake.reached(), ORDERS, wish(ruling, slots))
+        decide(client, fake.reached(), ORDERS, wish(Ruling.GIVEN_UP, "1"))
+        decide(client, fake.reached(), ORDERS, wish(Ruling.GIVEN_UP, "2", forced=True))
         assert client.job(ORDERS).status is JobStatus.SUSPENDED, "the next start ends what is open"
+
+
+def test_what_is_still_open_does_not_count_as_committed(tmp_path: Path) -> None:
+    halted(tmp_path)
+    fake = FakeBrokers({2: Outcome.IN_DOUBT}, [open_transaction(2)])
+    with served(tmp_path) as client:
+        with pytest.raises(RefusedError, match=r"slots \[2\] are still open"):
+            decide(client, fake.reached(), ORDERS, wish(Ruling.COMMITTED, "2"))
+        fake.opened = []
+        decide(client, fake.reached(), ORDERS, wish(Ruling.COMMITTED, "2"))
+        assert client.describe(ORDERS).unresolved == {SINK.name: {1: Outcome.LOST}}
+
+
+def test_a_transaction_that_turns_out_committed_after_it_was_given_up_is_said_loudly(tmp_path: Path) -> None:
+    halted(tmp_path)
+    fake = FakeBrokers({2: Outcome.IN_DOUBT})
+    fake.abort_fails = HaltedError("it is committed after all")
+    with served(tmp_path) as client:
+        with pytest.raises(HaltedError, match="after all"):
+            decide(client, fake.reached(), ORDERS, wish(Ruling.GIVEN_UP, "2"))
+        assert client.describe(ORDERS).unresolved == {SINK.name: {1: Outcome.LOST}}, "the decision stands"
 
 
 def test_transactions_tell_owner_age_time_left_and_evidence(tmp_path: Path) -> None:
