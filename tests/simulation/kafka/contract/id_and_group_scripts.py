@@ -119,6 +119,19 @@ def receipts_and_plain_offsets(stage: Stage) -> None:
     stage.receipt()
 
 
+def groups_come_and_go(stage: Stage) -> None:
+    names = ("a", "b", "claim", "never")
+    stage.plain_offset(0, "plain", group="claim")
+    stage.groups(*names)
+    pending = [stage.writer(who).receipt(7, "token").ids for who in ("a", "b")]
+    stage.groups(*names)
+    for ids, commit in zip(pending, (True, False), strict=True):
+        stage.end(ids, commit=commit)
+    stage.groups("a", "claim", "never")
+    stage.delete_group("a")
+    stage.groups("a", "claim", "never")
+
+
 def a_claim(stage: Stage) -> None:
     stage.receipt("claim")
     stage.plain_offset(0, '{"settled":0}', group="claim")
@@ -142,5 +155,6 @@ ID_AND_GROUP_SCRIPTS: tuple[Callable[[Stage], None], ...] = (
     a_receipt_without_records,
     a_receipt_written_twice,
     receipts_and_plain_offsets,
+    groups_come_and_go,
     a_claim,
 )

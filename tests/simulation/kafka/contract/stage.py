@@ -4,14 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException, TopicPartition
-from kafka.protocol.admin import DeleteGroupsRequest, ListTransactionsRequest
+from kafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest, ListTransactionsRequest
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from sinks.kafka.control import CoordinatorKind, NoAnswer
 from sinks.kafka.errors import CLIENT_ERRORS
+from sinks.kafka.logs import Log
 from sinks.kafka.receipts import RECEIPT_TOPIC, read_offsets
 from sinks.kafka.transactions import State, Transactions, TransactionView
+from tests.simulation.kafka import Partition
 from tests.simulation.kafka.contract.worlds import Ids, World, away
 
 __all__ = ["Stage", "Writer"]
@@ -176,6 +178,29 @@ class Stage:
             kind = "committed" if committed else "everything"
             self._say(f"{short} {kind}: {self.world.read(topic, committed=committed)}")
         self._say(f"{short} stable and end: {self.world.ends(topic)}")
+        for number in range(len(self.world.ends(topic))):
+            self._say(f"{short}-{number} holds {self._log((topic, number)) or 'nothing'}")
+
+    def _log(self, place: Partition) -> str:
+        """Whose records and which markers are in a partition, in order. Batches are the clients' affair."""
+        log = Log(self.world.control, place, limit=1_000_000)
+        held: list[str] = []
+        for batch in log.read(log.first, log.end):
+            at = self._at(("", batch.producer_id, batch.epoch))
+            if batch.commit is not None:
+                held.append(f"{'COMMIT' if batch.commit else 'ABORT'}{at} at {batch.last_offset}")
+            elif not held or held[-1] != f"records{at}":
+                held.append(f"records{at}")
+        return ", ".join(held)
+
+    def groups(self, *who: str) -> None:
+        """Which of the groups exist."""
+        node = self.world.control.nodes()[0]
+        answer = self._there(
+            lambda: self.world.control.ask(ListGroupsRequest(max_version=4), node=node), lambda found: found.error_code
+        )
+        listed = {str(group.group_id) for group in answer.groups}
+        self._say(f"groups: {[each for each in who if self.name(each) in listed]}")
 
     def settle(self, name: str) -> None:
         """Wait until no end is running: how long that takes is the broker's affair."""
