@@ -56,6 +56,8 @@ class Surroundings:
     state: Callable[[JobName], JobState]
     """As it is on disk."""
     handle: Callable[[JobName, Event], Awaitable[Answer]]
+    longest_open: Callable[[Reach], Awaitable[timedelta]]
+    """How long a transaction lasts that nobody ends."""
     unattended_since: Callable[[JobName], Awaitable[datetime]]
     """When the job's last generation ended or, taken by the coordinator, began."""
 
@@ -181,7 +183,7 @@ class Orphan:
     async def _look_for_latecomers(self) -> None:
         """A task that slept through the end of its job may open a transaction yet: looked for as long as one lasts."""
         pace, since = self._around.pace, await self._around.unattended_since(self.job)
-        until = since + await self._reach.longest_open()
+        until = since + await self._around.longest_open(self._reach)
         for pause in _growing(pace.first_look, pace.longest_look):
             left = (until - self._around.wall()).total_seconds()
             if left <= 0:

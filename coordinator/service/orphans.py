@@ -7,7 +7,7 @@ the job meanwhile gets a higher generation: the task ends, and whatever is still
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from coordinator.protocol.answers import Answer
 from coordinator.protocol.events import Event
@@ -16,12 +16,15 @@ from coordinator.service.committers import Committers
 from coordinator.service.engine import Engine
 from coordinator.service.errands import Errands
 from coordinator.service.orphan import Orphan, Pace, Surroundings
+from coordinator.service.reach import Reach
 from coordinator.service.turns import Turns
 
 __all__ = ["Orphans"]
 
 _THREADS = 8
 """Jobs that are settled at the same time, roughly: threads that wait for brokers."""
+_ASKED_FOR_S = 600.0
+"""The brokers' longest timeout of transactions is asked for no more often."""
 
 
 class Orphans:
@@ -46,10 +49,14 @@ class Orphans:
             wall=wall,
             state=engine.state,
             handle=self._handle,
+            longest_open=self._longest_open,
             unattended_since=self._unattended_since,
         )
         self._known: dict[JobName, tuple[Generation, Orphan, asyncio.Task[None]]] = {}
         """Jobs without a driver, each with the generation that it was left with."""
+        self._longest: tuple[float, timedelta] | None = None
+        """When it was asked for, and the answer."""
+        self._asking = asyncio.Lock()
         self._started = False
 
     def start(self) -> None:
@@ -94,6 +101,14 @@ class Orphans:
 
     def _handle(self, job: JobName, event: Event) -> Awaitable[Answer]:
         return self._turns.handle(job, event)
+
+    async def _longest_open(self, reach: Reach) -> timedelta:
+        """Asked for now and then: a coordinator that is started has many jobs that ended long ago."""
+        async with self._asking:
+            now = self._engine.clock()
+            if self._longest is None or now - self._longest[0] > _ASKED_FOR_S:
+                self._longest = now, await reach.longest_open()
+            return self._longest[1]
 
     async def _unattended_since(self, job: JobName) -> datetime:
         found = await self._turns.between(lambda: self._engine.read(lambda store: store.generations(job, 1)))

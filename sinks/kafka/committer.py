@@ -11,7 +11,7 @@ from coordinator.errors import ConfigurationError
 from coordinator.pipeline.interfaces import Age, Committer, OpenTransaction
 from coordinator.protocol.values import Claim, Committable, JobName, Outcome, Settlement
 from sinks.kafka.brokers import broker_settings
-from sinks.kafka.claims import read_claim, write_claim
+from sinks.kafka.claims import read_claim, require_held, write_claim
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import ControlPlaneError
@@ -160,9 +160,11 @@ class KafkaCommitter(Committer):
         return [claim for claim in found if claim is not None]
 
     def renew_claim(self, job: JobName, claim: Claim) -> None:
-        """See :meth:`Committer.renew_claim`. Raises ControlPlaneError when the brokers do not confirm within 30 s."""
+        """See :meth:`Committer.renew_claim`. Raises FencedError when somebody else claims it, ControlPlaneError when
+        the brokers do not confirm within 30 s."""
         for control in self._controls:
             if read_claim(control, job, self._clock) is not None:
+                require_held(control, job, claim, self._clock)
                 write_claim(control, job, claim, self._clock)
 
     def longest_open(self) -> timedelta:

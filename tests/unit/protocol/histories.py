@@ -22,6 +22,7 @@ from coordinator.protocol.events import (
     SkipInput,
     StopJob,
     StreamLost,
+    TakeOrphan,
     Tick,
     Watch,
 )
@@ -53,7 +54,13 @@ SOURCE = Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="kaf
 SINK = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka")
 REPLAYING = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka", on_lost=OnLost.REPLAY)
 SETTINGS = CheckpointSettings(
-    interval="1s", timeout="4s", tolerable_failed_checkpoints=2, num_retained=2, lease="3s", stream_grace="1s"
+    interval="1s",
+    timeout="4s",
+    tolerable_failed_checkpoints=2,
+    num_retained=2,
+    lease="3s",
+    stream_grace="1s",
+    orphan_grace="3s",
 )
 
 
@@ -73,7 +80,7 @@ class Move:
 _KINDS = (
     "go go go go go go go go go go go go go go go go "
     "open watch ack settle decline renew lost close tick restart request request stop cancel restore release amend "
-    "resolve resolve skip"
+    "resolve resolve skip orphan orphan"
 ).split()
 
 a_move = st.builds(
@@ -153,6 +160,11 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
             at = Document(kind="test", version=1, body={"at": 100 + choice})
             base = CheckpointId(max(0, state.base + move.off))
             return SkipInput(now=now, base=base, participant=SOURCE.name, positions=at, skipped="some", reason="Ada")
+        case "orphan":
+            claim = Claim(
+                store_id="other" if choice == 5 else durable.store_id, generation=generation, settled=checkpoint
+            )
+            return TakeOrphan(now=now, claims=(claim,) if choice > 8 else ())
         case _:
             return Tick(now=now)
 
@@ -227,16 +239,18 @@ def _amend(now: float, generation: Generation, state: JobState, choice: int) -> 
 def _sensible(now: float, state: JobState, choice: int) -> Event:
     """What a healthy driver would say next."""
     durable, generation = state.durable, state.durable.generation
-    if durable.driver is None or state.session is None:
+    if durable.driver is None and choice in (3, 4):
+        return TakeOrphan(now=now + 4)
+    if not durable.orphaned and (durable.driver is None or state.session is None):
         sink = REPLAYING if choice % 2 else SINK
         return OpenJob(
             now=now, driver=f"d{generation}", participants=(SOURCE, sink), settings=SETTINGS, claim=None, takeover=True
         )
-    if state.session.stream_lost_at is not None:
+    if state.session is not None and state.session.stream_lost_at is not None:
         return Watch(now=now, generation=generation)
     completed = durable.completed
     if completed is not None and not completed.settled and choice % 3:
-        if durable.replaying:
+        if durable.replaying and not durable.orphaned:
             return _amend(now, generation, state, 4)
         outcome = {10: Outcome.LOST, 11: Outcome.LOST, 8: Outcome.IN_DOUBT}.get(choice, Outcome.COMMITTED)
         return Settle(

@@ -22,9 +22,12 @@ from coordinator.protocol.facts import (
     CheckpointUnchanged,
     Fact,
     GenerationGranted,
+    InputSkipped,
     LossRecorded,
+    LossSkipped,
     RequestEnded,
     RequestQueued,
+    SlotsResolved,
     StatusChanged,
 )
 from coordinator.protocol.requests import MAX_KEPT, MAX_QUEUED, RequestState
@@ -92,6 +95,18 @@ class _Witness:
             case CheckpointAmended():
                 assert fact.slots <= self.lost
                 self.lost -= fact.slots
+            case LossSkipped():
+                assert fact.checkpoint == self.completed
+                self.lost -= {settlement.slot for settlement in fact.settlements}
+            case SlotsResolved():
+                assert fact.checkpoint == self.completed
+                self.lost -= fact.slots | fact.settled
+            case InputSkipped():
+                assert self.settled
+                assert self.running is None
+                assert fact.checkpoint > self.last_triggered
+                assert fact.base == self.completed
+                self.last_triggered = self.completed = fact.checkpoint
             case StatusChanged():
                 assert fact.status is after(self.status, fact.transition)
                 self.status = fact.status
@@ -141,8 +156,9 @@ def test_every_history_keeps_the_invariants(history: list[Move]) -> None:
         assert (state.pending is None) == (state.durable.pending is None)
         assert {request.id for request in state.durable.open_requests} == witness.waiting
         assert len(state.durable.requests) <= MAX_KEPT
-        if state.durable.driver is None:
+        if not state.durable.driven:
             assert wanted(state) == ()
+            assert (state.session, state.pending) == (None, None)
 
 
 @given(moves)
