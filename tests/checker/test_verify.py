@@ -56,10 +56,12 @@ class Copied:
             state_dir=self.directory / "state",
         ).run()
 
-    def verify(self, *more: str) -> tuple[int, dict[str, Any], str]:
-        """Exit code, what --json says, and all that was printed."""
+    def verify(self, *more: str, cluster: str = "") -> tuple[int, dict[str, Any], str]:
+        """Exit code, what --json says, and all that was printed. ``cluster``: its name in the clusters file."""
         about = ["--job", self.job, "--state-dir", str(self.directory / "state"), "--json"]
-        where = ["--servers", self.topics.servers, "--input", self.source, "--output", self.sink]
+        prefix = f"{cluster}:" if cluster else ""
+        where = ["--input", prefix + self.source, "--output", prefix + self.sink]
+        where += ["--clusters", "clusters.toml"] if cluster else ["--servers", self.topics.servers]
         ran = subprocess.run(
             [sys.executable, "-m", "coordinator.ops", "verify", *about, *where, *more],
             cwd=self.directory,
@@ -88,6 +90,13 @@ def test_a_right_output_passes(copied: Copied) -> None:
     assert said["records"] == {"expected": 3 * RECORDS, "visible": 3 * RECORDS}
     assert grades(said, "PASS") == {*said["properties"]}
     assert "order kept" in said["properties"]
+
+
+def test_clusters_may_have_names(copied: Copied) -> None:
+    file = copied.directory / "clusters.toml"
+    file.write_text(f'[clusters.main]\nbootstrap_servers = "{copied.topics.servers}"\n')
+    code, said, printed = copied.verify(cluster="main")
+    assert (code, said["verdict"]) == (0, "PASS"), printed
 
 
 def test_another_function_than_the_jobs_fails_and_its_records_are_named(copied: Copied) -> None:
