@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from coordinator import CheckpointSettings, Pipeline
@@ -16,7 +17,7 @@ from coordinator.pipeline.restarts import NO_RESTART, Restart
 from coordinator.protocol.events import CloseReason
 from sinks import KafkaSink
 from sources import KafkaSource
-from tests.integration.tools import Topics, assert_exactly_once, wait_until
+from tests.integration.tools import Topics, assert_exactly_once, wait_for, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -206,30 +207,47 @@ def test_a_wiped_store_is_refused_because_the_cluster_remembers_the_job(bench: B
     assert_exactly_once(bench.topics, bench.source, bench.sink)
 
 
-def test_a_lost_transaction_halts_the_job_and_names_its_records(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decision is made, then somebody aborts one of the transactions before it is committed."""
-    bench.fill(0, 20)
-    events = bench.directory / "events"
-    monkeypatch.setenv(EVENTS_VARIABLE, str(events))
-    sink = KafkaSink(bench.topics.servers, topic=bench.sink)
+def robbed(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    *arguments: Any,
+    on_lost: Any,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Pipeline:
+    """A pipeline of which somebody aborts a transaction, once, after the decision and before it is committed."""
+    monkeypatch.setenv(EVENTS_VARIABLE, str(bench.directory / "events"))
+    sink = KafkaSink(bench.topics.servers, topic=bench.sink, on_lost=on_lost)
     committer = sink.committer
+    robberies = iter([True])
 
     def sabotaged() -> Any:
         real = committer()
         commit = real.commit
 
         def lose_one(committables: Any, **options: Any) -> Any:
-            real.abort(committables[:1])
+            if committables and next(robberies, False):
+                real.abort(committables[:1])
+                meanwhile()
             return commit(committables, **options)
 
         monkeypatch.setattr(real, "commit", lose_one)
         return real
 
     monkeypatch.setattr(sink, "committer", sabotaged)
-    pipeline = bench.pipeline()
+    pipeline = bench.pipeline(*arguments)
     monkeypatch.setattr(pipeline, "_sink", sink)
+    return pipeline
+
+
+def told(bench: Bench, event: str) -> list[dict[str, Any]]:
+    lines = (bench.directory / "events").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if line["event"] == event]
+
+
+def test_a_lost_transaction_halts_the_job_and_names_its_records(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.fill(0, 20)
     with pytest.raises(HaltedError) as halted:
-        pipeline.run()
+        robbed(bench, monkeypatch, on_lost="halt").run()
     message = str(halted.value)
     assert "slot 0" in message
     assert bench.source in message
@@ -237,7 +255,42 @@ def test_a_lost_transaction_halts_the_job_and_names_its_records(bench: Bench, mo
     assert len(bench.topics.read(bench.sink)) == 40, "the other slots are committed"
     with pytest.raises(HaltedError):  # durable: the next start does not forget it
         bench.pipeline().run()
-    assert not [e for e in map(json.loads, events.read_text().splitlines()) if e["event"] == "settled"]
+    assert not told(bench, "settled")
+
+
+@pytest.mark.parametrize("dataframe", [False, True], ids=["copy", "dataframe"])
+def test_a_lost_transaction_is_written_again_by_spark_and_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, dataframe: bool
+) -> None:
+    bench.fill(0, 20)
+    transform = (lambda df: df.select("key", "value")) if dataframe else None
+    assert robbed(bench, monkeypatch, transform, on_lost="replay").run() is CloseReason.FINISHED
+    assert_exactly_once(bench.topics, bench.source, bench.sink)
+    (replayed,) = told(bench, "replayed")
+    assert (replayed["slots"], replayed["written"]) == (1, 20)
+
+
+def test_a_lost_slot_of_a_shuffle_halts_the_job_because_no_range_alone_made_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.fill(0, 20)
+    with pytest.raises(HaltedError, match="the plan moved rows between partitions"):
+        robbed(bench, monkeypatch, lambda df: df.select("key", "value").repartition(4), on_lost="replay").run()
+    assert len(bench.topics.read(bench.sink)) < 60
+    assert not told(bench, "replayed")
+
+
+def test_input_that_retention_has_taken_is_not_replayed_in_part(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.fill(0, 20)
+
+    def retention() -> None:
+        gone = [TopicPartition(bench.source, 0, 1)]
+        wait_for(next(iter(bench.topics.admin.delete_records(gone).values())))
+
+    with pytest.raises(HaltedError, match=r"-0 does not hold the offsets \[0, 20\) any more"):
+        robbed(bench, monkeypatch, on_lost="replay", meanwhile=retention).run()
+    assert len(bench.topics.read(bench.sink)) == 40
+    assert not told(bench, "replayed")
 
 
 def test_random_values_are_drawn_anew_in_each_checkpoint(bench: Bench) -> None:

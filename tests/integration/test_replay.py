@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from coordinator.client.operators import OperatorClient
 from coordinator.killpoints import KillPoint
@@ -16,7 +15,7 @@ from coordinator.protocol.answers import Verdict
 from coordinator.protocol.values import JobName, ParticipantName
 from tests.integration.processes import World, world
 from tests.integration.test_kill_points import fill, free_address
-from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_for, wait_until
+from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -103,16 +102,6 @@ def test_a_driver_that_dies_anywhere_in_a_replay_and_a_second_loss_change_nothin
         assert [event["amendment"] for event in replayed] == [1, 1, 2]
 
 
-@pytest.mark.crash
-def test_a_replay_through_spark_writes_the_lost_slots_only(begin: Begin) -> None:
-    with begin(sparkless=False, dataframe=True, transaction_timeout="10s") as outage:
-        outage.die(KillPoint.DRIVER_BETWEEN_END_TXN, 2)
-        outage.here.finish()
-        assert_exactly_once(outage.topics, outage.source, outage.sink)
-        (replayed,) = outage.here.events("replayed")
-        assert replayed["slots"] == 2
-
-
 def test_a_sink_that_says_halt_halts_and_names_the_records(begin: Begin) -> None:
     with begin(on_lost="halt") as outage:
         outage.die(KillPoint.DRIVER_AFTER_DECISION, 3)
@@ -120,21 +109,7 @@ def test_a_sink_that_says_halt_halts_and_names_the_records(begin: Begin) -> None
         said = outage.ends_with(4)
         assert "lost: slot 0 of checkpoint" in said
         assert "records" in said
-        assert outage.ends_with(4)
         assert outage.topics.read(outage.sink) == before
-
-
-def test_input_that_retention_has_taken_is_not_replayed_in_part(begin: Begin) -> None:
-    with begin() as outage:
-        outage.die(KillPoint.DRIVER_AFTER_DECISION, 3)
-        before = outage.topics.read(outage.sink)
-        first_lost = sum(value.startswith(b"0-") for _, _, _, value in before if value is not None)
-        gone = [TopicPartition(outage.source, 0, first_lost + 1)]
-        wait_for(next(iter(outage.topics.admin.delete_records(gone).values())))
-        said = outage.ends_with(4)
-        assert f"{outage.source}-0 does not hold the offsets" in said
-        assert outage.topics.read(outage.sink) == before
-        assert not outage.here.events("replayed")
 
 
 def test_a_sink_that_may_skip_goes_on_and_the_loss_is_told_until_a_person_acknowledges_it(begin: Begin) -> None:

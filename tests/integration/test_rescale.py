@@ -1,0 +1,139 @@
+"""Input partitions, slots and executors change between two checkpoints and across restarts, and nobody notices."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+
+from coordinator import CheckpointSettings, Pipeline
+from coordinator.pipeline.restarts import NO_RESTART
+from coordinator.protocol.events import CloseReason
+from sinks import KafkaSink
+from sources import KafkaSource
+from tests.integration.processes import world
+from tests.integration.sparkless import SparklessPipeline
+from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_for, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Growing:
+    """A job whose input grows in records and in partitions."""
+
+    def __init__(self, topics: Topics, job: str, directory: Path) -> None:
+        self.topics, self.job, self.directory = topics, job, directory
+        self.source, self.sink = topics.create("in", 2), topics.create("out", 3)
+        self.partitions = 2
+        self.filled = 0
+
+    def fill(self, records: int) -> None:
+        """More records in every partition there is."""
+        for partition in range(self.partitions):
+            values: list[bytes | None] = [b"%d-%d" % (partition, self.filled + n) for n in range(records)]
+            self.topics.fill(self.source, values, partition=partition, key=b"key-%d" % partition)
+        self.filled += records
+
+    def grow(self, partitions: int) -> None:
+        wait_for(self.topics.admin.create_partitions([NewPartitions(self.source, partitions)])[self.source])
+        self.partitions = partitions
+
+    def run(self, kind: type[Pipeline] = SparklessPipeline, *, limit: int = 70, **options: Any) -> None:
+        """One start of the program: until everything that is there is copied, ``limit`` records at a time."""
+        pipeline = kind(
+            job=self.job,
+            source=KafkaSource(
+                self.topics.servers,
+                topics=[self.source],
+                start="earliest",
+                discovery_interval="100ms",
+                max_offsets_per_checkpoint=limit,
+            ),
+            sink=KafkaSink(self.topics.servers, topic=self.sink),
+            state_dir=self.directory / "state",
+            settings=CheckpointSettings(interval="20ms"),
+            restart=NO_RESTART,
+            **options,
+        )
+
+        def stop() -> None:
+            try:
+                wait_until(self.complete, "everything is copied", 120)
+            finally:
+                pipeline.stop()
+
+        stopper = Thread(target=stop)
+        stopper.start()
+        assert pipeline.run() is CloseReason.STOPPED
+        stopper.join()
+
+    def complete(self) -> bool:
+        return len(self.topics.read(self.sink)) >= len(self.topics.read(self.source))
+
+    def assert_nothing_lost_or_doubled(self) -> None:
+        """Also where a shuffle has mixed the order."""
+        assert not any(open_transactions_hold_back(self.topics.servers, self.sink).values())
+        assert Counter(self.topics.values(self.source)) == Counter(self.topics.values(self.sink))
+
+
+@pytest.fixture
+def growing(topics: Topics, job: str, tmp_path: Path) -> Growing:
+    return Growing(topics, job, tmp_path)
+
+
+def test_input_partitions_grow_across_restarts_and_every_order_is_kept(growing: Growing) -> None:
+    growing.fill(100)
+    growing.run()
+    for partitions in (3, 7):
+        growing.grow(partitions)
+        growing.fill(40)
+        growing.run()
+    assert_exactly_once(growing.topics, growing.source, growing.sink)
+
+
+def test_input_partitions_grow_under_a_running_driver(growing: Growing, tmp_path: Path) -> None:
+    growing.fill(200)
+    directory = tmp_path / "process"
+    directory.mkdir()
+    with world(
+        directory,
+        job=growing.job,
+        servers=growing.topics.servers,
+        source=growing.source,
+        sink=growing.sink,
+        state_dir=str(directory / "state"),
+        source_options={"start": "earliest", "discovery_interval": "100ms", "max_offsets_per_checkpoint": 50},
+        settings={"interval": "20ms"},
+        sparkless=True,
+    ) as here:
+        driver = here.driver()
+        here.wait_for_event("settled", driver, count=2)
+        growing.grow(5)
+        growing.fill(60)
+        wait_until(lambda: growing.complete() or not driver.running, f"all is copied: {driver.tail()}", 120)
+        assert {event["generation"] for event in here.events("pre-committed")} == {1}, driver.tail()
+        slots = {event["transactions"] for event in here.events("pre-committed")}
+        assert max(slots) > 2, "the new partitions have got slots of their own"
+    assert_exactly_once(growing.topics, growing.source, growing.sink)
+
+
+SHAPES: list[tuple[str, "Callable[[DataFrame], DataFrame] | None"]] = [
+    ("as many slots as partitions", None),
+    ("more slots", lambda df: df.select("key", "value").repartition(5)),
+    ("one slot", lambda df: df.select("key", "value").coalesce(1)),
+    ("as many again", lambda df: df.select("key", "value")),
+]
+
+
+def test_the_number_of_slots_is_another_one_after_each_restart(growing: Growing, spark: "SparkSession") -> None:
+    for number, (_, transform) in enumerate(SHAPES):
+        growing.grow(3 + number)
+        growing.fill(30)
+        growing.run(Pipeline, limit=10_000, transform=transform, spark=spark)
+    growing.assert_nothing_lost_or_doubled()
