@@ -6,11 +6,12 @@ these interfaces would have it. A process with a bug runs the same program as ev
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from coordinator.pipeline.interfaces import Plan
+from coordinator.pipeline.interfaces import Plan, SlotWriter
+from coordinator.pipeline.tasks import CheckpointTask, Vote
 from coordinator.protocol.values import Committable, Document, JobName, Outcome, Settlement
 from sinks import KafkaSink
 from sinks.kafka.committables import KafkaCommittable
@@ -20,9 +21,13 @@ from sources import KafkaSource
 from tests.integration import job
 from tests.mutants.breaking import Break, both, put
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["BROKEN"]
 
-_pre_commit, _plan, _snapshot = KafkaSink.pre_commit, KafkaSource.plan, KafkaSource.snapshot
+_pre_commit, _write = KafkaSink.pre_commit, KafkaSink.write
+_plan, _snapshot = KafkaSource.plan, KafkaSource.snapshot
 _commit, _sweep = KafkaCommitter.commit, KafkaCommitter.sweep
 
 
@@ -78,6 +83,21 @@ def _one_too_few(self: KafkaSource, plan: Plan) -> Document:
     return replace(document, body={**document.body, "topics": topics})
 
 
+def _counts_what_was_not_written(self: KafkaSink) -> SlotWriter:
+    """The last record of each slot never leaves the process, and the vote has it."""
+    write = _write(self)
+
+    def writer(task: CheckpointTask, slot: int, attempt: int, batches: "Iterator[pa.RecordBatch]") -> Vote:
+        held = [batch for batch in batches if batch.num_rows]
+        if sum(batch.num_rows for batch in held) < 2:
+            return write(task, slot, attempt, iter(held))
+        held[-1] = held[-1].slice(0, held[-1].num_rows - 1)
+        vote = write(task, slot, attempt, iter(held))
+        return replace(vote, records=vote.records + 1)
+
+    return writer
+
+
 _planned: set[int] = set()
 
 
@@ -96,6 +116,7 @@ BROKEN: Mapping[str, Break] = {
     "aborts what has no answer": put(KafkaCommitter, "commit", _aborts_on_unknown),
     "sweeps what is decided": both(put(KafkaCommitter, "sweep", _sweeps_all), put(KafkaCommitter, "commit", _goes_on)),
     "forgets a committable": put(KafkaSink, "pre_commit", _forgets_one),
+    "votes for what was not written": put(KafkaSink, "write", _counts_what_was_not_written),
     "positions are one too low": put(KafkaSource, "snapshot", _one_too_few),
     "reads everything again after a crash": put(KafkaSource, "plan", _from_the_beginning),
     "nothing": contextlib.nullcontext,
