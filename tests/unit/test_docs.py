@@ -23,7 +23,16 @@ ROOT = Path(__file__).resolve().parents[2]
 README, OPERATIONS, PROTOCOL, FACTS, HELD = (
     ROOT / name for name in ("README.md", "docs/operations.md", "docs/protocol.md", "docs/facts.md", "docs/faults.md")
 )
-PAGES = (README, ROOT / "CHANGELOG.md", ROOT / "docs/crash.md", OPERATIONS, PROTOCOL, FACTS, HELD)
+PAGES = (
+    README,
+    ROOT / "CHANGELOG.md",
+    ROOT / "docs/crash.md",
+    ROOT / "docs/verify.md",
+    OPERATIONS,
+    PROTOCOL,
+    FACTS,
+    HELD,
+)
 
 CODE = ("benchmarks", "connections", "coordinator", "examples", "protos", "scripts", "sinks", "sources", "tests")
 PRODUCTION = ("connections", "coordinator", "scripts", "sinks", "sources")
