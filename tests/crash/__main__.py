@@ -82,6 +82,8 @@ def _show(console: Console, schedules: list[Schedule]) -> None:
     console.print(table)
     for name, value in report.numbers(schedules).items():
         console.print(f"{name}: {value}")
+    for line in report.limits(schedules):
+        console.print(line)
 
 
 if __name__ == "__main__":

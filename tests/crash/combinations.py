@@ -8,7 +8,7 @@ from typing import TypeAlias
 from coordinator.killpoints import KillPoint
 from tests.crash.ground import Ground
 from tests.crash.jobs import ANY_TIME, Job, Setup, at_point, judged
-from tests.crash.points import ONCE_PER_PROCESS, lose_transactions, scene_of
+from tests.crash.points import NOT_ALONE, ONCE_PER_PROCESS, lose_transactions, scene_of
 from tests.crash.results import Kill, Schedule
 
 __all__ = ["combine"]
@@ -58,7 +58,7 @@ def _driver_any_time(job: Job, chance: random.Random) -> None:
 
 
 def _coordinator_at_point(job: Job, chance: random.Random) -> None:
-    armed = job.ground.arm(at_point("coordinator", *_point(chance, "coordinator.")))
+    armed = job.ground.arm(at_point(NOT_ALONE, *_point(chance, "coordinator.")))
     coordinator = job.ground.serve(armed)
     job.drive()
     job.dies(coordinator, armed)
@@ -69,7 +69,7 @@ def _coordinator_at_point(job: Job, chance: random.Random) -> None:
 def _coordinator_any_time(job: Job, chance: random.Random) -> None:
     job.drive()
     job.lives(chance.uniform(0, 3))
-    job.kill(Kill(process="coordinator", place=ANY_TIME), job.ground.stop_serving)
+    job.kill(Kill(process=NOT_ALONE, place=ANY_TIME), job.ground.stop_serving)
     job.back()
 
 
@@ -78,7 +78,7 @@ def _both_at_once(job: Job, chance: random.Random) -> None:
     armed = job.ground.arm(at_point("driver", *_point(chance, "driver.")))
     job.dies(job.drive(armed), armed)
     job.lives(chance.uniform(0, 0.3))
-    job.kill(Kill(process="coordinator", place=ANY_TIME), job.ground.stop_serving)
+    job.kill(Kill(process=NOT_ALONE, place=ANY_TIME), job.ground.stop_serving)
     job.back()
 
 

@@ -151,7 +151,7 @@ class Job:
         environment = {} if self.setup.spark is None else {"PYSPARK_SUBMIT_ARGS": f"{self.setup.spark} pyspark-shell"}
         environment |= armed.environment if armed else {}
         for kill in self.schedule.kills:
-            if kill.process == "driver" and not kill.back_at:
+            if kill.process.startswith("driver") and not kill.back_at:
                 kill.back_at = time.time()
         self.driver = self.ground.start(f"{self.name}.driver", ["tests.crash.driver", json.dumps(spec)], environment)
         return self.driver
@@ -189,7 +189,7 @@ class Job:
         """Start the coordinator again."""
         at = self.ground.back()
         for kill in self.schedule.kills:
-            if kill.process == "coordinator" and not kill.back_at:
+            if kill.process.startswith("coordinator") and not kill.back_at:
                 kill.back_at = at
 
     # -- what it does

@@ -38,6 +38,8 @@ ONCE_PER_PROCESS = {
 }
 """The second time through is the next process, which finds what the first one has left."""
 
+NOT_ALONE = "coordinator, and its job is disturbed too"
+"""Told apart because its recovery takes as long as the driver's start, or as the failing checkpoints."""
 _FAT = b"x" * 5000
 _FITS_NOT, _FITS = {"max.message.bytes": "2000"}, {"max.message.bytes": "100000"}
 
@@ -100,7 +102,7 @@ def _coordinator_dies(job: Job, point: KillPoint, nth: int) -> None:
 
 
 def _coordinator_dies_opening(job: Job, point: KillPoint, nth: int) -> None:
-    armed = job.ground.arm(at_point("coordinator", point, nth))
+    armed = job.ground.arm(at_point(NOT_ALONE, point, nth))
     coordinator = job.ground.serve(armed)
     job.drive()
     job.dies(coordinator, armed)
@@ -110,7 +112,7 @@ def _coordinator_dies_opening(job: Job, point: KillPoint, nth: int) -> None:
 
 def _coordinator_dies_closing(job: Job, point: KillPoint, nth: int) -> None:
     """The driver leaves; the coordinator dies while it is told so. The next one hears it again."""
-    armed = job.ground.arm(at_point("coordinator", point, nth))
+    armed = job.ground.arm(at_point(NOT_ALONE, point, nth))
     coordinator = job.ground.serve(armed)
     job.settles()
     assert job.driver is not None
@@ -141,7 +143,7 @@ def lose_transactions(job: Job) -> None:
 
 def _coordinator_dies_settling_for_the_dead(job: Job, point: KillPoint, nth: int) -> None:
     """The driver dies with a checkpoint completed and not settled, and another one written; nobody starts it again."""
-    armed = job.ground.arm(at_point("coordinator", point, nth))
+    armed = job.ground.arm(at_point(NOT_ALONE, point, nth))
     left = job.ground.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
     job.dies(job.drive(left), left)
     coordinator = job.ground.serve(armed)
@@ -165,10 +167,12 @@ def _fits(job: Job) -> None:
 
 
 def _dies_aborting(job: Job, point: KillPoint, nth: int) -> None:
-    process = "driver" if point.startswith("driver.") else "coordinator"
-    armed = job.ground.arm(at_point(process, point, nth))
-    job.dies(job.drive(armed) if process == "driver" else job.ground.serve(armed), armed)
-    if process == "coordinator":
+    if point.startswith("driver."):
+        armed = job.ground.arm(at_point("driver", point, nth))
+        job.dies(job.drive(armed), armed)
+    else:
+        armed = job.ground.arm(at_point(NOT_ALONE, point, nth))
+        job.dies(job.ground.serve(armed), armed)
         job.back()
 
 
