@@ -37,7 +37,7 @@ from tests.unit.service.scripted import SINK, SOURCE, positions, slots
 
 JOB = JobName("orders")
 SETTINGS = CheckpointSettings(interval="1h", lease="1s", stream_grace=0, orphan_grace="1s")
-PACE = Pace(first_retry=0.01, longest_retry=0.02, first_look=0.01, longest_look=0.02, patience=5.0)
+PACE = Pace(first_retry=0.01, longest_retry=0.02, first_look=0.01, longest_look=0.02, patience=60.0)
 
 
 @dataclass
@@ -292,9 +292,8 @@ def test_brokers_that_do_not_answer_are_asked_again_and_the_listing_says_so(tmp_
 
         await until(settled, "everything is settled")
         assert any("no broker answers" in text for text in said), said
-        assert (brokers.count("commit"), brokers.count("renew")) == (1, 1), (
-            "commits waited for the sweep, or were repeated"
-        )
+        assert [method for method, _, _ in brokers.asked[:3]] == ["claims", "sweep", "commit"], "commits waited"
+        assert (brokers.count("commit"), brokers.count("renew")) == (1, 1), "commits were repeated"
 
     play(tmp_path, body, brokers)
 
@@ -419,8 +418,7 @@ def test_a_driver_that_opens_the_job_ends_what_the_coordinator_does(tmp_path: Pa
         )
         assert (await here.turns.handle(JOB, late)).verdict is Verdict.FENCED
         asked = len(brokers.asked)
-        brokers.silent.clear()
-        await until(lambda: brokers.closed == asked, "its threads have ended")
+        await until(lambda: brokers.closed == asked, "its threads have given up")
         assert len(brokers.asked) == asked, "it went on"
         assert here.engine.state(JOB).durable.status is JobStatus.RUNNING
 
@@ -470,14 +468,33 @@ def test_after_a_job_has_ended_late_tasks_are_looked_for_as_long_as_a_transactio
     play(tmp_path, later, brokers)
 
 
-def test_jobs_that_nobody_can_read_and_jobs_that_never_ran_are_left_alone(tmp_path: Path) -> None:
+def test_a_halted_job_is_swept_and_nothing_of_it_committed_before_a_person_has_decided(tmp_path: Path) -> None:
+    brokers = Brokers(outcomes={1: Outcome.IN_DOUBT})
+
+    async def body(here: Here) -> None:
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: here.engine.state(JOB).durable.status is JobStatus.HALTED, "the job is halted")
+
+    async def later(here: Here) -> None:
+        here.orphans.start()
+        await until(lambda: brokers.count("renew"), "it is done with what it can do")
+        assert (brokers.count("sweep"), brokers.count("commit"), brokers.kept) == (1, 0, [0, 1])
+
+    play(tmp_path, body, brokers)
+    brokers.asked.clear()
+    play(tmp_path, later, brokers)
+
+
+@pytest.mark.parametrize("status", [JobStatus.SUSPENDED, JobStatus.FINISHED])
+def test_a_job_that_nobody_can_read_is_left_alone(tmp_path: Path, status: JobStatus) -> None:
     """Which transactions are decided is not known, so none is aborted."""
 
     async def body(here: Here) -> None:
         await here.orphan()
         durable = here.engine.state(JOB).durable
         here.engine._states[JOB] = replace(
-            here.engine.state(JOB), durable=replace(durable, completed=None, unreadable="damaged")
+            here.engine.state(JOB), durable=replace(durable, status=status, completed=None, unreadable="damaged")
         )
         here.after_the_grace_time()
         for _ in range(20):
