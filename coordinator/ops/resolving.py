@@ -1,23 +1,21 @@
-"""``onceward resolve``: a person decides what a job cannot prove, or moves it past input that is gone."""
+"""``onceward resolve``: a person decides what a job cannot prove."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import typer
-
 from coordinator.client.operators import OperatorClient
 from coordinator.client.summaries import CheckpointDescription, JobDescription
 from coordinator.errors import ConfigurationError, HaltedError, OncewardError, RefusedError
+from coordinator.ops.asking import confirm, say
 from coordinator.ops.brokers import Brokers, Seen, brokers
 from coordinator.ops.connecting import Place, job_name, operators, without_driver
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.requests import Ruling
 from coordinator.protocol.values import Committable, JobName, Outcome, ParticipantName, Role, Settlement
 
-__all__ = ["ALL_SLOTS", "Wish", "resolve_slots", "skip_input", "slots_of"]
+__all__ = ["ALL_SLOTS", "Wish", "decide", "resolve_slots", "slots_of"]
 
 ALL_SLOTS = "all"
 _COMMIT_PATIENCE_S = 60.0
@@ -82,8 +80,8 @@ def decide(client: OperatorClient, reached: Brokers, job: JobName, wish: Wish) -
         _refuse_blindness(reached, description.unresolved.get(sink, {}), seen, wish.ruling)
         _refuse_what_is_open(reached, kind, job, seen, wish.ruling)
     for one in seen:
-        _say(f"{_shown(one, recorded)}: {_CONSEQUENCE[wish.ruling]}")
-    _confirm(wish.yes, f"Nothing was decided for job {job}")
+        say(f"{_shown(one, recorded)}: {_CONSEQUENCE[wish.ruling]}")
+    confirm(wish.yes, f"Nothing was decided for job {job}")
 
     slots = sorted(one.slot for one in committables)
     evidence = [settlement for one in seen if (settlement := _evidence(one, recorded)) is not None]
@@ -100,31 +98,6 @@ def decide(client: OperatorClient, reached: Brokers, job: JobName, wish: Wish) -
             reached, kind, [one for one in seen if one.settlement is None or one.settlement.outcome is not Outcome.LOST]
         )
     _say_what_is_left(client, job)
-
-
-def skip_input(job: str, where: str, offset: int, reason: str, place: Place, *, yes: bool) -> None:
-    """Say what will be left out, have it confirmed, and move the job's positions. Raises RefusedError."""
-    known = job_name(job)
-    topic, partition = _partition(where)
-    with operators(place) as (client, momentary):
-        if momentary:
-            without_driver(client, known)
-        looked = client.skip_input(known, topic, partition, offset, reason, only_look=True)
-        if looked.answer.verdict is Verdict.ACCEPTED:
-            _say(f"job {job} never reads {looked.skipped}, and goes on with offset {offset}; a report is kept")
-            _confirm(yes, f"Job {job} was not moved")
-            looked = client.skip_input(known, topic, partition, offset, reason, base=looked.base)
-        summary = client.job(known)
-    match looked.answer.verdict:
-        case Verdict.ACCEPTED:
-            print(
-                f"Job {job} goes on after {looked.skipped} when it is started next, with checkpoint "
-                f"{summary.last_completed}. To take that back before: onceward restore {job} --from {looked.base}"
-            )
-        case Verdict.DUPLICATE:
-            print(f"Job {job} was moved past {looked.skipped} before.")
-        case _:
-            raise _refused(known, looked.answer.detail)
 
 
 def _sink(description: JobDescription, wish: Wish) -> ParticipantName:
@@ -224,7 +197,7 @@ def _end(reached: Brokers, kind: str, seen: Sequence[Seen]) -> None:
     try:
         reached.abort(kind, [one.committable for one in seen])
     except OncewardError as error:
-        _say(f"what is still open could not be aborted now, the next start of the job does it: {error}")
+        say(f"what is still open could not be aborted now, the next start of the job does it: {error}")
         if isinstance(error, HaltedError):  # the brokers say now that it is committed
             raise
 
@@ -237,21 +210,5 @@ def _say_what_is_left(client: OperatorClient, job: JobName) -> None:
         print(f"Job {job} is {left.summary.status.value}; it can be started again.")
 
 
-def _partition(where: str) -> tuple[str, int]:
-    topic, _, number = where.rpartition(":")
-    if not topic or not number.isascii() or not number.isdigit():
-        raise ConfigurationError(f"{where!r} names no partition. Nothing was changed. Write TOPIC:NUMBER.")
-    return topic, int(number)
-
-
-def _confirm(yes: bool, nothing: str) -> None:
-    if not yes and not (sys.stdin.isatty() and typer.confirm("Go on?", default=False, err=True)):
-        raise ConfigurationError(f"{nothing}. Nothing was changed. Say --yes if that is what you want.")
-
-
 def _refused(job: str, why: str) -> RefusedError:
     return RefusedError(f"Nothing was decided for job {job}: {why}. Nothing was changed.")
-
-
-def _say(text: str) -> None:
-    print(f"onceward: {text}", file=sys.stderr, flush=True)

@@ -1,13 +1,11 @@
 """``onceward savepoint``, ``checkpoint``, ``stop``, ``cancel``, ``restore``: ask something of a job."""
 
-import sys
 import time
-
-import typer
 
 from coordinator.client.operators import MAX_LISTED, OperatorClient
 from coordinator.client.summaries import CheckpointState
-from coordinator.errors import CheckpointFailedError, ConfigurationError, RefusedError
+from coordinator.errors import CheckpointFailedError, RefusedError
+from coordinator.ops.asking import confirm, say
 from coordinator.ops.connecting import Place, job_name, operators, without_driver
 from coordinator.protocol.answers import Answer, Verdict
 from coordinator.protocol.requests import Request, RequestState
@@ -46,7 +44,7 @@ def take(job: str, place: Place, kind: CheckpointKind, *, name: str = "", stop: 
         )
     print(request.checkpoint)
     if stop:
-        _say(f"savepoint {request.checkpoint} is completed; job {job} stops after settling it")
+        say(f"savepoint {request.checkpoint} is completed; job {job} stops after settling it")
 
 
 def _remedy(answer: Answer) -> str:
@@ -63,10 +61,10 @@ def _ended(client: OperatorClient, job: JobName, request: Request) -> Request:
         if request.state is not shown:
             shown = request.state
             at = f" as checkpoint {request.checkpoint}" if request.checkpoint else ""
-            _say(f"the {request.kind.value} of job {job} is {shown.value}{at}; waiting ...")
+            say(f"the {request.kind.value} of job {job} is {shown.value}{at}; waiting ...")
         time.sleep(_POLL_S)
         request = client.request(job, request.id)
-    _say(f"the {request.kind.value} of job {job} has {request.state.value} after {time.monotonic() - begun:.1f} s")
+    say(f"the {request.kind.value} of job {job} has {request.state.value} after {time.monotonic() - begun:.1f} s")
     return request
 
 
@@ -122,12 +120,8 @@ def restore_job(job: str, checkpoint: int, reason: str, place: Place, *, yes: bo
         if momentary:
             without_driver(client, known)
         consequence = _consequence(client, known, checkpoint)
-        _say(consequence)
-        if not yes and not _confirmed():
-            raise ConfigurationError(
-                f"Job {job} was not ordered back to checkpoint {checkpoint}: {consequence}. Nothing was changed. Say "
-                "--yes if that is what you want."
-            )
+        say(consequence)
+        confirm(yes, f"Job {job} was not ordered back to checkpoint {checkpoint}: {consequence}")
         answer = client.restore(known, checkpoint, reason)
     match answer.verdict:
         case Verdict.ACCEPTED:
@@ -155,11 +149,3 @@ def _consequence(client: OperatorClient, job: JobName, checkpoint: int) -> str:
         f"output of job {job} after checkpoint {checkpoint} up to checkpoint {newest} repeats: at least {records} "
         "records are written a second time, and stay where they are from the first"
     )
-
-
-def _confirmed() -> bool:
-    return sys.stdin.isatty() and typer.confirm("Go on?", default=False, err=True)
-
-
-def _say(text: str) -> None:
-    print(f"onceward: {text}", file=sys.stderr, flush=True)

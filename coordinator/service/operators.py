@@ -199,8 +199,8 @@ class _Wishes:
             partition=as_count(request.partition, "partition"),
             offset=as_count(request.offset, "offset"),
         )
-        durable = await self._turns.between(lambda: self._engine.state(job).durable)
-        skip = skip_of(durable, base, where)
+        source = await self._positions(job, base)
+        skip = skip_of(source, where) if not isinstance(source, str) else source
         if isinstance(skip, str):
             return pb.SkipInputResponse(answer=_refused(skip))
         event = SkipInput(
@@ -215,6 +215,14 @@ class _Wishes:
             _, ready = step(self._engine.state(job), event)
             return pb.SkipInputResponse(answer=answer_to_wire(ready.answer), base=skip.base, skipped=skip.skipped)
         return pb.SkipInputResponse(answer=await self._handle(job, event), base=skip.base, skipped=skip.skipped)
+
+    async def _positions(self, job: JobName, base: CheckpointId) -> CompletedCheckpoint | str:
+        """Of the checkpoint that the person looked at, 0 for the newest one: a repeated call finds its answer so."""
+        durable = await self._turns.between(lambda: self._engine.state(job).durable)
+        if base:
+            return await self._completed(job, base)
+        none = durable.unreadable or f"job {job} has no completed checkpoint, so no positions to move"
+        return durable.completed if durable.completed is not None else none
 
     async def _completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint | str:
         """The checkpoint, or why there is none to go back to."""

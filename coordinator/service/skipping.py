@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TypeAlias
 
-from coordinator.protocol.durable import Durable
 from coordinator.protocol.values import CheckpointId, CompletedCheckpoint, Document, ParticipantName
 
 __all__ = ["POSITION_MOVERS", "PositionMover", "Skip", "Where", "skip_of"]
@@ -40,16 +39,8 @@ class Skip:
     """What is left out, for people."""
 
 
-def skip_of(durable: Durable, base: CheckpointId, where: Where) -> Skip | str:
-    """What has to become of a job's positions, or why that cannot be. Whether it may be now is for the core to say.
-
-    :param base: the newest completed checkpoint as the person saw it; 0 for whichever it is.
-    """
-    completed = durable.completed
-    if completed is None:
-        return durable.unreadable or f"job {durable.job} has no completed checkpoint, so no positions to move"
-    if base and completed.id != base:
-        return f"the newest completed checkpoint is {completed.id}, not {base}; look again"
+def skip_of(completed: CompletedCheckpoint, where: Where) -> Skip | str:
+    """What has to become of its positions, or why that cannot be. Whether it may be now is for the core to say."""
     problems = []
     for name, positions in _positions(completed).items():
         mover = _mover(positions.kind)

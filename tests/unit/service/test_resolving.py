@@ -81,6 +81,7 @@ def test_skipped_input_is_a_checkpoint_and_a_loss(coordinator: EmbeddedCoordinat
     assert (looked.answer.verdict, looked.base, looked.skipped) == (Verdict.ACCEPTED, 1, "orders-1 [40, 50)")
     assert people.job(ORDERS).last_completed == 1, "looking changes nothing"
     assert people.skip_input(ORDERS, "orders", 1, 50, "Ada", base=1).answer.verdict is Verdict.ACCEPTED
+    assert people.skip_input(ORDERS, "orders", 1, 50, "Ada", base=1).answer.verdict is Verdict.DUPLICATE
     assert people.skip_input(ORDERS, "orders", 0, 30, "Ada", base=1).answer.verdict is Verdict.REFUSED, (
         "it is not 1 now"
     )

@@ -1,0 +1,52 @@
+"""Options and arguments that several commands take."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from coordinator.ops.connecting import Place
+
+__all__ = [
+    "ClustersOption",
+    "CoordinatorOption",
+    "JobArgument",
+    "JsonOption",
+    "LimitOption",
+    "MaybeJobArgument",
+    "NameOption",
+    "NoWaitOption",
+    "StateDirOption",
+    "place_of",
+]
+
+CoordinatorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--coordinator", envvar="ONCEWARD_COORDINATOR", metavar="ADDRESS", help="HOST:PORT of a running onceward serve."
+    ),
+]
+StateDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        help="Find the coordinator inside a running job through its directory: $ONCEWARD_STATE_DIR or ./.onceward.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+MaybeJobArgument = Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's name; all jobs without it.")]
+LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")]
+NameOption = Annotated[str, typer.Option(help="A name for the savepoint, for people.")]
+ClustersOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Ask these clusters, as of onceward serve; else what they say is unknown."),
+]
+NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Only ask for it.")]
+
+
+def place_of(coordinator: str | None, state_dir: Path | None) -> "Place":
+    from coordinator.ops.connecting import Place
+
+    return Place(coordinator=coordinator, state_dir=state_dir)
