@@ -104,6 +104,25 @@ def test_the_coordinator_dies_anywhere_in_its_work_for_a_dead_driver(topics: Top
     assert (recovered["generation"], recovered["resumed"], recovered["aborted"]) == (3, 0, 0)
 
 
+@pytest.mark.crash
+def test_what_the_coordinator_finds_lost_is_written_again_by_the_next_driver(topics: Topics, here: World) -> None:
+    """The transactions time out before the coordinator may take the job: it proves that, and cannot write."""
+    here.spec |= {
+        "careless": True,
+        "sink_options": {"transaction_timeout": "3s", "on_lost": "replay"},
+        "settings": {**QUICK, "orphan_grace": "5s"},
+    }
+    coordinator(here)
+    here.wait_for_kill(BETWEEN, 3, here.driver(kill_at=[f"{BETWEEN}:3"]))
+    wait_until(lambda: "event=lost" in log(here), "the coordinator proves the loss", 90)
+    found = job_in(here)
+    assert (found.generation, found.settled, found.status) == (2, False, JobStatus.SUSPENDED)
+    here.spec["sink_options"] = {"on_lost": "replay"}
+    finish(here, topics)
+    (replayed,) = here.events("replayed")
+    assert (replayed["slots"], replayed["generation"]) == (2, 3)
+
+
 def settled_by_the_coordinator(here: World, generation: int) -> bool:
     found = job_in(here)
     return (found.generation, found.settled, found.status) == (generation, True, JobStatus.SUSPENDED)

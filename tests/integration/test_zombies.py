@@ -72,6 +72,7 @@ def test_drivers_and_tasks_that_wake_after_others_took_over_change_nothing(topic
     assert_exactly_once(topics, source, sink)
 
 
+@pytest.mark.crash
 def test_a_driver_that_wakes_after_the_coordinator_settled_for_it_changes_nothing(topics: Topics, here: World) -> None:
     coordinator(here)
     zombie = asleep(here.driver(kill_at=[f"{KillPoint.DRIVER_BETWEEN_END_TXN}:3:stop"]))
