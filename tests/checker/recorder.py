@@ -30,6 +30,8 @@ Expected: TypeAlias = Callable[[str, bytes | None, bytes | None], Sequence[tuple
 _ASK_S = 0.1
 _NEWEST = 50
 _POLL_S = 0.05
+_READ_S = 0.03
+"""A record is noted at most so long after it became visible."""
 
 
 class Recorder:
@@ -116,6 +118,8 @@ class Recorder:
         self._record_last(coordinator or self._coordinator, store, state_dir)
         for end in ends:
             self._writer.end(end)
+        if self._view.ends(self._outputs) != ends:  # then the checkpoints told may be newer than what was read
+            self._writer.gap(Part.REST, "the output changed while it was recorded: the job must be over")
         try:
             for name, state in self._view.open_transactions(self._job).items():
                 self._writer.open(name, state)
@@ -129,13 +133,13 @@ class Recorder:
     def _read(self) -> None:
         try:
             while not self._over.is_set():
-                records = self._reader.read()
+                records = self._reader.read(_READ_S)
                 at = time.time()
                 with self._lock:
                     for one in records:
                         self._writer.seen(_visible(one, at))
-        except KafkaException as error:
-            self._stopped[Part.SEEN] = f"the reader died: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever it was: what the reader had then may not be written down
+            self._stopped[Part.SEEN] = f"the reader died: {error!r}"
 
     def _ask(self) -> None:
         """Decisions as they are told. A coordinator that is away or does not know the job yet is asked again."""

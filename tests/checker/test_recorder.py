@@ -2,20 +2,22 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from coordinator.dev.kafka import LocalKafka
 from coordinator.killpoints import KillPoint
 from coordinator.ops.verify import Grade, Property, judge, read_history
+from coordinator.ops.verify.cluster import Raw, Reader
 from tests.checker.recorder import Recorder
 from tests.checker.test_verify import RECORDS, Copied
 from tests.integration.processes import Process, World, world
 from tests.integration.test_kill_points import QUICK, fill, free_address
-from tests.integration.tools import Topics, wait_for
+from tests.integration.tools import Topics, wait_for, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -103,3 +105,24 @@ def test_output_that_is_deleted_before_the_reader_had_it_is_unknown(topics: Topi
     assert verdict.grade is Grade.UNKNOWN, verdict.text()
     assert verdict.having(Grade.UNKNOWN) >= {Property.NOTHING_LOST, Property.PREFIX}
     assert f"{copied.sink}-0 below offset 7" in verdict.text()
+
+
+def test_a_reader_that_dies_is_a_gap_and_no_breach(
+    copied: Copied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had read everything by then, and not written it down."""
+    read = Reader.read
+
+    def dies(reader: Reader, timeout_s: float) -> list[Raw]:
+        if read(reader, timeout_s) and threading.current_thread().name == "recorder-reads":
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+        return []
+
+    monkeypatch.setattr(Reader, "read", dies)
+    with recorder_of(copied, tmp_path / "history") as recorder:
+        wait_until(lambda: not any(one.name == "recorder-reads" for one in threading.enumerate()), "the reader dies")
+        monkeypatch.undo()
+        verdict = judge(recorder.finish(state_dir=copied.directory / "state", whole_input=True))
+    assert verdict.having(Grade.UNKNOWN) == {Property.NOTHING_UNDECIDED, Property.PREFIX}, verdict.text()
+    assert verdict.having(Grade.FAIL) == set()
+    assert "the reader died" in verdict.text()
