@@ -142,7 +142,7 @@ DRIVER = (
             ("self._submitted.add(turn)", "self._submitted.add(turn)\n        self.settled = checkpoint"),
         ),
         hunt=ANY,
-        caught_by=(Invariant.I1,),
+        caught_by=(Invariant.I1, Invariant.I8),
     ),
     Mutant(
         name="a failed write of the store is taken for success",
