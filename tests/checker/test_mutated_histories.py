@@ -277,6 +277,21 @@ MUTATIONS: dict[str, Mutation] = {
         DECISION,
         names="the checkpoints before 3 are known no longer",
     ),
+    "nothing was told": _unknown(
+        lambda h: replace(h, told=[]),
+        UNDECIDED,
+        PREFIX,
+        DECISION,
+        SETTLED,
+        names="nothing was told of any checkpoint",
+    ),
+    "the positions of a restore are not told": _unknown(
+        lambda h: replace(
+            h, told=[one._replace(kind="restore", ends=None) if one.checkpoint == 3 else one for one in h.told]
+        ),
+        *{*Property} - {FOREIGN, OPEN},
+        names="the positions of checkpoint 3",
+    ),
     "a checkpoint cannot be read": _unknown(
         lambda h: _told(h, 3, state="unreadable", ends=None),
         *{*Property} - {FOREIGN, OPEN},

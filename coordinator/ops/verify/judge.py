@@ -41,6 +41,9 @@ def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verdict
     laid = streams(history)
     matched = match(laid, history.rest)
     gaps = {part: list(words) for part, words in history.gaps.items()}
+    if not history.told:
+        for part in (Part.COORDINATOR, Part.PAST):
+            gaps.setdefault(part, []).append("nothing was told of any checkpoint")
     if laid.ranges.cut:
         gaps.setdefault(Part.PAST, []).append(f"the checkpoints before {laid.ranges.cut} are known no longer")
     if laid.ranges.unknown:

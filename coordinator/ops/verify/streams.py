@@ -92,10 +92,10 @@ def ranges(told: Sequence[Told], lowest: Mapping[Lane, int]) -> Ranges:
     found: dict[Lane, list[Range]] = defaultdict(list)
     unknown: list[str] = []
     for one in known.values():
-        if one.kind not in _READING:
-            continue
         if one.ends is None:
             unknown.append(f"the positions of checkpoint {one.checkpoint}")
+            continue
+        if one.kind not in _READING:
             continue
         for lane, end in one.ends.items():
             if one.base in known:
