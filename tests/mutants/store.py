@@ -11,7 +11,7 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["STORE"]
 
-DISK = Disk(most=24)
+DISK = Disk(most=16, length=150)
 _OLD = (
     checkpoints.c.job == retention._J,
     retention._COMPLETED,
