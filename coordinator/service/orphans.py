@@ -13,7 +13,7 @@ from coordinator.protocol.answers import Answer
 from coordinator.protocol.events import Event
 from coordinator.protocol.values import NO_GENERATION, Generation, JobName
 from coordinator.service.committers import Committers
-from coordinator.service.engine import Engine
+from coordinator.service.engine import Engine, UnknownJobError
 from coordinator.service.errands import Errands
 from coordinator.service.orphan import Orphan, Pace, Surroundings
 from coordinator.service.reach import Reach
@@ -77,7 +77,10 @@ class Orphans:
         """Something happened to the job."""
         if not self._started:
             return
-        durable = self._engine.state(job).durable
+        try:
+            durable = self._engine.state(job).durable
+        except UnknownJobError:
+            return  # its first call was refused, which leaves no trace
         known = self._known.get(job)
         if known is not None and known[0] != durable.generation and not durable.orphaned:
             self._forget(job)  # a driver has come, and perhaps gone again

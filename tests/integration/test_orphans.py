@@ -90,6 +90,7 @@ def test_no_reader_waits_for_a_driver_that_is_dead(topics: Topics, here: World) 
     assert {(event["resumed"], event["aborted"]) for event in recovered} == {(0, 0)}, "something was left to a driver"
 
 
+@pytest.mark.crash
 def test_the_coordinator_dies_anywhere_in_its_work_for_a_dead_driver(topics: Topics, here: World) -> None:
     first = coordinator(here, f"{KillPoint.COORDINATOR_BEFORE_GRANT}:2")
     here.wait_for_kill(BETWEEN, 3, here.driver(kill_at=[f"{BETWEEN}:3"]))

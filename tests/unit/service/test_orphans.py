@@ -502,3 +502,12 @@ def test_a_job_that_nobody_can_read_is_left_alone(tmp_path: Path, status: JobSta
         assert here.brokers.asked == []
 
     play(tmp_path, body)
+
+
+def test_a_new_job_that_is_refused_is_no_orphan(tmp_path: Path) -> None:
+    async def body(here: Here) -> None:
+        here.orphans.start()
+        here.orphans.changed(JobName("refused"))
+        assert here.orphans.doing(JobName("refused")) == ""
+
+    play(tmp_path, body)
