@@ -16,6 +16,10 @@ KAFKA_LOGGER = logging.getLogger("onceward.kafka")
 """Where Kafka clients log. A client with a logger delivers its lines in ``poll()``: somebody must call it."""
 
 _POLL_SECONDS = 0.05
+_REFRESH = "topic.metadata.refresh.interval.ms"
+_REFRESH_MS = 1_000
+"""librdkafka sends requests about topics to the controller that it knows of. When that one dies it asks nobody for
+another before the next refresh, by default 5 min later, and every request times out meanwhile (seen with 2.16.0)."""
 
 
 def admin_client(cluster: KafkaCluster, **overrides: Setting) -> AdminClient:
@@ -28,6 +32,7 @@ def admin_client(cluster: KafkaCluster, **overrides: Setting) -> AdminClient:
 
 def _make(cluster: KafkaCluster, overrides: dict[str, Any], logger: logging.Logger) -> AdminClient:
     config = cluster.client_config(**overrides)
+    config.setdefault(_REFRESH, _REFRESH_MS)
     try:
         return AdminClient(config, logger=logger)
     except KafkaException as error:
