@@ -5,8 +5,8 @@ Ending raises the epoch by one with EndTxn version 5. With version 4 it does not
 to a later owner of the id, although mostly it is what the broker's timeout leaves.
 
     the receipt holds our token                          -> committed
-    CompleteCommit at ours                               -> committed
-    CompleteAbort at ours                                -> lost
+    CompleteCommit at ours                               -> committed   (at the next epoch: unless the log shows ABORT)
+    CompleteAbort at ours                                -> lost        (at the next epoch: unless the log shows COMMIT)
     the output's log shows COMMIT behind our records     -> committed
     the output's log shows ABORT behind our records      -> lost
     open at another pair                                 -> fence it, look again
@@ -14,7 +14,7 @@ to a later owner of the id, although mostly it is what the broker's timeout leav
     being ended, unreachable                             -> ask again
     everything else                                      -> nothing is proved
 
-The log is read only where nothing else proves anything. A missing receipt proves nothing, however young it would be: it
+The log is read only where nothing else proves enough. A missing receipt proves nothing, however young it would be: it
 may have been deleted. One positive proof is enough: a commit cannot be undone. A negative one must be seen twice, some
 time apart, because a stale coordinator can be wrong for seconds (KAFKA-21181).
 """
@@ -140,16 +140,25 @@ def judge(transaction: Transaction, look: Look) -> Judgement:
     return Judgement(proof=proof, evidence="; ".join(parts))
 
 
-def needs_log(judgement: Judgement) -> bool:
-    """Whether only the output itself can tell more: brokers and receipt were heard, and they prove nothing."""
-    return judgement.proof in (Proof.NOTHING, Proof.UNSTABLE)
+def needs_log(transaction: Transaction, look: Look) -> bool:
+    """Whether the output itself can tell more: brokers and receipt were heard, and they prove nothing, or only by the
+    next epoch. That one is ours as long as the cluster never went back to a transaction.version that raises none."""
+    if look.receipt.state is ReceiptState.PRESENT:
+        return False
+    match _shown_by_coordinator(transaction, look):
+        case Proof.NOTHING | Proof.UNSTABLE:
+            return True
+        case Proof.COMMITTED | Proof.LOST:
+            return look.view.epoch != transaction.epoch
+        case Proof.OPEN | Proof.OPEN_ELSEWHERE | Proof.AGAIN:
+            return False
 
 
 def _proof(transaction: Transaction, look: Look) -> Proof:
     if look.receipt.state is ReceiptState.PRESENT:
         return Proof.COMMITTED
     proof = _shown_by_coordinator(transaction, look)
-    if look.log is None or proof not in (Proof.NOTHING, Proof.UNSTABLE):
+    if look.log is None or not needs_log(transaction, look):
         return proof
     match look.log.ending:
         case Ending.COMMITTED:
@@ -157,7 +166,7 @@ def _proof(transaction: Transaction, look: Look) -> Proof:
         case Ending.ABORTED:
             return Proof.LOST
         case Ending.AGAIN:
-            return Proof.AGAIN
+            return proof if proof is Proof.COMMITTED else Proof.AGAIN
         case Ending.UNKNOWN:
             return proof
         case _:

@@ -122,7 +122,7 @@ def judgements(
         for slot, handle in by_slot.items()
     }
     judged = {slot: judge(by_slot[slot].transaction, look) for slot, look in looks.items()}
-    unproved = [slot for slot, judgement in judged.items() if needs_log(judgement)]
+    unproved = [slot for slot, look in looks.items() if needs_log(by_slot[slot].transaction, look)]
     endings = read_endings(control, [by_slot[slot] for slot in unproved])
     for slot in unproved:
         transaction = by_slot[slot].transaction

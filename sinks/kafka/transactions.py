@@ -13,6 +13,7 @@ from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRe
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from sinks.kafka.control import ControlPlane, CoordinatorKind, Located, NoAnswer
+from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.identifiers import TransactionalId, job_pattern
 
 __all__ = [
@@ -62,7 +63,8 @@ class Transaction:
     producer_id: int
     epoch: int
     version: int
-    """Of EndTxn; the same one must be used for every attempt (docs/facts.md#transactions-of-others)."""
+    """Of EndTxn; the same one is used for every attempt (docs/facts.md#transactions-of-others), but at clusters that
+    cannot do it any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +105,18 @@ class Transactions:
         self, transactions: Sequence[Transaction], *, commit: bool, located: Mapping[str, Located] | None = None
     ) -> dict[str, Code]:
         """Commit or abort each, once. Code by transactional id; NoAnswer means it may or may not have happened."""
+        try:
+            highest = self._highest_end_txn(transactions)
+        except ControlPlaneError as error:
+            return {transaction.id: NoAnswer(why=str(error)) for transaction in transactions}
         requests = {
             transaction.id: EndTxnRequest(
                 transactional_id=transaction.id,
                 producer_id=transaction.producer_id,
                 producer_epoch=transaction.epoch,
                 committed=commit,
-                min_version=transaction.version,
-                max_version=transaction.version,
+                min_version=min(transaction.version, highest),
+                max_version=min(transaction.version, highest),
             )
             for transaction in transactions
         }
@@ -179,6 +185,14 @@ class Transactions:
                 found.update(str(entry.transactional_id) for entry in answer.transaction_states)
         # The pattern only saves work: what is ours is decided here, on the parsed id.
         return sorted(identifier for identifier in _parsed(found) if identifier.job == job), failed
+
+    def _highest_end_txn(self, transactions: Sequence[Transaction]) -> int:
+        """A cluster that went back to transaction.version 0 cannot keep what version 5 makes of a transaction: it
+        answers 35 and leaves the transaction stuck, answered 51 until its coordinator moves. Version 4 ends it there.
+        If version 5 had ended it before, version 4 is refused, and the coordinator or the log shows the end."""
+        if all(transaction.version < 5 for transaction in transactions):
+            return 4
+        return 5 if self._control.transaction_version() > 0 else 4
 
     def _lists_by_pattern(self) -> bool:
         return self._control.highest_version(ListTransactionsRequest) >= 2

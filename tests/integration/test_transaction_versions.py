@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from kafka.protocol.admin import UpdateFeaturesRequest
 
 from coordinator.dev.kafka import LocalKafka
 from coordinator.killpoints import KillPoint
@@ -273,3 +274,53 @@ def pre_committed(sink: SinkJob, name: str, out: str, checkpoint: int) -> tuple[
     vote = Vote(slot=0, attempt=checkpoint, records=1, bytes=len(value), body=body)
     (committable,) = sink.pre_commit(CheckpointId(checkpoint), [vote])
     return committable, producer
+
+
+def set_version(sink: SinkJob, version: int) -> None:
+    """As an operator does who upgrades the cluster, or goes back."""
+    now = sink.control.transaction_version()
+    if now == version:
+        return
+    update = UpdateFeaturesRequest.FeatureUpdateKey(
+        feature="transaction.version", max_version_level=version, upgrade_type=1 if version > now else 2
+    )
+    answer = sink.control.ask(UpdateFeaturesRequest(feature_updates=[update], min_version=1, max_version=1))
+    assert answer.error_code == 0
+    wait_until(lambda: sink.control.transaction_version() == version, "the brokers know it")
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("version", [0], ids=["tv0"], indirect=True)
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (2, 1), (0, 1), (1, 0)])
+def test_outcomes_are_true_when_the_cluster_changes_its_version_while_transactions_are_pending(
+    broker: LocalKafka, sink: SinkJob, out: str, version: int, before: int, after: int
+) -> None:
+    set_version(sink, before)
+    with SinkJob(broker.bootstrap_servers, f"{sink.job}-long", topic=out) as long:
+        (short,) = sink.prepared(1, [b"lost"])
+        names = [name for name in ENDINGS if not name.startswith("timed-out")]
+        *prepared, unended = long.prepared(1, *[[name.encode()] for name in (*names, "late")])
+        pending = dict(zip(names, prepared, strict=True))
+        assert KafkaCommittable.of(unended).transaction.version == (5 if before == 2 else 4)
+        set_version(sink, after)
+        time_out(sink, short)
+        assert sink.committer().commit([short])[0].outcome is Outcome.LOST
+        for name, committable in pending.items():
+            for step in ENDINGS[name][0]:
+                step(long, committable)
+            delete_receipt(long, committable)
+            (settlement,) = long.committer().commit([committable])
+            assert settlement.outcome is ENDINGS[name][1], (name, settlement.evidence)
+        assert long.committer().commit([unended])[0].outcome is Outcome.COMMITTED
+        # A driver that runs on goes on with the version that it began with.
+        more = long.prepared(2, [b"more"])
+        assert long.committer().commit(more)[0].outcome is Outcome.COMMITTED
+    set_version(sink, version)
+    committed = [name.encode() for name in names if ENDINGS[name][1] is Outcome.COMMITTED]
+    wait_until(
+        lambda: (
+            sorted(map(str, Topics(sink.servers, sink.job).values(out)))
+            == sorted(map(str, [*committed, b"late", b"more"]))
+        ),
+        "exactly what was committed is visible",
+    )

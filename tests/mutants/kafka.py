@@ -153,14 +153,30 @@ PROOFS = (
     Mutant(
         name="a receipt that is missing proves a loss",
         hurts="a committed transaction whose receipt was deleted or expired is called lost",
-        breaks=changed(outcomes._moved_on, ("else Proof.NOTHING", "else Proof.LOST")),
+        breaks=changed(
+            outcomes._proof,
+            (
+                "proof = _shown_by_coordinator(transaction, look)",
+                "proof = _shown_by_coordinator(transaction, look)\n"
+                "    if proof is Proof.NOTHING and look.receipt.state is ReceiptState.ABSENT:\n"
+                "        return Proof.LOST",
+            ),
+        ),
         hunt=FATES,
         caught_by=(Invariant.I13,),
     ),
     Mutant(
         name="a receipt that somebody's open transaction hides counts as absent",
         hurts="a committed transaction is called lost",
-        breaks=changed(outcomes._moved_on, ("return Proof.UNSTABLE", "return Proof.LOST")),
+        breaks=changed(
+            outcomes._proof,
+            (
+                "proof = _shown_by_coordinator(transaction, look)",
+                "proof = _shown_by_coordinator(transaction, look)\n"
+                "    if proof is Proof.UNSTABLE:\n"
+                "        return Proof.LOST",
+            ),
+        ),
         hunt=FATES,
         caught_by=(Invariant.I13,),
     ),
