@@ -1,5 +1,6 @@
 """A driver dies and nobody starts it again: the coordinator ends what it has left, so that no reader waits for it."""
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,6 +123,29 @@ def test_what_the_coordinator_finds_lost_is_written_again_by_the_next_driver(top
     finish(here, topics)
     (replayed,) = here.events("replayed")
     assert (replayed["slots"], replayed["generation"]) == (2, 3)
+
+
+@pytest.mark.crash
+def test_a_coordinator_on_an_old_copy_of_the_store_touches_nothing(topics: Topics, here: World) -> None:
+    """To it the job is an orphan with a checkpoint to commit; the claim says that the job has gone on elsewhere."""
+    address, store = here.spec["coordinator"], here.directory / "coordinator.db"
+    first = here.coordinator(address)
+    point = KillPoint.DRIVER_AFTER_DECISION
+    here.wait_for_kill(point, 3, here.driver(kill_at=[f"{point}:3"]))
+    first.send(signal.SIGTERM)
+    assert first.wait() == 0
+    copied = store.read_bytes()
+    second = here.coordinator(address)
+    finish(here, topics)
+    second.send(signal.SIGTERM)
+    assert second.wait() == 0
+    store.write_bytes(copied)
+    coordinator(here)
+    wait_until(lambda: "leaves it as it is" in job_in(here).orphan, f"it says why:\n{log(here)}")
+    found = job_in(here)
+    assert "an old copy" in found.orphan
+    assert (found.generation, found.settled) == (1, False)
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
 
 
 def settled_by_the_coordinator(here: World, generation: int) -> bool:
