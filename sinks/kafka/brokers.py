@@ -13,8 +13,8 @@ from sinks.kafka.errors import ControlPlaneError
 
 __all__ = ["Resource", "TopicFacts", "broker_settings", "create_topic", "settings", "topic_facts"]
 
-_WRITE = 4
-"""Bit of the operation in a set of authorized operations."""
+_READ, _WRITE = 3, 4
+"""Bits of operations in a set of authorized operations."""
 _NOT_TOLD = 31
 """The bit that is set when the brokers tell nothing."""
 
@@ -39,6 +39,8 @@ class TopicFacts:
     replication: int = 0
     """Replicas of the partition that has the fewest."""
     may_write: bool | None = None
+    """None when the brokers do not tell."""
+    may_read: bool | None = None
     """None when the brokers do not tell."""
 
 
@@ -68,6 +70,7 @@ def _facts(entry: Any) -> TopicFacts:
         partitions=len(entry.partitions),
         replication=min((len(partition.replica_nodes) for partition in entry.partitions), default=0),
         may_write=None if _NOT_TOLD in operations else _WRITE in operations,
+        may_read=None if _NOT_TOLD in operations else _READ in operations,
     )
 
 

@@ -106,6 +106,12 @@ def _topics(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
         elif topic.may_write is False:
             yield _error(subject, "the user may not write to it", "grant WRITE on it")
         else:
+            if topic.may_read is False:
+                yield _warning(
+                    subject,
+                    "the user may not read it, so some losses cannot be proved and would halt the job in doubt",
+                    "grant READ on it",
+                )
             yield from _durability(control, name, topic.replication)
 
 

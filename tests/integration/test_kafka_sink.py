@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from connections import KafkaCluster
 from coordinator.dev.kafka import LocalKafka
@@ -544,7 +545,18 @@ def test_missing_rights_are_found_at_the_start_and_not_at_the_first_commit(
 ) -> None:
     monkeypatch.setenv("NOBODYS_PASSWORD", "nothing")
     with LocalKafka(properties=ACL, heap="256m") as guarded:
-        out = Topics(guarded.internal_servers, job).create("out")
+        topics = Topics(guarded.internal_servers, job)
+        out, unread = topics.create("out"), topics.create("unread")
+        acl = AclBinding(
+            ResourceType.TOPIC,
+            unread,
+            ResourcePatternType.LITERAL,
+            "User:nobody",
+            "*",
+            AclOperation.WRITE,
+            AclPermissionType.ALLOW,
+        )
+        topics.admin.create_acls([acl])[acl].result(30)
         cluster = KafkaCluster(
             guarded.bootstrap_servers,
             config={
@@ -554,7 +566,11 @@ def test_missing_rights_are_found_at_the_start_and_not_at_the_first_commit(
                 "sasl.password": "env:NOBODYS_PASSWORD",
             },
         )
-        said = "\n".join(errors(examined(guarded.bootstrap_servers, job, cluster=cluster, topic=out)))
+        findings = examined(guarded.bootstrap_servers, job, cluster=cluster, topics=[out, unread])
+    said = "\n".join(errors(findings))
+    warned = [finding for finding in findings if finding.subject == f"sink topic {unread}"]
+    assert any("may not read it" in finding.message for finding in warned)
+    assert {finding.severity for finding in warned} == {Severity.WARNING}
     assert f"sink topic {out}" in said
     assert "the user may not write with them" in said
     assert "receipts" in said
