@@ -300,6 +300,17 @@ def test_an_unknown_job_is_not_found(channel: grpc.Channel, running: Running, me
             request = amend(job="nobody")
         case "TriggerCheckpoint":
             request = trigger(job="nobody")
+        case "ResolveSlots":
+            request = operators_pb2.ResolveSlotsRequest(
+                job="nobody",
+                checkpoint=1,
+                participant="sink",
+                slots=[1],
+                ruling=operators_pb2.RULING_GIVEN_UP,
+                reason="a test",
+            )
+        case "SkipInput":
+            request = operators_pb2.SkipInputRequest(job="nobody", topic="orders", offset=5, reason="a test")
         case "AcknowledgeLoss":
             request = operators_pb2.AcknowledgeLossRequest(
                 job="nobody", checkpoint=1, participant="sink", reason="known"

@@ -16,7 +16,7 @@ from coordinator.protocol.events import CloseReason
 from coordinator.protocol.requests import Ruling
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointId, CheckpointKind, Document, JobName, Outcome, Settlement, Snapshot
+from coordinator.protocol.values import CheckpointId, CheckpointKind, Document, Outcome, Settlement, Snapshot
 from coordinator.service.embedded import EmbeddedCoordinator
 from coordinator.v1 import operators_pb2 as pb
 from coordinator.v1.operators_pb2_grpc import OperatorServiceStub
@@ -155,10 +155,3 @@ def test_what_means_nothing_is_refused_and_changes_nothing(tmp_path: Path, metho
             getattr(OperatorServiceStub(channel), method)(request_, timeout=30)
         assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert people.describe(ORDERS) == before
-
-
-def test_an_unknown_job_is_not_found(people: OperatorClient) -> None:
-    with pytest.raises(Exception, match="unknown"):
-        people.resolve(JobName("nobody"), 1, SINK.name, {1}, Ruling.GIVEN_UP, "Ada")
-    with pytest.raises(Exception, match="unknown"):
-        people.skip_input(JobName("nobody"), "orders", 0, 5, "Ada")
