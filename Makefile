@@ -33,7 +33,7 @@ mutants: ## breaks the product in every way in turn, and says who notices (a min
 
 crash: setup ## kills every process everywhere on real brokers (2 hours); SEED= SCHEDULES= PART=
 	@$(PY) -m tests.crash $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(PART),--part $(PART))
-	@$(if $(SEED)$(PART),,$(PY) -m pytest -m crash tests/integration)
+	@$(if $(SEED)$(PART),,$(PY) -m pytest -m crash tests/checker tests/integration)
 
 bench: setup ## speed of the copy job, as JSON; BENCH=coordinator for the coordinator by itself
 	@$(PY) -m benchmarks $(BENCH)
