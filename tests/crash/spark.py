@@ -26,6 +26,8 @@ LOCAL = f"--master local[2,4] {_SMALL}"
 CLUSTER = f"--master local-cluster[2,1,1024] {_SMALL}"
 _WORKER, _EXECUTOR, _JVM = "pyspark.daemon", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
 _SETTINGS = {"lease": "5s"}
+_FEW = 40
+"""Records per second and partition: these schedules are long, and all of them are judged in the end."""
 _MUCH = 5000
 """Records in a checkpoint: what was fed while Spark started must not take long."""
 _AWAY_S = 90.0
@@ -36,7 +38,7 @@ def kill_tasks(ground: Ground, name: str, nth: int, *, transform: bool) -> Sched
     """At every kill point of a task, the ``nth`` time through, one Python worker dies; Spark retries."""
     kills = [at_point("Python worker", point, nth) for point in KillPoint if point.startswith("task.")]
     armed = ground.arm(*kills)
-    setup = Setup(spark=LOCAL, transform=transform, per_checkpoint=_MUCH, settings=_SETTINGS)
+    setup = Setup(spark=LOCAL, transform=transform, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
 
     def body(job: Job) -> None:
         job.note(*kills)
@@ -49,7 +51,7 @@ def kill_tasks(ground: Ground, name: str, nth: int, *, transform: bool) -> Sched
 def kill_in_spark(ground: Ground, name: str, *, seed: int, times: int) -> Schedule:
     """Workers, an executor's JVM, the driver's JVM and the driver of a ``local-cluster``, each ``times`` times."""
     chance = random.Random(seed)
-    setup = Setup(spark=CLUSTER, per_checkpoint=_MUCH, settings=_SETTINGS)
+    setup = Setup(spark=CLUSTER, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
 
     def body(job: Job) -> None:
         job.settles()
@@ -67,7 +69,7 @@ def kill_standalone(ground: Ground, name: str, *, seed: int) -> Schedule:
     chance = random.Random(seed)
     with _standalone(ground) as (master, workers, start):
         spark = f"--master {master} {_SMALL} --conf spark.executor.cores=1"
-        setup = Setup(spark=spark, per_checkpoint=_MUCH, settings=_SETTINGS)
+        setup = Setup(spark=spark, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
 
         def body(job: Job) -> None:
             job.settles()

@@ -67,7 +67,7 @@ def _spark(plan: Plan) -> Iterator[Schedule]:
         for nth in (1, 2):
             yield kill_tasks(ground, f"tasks-copy-{nth}", nth, transform=False)
             yield kill_tasks(ground, f"tasks-dataframe-{nth}", nth, transform=True)
-        yield kill_in_spark(ground, "local-cluster", seed=plan.seed, times=4)
+        yield kill_in_spark(ground, "local-cluster", seed=plan.seed, times=3)
         yield kill_standalone(ground, "standalone", seed=plan.seed)
 
 
