@@ -6,6 +6,7 @@ What such a thread does at the brokers may be cut off anywhere, as by a crash; s
 import asyncio
 import contextlib
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,32 +16,38 @@ T = TypeVar("T")
 
 
 class Errands:
-    """So many at a time, the others wait for their turn.
+    """So many at a time in each lane, the others wait for their turn: a lane that is stuck holds up no other.
 
-    :param limit: threads.
+    :param limit: threads of one lane.
     """
 
     def __init__(self, limit: int) -> None:
-        self._free = asyncio.Semaphore(limit)
+        self._free: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(limit))
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, lane: str, work: Callable[[], T]) -> T:
         """Do ``work`` in a thread. When this is cancelled the thread goes on by itself, and nobody hears of its end."""
-        async with self._free:
-            loop = asyncio.get_running_loop()
-            done: asyncio.Future[T] = loop.create_future()
+        free = self._free[lane]
+        await free.acquire()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
 
-            def tell(result: Callable[[], None]) -> None:
-                with contextlib.suppress(RuntimeError):  # the loop has ended
-                    loop.call_soon_threadsafe(lambda: None if done.done() else result())
+        def ended(result: Callable[[], None]) -> None:
+            free.release()  # not before: a thread that nobody waits for is there nevertheless
+            if not done.done():
+                result()
 
-            def errand() -> None:
-                try:
-                    value = work()
-                except Exception as error:  # noqa: BLE001 - raised again where it is awaited
-                    failure = error
-                    tell(lambda: done.set_exception(failure))
-                else:
-                    tell(lambda: done.set_result(value))
+        def errand() -> None:
+            try:
+                value = work()
+            except Exception as error:  # noqa: BLE001 - raised again where it is awaited
+                failure = error
+                tell(lambda: done.set_exception(failure))
+            else:
+                tell(lambda: done.set_result(value))
 
-            threading.Thread(target=errand, name="onceward-errand", daemon=True).start()
-            return await done
+        def tell(result: Callable[[], None]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(ended, result)
+
+        threading.Thread(target=errand, name="onceward-errand", daemon=True).start()
+        return await done

@@ -122,20 +122,17 @@ class Orphan:
                 raise OncewardError(answer.detail)
             case _:
                 raise HaltedError(answer.detail)
-        trouble: OncewardError | None = None
-        try:
-            self.doing = "aborts what nobody has decided for"
-            await self._reach.sweep()
-        except HOPELESS:
-            raise
-        except OncewardError as error:
-            trouble = error  # commits need not wait for that
-        kill_point(KillPoint.ORPHAN_AFTER_ABORT)
-        await self._commit_decided()
-        if trouble is not None:
+        self.doing = "aborts what nobody has decided for"
+        # Different transactions, perhaps on different clusters: neither needs to wait for the other.
+        troubles = await asyncio.gather(self._abort_undecided(), self._commit_decided(), return_exceptions=True)
+        for trouble in sorted(filter(None, troubles), key=lambda one: not isinstance(one, HOPELESS)):
             raise trouble
         await self._reach.renew_claim()
         self.doing = ""
+
+    async def _abort_undecided(self) -> None:
+        await self._reach.sweep()
+        kill_point(KillPoint.ORPHAN_AFTER_ABORT)
 
     async def _commit_decided(self) -> None:
         """But what is known to be lost, and nothing while a person has to decide."""

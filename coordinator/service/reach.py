@@ -30,6 +30,9 @@ _log = logging.getLogger("onceward.coordinator")
 HOPELESS = (ConfigurationError, FencedError, HaltedError, StoreError)
 """Asking again changes nothing."""
 
+_MOMENT_S = 0.5
+"""For clusters that have not answered yet when one has."""
+
 T = TypeVar("T")
 
 
@@ -45,14 +48,27 @@ class Reach:
         self._kinds = {one.name: one.kind for one in durable.participants if one.role is Role.SINK}
 
     async def claims(self) -> tuple[Claim, ...]:
-        """Who owns the job, by all clusters that answer. One claim is enough to know; that there is none is known only
-        when everybody was asked."""
-        answers = await self._everywhere(lambda committer, _: committer.claims(self._job))
-        _raise_first(answer for answer in answers if isinstance(answer, HOPELESS))
-        claims = tuple(claim for found in answers if not isinstance(found, OncewardError) for claim in found)
-        if not claims:
-            _raise_first(answers)
-        return claims
+        """Who owns the job, by all clusters that answer soon. One claim is enough to know; that there is none is known
+        only when everybody has answered."""
+        asked = self._asked(lambda committer, _: committer.claims(self._job))
+        try:
+            claims: tuple[Claim, ...] = ()
+            waiting = set(asked)
+            while waiting:
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=_MOMENT_S if claims else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    return claims
+                answers = [task.result() for task in done]
+                _raise_first(answer for answer in answers if isinstance(answer, HOPELESS))
+                claims += tuple(claim for found in answers if not isinstance(found, OncewardError) for claim in found)
+            if not claims:
+                _raise_first(task.result() for task in asked)
+            return claims
+        finally:
+            for task in asked:
+                task.cancel()
 
     async def renew_claim(self) -> None:
         """Say that this store owns the job, and how far it is settled."""
@@ -100,10 +116,14 @@ class Reach:
                     for one in committer.commit(committables, give_up=give_up)
                 )
 
-        return await self._errands.run(commit)
+        return await self._errands.run("commits", commit)
 
     async def _everywhere(self, call: Callable[[Committer, str], T]) -> "list[T | OncewardError]":
-        """Ask for each kind of sink on each cluster: one that cannot be reached holds up no other."""
+        """What each cluster answers for each kind of sink."""
+        return await asyncio.gather(*self._asked(call))
+
+    def _asked(self, call: Callable[[Committer, str], T]) -> "list[asyncio.Task[T | OncewardError]]":
+        """All are asked at the same time: one that cannot be reached holds up no other."""
 
         def one(kind: str, cluster: str) -> T | OncewardError:
             try:
@@ -112,13 +132,11 @@ class Reach:
             except OncewardError as error:
                 return error
 
-        return await asyncio.gather(
-            *(
-                self._errands.run(lambda kind=kind, cluster=cluster: one(kind, cluster))  # type: ignore[misc]
-                for kind in sorted(set(self._kinds.values()))
-                for cluster in self._committers.clusters
-            )
-        )
+        async def ask(kind: str, cluster: str) -> T | OncewardError:
+            return await self._errands.run(f"cluster {cluster}", lambda: one(kind, cluster))
+
+        kinds = sorted(set(self._kinds.values()))
+        return [asyncio.create_task(ask(kind, cluster)) for kind in kinds for cluster in self._committers.clusters]
 
 
 def _raise_first(answers: Iterable[object]) -> None:
