@@ -29,6 +29,7 @@ from coordinator.protocol.values import (
 from coordinator.service.committers import Committers
 from coordinator.service.documents import Checkers
 from coordinator.service.engine import Engine
+from coordinator.service.errands import Errands
 from coordinator.service.orphan import NO_CLUSTERS, Pace
 from coordinator.service.orphans import Orphans
 from coordinator.service.turns import Turns
@@ -366,6 +367,7 @@ def test_a_job_that_is_run_from_elsewhere_is_not_touched(tmp_path: Path, claim: 
 
 def test_what_nobody_here_can_read_is_left_to_who_can(tmp_path: Path) -> None:
     brokers = Brokers(trouble={"commit main": [HaltedError("a document of version 9")] * 9})
+    brokers.trouble["sweep main"] = [OncewardError("no broker answers")] * 9
 
     async def body(here: Here) -> None:
         await here.orphan()
@@ -513,3 +515,18 @@ def test_a_new_job_that_is_refused_is_no_orphan(tmp_path: Path) -> None:
         assert here.orphans.doing(JobName("refused")) == ""
 
     play(tmp_path, body)
+
+
+def test_a_lane_that_is_stuck_holds_up_no_other() -> None:
+    async def run() -> None:
+        errands, stuck = Errands(1), threading.Event()
+        first, second = (asyncio.create_task(errands.run("a", stuck.wait)) for _ in range(2))
+        assert await errands.run("b", lambda: 7) == 7
+        first.cancel()  # its thread is there nevertheless
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert sum(thread.name == "onceward-errand" for thread in threading.enumerate()) == 1
+        stuck.set()
+        assert await second
+
+    asyncio.run(run())
