@@ -130,7 +130,8 @@ def _standalone(ground: Ground) -> Iterator[tuple[str, list[Kept], Callable[[int
     deploy = "org.apache.spark.deploy"
     master = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
     address = f"spark://127.0.0.1:{port}"
-    home = {"SPARK_HOME": str(jars.parent)}
+    scala = next(jars.glob("spark-core_*.jar")).name.removeprefix("spark-core_").partition("-")[0]
+    home = {"SPARK_HOME": str(jars.parent), "SPARK_SCALA_VERSION": scala}  # as bin/spark-class says it
 
     def start(number: int) -> Kept:
         options = ["--host", f"127.0.0.{number}", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
