@@ -26,13 +26,15 @@ def main() -> int:
     parser.add_argument("--part", action="append", choices=sorted(PARTS), help="only these parts")
     parser.add_argument("--build", type=Path, default=_BUILD, help="where report, logs, stores and histories go")
     arguments = parser.parse_args()
+    parts = arguments.part or list(PARTS)
+    if "disk" in parts and shutil.which("strace") is None:
+        parser.error("the part `disk` needs strace, which is not installed; nothing was started")
     build: Path = arguments.build
     run = build / "run"
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(parents=True)
     logging.basicConfig(filename=run / "suite.log", level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     console = Console(highlight=False, soft_wrap=True)
-    parts = arguments.part or list(PARTS)
     plan = Plan(directory=run, seed=arguments.seed, schedules=arguments.schedules)
     schedules: list[Schedule] = []
     began = time.monotonic()

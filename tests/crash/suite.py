@@ -1,6 +1,5 @@
 """All parts of the suite, in the order in which they run: first what costs little and finds most."""
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,8 +54,6 @@ def _points(plan: Plan) -> Iterator[Schedule]:
 
 
 def _disk(plan: Plan) -> Iterator[Schedule]:
-    if shutil.which("strace") is None:
-        raise SystemExit("crash: strace is needed for the part `disk`; install it, or name other PARTS")
     with ground_of_one(plan.directory / "disk", ("tests.crash.disturbed", "serve")) as ground:
         for disturbance in DISTURBANCES:
             yield disturb(ground, disturbance, f"disk-{disturbance.name}")
