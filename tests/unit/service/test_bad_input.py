@@ -67,19 +67,19 @@ def running(client: CoordinatorClient, people: OperatorClient) -> Running:
 
 def send(channel: grpc.Channel, method: str, data: bytes) -> None:
     method_: Any = channel.unary_unary(method)  # without serializers: bytes as they are
-    method_(data, timeout=5)
+    method_(data, timeout=60, wait_for_ready=True)  # connecting takes as long as a busy machine wants
 
 
 def stream_of(channel: grpc.Channel, method: str, data: bytes, timeout: float) -> Any:
     method_: Any = channel.unary_stream(method)
-    return method_(data, timeout=timeout)
+    return method_(data, timeout=timeout, wait_for_ready=True)
 
 
 def call(channel: grpc.Channel, method: str, data: bytes) -> grpc.StatusCode:
     """Send raw bytes; the status."""
     try:
         if METHODS[method]:
-            stream = stream_of(channel, method, data, 5)
+            stream = stream_of(channel, method, data, 60)
             next(stream)
             stream.cancel()
         else:
