@@ -43,7 +43,7 @@ def until(condition: Callable[[], object], limit_s: float = 30.0) -> None:
 def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or before it was read
         return False
     return state != "Z"
 
