@@ -51,7 +51,10 @@ def make_session(job: str) -> "tuple[SparkSession, bool]":
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is not None:
+    active = SparkContext._active_spark_context
+    if active is not None and _has_stopped(active):
+        active.stop()  # PySpark has not noticed, and would hand it out for ever
+    elif active is not None:
         return SparkSession.builder.getOrCreate(), False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = _given_configuration()
@@ -65,6 +68,11 @@ def make_session(job: str) -> "tuple[SparkSession, bool]":
         if not given.contains(key):
             builder = builder.config(key, value)
     return builder.getOrCreate(), True
+
+
+def _has_stopped(context: Any) -> bool:
+    """True when Spark has ended the context by itself: a cluster's master may take the application away."""
+    return context._jsc is None or bool(context._jsc.sc().isStopped())
 
 
 def _unix_sockets() -> dict[str, str]:
