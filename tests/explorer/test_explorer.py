@@ -73,7 +73,7 @@ BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Invariant]] = {
         Invariant.STALE,
     ),
     "settle() accepts a stale generation": (
-        _patched(settling, "owns", lambda _, state, generation: True),
+        _patched(settling, "holds", lambda _, state, generation: True),
         Invariant.STALE,
     ),
     "restart() forgets the pending checkpoint": (
