@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from connections import KafkaCluster
@@ -92,10 +92,20 @@ def read_values(source: KafkaSource, plan: Plan) -> list[bytes | None]:
 
 
 def commit_group(topics: Topics, group: str, offsets: dict[tuple[str, int], int]) -> None:
-    from confluent_kafka import ConsumerGroupTopicPartitions
+    """As a consumer that never joins the group. On a fresh broker its coordinator may not be there at once."""
+    consumer = Consumer({"bootstrap.servers": topics.servers, "group.id": group, "log_level": 0})
+    wanted = [TopicPartition(t, p, o) for (t, p), o in offsets.items()]
 
-    request = ConsumerGroupTopicPartitions(group, [TopicPartition(t, p, o) for (t, p), o in offsets.items()])
-    wait_for(topics.admin.alter_consumer_group_offsets([request])[group])
+    def committed() -> bool:
+        try:
+            return all(one.error is None for one in consumer.commit(offsets=wanted, asynchronous=False) or ())
+        except KafkaException:
+            return False
+
+    try:
+        wait_until(committed, f"group {group} has its offsets")
+    finally:
+        consumer.close()
 
 
 def delete_before(topics: Topics, topic: str, offset: int, partition: int = 0) -> None:
