@@ -31,8 +31,10 @@ _LATEST = OffsetSpec.latest()
 _TIMEOUT_S = 15.0
 _AGAIN = frozenset(
     {
+        KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
