@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 from coordinator.errors import ConfigurationError, OncewardError
 from coordinator.pipeline.interfaces import Committer, OpenTransaction
 from coordinator.protocol.values import Committable, JobName, Settlement
+from coordinator.service.committers import COMMITTERS
 
 __all__ = ["Brokers", "MakeCommitter", "Seen", "brokers"]
 
 MakeCommitter: TypeAlias = Callable[[Iterable[Any]], Committer]
 """Clusters -> committer; clusters are what the clusters file was read to."""
 
-_GROUP = "onceward.committers"
 _AT_ONCE = 16
 """Committables that are looked at at the same time; each look takes seconds."""
 
@@ -150,7 +150,7 @@ def _load(file: Path) -> Mapping[str, Any]:
 
 def _installed() -> dict[str, MakeCommitter]:
     makers: dict[str, MakeCommitter] = {}
-    for point in entry_points(group=_GROUP):
+    for point in entry_points(group=COMMITTERS):
         try:
             makers[point.name] = point.load()
         except ImportError as error:

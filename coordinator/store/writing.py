@@ -183,19 +183,8 @@ class FactWriter:
                     **_sealed(fact.snapshots),
                 )
             case CheckpointRestored():
-                self._insert_checkpoint(
-                    fact.checkpoint,
-                    base=fact.source,
-                    generation=fact.generation,
-                    kind=CheckpointKind.RESTORE,
-                    name="",
-                    state=CheckpointState.SETTLED,
-                    waited=0,
-                    detail=f"instead of {fact.former or 'one that could not be read'}: {fact.reason}",
-                    decided_at=self._at,
-                    settled_at=self._at,
-                    snapshots=fact.snapshots,
-                )
+                instead = f"instead of {fact.former or 'one that could not be read'}: {fact.reason}"
+                self._insert_by_hand(fact, base=fact.source, kind=CheckpointKind.RESTORE, detail=instead)
             case CheckpointAborted():
                 self._change(
                     fact.checkpoint,
@@ -234,19 +223,8 @@ class FactWriter:
                 self._record_settlements(fact.checkpoint, fact.participant, proofs)
                 self._change(fact.checkpoint, **self._committables_now())
             case InputSkipped():
-                self._insert_checkpoint(
-                    fact.checkpoint,
-                    base=fact.base,
-                    generation=fact.generation,
-                    kind=CheckpointKind.SKIP,
-                    name="",
-                    state=CheckpointState.SETTLED,
-                    waited=0,
-                    detail=f"without {fact.skipped}: {fact.reason}",
-                    decided_at=self._at,
-                    settled_at=self._at,
-                    snapshots=fact.snapshots,
-                )
+                without = f"without {fact.skipped}: {fact.reason}"
+                self._insert_by_hand(fact, base=fact.base, kind=CheckpointKind.SKIP, detail=without)
             case (
                 GenerationFailed()
                 | StatusChanged()
@@ -267,6 +245,24 @@ class FactWriter:
 
     def _name(self, request: RequestId | None) -> str:
         return next((one.name for one in self._after.requests if one.id == request), "")
+
+    def _insert_by_hand(
+        self, fact: CheckpointRestored | InputSkipped, *, base: CheckpointId, kind: CheckpointKind, detail: str
+    ) -> None:
+        """A checkpoint that a person made: nothing ran for it, and nothing waits to be settled."""
+        self._insert_checkpoint(
+            fact.checkpoint,
+            base=base,
+            generation=fact.generation,
+            kind=kind,
+            name="",
+            state=CheckpointState.SETTLED,
+            waited=0,
+            detail=detail,
+            decided_at=self._at,
+            settled_at=self._at,
+            snapshots=fact.snapshots,
+        )
 
     def _insert_checkpoint(
         self,

@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -44,12 +45,13 @@ def job_in(here: World) -> JobSummary:
     return found
 
 
-@pytest.fixture
-def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
+@contextmanager
+def quick_world(topics: Topics, job: str, directory: Path) -> Iterator[World]:
+    """Ten checkpoints of a bounded input, and everything that waits for somebody waits a second."""
     source, sink = topics.create("in", 3), topics.create("out", 3)
     fill(topics, source, 1500)
     with world(
-        tmp_path,
+        directory,
         job=job,
         servers=topics.servers,
         source=source,
@@ -59,6 +61,12 @@ def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
         settings=QUICK,
         sparkless=True,
     ) as here:
+        yield here
+
+
+@pytest.fixture
+def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
+    with quick_world(topics, job, tmp_path) as here:
         yield here
 
 

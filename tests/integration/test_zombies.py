@@ -10,9 +10,9 @@ import pytest
 
 from coordinator.errors import ExitCode
 from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
-from tests.integration.processes import Process, World, world
-from tests.integration.test_kill_points import fill, free_address
-from tests.integration.test_orphans import QUICK, coordinator, job_in, log, readers_wait
+from tests.integration.processes import Process, World
+from tests.integration.test_kill_points import free_address
+from tests.integration.test_orphans import coordinator, job_in, log, quick_world, readers_wait
 from tests.integration.tools import Topics, assert_exactly_once, wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -28,19 +28,7 @@ FALLS_ASLEEP = (
 
 @pytest.fixture
 def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
-    source, sink = topics.create("in", 3), topics.create("out", 3)
-    fill(topics, source, 1500)
-    with world(
-        tmp_path,
-        job=job,
-        servers=topics.servers,
-        source=source,
-        sink=sink,
-        coordinator=free_address(),
-        source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 150},
-        settings=QUICK,
-        sparkless=True,
-    ) as here:
+    with quick_world(topics, job, tmp_path) as here:
         yield here
 
 
