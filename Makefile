@@ -13,7 +13,7 @@ demo: setup ## real records go through Spark exactly once while processes are ki
 	@.venv/bin/onceward demo
 
 test: setup ## everything, on a real Kafka; PYTEST="-k name" for a part
-	@$(PY) -m pytest tests $(PYTEST)
+	@sh scripts/test.sh $(PYTEST)
 
 check: ## format, lint, types, stubs, unit and scenario tests (under a minute)
 	@sh scripts/setup.sh --no-broker
