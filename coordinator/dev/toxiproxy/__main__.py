@@ -1,0 +1,19 @@
+"""``python -m coordinator.dev.toxiproxy``: build the server if need be, and print where it is."""
+
+import sys
+
+from coordinator.dev.toxiproxy.binary import toxiproxy_server
+from coordinator.dev.toxiproxy.errors import ToxiproxyError
+
+
+def main() -> int:
+    try:
+        print(toxiproxy_server())
+    except ToxiproxyError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

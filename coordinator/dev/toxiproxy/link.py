@@ -1,0 +1,124 @@
+"""One link that can be disturbed. Each change is read back from the server before it counts as done."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from coordinator.dev.toxiproxy.api import Api
+from coordinator.dev.toxiproxy.errors import ToxiproxyError
+
+__all__ = ["Link", "Stream", "Toxic"]
+
+
+class Stream(StrEnum):
+    """Which way a toxic works: requests go up to the server, answers come down from it."""
+
+    UP = "upstream"
+    DOWN = "downstream"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Toxic:
+    """One disturbance of one direction; it hits every connection, always (toxicity 1.0).
+
+    ``type`` and ``attributes`` as toxiproxy has them: ``latency`` (latency, jitter: ms), ``bandwidth`` (rate: KB/s),
+    ``slow_close`` (delay: ms), ``timeout`` (timeout: ms, 0 = never), ``reset_peer`` (timeout: ms), ``slicer``
+    (average_size, size_variation: bytes, delay: µs), ``limit_data`` (bytes).
+    """
+
+    type: str
+    stream: Stream
+    attributes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.type}_{self.stream}"
+
+
+class Link:
+    """A proxy of a running `LocalToxiproxy`. Not thread-safe. Every method raises `ToxiproxyError`."""
+
+    def __init__(self, api: Api, name: str) -> None:
+        """Made by `LocalToxiproxy.link`."""
+        self._api, self.name = api, name
+
+    @property
+    def address(self) -> str:
+        """Where clients connect, ``host:port``."""
+        return str(self._state()["listen"])
+
+    @property
+    def upstream(self) -> str:
+        """Where the link leads, ``host:port``."""
+        return str(self._state()["upstream"])
+
+    @property
+    def up(self) -> bool:
+        """Whether it accepts connections."""
+        return bool(self._state()["enabled"])
+
+    def toxics(self) -> list[Toxic]:
+        """What is in force now."""
+        return [
+            Toxic(type=one["type"], stream=Stream(one["stream"]), attributes=one["attributes"])
+            for one in self._state()["toxics"]
+        ]
+
+    def add(self, toxic: Toxic) -> None:
+        """Put a toxic in; it works on open connections too, except ``reset_peer``: see `drop`."""
+        wanted = {
+            "name": toxic.name,
+            "type": toxic.type,
+            "stream": toxic.stream.value,
+            "toxicity": 1.0,
+            "attributes": dict(toxic.attributes),
+        }
+        self._api.call("post", f"/proxies/{self.name}/toxics", wanted)
+        found = [one for one in self.toxics() if one.name == toxic.name]
+        # the server adds the attributes that were left out
+        if not found or not toxic.attributes.items() <= found[0].attributes.items():
+            raise self._disobeyed(f"have the toxic {toxic}", found)
+
+    def remove(self, toxic: Toxic) -> None:
+        """Take a toxic out. Taking out a ``timeout`` closes every connection of the link: toxiproxy does that."""
+        self._api.call("delete", f"/proxies/{self.name}/toxics/{toxic.name}")
+        if toxic.name in {one.name for one in self.toxics()}:
+            raise self._disobeyed(f"be rid of {toxic.name}", self.toxics())
+
+    def cut(self) -> None:
+        """Close every connection and refuse new ones."""
+        self._change(enabled=False)
+
+    def mend(self) -> None:
+        """Accept connections again; toxics stay."""
+        self._change(enabled=True)
+
+    def drop(self) -> None:
+        """Close every connection; new ones are accepted at once and meet all toxics from their first byte."""
+        self.cut()
+        self.mend()
+
+    def lead(self, upstream: str) -> None:
+        """Lead somewhere else, ``host:port``. Open connections are closed."""
+        self._change(upstream=upstream)
+
+    def heal(self) -> None:
+        """No toxics, and up."""
+        for toxic in self.toxics():
+            self.remove(toxic)
+        if not self.up:
+            self.mend()
+
+    def _change(self, **wanted: bool | str) -> None:
+        self._api.call("post", f"/proxies/{self.name}", wanted)
+        state = self._state()
+        if any(state[name] != value for name, value in wanted.items()):
+            raise self._disobeyed(f"be {wanted}", state)
+
+    def _state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._api.call("get", f"/proxies/{self.name}")
+        return state
+
+    def _disobeyed(self, wanted: str, found: object) -> ToxiproxyError:
+        return ToxiproxyError(f"The link {self.name} was told to {wanted}, and its toxiproxy says {found}.")

@@ -1,0 +1,114 @@
+"""A toxiproxy server as a process that ends with its owner, also when that is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from coordinator.dev.kafka import keeper
+from coordinator.dev.kafka.places import free_ports
+from coordinator.dev.toxiproxy.api import Api
+from coordinator.dev.toxiproxy.binary import VERSION, toxiproxy_server
+from coordinator.dev.toxiproxy.errors import ToxiproxyError
+from coordinator.dev.toxiproxy.link import Link
+
+__all__ = ["LocalToxiproxy"]
+
+_HOST = "127.0.0.1"
+_START_LIMIT_S = 30.0
+
+
+class LocalToxiproxy:
+    """A context manager. Links are disturbed through `Link`. Not thread-safe."""
+
+    def __init__(self, log: Path | None = None) -> None:
+        """``log``: what the server says goes there; None for a file that is removed at the end."""
+        self._wanted_log = log
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+        """Of the server while it runs."""
+
+    def __enter__(self) -> Self:
+        """Start the server. Raises `ToxiproxyError` with its own words."""
+        server = toxiproxy_server()
+        if self._wanted_log is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="onceward-toxiproxy-")
+        self.log = self._wanted_log or Path(self._temporary.name if self._temporary else "", "server.log")
+        port = free_ports(1, None)[0].client
+        kept = [sys.executable, "-I", "-S", keeper.__file__, str(self.log), ""]
+        self._keeper = subprocess.Popen(
+            [*kept, str(server), "-host", _HOST, "-port", str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "LOG_LEVEL": "info"},  # at this level each connection leaves a line: `accepted`
+        )
+        assert self._keeper.stdout is not None
+        self.pid = int(self._keeper.stdout.readline() or 0)
+        self._api = Api(_HOST, port)
+        try:
+            self._wait()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._keeper is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._keeper.pid, signal.SIGKILL)  # keeper and server; it has nothing to put in order
+            self._keeper.wait()
+            for pipe in (self._keeper.stdin, self._keeper.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self._keeper = None
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def link(self, name: str, upstream: str, listen: str | None = None) -> Link:
+        """A new link that leads to ``upstream``; ``listen`` is ``host:port``, None for a free port of loopback.
+
+        Raises `ToxiproxyError` when the name or the port is taken.
+        """
+        listen = listen or f"{_HOST}:{free_ports(1, None)[0].client}"
+        wanted = {"name": name, "upstream": upstream, "listen": listen, "enabled": True}
+        self._api.call("post", "/proxies", wanted)
+        link = Link(self._api, name)
+        if (link.address, link.upstream, link.up) != (listen, upstream, True):
+            raise ToxiproxyError(f"The link {name} was to lead from {listen} to {upstream}, and it does not.")
+        return link
+
+    def accepted(self) -> Counter[str]:
+        """Connections that each link has ever accepted, by the link's name."""
+        counts: Counter[str] = Counter()
+        for line in self.log.read_bytes().splitlines():
+            if b'"Accepted client"' in line:
+                counts[json.loads(line)["name"]] += 1
+        return counts
+
+    def _wait(self) -> None:
+        limit = time.monotonic() + _START_LIMIT_S
+        while True:
+            try:
+                found = self._api.call("get", "/version")
+            except ToxiproxyError as error:
+                assert self._keeper is not None
+                if self._keeper.poll() is not None or time.monotonic() > limit:
+                    said = self.log.read_text(errors="replace")[-1000:] if self.log.exists() else ""
+                    raise ToxiproxyError(f"The toxiproxy server did not start: {error} It said: {said}") from error
+                time.sleep(0.02)
+            else:
+                if found != {"version": VERSION}:
+                    raise ToxiproxyError(f"The toxiproxy server is {found}, not {VERSION}.")
+                return
