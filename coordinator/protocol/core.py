@@ -67,6 +67,8 @@ _FOLLOW_UPS = (
 def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
     """Apply one event to one job."""
     state, ready = _handle(state, event)
+    if isinstance(event, Acknowledge | Decline | Settle | Amend):
+        state = opening.heard(state, event)
     facts: tuple[Fact, ...] = ready.facts
     for follow_up in _FOLLOW_UPS:
         state, more = follow_up(state, event.now)

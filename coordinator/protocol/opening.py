@@ -5,7 +5,18 @@ from typing import assert_never
 
 from coordinator.protocol.answers import Answer, Grant, Ready, Verdict
 from coordinator.protocol.durable import Durable, RestoreOrder
-from coordinator.protocol.events import CloseJob, CloseReason, OpenJob, Renew, StreamLost, Watch
+from coordinator.protocol.events import (
+    Acknowledge,
+    Amend,
+    CloseJob,
+    CloseReason,
+    Decline,
+    OpenJob,
+    Renew,
+    Settle,
+    StreamLost,
+    Watch,
+)
 from coordinator.protocol.facts import (
     AbortReason,
     CheckpointAborted,
@@ -243,10 +254,17 @@ def stream_lost(state: JobState, event: StreamLost) -> tuple[JobState, Ready]:
 def renew(state: JobState, event: Renew) -> tuple[JobState, Ready]:
     if not owns(state, event.generation):
         return state, fenced()
+    return heard(state, event), Ready(answer=Answer(verdict=Verdict.ACCEPTED))
+
+
+def heard(state: JobState, event: Acknowledge | Decline | Settle | Amend | Renew) -> JobState:
+    """Whatever its current driver says proves that it lives. After a coordinator's restart the lease may be the last
+    of a driver's calls to come through again."""
+    if not owns(state, event.generation):
+        return state
     lost_at = state.session.stream_lost_at if state.session else event.now
     watched = state.session is None or state.session.watched
-    state = _alive(state, event.now, stream_lost_at=lost_at, watched=watched)
-    return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED))
+    return _alive(state, event.now, stream_lost_at=lost_at, watched=watched)
 
 
 def _alive(state: JobState, now: float, *, stream_lost_at: float | None, watched: bool) -> JobState:

@@ -76,10 +76,16 @@ def record(state: JobState, facts: Iterable[Fact]) -> JobState:
     return replace(state, durable=durable)
 
 
+_RETURN_S = 5.0
+"""Seconds that a driver has at least to come back to a coordinator that was started again. While it was away drivers
+tried once a second, over a channel that itself rests for up to a second before it connects again: a lease of 1 s, the
+least there is, would be over before a living driver can say anything."""
+
+
 def restart(durable: Durable, now: float) -> JobState:
     """State after a start of the coordinator: undecided stays undecided, the driver gets a full lease to come back."""
     session = None
-    lease_ends = now + durable.settings.seconds("lease")
+    lease_ends = now + max(durable.settings.seconds("lease"), _RETURN_S)
     if durable.driver is not None and not durable.orphaned:
         session = Session(driver=durable.driver, lease_ends=lease_ends, stream_lost_at=now, watched=True)
     return JobState(

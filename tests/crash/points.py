@@ -172,7 +172,9 @@ def _dies_aborting(job: Job, point: KillPoint, nth: int) -> None:
         job.dies(job.drive(armed), armed)
     else:
         armed = job.ground.arm(at_point(NOT_ALONE, point, nth))
-        job.dies(job.ground.serve(armed), armed)
+        coordinator = job.ground.serve(armed)
+        job.drive()  # of a driver that is dead only one checkpoint is ever aborted
+        job.dies(coordinator, armed)
         job.back()
 
 
