@@ -67,7 +67,7 @@ _FOLLOW_UPS = (
 def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
     """Apply one event to one job."""
     state, ready = _handle(state, event)
-    if isinstance(event, Acknowledge | Decline | Settle | Amend):
+    if ready.answer.verdict is Verdict.ACCEPTED and isinstance(event, Acknowledge | Decline | Settle | Amend):
         state = opening.heard(state, event)
     facts: tuple[Fact, ...] = ready.facts
     for follow_up in _FOLLOW_UPS:

@@ -258,8 +258,8 @@ def renew(state: JobState, event: Renew) -> tuple[JobState, Ready]:
 
 
 def heard(state: JobState, event: Acknowledge | Decline | Settle | Amend | Renew) -> JobState:
-    """Whatever its current driver says proves that it lives. After a coordinator's restart the lease may be the last
-    of a driver's calls to come through again."""
+    """Whatever is accepted from its current driver proves that it lives. After a restart of the coordinator the lease
+    may be the last of a driver's calls to come through again."""
     if not owns(state, event.generation):
         return state
     lost_at = state.session.stream_lost_at if state.session else event.now
