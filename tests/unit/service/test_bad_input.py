@@ -359,7 +359,8 @@ def test_committables_just_below_the_limit_are_kept_and_given_back(running: Runn
     session = running.session
     session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: positions(1)})
     answer = session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: snapshot})[0]
-    assert answer.verdict is Verdict.ACCEPTED
+    # a machine that takes seconds for the first answer makes the client ask again
+    assert answer.verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE)
     again = client.open_job(JOB, (SOURCE, SINK), ONE_CHECKPOINT, None, driver="d2", takeover=True)
     assert again.grant.completed is not None
     assert again.grant.completed.snapshots[SINK.name] == snapshot
