@@ -129,6 +129,14 @@ def doctor(
 
 
 @app.command()
+def health(coordinator: CoordinatorOption = None) -> None:
+    """Ask whether a coordinator takes calls, for supervisors and containers: exit code 0 or 1."""
+    from coordinator.ops.health import run_health
+
+    raise typer.Exit(run_health(coordinator or _DEFAULT_LISTEN))
+
+
+@app.command()
 def demo(
     seconds: Annotated[float, typer.Option(help="How long the flights are fed.")] = 90.0,
     limit: Annotated[int | None, typer.Option(help="Feed only so many flights.")] = None,

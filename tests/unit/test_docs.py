@@ -27,6 +27,7 @@ PAGES = (
     README,
     ROOT / "CHANGELOG.md",
     ROOT / "docs/crash.md",
+    ROOT / "docs/deploy.md",
     ROOT / "docs/verify.md",
     OPERATIONS,
     PROTOCOL,
@@ -34,10 +35,21 @@ PAGES = (
     HELD,
 )
 
-CODE = ("benchmarks", "connections", "coordinator", "examples", "protos", "scripts", "sinks", "sources", "tests")
+CODE = (
+    "benchmarks",
+    "compose",
+    "connections",
+    "coordinator",
+    "examples",
+    "protos",
+    "scripts",
+    "sinks",
+    "sources",
+    "tests",
+)
 PRODUCTION = ("connections", "coordinator", "scripts", "sinks", "sources")
-_TEXT = {".ini", ".md", ".proto", ".py", ".pyi", ".sh", ".toml", ".txt", ".yaml", ".yml"}
-_BARE = {".gitignore", "LICENSE", "Makefile", "run"}
+_TEXT = {".conf", ".ini", ".json", ".md", ".proto", ".py", ".pyi", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+_BARE = {".dockerignore", ".gitignore", "Dockerfile", "LICENSE", "Makefile", "run"}
 
 
 def text_files(*folders: str) -> Iterator[Path]:

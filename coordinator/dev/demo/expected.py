@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from coordinator.dev.demo.flights import Message
 from coordinator.dev.demo.topics import DELAYED, REJECTED
 
-__all__ = ["Expected", "Record", "expected_output", "output_of"]
+__all__ = ["Expected", "Record", "expected_output", "output_of", "outputs"]
 
 _INTEGERS = frozenset(
     "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay flight air_time distance hour "
@@ -55,6 +55,12 @@ def output_of(message: Message) -> tuple[str, Record] | None:
     fields["delay"] = flight["arr_delay"]
     fields["gained"] = flight["dep_delay"] - flight["arr_delay"]
     return DELAYED, Record(message.key, _json(fields))
+
+
+def outputs(_topic: str, key: bytes | None, value: bytes | None) -> list[tuple[str, bytes | None, bytes | None]]:
+    """The same as ``onceward verify --expected-by coordinator.dev.demo.expected:outputs`` asks for it."""
+    routed = output_of(Message(row=0, key=key or b"", value=value))
+    return [(routed[0], key, routed[1].value)] if routed is not None else []
 
 
 def _parsed(value: bytes | None) -> dict[str, Any] | None:

@@ -1,0 +1,32 @@
+"""``onceward health``: does a coordinator take calls? For supervisors and container engines; changes nothing."""
+
+import sys
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+
+from coordinator.client.calls import open_channel
+
+__all__ = ["run_health"]
+
+_TIMEOUT_S = 4.0
+"""Below what container engines usually allow a check."""
+
+
+def run_health(address: str) -> int:
+    """Ask the standard gRPC health service once; 0 when it serves, else 1 with the reason on standard error.
+
+    :param address: ``HOST:PORT``. Raises ConfigurationError when it is none.
+    """
+    with open_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_S)
+        except grpc.RpcError as error:
+            print(f"onceward: {address} does not answer: {error.code().name}, {error.details()}", file=sys.stderr)
+            return 1
+    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+        print(f"{address} serves")
+        return 0
+    print(f"onceward: {address} answers, but takes no calls: it starts or stops", file=sys.stderr)
+    return 1
