@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Each target does its own set-up; the second time that takes half a second.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check simulate explore mutants crash bench protos setup clean
+.PHONY: help demo test check simulate explore mutants crash network bench protos setup clean
 
 # Answers to questions that the environment must not change.
 PY := .venv/bin/python
@@ -34,6 +34,9 @@ mutants: ## breaks the product in every way in turn, and says who notices (a min
 crash: setup ## kills every process everywhere on real brokers (2 hours); SEED= SCHEDULES= PART=
 	@$(PY) -m tests.crash $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(PART),--part $(PART))
 	@$(if $(SEED)$(PART),,$(PY) -m pytest -m crash tests/checker tests/integration)
+
+network: setup ## every link fails in every way, on real brokers (an hour); SEED= SCENARIO= MINUTES= for a random mix
+	@$(PY) -m tests.network $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SCENARIO),--scenario $(SCENARIO))
 
 bench: setup ## speed of the copy job, as JSON; BENCH=coordinator for the coordinator by itself
 	@$(PY) -m benchmarks $(BENCH)

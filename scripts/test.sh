@@ -17,5 +17,7 @@ nothing=0
 printf 'test: without brokers, on all cores\n' >&2
 run -n auto tests/unit tests/scenarios tests/mutants tests/simulation tests/explorer "$@"
 printf 'test: on real brokers\n' >&2
-run tests/checker tests/crash tests/integration "$@"
+# the network tests need toxiproxy, which is built once; without it they are skipped, and say why
+.venv/bin/python -m coordinator.dev.toxiproxy >/dev/null || true
+run tests/checker tests/crash tests/integration tests/network "$@"
 [ "$nothing" -lt 2 ] || exit "$NONE"

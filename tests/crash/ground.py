@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,25 +19,37 @@ from tests.crash.kept import Kept
 from tests.crash.results import Kill
 from tests.integration.tools import wait_until
 
-__all__ = ["CLUSTER", "START_LIMIT_S", "Armed", "Ground"]
+__all__ = ["CLUSTER", "START_LIMIT_S", "Armed", "Ground", "Paths"]
 
 CLUSTER = "main"
 """The name of the cluster in the jobs and in the coordinator's file."""
 START_LIMIT_S = 60.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Paths:
+    """How the brokers are reached, by who reaches them; bootstrap servers each."""
+
+    tests: str
+    """Feeder, recorder and judge."""
+    drivers: str
+    coordinator: str
+
+
 class Armed:
     """Kills at points that processes are to die of, one process each, and the files that prove that they did."""
 
-    def __init__(self, kills: Sequence[Kill], directory: Path) -> None:
-        """``directory``: where all kills of the suite leave their files."""
+    def __init__(self, kills: Sequence[Kill], directory: Path, *, stops: bool = False) -> None:
+        """``directory``: where all kills of the suite leave their files. ``stops``: they do not die, they stand still
+        until they get SIGCONT."""
         self.kills = kills
+        self._end = ":stop" if stops else ""
         self._markers = directory / f"kill-{sum(1 for _ in directory.iterdir())}"
         self._markers.mkdir()
 
     @property
     def environment(self) -> Mapping[str, str]:
-        places = ",".join(kill.place for kill in self.kills)
+        places = ",".join(f"{kill.place}{self._end}" for kill in self.kills)
         return {KILL_POINT_VARIABLE: places, KILL_ONCE_VARIABLE: str(self._markers)}
 
     def look(self) -> bool:
@@ -58,10 +71,16 @@ class Ground:
         *,
         serve: Sequence[str] = ("coordinator.ops", "serve"),
         orphans: bool = True,
+        paths: Paths | None = None,
     ) -> None:
-        """``kafka`` runs already. ``serve``: the coordinator's module and command. ``orphans``: it may settle."""
+        """``kafka`` runs already. ``serve``: the coordinator's module and command. ``orphans``: it may settle.
+        ``paths``: None = everybody reaches the brokers in the same way."""
         self.directory, self.kafka = directory, kafka
+        direct = kafka.bootstrap_servers
+        self.paths = paths or Paths(tests=direct, drivers=direct, coordinator=direct)
         self.address = f"127.0.0.1:{free_ports(1, None)[0].client}"
+        """Where the coordinator listens."""
+        self.address_for_drivers = self.address
         self.events = directory / "events.jsonl"
         self._serve = serve
         self._stack = ExitStack()
@@ -70,7 +89,7 @@ class Ground:
         for made in (directory, self._kills, self._scratch):
             made.mkdir(parents=True, exist_ok=True)
         self._clusters = directory / "clusters.toml"
-        self._clusters.write_text(f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(kafka.bootstrap_servers)}\n")
+        self._clusters.write_text(f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(self.paths.coordinator)}\n")
         self._orphans = orphans
         self._lives = 0
         self.coordinator: Kept | None = None
@@ -83,8 +102,8 @@ class Ground:
     ) -> None:
         self._stack.close()
 
-    def arm(self, *kills: Kill) -> Armed:
-        return Armed(kills, self._kills)
+    def arm(self, *kills: Kill, stops: bool = False) -> Armed:
+        return Armed(kills, self._kills, stops=stops)
 
     def start(self, name: str, module: Sequence[str], environment: Mapping[str, str]) -> Kept:
         """Start ``python -m module``; it ends with the ground at the latest."""

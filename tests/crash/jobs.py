@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, assert_never
@@ -55,11 +55,15 @@ class Setup:
         settings: Mapping[str, Any] | None = None,
         rate: int = 100,
         output: Mapping[str, str] | None = None,
+        source_on: Sequence[int] = (),
+        sink_on: Sequence[int] = (),
     ) -> None:
         """``spark``: arguments of spark-submit; None = tasks run in the driver. ``rate``: records per second and
-        partition. ``output``: settings of the output topic."""
+        partition. ``output``: settings of the output topic. ``source_on``, ``sink_on``: the brokers that hold every
+        partition, first the one that leads it; empty = as the cluster likes."""
         self.spark, self.transform, self.rate, self.output = spark, transform, rate, output
         self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
+        self.source_on, self.sink_on = source_on, sink_on
         self.settings = {**_QUICK, **(settings or {})}
 
 
@@ -94,9 +98,9 @@ class Job:
         """The schedule's name is the job's; what happens is noted in it."""
         self.ground, self.schedule, self.setup = ground, schedule, setup or Setup()
         self.name = schedule.name
-        self.topics = Topics(ground.kafka.bootstrap_servers, self.name)
-        self.source = self.topics.create("in", _PARTITIONS)
-        self.sink = self.topics.create("out", _PARTITIONS, config=self.setup.output)
+        self.topics = Topics(ground.paths.tests, self.name)
+        self.source = self.topics.create("in", _PARTITIONS, led_by=self.setup.source_on)
+        self.sink = self.topics.create("out", _PARTITIONS, config=self.setup.output, led_by=self.setup.sink_on)
         self.driver: Kept | None = None
         self._stack = ExitStack()
         self._began = time.monotonic()
@@ -137,11 +141,11 @@ class Job:
             self.driver.end()
         spec = {
             "job": self.name,
-            "servers": self.topics.servers,
+            "servers": self.ground.paths.drivers,
             "cluster": CLUSTER,
             "source": self.source,
             "sink": self.sink,
-            "coordinator": self.ground.address,
+            "coordinator": self.ground.address_for_drivers,
             "spark": self.setup.spark is not None,
             "transform": self.setup.transform,
             "per_checkpoint": self.setup.per_checkpoint,

@@ -4,7 +4,7 @@ import os
 import random
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,11 +19,11 @@ from tests.crash.kept import Kept, descendants
 from tests.crash.results import Kill, Schedule
 from tests.integration.tools import wait_until
 
-__all__ = ["kill_in_spark", "kill_standalone", "kill_tasks"]
+__all__ = ["CLUSTER", "SMALL", "kill_in_spark", "kill_standalone", "kill_tasks", "standalone"]
 
-_SMALL = "--driver-memory 512m --conf spark.executor.memory=512m --conf spark.cores.max=2"
-LOCAL = f"--master local[2,4] {_SMALL}"
-CLUSTER = f"--master local-cluster[2,1,1024] {_SMALL}"
+SMALL = "--driver-memory 512m --conf spark.executor.memory=512m --conf spark.cores.max=2"
+LOCAL = f"--master local[2,4] {SMALL}"
+CLUSTER = f"--master local-cluster[2,1,1024] {SMALL}"
 _WORKER, _EXECUTOR, _JVM = "pyspark.daemon", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
 _SETTINGS = {"lease": "5s"}
 _FEW = 40
@@ -67,8 +67,8 @@ def kill_in_spark(ground: Ground, name: str, *, seed: int, times: int) -> Schedu
 def kill_standalone(ground: Ground, name: str, *, seed: int) -> Schedule:
     """A standalone cluster with two workers at addresses of their own: executors, a whole worker, the driver."""
     chance = random.Random(seed)
-    with _standalone(ground) as (master, workers, start):
-        spark = f"--master {master} {_SMALL} --conf spark.executor.cores=1"
+    with standalone(ground) as (master, workers, start):
+        spark = f"--master {master} {SMALL} --conf spark.executor.cores=1"
         setup = Setup(spark=spark, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
 
         def body(job: Job) -> None:
@@ -122,8 +122,13 @@ def _sigkill(pid: int) -> None:
 
 
 @contextmanager
-def _standalone(ground: Ground) -> Iterator[tuple[str, list[Kept], Callable[[int], Kept]]]:
-    """(the master's address, its workers on 127.0.0.2 and .3, starts the worker of 127.0.0.n)."""
+def standalone(
+    ground: Ground, within: Mapping[int, Sequence[str]] | None = None
+) -> Iterator[tuple[str, list[Kept], Callable[[int], Kept]]]:
+    """(the master's address, its workers on 127.0.0.2 and .3, starts the worker of 127.0.0.n).
+
+    ``within``: the command that the worker of 127.0.0.n is run by, in a world of its own.
+    """
     port, page = (ports.client for ports in free_ports(2, None))
     jars = Path(pyspark.__file__).parent / "jars"
     java = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", f"{jars}/*"]
@@ -137,7 +142,8 @@ def _standalone(ground: Ground) -> Iterator[tuple[str, list[Kept], Callable[[int
         options = ["--host", f"127.0.0.{number}", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
         options += ["--work-dir", str(ground.directory / f"work-{number}"), address]
         local = {**home, "SPARK_LOCAL_IP": f"127.0.0.{number}"}
-        return ground.keep(f"spark-worker-{number}", [*java, f"{deploy}.worker.Worker", *options], local)
+        outer = (within or {}).get(number, [])
+        return ground.keep(f"spark-worker-{number}", [*outer, *java, f"{deploy}.worker.Worker", *options], local)
 
     chief = ground.keep("spark-master", [*java, f"{deploy}.master.Master", *master], home)
     wait_until(lambda: re.search("I have been elected leader", chief.tail()), "the Spark master leads", _AWAY_S)

@@ -36,11 +36,20 @@ class Topics:
         self.admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
 
     def create(
-        self, name: str = "topic", partitions: int = 1, replicas: int = -1, config: Mapping[str, str] | None = None
+        self,
+        name: str = "topic",
+        partitions: int = 1,
+        replicas: int = -1,
+        config: Mapping[str, str] | None = None,
+        led_by: Sequence[int] = (),
     ) -> str:
-        """Make a topic and return its full name, once every partition has a leader. `replicas` -1: the cluster's."""
+        """Make a topic and return its full name, once every partition has a leader. `replicas` -1: the cluster's.
+
+        `led_by`: the brokers of every partition; the first one leads it.
+        """
         topic = f"{self.prefix}.{name}"
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
+        placed = {"replica_assignment": [list(led_by)] * partitions} if led_by else {"replication_factor": replicas}
+        new = NewTopic(topic, num_partitions=partitions, config=dict(config or {}), **placed)
         wait_for(self.admin.create_topics([new])[topic])
 
         def led() -> bool:

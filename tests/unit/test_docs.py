@@ -28,6 +28,7 @@ PAGES = (
     ROOT / "CHANGELOG.md",
     ROOT / "docs/crash.md",
     ROOT / "docs/deploy.md",
+    ROOT / "docs/network.md",
     ROOT / "docs/verify.md",
     OPERATIONS,
     PROTOCOL,
@@ -140,6 +141,7 @@ _ROWS = {
     "B": [*range(1, 11), *range(12, 19)],
     "C": [*range(1, 9), *range(10, 17)],
     "D": [*range(1, 6), *range(8, 19)],
+    "E": [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 15, 16, 17, 18],
     "F": [1, 2, 4, 5, 6, 7, *range(11, 15)],
     "K": [
         *(1, 2, 4, 5, 6, 7, 9, 11, 12, 13, 14, 17, 18, 19, 20, 21, 22, 23, 24, 27, 28, 29, 30, 31, 32, 33, 34, 35),

@@ -18,7 +18,7 @@ from coordinator.dev.kafka.settings import NodePorts, NodeSettings
 
 __all__ = ["LocalKafka"]
 
-_START_LIMIT_S = 60.0
+_START_LIMIT_S = 180.0
 _STOP_LIMIT_S = 10.0
 _STOP_LIMIT_OF_TEMPORARY_S = 2.0
 _TRIES_FOR_PORTS = 3
@@ -50,6 +50,7 @@ class LocalKafka:
         heap: str = "512m",
         port: int | None = None,
         progress: Progress | None = None,
+        advertised: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Describe the cluster; nothing is started yet.
 
@@ -58,6 +59,8 @@ class LocalKafka:
         temporary one. `transaction_timeout_scan_ms`: how often the broker looks for timed out transactions.
         `heap`: of each broker, as Java writes it. `port`: the first broker's client port, the others follow; None for
         free ones. `progress`: told about the fetch of the broker's jars, if they are not in the cache yet.
+        `advertised`: further plain text listeners, by name; each has the address that every broker tells the clients
+        which come through it, ``host:port``, as when they are behind a proxy or a load balancer.
         """
         if brokers not in (1, 3):
             raise LocalKafkaError(f"A local Kafka has 1 or 3 brokers, not {brokers}.")
@@ -71,6 +74,9 @@ class LocalKafka:
         self._heap = heap
         self._port = port
         self._progress = progress
+        self._advertised = dict(advertised or {})
+        if wrong := [name for name, told in self._advertised.items() if len(told) != brokers]:
+            raise LocalKafkaError(f"{wrong[0]} needs an address for each of {brokers} brokers.")
         self._place: Place | None = None
         self._ports: Sequence[NodePorts] = ()
         self._nodes: list[Node] = []
@@ -100,7 +106,7 @@ class LocalKafka:
                 for _ in range(self.brokers)
             ]
             for tries_left in reversed(range(_TRIES_FOR_PORTS)):
-                self._ports = free_ports(self.brokers, self._port)
+                self._ports = free_ports(self.brokers, self._port, len(self._advertised))
                 self._format_once()
                 try:
                     self._start_nodes(range(1, self.brokers + 1))
@@ -154,6 +160,18 @@ class LocalKafka:
         """Of the plain text listener, whatever `properties` say about the clients' one."""
         return ",".join(f"127.0.0.1:{ports.internal}" for ports in self._ports)
 
+    def listening(self, listener: str) -> list[str]:
+        """Where the brokers listen for the clients of one of the `advertised` listeners, ``host:port`` each."""
+        number = list(self._advertised).index(listener)
+        return [f"127.0.0.1:{ports.extra[number]}" for ports in self._ports]
+
+    @property
+    def ports(self) -> frozenset[int]:
+        """Every port that a broker listens on."""
+        return frozenset(
+            port for node in self._ports for port in (node.client, node.internal, node.controller, *node.extra)
+        )
+
     @property
     def cluster_id(self) -> str:
         return self._cluster_id
@@ -191,6 +209,7 @@ class LocalKafka:
             directory=self.directory / f"node-{number}",
             transaction_timeout_scan_ms=self._scan_ms,
             extra=self._properties,
+            advertised=self._advertised,
         )
 
     def _format_once(self) -> None:

@@ -87,8 +87,8 @@ def _sweep() -> None:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-def free_ports(nodes: int, first: int | None) -> Sequence[NodePorts]:
-    """Three free loopback ports per node; node k's client port is ``first + k`` if a first one is wanted.
+def free_ports(nodes: int, first: int | None, extra: int = 0) -> Sequence[NodePorts]:
+    """Three free loopback ports per node, and ``extra`` ones; node k's client port is ``first + k`` if one is wanted.
 
     Raises `LocalKafkaError` when a wanted port is taken.
     """
@@ -100,14 +100,13 @@ def free_ports(nodes: int, first: int | None) -> Sequence[NodePorts]:
             )
     chosen = list(wanted)
     for port in random.sample(_PORTS, len(_PORTS)):
-        if len(chosen) == 3 * nodes:
+        if len(chosen) == (3 + extra) * nodes:
             break
         if port not in chosen and _is_free(port):
             chosen.append(port)
-    client, internal, controller = (chosen[start : start + nodes] for start in (0, nodes, 2 * nodes))
     return [
-        NodePorts(client=one, internal=two, controller=three)
-        for one, two, three in zip(client, internal, controller, strict=True)
+        NodePorts(client=client, internal=internal, controller=controller, extra=tuple(more))
+        for client, internal, controller, *more in (chosen[node::nodes] for node in range(nodes))
     ]
 
 

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 __all__ = ["NodePorts", "NodeSettings"]
@@ -15,6 +15,8 @@ class NodePorts:
     client: int
     internal: int
     controller: int
+    extra: Sequence[int] = ()
+    """One for each further listener."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +32,8 @@ class NodeSettings:
     directory: Path
     transaction_timeout_scan_ms: int
     extra: Mapping[str, str]
+    advertised: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Further plain text listeners: name -> the address that each node tells their clients, ``host:port``."""
 
     @property
     def properties_file(self) -> Path:
@@ -52,17 +56,21 @@ class NodeSettings:
         own = self.ports[self.node - 1]
         replicas = len(self.ports)
         in_sync = min(2, replicas)
+        further = dict(zip(self.advertised, own.extra, strict=True))
         voters = ",".join(f"{number}@127.0.0.1:{ports.controller}" for number, ports in enumerate(self.ports, start=1))
         return {
             "process.roles": "broker,controller",
             "node.id": str(self.node),
             "controller.quorum.voters": voters,
             "listeners": f"CLIENT://127.0.0.1:{own.client},INTERNAL://127.0.0.1:{own.internal},"
-            f"CONTROLLER://127.0.0.1:{own.controller}",
-            "advertised.listeners": f"CLIENT://127.0.0.1:{own.client},INTERNAL://127.0.0.1:{own.internal}",
+            + "".join(f"{name}://127.0.0.1:{port}," for name, port in further.items())
+            + f"CONTROLLER://127.0.0.1:{own.controller}",
+            "advertised.listeners": f"CLIENT://127.0.0.1:{own.client},INTERNAL://127.0.0.1:{own.internal}"
+            + "".join(f",{name}://{told[self.node - 1]}" for name, told in self.advertised.items()),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "INTERNAL",
-            "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"
+            + "".join(f",{name}:PLAINTEXT" for name in further),
             "log.dirs": str(self.data_directory),
             "auto.create.topics.enable": "false",
             "default.replication.factor": str(replicas),

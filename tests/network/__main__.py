@@ -1,0 +1,75 @@
+"""``make network``: disturb every link in every way, and say what came of it (docs/network.md)."""
+
+import argparse
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
+from tests.crash.kept import ROOT
+from tests.network import report
+from tests.network.mixed import mixed
+from tests.network.results import Run
+from tests.network.runs import run_scenario
+from tests.network.scenario import Phase, Scenario, all_scenarios
+from tests.network.world import World, faulty_world
+
+_BUILD = ROOT / "build" / "network"
+
+
+def main() -> int:
+    """0 only when every run was what was expected of it."""
+    scenarios = all_scenarios()
+    parser = argparse.ArgumentParser(prog="make network", description="every link fails in every way")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments, and of the random mode")
+    parser.add_argument("--minutes", type=float, help="the random mode: faults and kills mixed, for so long")
+    parser.add_argument("--scenario", action="append", choices=[one.name for one in scenarios], help="only these")
+    parser.add_argument("--phase", action="append", choices=[phase.value for phase in Phase], help="only these")
+    parser.add_argument("--build", type=Path, default=_BUILD, help="where report, logs and histories go")
+    arguments = parser.parse_args()
+    try:
+        toxiproxy_server()
+    except ToxiproxyError as error:
+        parser.error(f"{error} Nothing was started.")
+    build: Path = arguments.build
+    run_directory = build / "run"
+    shutil.rmtree(run_directory, ignore_errors=True)
+    run_directory.mkdir(parents=True)
+    logging.basicConfig(
+        filename=run_directory / "suite.log", level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
+    )
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    runs: list[Run] = []
+    began = time.monotonic()
+    with faulty_world(run_directory) as world:
+        if arguments.minutes is None:
+            wanted = [one for one in scenarios if not arguments.scenario or one.name in arguments.scenario]
+            parts = planned(world, wanted, arguments.phase, arguments.seed)
+        else:
+            parts = mixed(world, scenarios, seed=arguments.seed, minutes=arguments.minutes)
+        for made in parts:
+            runs += made
+            for run in made:
+                console.print(report.line(run), style=None if run.good else "red")
+            report.write(build, runs, seed=arguments.seed, seconds=time.monotonic() - began)
+    for name, value in report.numbers(runs).items():
+        console.print(f"{name}: {value}")
+    console.print(f"{'PASS' if report.passed(runs) else 'FAIL'}: the report is {build / 'report.md'}")
+    return 0 if report.passed(runs) else 1
+
+
+def planned(world: World, scenarios: list[Scenario], phases: list[str] | None, seed: int) -> Iterator[list[Run]]:
+    """Every scenario at each of its phases."""
+    for scenario in scenarios:
+        chosen = [phase for phase in scenario.phases if not phases or phase.value in phases]
+        if chosen:
+            yield run_scenario(world, scenario, chosen, scenario.name, seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

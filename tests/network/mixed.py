@@ -1,0 +1,35 @@
+"""The random mode: faults of all scenarios, kills and both at once, from a seed, for as long as asked."""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tests.network.results import Run
+from tests.network.runs import run_scenario
+from tests.network.scenario import Do, Kill, Scenario
+from tests.network.world import World
+
+__all__ = ["mixed"]
+
+_RUNS_OF_A_JOB = 4
+_LONGEST_S = 15.0
+
+
+def mixed(world: World, scenarios: Sequence[Scenario], *, seed: int, minutes: float) -> Iterator[list[Run]]:
+    """Jobs until the time is over. The same seed gives the same jobs in the same order."""
+    chance = random.Random(seed)
+    end = time.monotonic() + 60 * minutes
+    usable = [one for one in scenarios if one.do is Do.WAIT and one.seconds <= _LONGEST_S and not one.fault.bypass]
+    number = 0
+    while time.monotonic() < end:
+        number += 1
+        chosen = chance.choice(usable)
+        scenario = replace(
+            chosen,
+            seconds=chance.uniform(0.5, chosen.seconds),
+            kill=chance.choice([None, None, Kill.DRIVER, Kill.COORDINATOR]),
+            aborts=False,  # a fault that is shorter than it was meant to be may not be noticed
+        )
+        phases = chance.choices(scenario.phases, k=_RUNS_OF_A_JOB)
+        yield run_scenario(world, scenario, phases, f"seed-{seed}-{number}", chance.randrange(2**31))

@@ -1,0 +1,247 @@
+"""Runs a scenario at its phases: one job, one fault after the other, and the judge's verdict on all of it."""
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGCONT, SIGTERM
+from typing import Any, assert_never
+
+from kafka import KafkaAdminClient
+
+from connections import KafkaCluster
+from coordinator.killpoints import KillPoint
+from coordinator.ops.verify.cluster import ClusterView
+from tests.crash.jobs import Job, Setup, StuckError, at_point, judged
+from tests.crash.kept import Kept
+from tests.crash.results import Outcome, Schedule
+from tests.crash.spark import CLUSTER
+from tests.integration.tools import open_transactions_hold_back, wait_until
+from tests.network.executors import STANDALONE, NotPermittedError, two_workers
+from tests.network.faults import SINK_BROKER, SOURCE_BROKER, in_force
+from tests.network.results import Run
+from tests.network.scenario import Do, Kill, Phase, Scenario
+from tests.network.world import BROKERS, World
+
+__all__ = ["run_scenario", "setup_of"]
+
+_SETTINGS = {"interval": "200ms", "lease": "60s", "orphan_grace": "60s", "timeout": "60s"}
+"""A driver that is cut off for longer than its lease has lost its job; here leases outlast the faults."""
+_RATE, _PER_CHECKPOINT = 20, 3000
+"""Records per second and partition, which every run has to judge; what a fault has held up fits into one checkpoint."""
+_REACH_S = 90.0
+"""For a driver to come to a phase, or to leave; only a machine that stands still needs so long."""
+_QUIET_S = 30.0
+"""For connections that a fault has cost to be closed."""
+_SPARE_CONNECTIONS = 2 * len(BROKERS)
+"""A client that has only just started opens some more later: a reader and a writer, one to each broker."""
+_IN_HAND_S = 1.0
+"""What was under way when a fault began may still be told."""
+
+
+def setup_of(scenario: Scenario) -> Setup:
+    """How its job is run."""
+    words: dict[str, Any] = dict(scenario.setup)
+    if words.get("spark") == "local-cluster":
+        words["spark"] = CLUSTER
+    settings = {**_SETTINGS, **words.pop("settings", {})}
+    for topic, leader in (("source_on", SOURCE_BROKER), ("sink_on", SINK_BROKER)):
+        if words.pop(topic, False):
+            words[topic] = [leader, *(broker for broker in BROKERS if broker != leader)]
+    return Setup(**{"rate": _RATE, "per_checkpoint": _PER_CHECKPOINT, **words}, settings=settings)
+
+
+def run_scenario(world: World, scenario: Scenario, phases: Sequence[Phase], job: str, seed: int) -> list[Run]:
+    """One run per phase, in this order; they share a job and its verdict. ``seed``: of the moments."""
+    expected = Outcome.UNKNOWN if scenario.fault.bypass else Outcome.PASS
+    runs = [
+        Run(scenario=scenario.name, row=scenario.row, phase=phase.value, job=job, seed=seed, expected=expected)
+        for phase in phases
+    ]
+    chance = random.Random(seed)
+
+    def body(made: Job) -> None:
+        world.driver = lambda: made.driver
+        made.settles(2)
+        usual = world.open_connections()
+        for phase, run in zip(phases, runs, strict=True):
+            _run(world, made, scenario, phase, run, chance, usual)
+
+    paths = world.paths
+    if scenario.fault.bypass:
+        world.paths = replace(paths, drivers=paths.tests)
+    schedule = Schedule(part="network", name=job, seed=seed)
+    try:
+        setup = setup_of(scenario)
+        with contextlib.ExitStack() as stack:
+            if setup.spark == STANDALONE:
+                setup.spark = stack.enter_context(two_workers(world))
+            bypasses = stack.enter_context(world.watched())
+            judged(world, schedule, setup, body)
+    except NotPermittedError as error:
+        schedule.reasons.append(str(error))
+        for run in runs:
+            run.reasons += schedule.reasons
+        return runs
+    finally:
+        world.paths = paths
+        world.driver = lambda: None
+        world.heal()
+    for run in runs:
+        run.outcome = schedule.outcome
+        run.reasons += schedule.reasons if schedule.outcome is not expected else ()
+        if run.recovery_s is None and scenario.do is Do.WAIT and run.outcome is Outcome.PASS:
+            run.reasons.append("no recovery was seen")
+        if bypasses.found or not bypasses.looks:
+            ports = ", ".join(map(str, sorted(bypasses.found)))
+            run.outcome = Outcome.UNKNOWN
+            if not scenario.fault.bypass:
+                run.reasons.append(f"void: {f'clients bypassed their links to ports {ports}' if ports else 'no look'}")
+    return runs
+
+
+def _run(world: World, job: Job, scenario: Scenario, phase: Phase, run: Run, chance: random.Random, usual: int) -> None:
+    """``usual``: connections of an undisturbed driver with its coordinator."""
+    began = time.monotonic()
+    driver = _brought_to(world, job, phase, chance)
+    before = world.open_connections()
+    accepted = world.proxies.accepted()
+    with in_force(world, scenario.fault, _transaction_coordinators(world, job, scenario)):
+        since = time.time()
+        _meanwhile(world, job, driver, scenario, run)
+        run.fault_s = time.time() - since
+        more = world.proxies.accepted() - accepted
+    healed = time.time()
+    highs = {lane: high for lane, high, _ in _ends(world, job)}
+    run.connects_per_s = round(max(more.values(), default=0) / max(run.fault_s, 1.0), 1)
+    if run.connects_per_s > scenario.connects_per_s:
+        run.reasons.append(f"{run.connects_per_s} connections per second through one link")
+    if job.driver is not None and job.driver.exit_code is not None and scenario.do is Do.WAIT:
+        run.left = job.driver.exit_code
+        job.drive()  # as a supervisor would
+    if scenario.do is Do.WAIT:
+        job.wait(lambda: _settled_after(job, healed), "a checkpoint is settled after the heal")
+        run.recovery_s = round(_settled_after(job, healed)[0] - healed, 2)
+    elif scenario.do is Do.ORPHAN:
+        _settled_by_coordinator(job)
+        run.recovery_s = round(time.time() - healed, 2)
+    if scenario.do is not Do.WAIT:
+        job.drive()
+        job.settles()
+    _check_events(job, scenario, phase, run, since, healed)
+    with _noted(run):
+        wait_until(
+            lambda: all(stable >= highs[lane] for lane, _, stable in _ends(world, job)), "readers get on", _QUIET_S
+        )
+        allowed = max(before, usual) + _SPARE_CONNECTIONS
+        wait_until(lambda: world.open_connections() <= allowed, f"at most {allowed} connections are open", _QUIET_S)
+    run.connections = before, world.open_connections()
+    run.seconds = round(time.monotonic() - began, 1)
+
+
+@contextlib.contextmanager
+def _noted(run: Run) -> Iterator[None]:
+    """What does not come true is a reason against this run; the next one can still be made."""
+    try:
+        yield
+    except AssertionError as error:
+        run.reasons.append(str(error))
+
+
+def _brought_to(world: World, job: Job, phase: Phase, chance: random.Random) -> Kept:
+    """A driver that stands still at the phase."""
+    if phase is Phase.RECOVERY:
+        dying = world.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
+        if not job.dies(job.drive(dying), dying, _REACH_S):
+            raise StuckError("no driver came to a decision")
+        job.schedule.kills.clear()  # these are the set-up and not what is looked at
+    elif job.driver is not None:
+        job.driver.terminate()
+        if job.driver.wait(_REACH_S) != 0:
+            raise StuckError(f"a driver was asked to stop and ended with {job.driver.exit_code}:\n{job.driver.tail()}")
+    nth = 1 if phase is Phase.RECOVERY else chance.randint(2, 3)
+    armed = world.arm(at_point("driver", phase.point, nth), stops=True)
+    driver = job.drive(armed)
+    job.wait(lambda: armed.look() and _stands_still(driver.pid), f"the driver comes to {phase.point.value}:{nth}")
+    return driver
+
+
+def _meanwhile(world: World, job: Job, driver: Kept, scenario: Scenario, run: Run) -> None:
+    match scenario.do:
+        case Do.WAIT:
+            driver.send(SIGCONT)
+            job.lives(scenario.seconds / 2)
+            _kill(world, job, scenario.kill)
+            job.lives(scenario.seconds / 2)
+        case Do.STOP:
+            driver.send(SIGTERM)
+            driver.send(SIGCONT)
+            left = driver.wait(scenario.leaves_within_s)
+            if left != 0:
+                run.reasons.append(f"asked to stop, after {scenario.leaves_within_s} s: {left}\n{driver.tail()}")
+        case Do.ORPHAN:
+            driver.end()
+            job.lives(scenario.seconds)
+        case _:
+            assert_never(scenario.do)
+
+
+def _kill(world: World, job: Job, kill: Kill | None) -> None:
+    match kill:
+        case None:
+            pass
+        case Kill.DRIVER:
+            job.drive()
+        case Kill.COORDINATOR:
+            world.serve()
+        case _:
+            assert_never(kill)
+
+
+def _settled_by_coordinator(job: Job) -> None:
+    wait_until(
+        lambda: not any(open_transactions_hold_back(job.topics.servers, job.sink).values()),
+        "the coordinator settles for a driver that is dead",
+        _REACH_S,
+    )
+
+
+def _check_events(job: Job, scenario: Scenario, phase: Phase, run: Run, since: float, healed: float) -> None:
+    if scenario.aborts and not [e for e in job.events("aborted") if e["at"] > since]:
+        run.reasons.append("no checkpoint was decided against")
+    before_decision = phase in (Phase.TRIGGER, Phase.RUN, Phase.PREPARED)
+    told = [e for e in job.events("settled") if since + _IN_HAND_S < e["at"] < healed]
+    if scenario.undecided and before_decision and told:
+        run.reasons.append(f"checkpoint {told[0]['checkpoint']} was settled without its decision")
+
+
+def _settled_after(job: Job, at: float) -> list[float]:
+    return [event["at"] for event in job.events("settled") if event["at"] > at]
+
+
+def _stands_still(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
+def _ends(world: World, job: Job) -> Sequence[tuple[Any, int, int]]:
+    return list(ClusterView(KafkaCluster.of(world.paths.tests)).ends([job.sink]))
+
+
+def _transaction_coordinators(world: World, job: Job, scenario: Scenario) -> list[int]:
+    """The broker that looks after most of the job's transactions."""
+    if "driver-transaction-coordinator" not in scenario.fault.links:
+        return []
+    admin = KafkaAdminClient(bootstrap_servers=world.paths.tests.split(","))
+    try:
+        listed = admin.list_transactions()
+    finally:
+        admin.close()
+    counts = {
+        int(broker): sum(str(one.transactional_id).startswith(f"{job.name}.") for one in those)
+        for broker, those in listed.items()
+    }
+    return [max(counts, key=lambda broker: counts[broker])]

@@ -1,0 +1,86 @@
+"""Who is connected to where, by what the kernel says of each process' sockets."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.crash.kept import descendants
+
+__all__ = ["Bypasses", "Connection", "connections", "family"]
+
+_LOOK_S = 0.1
+_LISTENS = "0A"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One TCP socket of a process that is no listener."""
+
+    pid: int
+    local_port: int
+    remote_port: int
+
+
+def family(pids: Iterable[int]) -> list[int]:
+    """Processes and all that they have started."""
+    found = list(pids)
+    return found + [child for pid in found for child, _ in descendants(pid)]
+
+
+def connections(pids: Iterable[int]) -> Iterator[Connection]:
+    """What these processes have open now. A process that ends meanwhile has nothing."""
+    owners = {inode: pid for pid in pids for inode in _inodes(pid)}
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] != _LISTENS and (pid := owners.get(fields[9])):
+                    local, remote = (int(field.rpartition(":")[2], 16) for field in fields[1:3])
+                    yield Connection(pid, local, remote)
+
+
+def _inodes(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = os.readlink(entry)
+                if target.startswith("socket:["):
+                    yield target[len("socket:[") : -1]
+
+
+class Bypasses:
+    """Looks ten times a second whether a client reaches a server directly. A context manager with a thread.
+
+    Such a client is not touched by any fault, so that nothing that it does proves anything.
+    """
+
+    def __init__(self, clients: Callable[[], Collection[int]], forbidden: Callable[[], Collection[int]]) -> None:
+        """``clients``: process ids; what they have started counts too. ``forbidden``: the servers' own ports."""
+        self._clients, self._forbidden = clients, forbidden
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="bypasses", daemon=True)
+        self.found: set[int] = set()
+        """Ports of servers that a client was connected to directly."""
+        self.looks = 0
+        """How often something was open to be looked at. Without a look nothing is known."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            remote = {one.remote_port for one in connections(family(self._clients()))}
+            self.looks += bool(remote)
+            self.found |= remote & set(self._forbidden())

@@ -1,0 +1,114 @@
+"""A slice of the network suite, and what makes its verdicts worth something (docs/network.md)."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
+from tests.crash.results import Outcome
+from tests.integration.tools import wait_until
+from tests.network.report import passed
+from tests.network.results import Run
+from tests.network.runs import run_scenario, setup_of
+from tests.network.scenario import SCENARIOS, Phase, all_scenarios, load
+from tests.network.sockets import Bypasses, connections
+from tests.network.world import World, faulty_world
+
+SLICE = [
+    ("e02-answer-of-end-txn-lost", [Phase.DECIDED, Phase.RECOVERY]),
+    ("e11-transaction-coordinator-cut", [Phase.SETTLING]),
+    ("e12-coordinator-cut", [Phase.PREPARED]),
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    try:
+        toxiproxy_server()
+    except ToxiproxyError as error:
+        pytest.skip(str(error))
+    with faulty_world(tmp_path_factory.mktemp("network")) as made:
+        yield made
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("name", "phases"), SLICE, ids=[name for name, _ in SLICE])
+def test_a_fault_costs_nothing_and_the_job_comes_back(world: World, name: str, phases: list[Phase]) -> None:
+    runs = run_scenario(world, load(SCENARIOS / name), phases, f"slice-{name}", 1)
+    assert passed(runs), [(run.outcome.value, run.phase, run.reasons) for run in runs]
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_whose_driver_bypassed_its_links_is_unknown_although_every_record_is_right(world: World) -> None:
+    (run,) = run_scenario(world, load(SCENARIOS / "e18-bypass"), [Phase.TRIGGER], "slice-bypass", 1)
+    assert (run.outcome, run.reasons) == (Outcome.UNKNOWN, [])
+
+
+@pytest.mark.network
+@pytest.mark.timeout(4 * 3600)
+def test_every_link_fails_in_every_way_at_every_phase(tmp_path: Path) -> None:
+    with faulty_world(tmp_path) as own:
+        for scenario in all_scenarios():
+            runs = run_scenario(own, scenario, scenario.phases, scenario.name, 1)
+            assert passed(runs), [(run.outcome.value, run.scenario, run.phase, run.reasons) for run in runs]
+
+
+def test_a_client_that_reaches_a_server_directly_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        watched = Bypasses(lambda: [os.getpid()], lambda: {port})
+        with watched as bypasses, socket.create_connection(("127.0.0.1", port)) as client:
+            mine = [one for one in connections([os.getpid()]) if one.remote_port == port]
+            assert [one.local_port for one in mine] == [client.getsockname()[1]]
+            wait_until(lambda: bypasses.found, "the connection is found", 20)
+        assert bypasses.found == {port}
+        assert bypasses.looks
+
+
+def test_a_listening_socket_and_other_peoples_connections_are_no_bypass() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            assert not [one for one in connections([os.getppid()]) if one.remote_port == port]
+
+
+def test_one_make_network_is_at_least_150_runs_and_every_setup_can_be_used() -> None:
+    scenarios = all_scenarios()
+    assert sum(len(one.phases) for one in scenarios) >= 150
+    assert len({one.name for one in scenarios}) == len(scenarios)
+    for one in scenarios:
+        assert setup_of(one).settings["interval"] == "200ms"
+
+
+def test_a_word_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    known = (SCENARIOS / "e12-coordinator-cut" / "scenario.toml").read_text()
+    for old, new in (("undecided", "undecidable"), ("down", "dawn"), ("seconds", "secons")):
+        (tmp_path / "scenario.toml").write_text(known.replace(old, new))
+        with pytest.raises(ValueError, match=f"{new}|{old}"):
+            load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected", "reasons", "good"),
+    [
+        (Outcome.PASS, Outcome.PASS, [], True),
+        (Outcome.PASS, Outcome.PASS, ["connections stay open"], False),
+        (Outcome.UNKNOWN, Outcome.PASS, [], False),
+        (Outcome.HALTED, Outcome.PASS, [], False),
+        (Outcome.UNKNOWN, Outcome.UNKNOWN, [], True),
+        (Outcome.PASS, Outcome.UNKNOWN, [], False),
+    ],
+)
+def test_the_suite_passes_only_with_what_was_expected(
+    outcome: Outcome, expected: Outcome, reasons: list[str], good: bool
+) -> None:
+    run = Run(scenario="s", row="E1", phase="p", job="j", outcome=outcome, expected=expected, reasons=reasons)
+    assert passed([run]) is good
+    assert not passed([])
