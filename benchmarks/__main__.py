@@ -3,8 +3,10 @@
 ``python -m benchmarks coordinator`` measures the coordinator by itself instead, without a broker, and
 ``python -m benchmarks settle`` how quickly many pending transactions are committed.
 
-For each path (through a DataFrame, and without a transform) one run over a backlog with large checkpoints gives
-records/s and CPU seconds; one with small checkpoints gives the cost of a checkpoint by itself.
+For each path (through a DataFrame, through a function on Arrow batches, and without a transform) runs over a backlog with
+large checkpoints give records/s and CPU seconds; one with small checkpoints gives the cost of a checkpoint by itself.
+With ``--rounds`` the paths take turns over the backlog, and the medians are given, so that a load on the machine
+disturbs all of them alike; it is recorded.
 """
 
 import argparse
@@ -29,6 +31,7 @@ from coordinator.dev.kafka import LocalKafka
 from coordinator.pipeline.journal import EVENTS_VARIABLE
 
 PARTITIONS = 4
+PATHS = ("dataframe", "batches", "copy")
 VALUE_BYTES = 92
 KEY_BYTES = 8
 
@@ -37,19 +40,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--records", type=int, default=4_000_000, help="records of 100 bytes in the backlog")
     parser.add_argument("--per-checkpoint", type=int, default=1_000_000, help="offsets per large checkpoint")
+    parser.add_argument("--rounds", type=int, default=1, help="runs over the backlog for each path, in turns")
     parser.add_argument("--small", type=int, default=40, help="small checkpoints to measure")
     options = parser.parse_args()
     with LocalKafka(heap="768m") as kafka, tempfile.TemporaryDirectory(prefix="onceward-bench-") as scratch:
         _say(f"loading {options.records:,} records of {KEY_BYTES + VALUE_BYTES} bytes")
         _load(kafka.bootstrap_servers, "backlog", options.records)
         _load(kafka.bootstrap_servers, "trickle", options.small * 1000)
-        results: dict[str, Any] = {"cores": os.cpu_count(), "records": options.records, "partitions": PARTITIONS}
-        for path, dataframe in (("dataframe", True), ("copy", False)):
+        results: dict[str, Any] = {
+            "cores": os.cpu_count(),
+            "load": [os.getloadavg()[0]],
+            "records": options.records,
+            "partitions": PARTITIONS,
+        }
+        runs: dict[str, list[dict[str, float]]] = {path: [] for path in PATHS}
+        for number, (path, done) in itertools.product(range(options.rounds), runs.items()):
+            name = f"{path}-backlog-{number}"
+            done.append(_run(kafka, Path(scratch), name, "backlog", options.per_checkpoint, path))
+            results["load"].append(os.getloadavg()[0])
+        for path, done in runs.items():
             results[path] = {
-                "backlog": _run(
-                    kafka, Path(scratch), f"{path}-backlog", "backlog", options.per_checkpoint, dataframe=dataframe
-                ),
-                "small_checkpoints": _run(kafka, Path(scratch), f"{path}-small", "trickle", 1000, dataframe=dataframe),
+                "backlog": {what: statistics.median(run[what] for run in done) for what in done[0]},
+                "records_per_second": [run["records_per_second"] for run in done],
+                "small_checkpoints": _run(kafka, Path(scratch), f"{path}-small", "trickle", 1000, path),
             }
     print(json.dumps(results, indent=2))
 
@@ -83,7 +96,7 @@ def _create(bootstrap_servers: str, topic: str) -> None:
 
 
 def _run(
-    kafka: LocalKafka, scratch: Path, name: str, source_topic: str, per_checkpoint: int, *, dataframe: bool
+    kafka: LocalKafka, scratch: Path, name: str, source_topic: str, per_checkpoint: int, path: str
 ) -> dict[str, float]:
     _say(f"running {name}")
     _create(kafka.bootstrap_servers, name)
@@ -95,7 +108,7 @@ def _run(
         "source_topic": source_topic,
         "sink_topic": name,
         "records_per_checkpoint": per_checkpoint,
-        "dataframe": dataframe,
+        "path": path,
         "state_dir": str(scratch / name),
     }
     with log.open("wb") as output:

@@ -4,24 +4,28 @@ Each task finds its checkpoint in a local property, not in its closure: one Data
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from coordinator.errors import ConfigurationError
+from coordinator.pipeline.faults import unusable
 from coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    Batches = Iterator[pa.RecordBatch]
+Batches: TypeAlias = "Iterator[pa.RecordBatch]"
+BatchesTransform: TypeAlias = Callable[["Batches"], "Batches"]
+"""The source's batches of one split -> what is written of it. Called once per task; may yield any number of batches."""
 
 VOTE_SCHEMA = "vote string"
 READER_NAME = "onceward_read"
 """How the reader is called in Spark's plans; the plan checks look for it."""
 
 
-def reading(read: Any) -> "Callable[[Batches], Batches]":
+def reading(read: Any) -> BatchesTransform:
     """The task that reads: its input rows are numbers of splits, its output is what the source's reader yields."""
 
-    def onceward_read(numbers: "Batches") -> "Batches":
+    def onceward_read(numbers: Batches) -> Batches:
         task, _, _ = _current()
         columns = frozenset(task.columns)
         for number in _drained(numbers):
@@ -30,26 +34,76 @@ def reading(read: Any) -> "Callable[[Batches], Batches]":
     return onceward_read
 
 
-def writing(write: Any) -> "Callable[[Batches], Batches]":
+def writing(write: Any) -> BatchesTransform:
     """The task that writes one slot and returns its vote as the only row."""
 
-    def onceward_write(batches: "Batches") -> "Batches":
+    def onceward_write(batches: Batches) -> Batches:
         task, slot, attempt = _current()
-        yield _ballot(write(task, slot, attempt, batches))
+        yield _ballot(_written(write, task, slot, attempt, batches))
 
     return onceward_write
 
 
-def copying(read: Any, write: Any, columns: tuple[str, ...]) -> "Callable[[Batches], Batches]":
-    """Reader and writer in one worker process, without a trip through the JVM: for jobs without a transform."""
+def fusing(read: Any, write: Any, transform: BatchesTransform | None, columns: tuple[str, ...]) -> BatchesTransform:
+    """Reader, function and writer in one worker process, without a trip through the JVM.
 
-    def onceward_copy(numbers: "Batches") -> "Batches":
+    Without ``transform`` the ``columns`` are copied and nothing else is read.
+    """
+
+    def onceward_fused(numbers: Batches) -> Batches:
         task, slot, attempt = _current()
         used = frozenset(columns)
-        batches = (batch.select(columns) for number in _drained(numbers) for batch in read(task.splits[number], used))
-        yield _ballot(write(task, slot, attempt, batches))
+        batches = (batch for number in _drained(numbers) for batch in read(task.splits[number], used))
+        made = (batch.select(columns) for batch in batches) if transform is None else applied(transform, batches)
+        yield _ballot(_written(write, task, slot, attempt, made))
 
-    return onceward_copy
+    return onceward_fused
+
+
+def applied(transform: BatchesTransform, batches: Batches) -> Batches:
+    """What ``transform`` makes of ``batches``. Raises ConfigurationError where it does not keep to its contract."""
+    given = _Given(batches)
+    made = transform(given)
+    try:
+        result = iter(made)
+    except TypeError:
+        raise ConfigurationError(
+            f"transform_batches returned {type(made).__name__} instead of an iterator of pyarrow.RecordBatch. Nothing "
+            "of this checkpoint becomes visible; its records stay unread. Correct the function, for example with yield."
+        ) from None
+    yield from result
+    if not given.used_up and next(given, None) is not None:
+        raise ConfigurationError(
+            "transform_batches ended before it had taken all batches: the rest would be skipped silently. Nothing of "
+            "this checkpoint becomes visible; its records stay unread. Let the function iterate to the end of its "
+            "argument."
+        )
+
+
+class _Given:
+    """The batches of a split, which know whether somebody took them all."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self.used_up = False
+
+    def __iter__(self) -> "_Given":
+        return self
+
+    def __next__(self) -> "pa.RecordBatch":
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self.used_up = True
+            raise
+
+
+def _written(write: Any, task: CheckpointTask, slot: int, attempt: int, batches: Batches) -> Vote:
+    try:
+        vote: Vote = write(task, slot, attempt, batches)
+    except ConfigurationError as error:
+        raise unusable(error) from error
+    return vote
 
 
 def _current() -> tuple[CheckpointTask, int, int]:
@@ -65,7 +119,7 @@ def _current() -> tuple[CheckpointTask, int, int]:
     return CheckpointTask.from_json(text), context.partitionId(), context.taskAttemptId()
 
 
-def _drained(numbers: "Batches") -> list[int]:
+def _drained(numbers: Batches) -> list[int]:
     """All split numbers. Spark reuses a worker process only if its task has drained the input."""
     return [number for batch in numbers for number in batch.column(0).to_pylist()]
 

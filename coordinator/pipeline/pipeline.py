@@ -20,6 +20,7 @@ from coordinator.errors import (
     RefusedError,
 )
 from coordinator.pipeline import preflight
+from coordinator.pipeline.executor import BatchesTransform
 from coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
 from coordinator.pipeline.generation import GenerationRun, Members
 from coordinator.pipeline.interfaces import JobContext, Sink, Source
@@ -59,6 +60,7 @@ class Pipeline:
         source: Source,
         sink: Sink,
         transform: "Callable[[DataFrame], DataFrame] | None" = None,
+        transform_batches: BatchesTransform | None = None,
         coordinator: str | None = None,
         settings: CheckpointSettings | None = None,
         spark: "SparkSession | None" = None,
@@ -71,7 +73,9 @@ class Pipeline:
         """Describe a job. Nothing is started and no network is used before :meth:`run`.
 
         :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; generations of one job continue each other.
-        :param transform: lazy, DataFrame to DataFrame; without it key, value and headers are copied.
+        :param transform: lazy, DataFrame to DataFrame; without any key, value and headers are copied.
+        :param transform_batches: instead, iterator of pyarrow.RecordBatch to iterator of RecordBatch, with the columns
+            that the DataFrames would have. It runs in the Python worker that reads and writes, once per input range.
         :param coordinator: ``host:port`` of ``onceward serve``; without it one runs inside this process.
         :param spark: a classic session of yours, never changed; without it one is made (``local[*,4]``).
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.
@@ -87,11 +91,20 @@ class Pipeline:
             raise ConfigurationError(f"job: {error}") from None
         if coordinator is not None:
             require_address(coordinator)
+        for argument, function in (("transform", transform), ("transform_batches", transform_batches)):
+            if function is not None and not callable(function):
+                raise ConfigurationError(f"{argument}: {function!r} is not a function.")
+        if transform is not None and transform_batches is not None:
+            raise ConfigurationError(
+                "transform and transform_batches: give one of them. A function on batches fits into a transform, too: "
+                "df.mapInArrow(function, schema)."
+            )
         if source.participant.name == sink.participant.name:
             raise ConfigurationError(f"Source and sink are both called {source.participant.name}; name one of them.")
         self._source = source
         self._sink = sink
         self._transform = transform
+        self._transform_batches = transform_batches
         self._address = coordinator
         self._settings = settings or CheckpointSettings()
         self._spark = spark
@@ -101,6 +114,7 @@ class Pipeline:
         self._takeover = takeover
         self._adopt = adopt
         self._stopping = StopFlag()
+        self._journal = Journal(self._job)
         self._running: GenerationRun | None = None
 
     def stop(self) -> None:
@@ -132,6 +146,7 @@ class Pipeline:
             preflight.require_safe(self._job, findings)
             client = self._connect(stack)
             stack.enter_context(stopping_on_signals(self.stop))
+            self._journal = Journal(self._job)
             tasks = self._tasks(stack)
             if self._spark is not None:
                 tasks.start()
@@ -146,7 +161,7 @@ class Pipeline:
                 committer=committer,
                 tasks=tasks,
                 settings=self._settings,
-                journal=Journal(self._job),
+                journal=self._journal,
                 progress=progress,
             )
             return self._generations(members, client)
@@ -169,9 +184,11 @@ class Pipeline:
             source=self._source,
             sink=self._sink,
             transform=self._transform,
+            transform_batches=self._transform_batches,
             spark=self._spark,
             embedded=self._address is None,
             per_checkpoint_operations=self._per_checkpoint_operations,
+            journal=self._journal,
         )
         stack.callback(tasks.close)
         return tasks

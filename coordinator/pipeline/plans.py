@@ -36,6 +36,28 @@ _PER_CHECKPOINT = {
 _REARRANGING = ("Union", "Coalesce", "CartesianProduct")
 """Operators that change which partition a row is in without an exchange."""
 
+_SAYING_WHAT_THEY_USE = frozenset(
+    {
+        "Aggregate",
+        "ArrowEvalPython",
+        "BatchEvalPython",
+        "Filter",
+        "Generate",
+        "GlobalLimit",
+        "Join",
+        "LocalLimit",
+        "Project",
+        "Repartition",
+        "RepartitionByExpression",
+        "Sort",
+        "Window",
+    }
+)
+"""Operators of an optimised plan that use just what they refer to; other columns of their children, if they appear in
+their output at all, keep their identity. Every other operator is taken to use all columns of its children."""
+
+_READER_IN_TEXT = f"MapInArrow {READER_NAME}("
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFacts:
@@ -101,7 +123,7 @@ def _require_reader(physical: str) -> None:
             cached_at = None
         if cached_at is None and "InMemoryRelation" in line:
             cached_at = depth
-        if READER_NAME in line:
+        if _READER_IN_TEXT in line:
             if cached_at is not None:
                 raise ConfigurationError(
                     "The transform caches records of its argument (cache or persist): every later checkpoint would get "
@@ -116,17 +138,38 @@ def _require_reader(physical: str) -> None:
 
 
 def _columns_used(optimized: Any, source_columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Columns of the reader that the optimised plan needs; all of them where the plan does not say so for sure.
+
+    A column that was not asked for is null in the reader's batches, so one that is missing here is lost data.
+    """
+    used = _identities(optimized.output())
     readers: dict[int, str] = {}
-    used: set[int] = {_identity(attribute) for attribute in _sequence(optimized.output())}
+    found = 0
     for node in _walk(optimized):
-        if READER_NAME in node.toString().split("\n", 1)[0]:
+        if _is_reader(node):
+            found += 1
             readers |= {_identity(attribute): attribute.name() for attribute in _sequence(node.output())}
+            continue
+        if _name(node) in _SAYING_WHAT_THEY_USE:
+            used |= _identities(node.references().toSeq())
         else:
-            used |= {_identity(attribute) for attribute in _sequence(node.references().toSeq())}
-    names = {name for identity, name in readers.items() if identity in used}
-    if not readers:
+            # For example a union takes its children's columns by place and refers to none of them.
+            for child in _sequence(node.children()):
+                used |= _identities(child.output())
+        for subquery in _sequence(node.subqueries()):
+            used |= _identities(subquery.output())
+    if not found or found != str(optimized.toString()).count(_READER_IN_TEXT):
         return source_columns
+    names = {name for identity, name in readers.items() if identity in used}
     return tuple(column for column in source_columns if column in names)
+
+
+def _is_reader(node: Any) -> bool:
+    return _name(node) == "MapInArrow" and str(node.functionExpr().name()) == READER_NAME
+
+
+def _identities(attributes: Any) -> set[int]:
+    return {_identity(attribute) for attribute in _sequence(attributes)}
 
 
 def _identity(attribute: Any) -> int:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.pipeline import preflight
+from coordinator.pipeline.executor import BatchesTransform
 from coordinator.pipeline.interfaces import Plan, Sink, Source
+from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.spark import check_session, is_alive, make_session, ship
 from coordinator.pipeline.spark_job import CheckpointJob
 from coordinator.pipeline.tasks import Vote
@@ -46,18 +48,22 @@ class SparkTasks:
         source: Source,
         sink: Sink,
         transform: "Callable[[DataFrame], DataFrame] | None",
+        transform_batches: BatchesTransform | None,
         spark: "SparkSession | None",
         embedded: bool,
         per_checkpoint_operations: bool,
+        journal: Journal,
     ) -> None:
         self._job = job
         self._source = source
         self._sink = sink
         self._transform = transform
+        self._transform_batches = transform_batches
         self._spark = spark
         self._made = False
         self._embedded = embedded
         self._per_checkpoint_operations = per_checkpoint_operations
+        self._journal = journal
         self._checkpoint_job: CheckpointJob | None = None
 
     def start(self) -> None:
@@ -74,11 +80,13 @@ class SparkTasks:
             job=self._job,
             source=self._source,
             transform=self._transform,
+            transform_batches=self._transform_batches,
             sink=self._sink,
             per_checkpoint_operations=self._per_checkpoint_operations,
         )
         checkpoint_job.check()
         self._checkpoint_job = checkpoint_job
+        self._journal.tell("planned", path=checkpoint_job.path.value, columns=list(checkpoint_job.columns))
 
     def alive(self) -> bool:
         return self._spark is None or is_alive(self._spark)

@@ -2,11 +2,14 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from coordinator.errors import CheckpointFailedError
 from coordinator.pipeline import plans
-from coordinator.pipeline.executor import VOTE_SCHEMA, copying, reading, writing
+from coordinator.pipeline.executor import VOTE_SCHEMA, BatchesTransform, fusing, reading, writing
+from coordinator.pipeline.faults import unusable_in
 from coordinator.pipeline.interfaces import Plan, Sink, Source
 from coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
 from coordinator.pipeline.votes import check_votes
@@ -20,6 +23,30 @@ _COPIED = ("key", "value", "headers")
 producer. Timestamps would cost the client's fast path; a transform that selects them keeps them."""
 
 
+class Path(StrEnum):
+    """Which way records go between reader and writer."""
+
+    COPY = "copy"
+    """No transform: reader and writer in one Python worker."""
+    BATCHES = "batches"
+    """A function on Arrow batches between them, in the same worker."""
+    DATAFRAME = "dataframe"
+    """Through the JVM, where Spark runs the transform."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Built:
+    """A DataFrame of votes and what was found out about its plan."""
+
+    splits: int
+    votes: "DataFrame"
+    facts: plans.PlanFacts
+    expected: int | None
+    """Number of votes where it is known before the job."""
+    examined: Any = None
+    """The optimised plan (of the JVM) that ``facts`` are about; None where there is no transform for Spark."""
+
+
 class CheckpointJob:
     """Builds and runs the Spark job of a pipeline."""
 
@@ -30,6 +57,7 @@ class CheckpointJob:
         job: JobName,
         source: Source,
         transform: "Callable[[DataFrame], DataFrame] | None",
+        transform_batches: BatchesTransform | None,
         sink: Sink,
         per_checkpoint_operations: bool,
     ) -> None:
@@ -37,11 +65,24 @@ class CheckpointJob:
         self._job = job
         self._source = source
         self._transform = transform
+        self._transform_batches = transform_batches
         self._sink = sink
         self._per_checkpoint_operations = per_checkpoint_operations
         self._source_columns = tuple(_column_names(source.schema))
         self._group = f"onceward {job}"
-        self._built: tuple[int, DataFrame, plans.PlanFacts, int | None] | None = None
+        self._built: _Built | None = None
+
+    @property
+    def path(self) -> Path:
+        """The way records go."""
+        if self._transform is not None:
+            return Path.DATAFRAME
+        return Path.COPY if self._transform_batches is None else Path.BATCHES
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the source that are read, by the last plan that was looked at."""
+        return self._built.facts.columns if self._built is not None else ()
 
     def check(self) -> None:
         """Build the plan once without running it. Raises ConfigurationError for a transform that cannot be used."""
@@ -51,29 +92,36 @@ class CheckpointJob:
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
         """Read, transform and write the plan's splits. Nothing of it is visible yet.
 
-        Raises CheckpointFailedError when votes are missing, and whatever Spark raises.
+        Raises CheckpointFailedError when votes are missing, ConfigurationError when the batches of
+        ``transform_batches`` cannot be written, and whatever Spark raises.
         """
-        df, facts, expected = self._build(len(plan.splits))
+        built = self._build(len(plan.splits))
         task = CheckpointTask(
             job=self._job,
             generation=generation,
             checkpoint=checkpoint,
             splits=plan.splits,
-            columns=facts.columns,
+            columns=built.facts.columns,
             sink=self._sink.participant.name,
             sink_options=self._sink.options(),
         )
         context = self._spark.sparkContext
         context.setLocalProperty(TASK_PROPERTY, task.to_json())
-        context.setJobGroup(self._group, f"{self._job} checkpoint {checkpoint}", interruptOnCancel=True)
-        rows = df.collect()
-        return check_votes((row[0] for row in rows), expected)
+        context.setJobGroup(self._group, f"{self._job} checkpoint {checkpoint} ({self.path})", interruptOnCancel=True)
+        try:
+            rows = built.votes.collect()
+        except Exception as error:
+            wrong = unusable_in(str(error))
+            if wrong is None:
+                raise
+            raise wrong from error
+        return check_votes((row[0] for row in rows), built.expected)
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
         """The splits that made each slot: one where the plan moves no rows, else all of them."""
         if self._built is None:
             raise CheckpointFailedError("No Spark job was built. Nothing was written.")
-        if self._built[2].one_to_one and slots == len(plan.splits):
+        if self._built.facts.one_to_one and slots == len(plan.splits):
             return [[split] for split in plan.splits]
         return [list(plan.splits)] * slots
 
@@ -82,29 +130,45 @@ class CheckpointJob:
         with contextlib.suppress(Exception):  # a JVM that is gone runs nothing; the main thread notices by itself
             self._spark.sparkContext.cancelJobGroup(self._group)
 
-    def _build(self, splits: int) -> "tuple[DataFrame, plans.PlanFacts, int | None]":
-        if self._built is not None and self._built[0] == splits and self._built[2].reusable:
-            return self._built[1:]
-        numbers = self._spark.range(0, splits, 1, max(1, splits))
-        if self._transform is None:
-            columns = tuple(column for column in _COPIED if column in self._source_columns)
-            df = numbers.mapInArrow(copying(self._source.read(), self._sink.write(), columns), VOTE_SCHEMA)
-            facts = plans.PlanFacts(columns=columns, one_to_one=True, changing=False, exchanges=False)
+    def _build(self, splits: int) -> _Built:
+        if self._built is None or self._built.splits != splits or not self._built.facts.reusable:
+            self._built = self._fused(splits) if self._transform is None else self._through_spark(splits)
+        return self._built
+
+    def _fused(self, splits: int) -> _Built:
+        columns = self._source_columns
+        if self._transform_batches is None:
+            columns = tuple(column for column in _COPIED if column in columns)
+        task = fusing(self._source.read(), self._sink.write(), self._transform_batches, columns)
+        votes = self._numbers(splits).mapInArrow(task, VOTE_SCHEMA)
+        facts = plans.PlanFacts(columns=columns, one_to_one=True, changing=False, exchanges=False)
+        return _Built(splits=splits, votes=votes, facts=facts, expected=_partitions(votes))
+
+    def _through_spark(self, splits: int) -> _Built:
+        assert self._transform is not None
+        source = self._numbers(splits).mapInArrow(reading(self._source.read()), self._source.schema)
+        prepared = self._sink.prepare(self._transform(source))
+        examined = prepared._jdf.queryExecution().optimizedPlan()
+        known = self._built
+        if known is not None and known.facts.exchanges and bool(examined.sameResult(known.examined)):
+            facts = known.facts
         else:
-            source = numbers.mapInArrow(reading(self._source.read()), self._source.schema)
-            prepared = self._sink.prepare(self._transform(source))
-            if self._built is not None and self._built[2].exchanges:
-                facts = self._built[2]  # the careful case stays
-            else:
-                facts = plans.examine(
-                    prepared,
-                    self._source_columns,
-                    per_checkpoint_operations=self._per_checkpoint_operations,
-                )
-            df = prepared.mapInArrow(writing(self._sink.write()), VOTE_SCHEMA)
-        expected = None if facts.exchanges else int(df._jdf.queryExecution().toRdd().getNumPartitions())
-        self._built = (splits, df, facts, expected)
-        return df, facts, expected
+            facts = plans.examine(
+                prepared,
+                self._source_columns,
+                per_checkpoint_operations=self._per_checkpoint_operations,
+            )
+        df = prepared.mapInArrow(writing(self._sink.write()), VOTE_SCHEMA)
+        expected = None if facts.exchanges else _partitions(df)
+        return _Built(splits=splits, votes=df, facts=facts, expected=expected, examined=examined)
+
+    def _numbers(self, splits: int) -> "DataFrame":
+        """One row per split, each in a partition of its own."""
+        return self._spark.range(0, splits, 1, max(1, splits))
+
+
+def _partitions(df: "DataFrame") -> int:
+    return int(df._jdf.queryExecution().toRdd().getNumPartitions())
 
 
 def _column_names(schema: str) -> list[str]:

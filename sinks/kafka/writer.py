@@ -27,6 +27,7 @@ from confluent_kafka import TopicPartition
 from connections import KafkaCluster
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.tasks import CheckpointTask, Vote
+from sinks.kafka.batches import BatchColumns
 from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
 from sinks.kafka.producers import PoolKey, PreparedProducer, ProducerPool, pool_for
 from sinks.kafka.records import BatchProducer
@@ -58,10 +59,11 @@ class KafkaSlotWriter:
 
         A slot without a record has no transaction: an empty one cannot be committed by others.
 
-        Raises DeliveryError, RouteError, and what ``batches`` raises; the transaction is aborted as far as possible and
-        its id retired.
+        Raises DeliveryError, RouteError, ConfigurationError for batches that cannot be written, and what ``batches``
+        raises; the transaction is aborted as far as possible and its id retired.
         """
-        filled = (batch for batch in batches if batch.num_rows)
+        columns = BatchColumns(routed=self.topic is None)
+        filled = (taken for taken in map(columns.of, batches) if taken.num_rows)
         first = next(filled, None)
         if first is None:
             return Vote(slot=slot, attempt=attempt, records=0, bytes=0)

@@ -9,6 +9,7 @@ from connections.cluster import KafkaCluster
 from coordinator.errors import ConfigurationError
 from coordinator.protocol.settings import Duration, as_duration
 from coordinator.protocol.values import ParticipantName
+from sources.kafka.splitting import MOST_RANGES
 from sources.kafka.starts import End, Reset, Start, end_problems, start_problems
 
 __all__ = ["SourceArguments"]
@@ -31,6 +32,7 @@ class SourceArguments:
     group_id: str | None
     """None = the job's name."""
     include_headers: bool
+    min_partitions: int | None
     max_offsets: int | None
     max_rate: float | None
     discovery_interval: timedelta
@@ -49,6 +51,7 @@ class SourceArguments:
         end: End,
         group_id: str | None,
         include_headers: bool,
+        min_partitions: int | None,
         max_offsets_per_checkpoint: int | None,
         max_rate_per_partition: float | None,
         discovery_interval: Duration,
@@ -84,6 +87,8 @@ class SourceArguments:
             problems.append(f"reset: {reset!r} is none of {', '.join(Reset)}")
         if group_id is not None and (not isinstance(group_id, str) or not group_id):
             problems.append("group_id: must be text, or left out for the job's name")
+        if min_partitions is not None and not (_positive(min_partitions, whole=True) and min_partitions <= MOST_RANGES):
+            problems.append(f"min_partitions: must be a whole number from 1 to {MOST_RANGES}, or left out")
         if max_offsets_per_checkpoint is not None and not _positive(max_offsets_per_checkpoint, whole=True):
             problems.append("max_offsets_per_checkpoint: must be a whole number from 1, or left out")
         if max_rate_per_partition is not None and not _positive(max_rate_per_partition):
@@ -113,6 +118,7 @@ class SourceArguments:
             end=end,
             group_id=group_id,
             include_headers=include_headers,
+            min_partitions=min_partitions,
             max_offsets=max_offsets_per_checkpoint,
             max_rate=max_rate_per_partition,
             discovery_interval=interval,

@@ -6,6 +6,11 @@ How the end of a range is found. Offsets below the end may belong to control rec
 never arrive as messages. So a range is finished by a message at or behind its end, or by the client saying that it
 reached the end of the partition at or behind it. ``plan`` never sets an end above what was stable, so that one of both
 comes.
+
+Memory. The client fetches ahead 32 MiB and one fetch (2 MiB, or one record that is larger). One call takes what of it
+is there, or arrives within 20 ms, at most 10,000 records, and makes of it batches of at most 16 MiB each (or one record
+that is larger). So a reader holds the fetched bytes about three times, 100 to 150 MB at its worst, however long its
+range and however large its records.
 """
 
 import logging
@@ -20,7 +25,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError
-from sources.kafka.columns import batch_builder, schema_of
+from sources.kafka.columns import batch_builder, bounded, schema_of
 from sources.kafka.faults import offset_gone
 
 __all__ = ["OWNED_SETTINGS", "KafkaSplitReader", "close_idle_clients"]
@@ -89,7 +94,9 @@ class KafkaSplitReader:
     give_up_after: float = 60.0
     """Seconds without any progress before a task fails. The client retries by itself until then."""
     max_rows: int = _MAX_ROWS
+    """In one batch."""
     batch_bytes: int = _BATCH_BYTES
+    """In one batch, unless a single record is larger."""
 
     def settings(self) -> dict[str, Any]:
         """The consumer's configuration with secrets resolved here; what the user tuned wins over what is only fast."""
@@ -118,7 +125,7 @@ class KafkaSplitReader:
                 # Adapts to the size of the records without looking at each.
                 average = max(1, batch.nbytes // len(messages))
                 pace.rows = max(1, min(self.max_rows, self.batch_bytes // average))
-                yield batch
+                yield from bounded(batch, self.batch_bytes)
             healthy = True
         except GeneratorExit:
             healthy = True  # the plan had enough, for example a limit

@@ -25,10 +25,12 @@ def refuse_incomplete(
         raise ReplayRefusedError(
             f"the records were read from cluster {positions.cluster_id}, the source leads to {cluster_id} now"
         )
-    ranges = {Partition(str(s["topic"]), int(s["partition"])): (int(s["start"]), int(s["end"])) for s in splits}
-    names = sorted({partition.topic for partition in ranges})
+    # A partition may have several ranges (min_partitions).
+    ranges = [(Partition(str(s["topic"]), int(s["partition"])), int(s["start"]), int(s["end"])) for s in splits]
+    partitions = {partition for partition, _, _ in ranges}
+    names = sorted({partition.topic for partition in partitions})
     found = confirm_topics(view, names)
-    for partition in ranges:
+    for partition in sorted(partitions):
         known, now = positions.topics.get(partition.topic), found.get(partition.topic)
         if now is None or partition.number not in now.partitions:
             raise ReplayRefusedError(f"{partition}, which the records came from, does not exist any more")
@@ -39,8 +41,8 @@ def refuse_incomplete(
         if policy != "delete":
             said = f"{_POLICY}={policy}" if policy is not None else f"{_POLICY} may not be read: grant DescribeConfigs"
             raise ReplayRefusedError(f"topic {name} may have lost records by compaction ({said})")
-    starts, ends = insist(view.log_starts, ranges), insist(view.high_watermarks, ranges)
-    for partition, (start, end) in sorted(ranges.items()):
+    starts, ends = insist(view.log_starts, partitions), insist(view.high_watermarks, partitions)
+    for partition, start, end in sorted(ranges):
         if not starts[partition] <= start <= end <= ends[partition]:
             raise ReplayRefusedError(
                 f"{partition} does not hold the offsets [{start}, {end}) any more, its log is "

@@ -32,6 +32,7 @@ from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosi
 from sources.kafka.reader import KafkaSplitReader
 from sources.kafka.replays import refuse_incomplete
 from sources.kafka.resolution import resolve_ends, resolve_starts
+from sources.kafka.splitting import split_ranges
 from sources.kafka.starts import End, Start, bound_text
 
 __all__ = ["KafkaSource"]
@@ -59,6 +60,7 @@ class KafkaSource(Source):
         end: End = None,
         group_id: str | None = None,
         include_headers: bool = False,
+        min_partitions: int | None = None,
         max_offsets_per_checkpoint: int | None = None,
         max_rate_per_partition: float | None = None,
         discovery_interval: Duration = "5min",
@@ -78,6 +80,9 @@ class KafkaSource(Source):
             positions. The job finishes there. None = runs until it is stopped.
         group_id: for ``start="group"`` and mirrored offsets; None = the job's name.
         include_headers: adds the column ``headers``.
+        min_partitions: as Spark's minPartitions: the ranges of a checkpoint are cut into at least so many, the longest
+            first, each for a task and a transaction of its own. Then the records of an input partition are no longer
+            written in their order.
         max_offsets_per_checkpoint: over all partitions, spread in proportion to what waits; None = everything.
         max_rate_per_partition: offsets per second, on average; None = as fast as it goes.
         discovery_interval: how often new partitions (and topics of a pattern) are looked for; text or timedelta.
@@ -96,6 +101,7 @@ class KafkaSource(Source):
             end=end,
             group_id=group_id,
             include_headers=include_headers,
+            min_partitions=min_partitions,
             max_offsets_per_checkpoint=max_offsets_per_checkpoint,
             max_rate_per_partition=max_rate_per_partition,
             discovery_interval=discovery_interval,
@@ -188,7 +194,8 @@ class KafkaSource(Source):
         subscribed = self._subscribed(positions)
         read = {partition for partition, _ in positions if partition.topic in subscribed}
         available = self._available(positions, read)
-        return plan_ranges(positions, available, read=read, limits=self._limits, now=self._monotonic())
+        plan = plan_ranges(positions, available, read=read, limits=self._limits, now=self._monotonic())
+        return replace(plan, splits=split_ranges(plan.splits, self._arguments.min_partitions))
 
     def snapshot(self, plan: Plan) -> Document:
         """Positions after ``plan`` was read. Raises HaltedError when a topic was made again meanwhile: equal ids now

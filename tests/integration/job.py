@@ -14,12 +14,21 @@ from sources import KafkaSource
 from tests.integration.sparkless import SparklessPipeline
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
 def keep_all(df: "DataFrame") -> "DataFrame":
     """Through the JVM, so that reader and writer are different Python workers."""
     return df.select("key", "value")
+
+
+def keep_all_batches(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    """In the worker that reads and writes."""
+    for batch in batches:
+        yield batch.select(["key", "value"])
 
 
 def main() -> int:
@@ -32,6 +41,7 @@ def main() -> int:
         job=spec["job"],
         source=KafkaSource(spec["servers"], topics=[spec["source"]], **spec.get("source_options", {})),
         transform=keep_all if spec.get("dataframe") else None,
+        transform_batches=keep_all_batches if spec.get("batches") else None,
         sink=KafkaSink(spec["servers"], topic=spec["sink"], **spec.get("sink_options", {})),
         coordinator=spec.get("coordinator"),
         settings=CheckpointSettings(**{"interval": "200ms", **spec.get("settings", {})}),

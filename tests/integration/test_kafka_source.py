@@ -498,6 +498,34 @@ def test_a_batch_is_bounded_by_rows_and_by_bytes_whatever_the_range(topics: Topi
     assert max(size for _, size in sizes[1:]) <= 1_100_000
 
 
+def test_a_batch_stays_bounded_where_large_records_follow_small_ones(topics: Topics, opened: Opener) -> None:
+    topic = topics.create("in")
+    topics.fill(topic, [*values(12_000), *[bytes(100_000)] * 60, *values(10)])
+    source = opened([topic], start="earliest")
+    [split] = source.plan(source.resolve()).splits
+    reader = source.read()
+    assert isinstance(reader, KafkaSplitReader)
+    batches = list(replace(reader, batch_bytes=1_000_000)(split, KEY_VALUE))
+    assert [size for batch in batches if (size := batch.nbytes) > 1_000_000] == []
+    assert max(batch.num_rows for batch in batches) > 1_000, "small records are still taken together"
+    read = [value for batch in batches for value in batch.column("value").to_pylist()]
+    assert read == [*values(12_000), *[bytes(100_000)] * 60, *values(10)]
+
+
+def test_min_partitions_cuts_ranges_and_reads_the_same_records(topics: Topics, opened: Opener) -> None:
+    topic = topics.create("in", partitions=2)
+    topics.fill(topic, values(1000, "a"), partition=0)
+    transaction(topics, topic, 10, commit=True, partition=0)  # a control record, too, is an offset
+    topics.fill(topic, values(5, "b"), partition=1)
+    source = opened([topic], start="earliest", min_partitions=6)
+    plan = source.plan(source.resolve())
+    assert [split["partition"] for split in plan.splits] == [0, 0, 0, 0, 0, 1]
+    assert plan.records == 1011 + 5
+    assert read_values(source, plan) == [*values(1000, "a"), *values(10, "t"), *values(5, "b")]
+    nothing_new = source.plan(plan.positions)
+    assert (nothing_new.records, len(nothing_new.splits)) == (0, 6)
+
+
 def test_a_reader_of_a_plan_that_had_enough_leaves_a_usable_client_behind(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in")
     topics.fill(topic, values(5000))

@@ -3,6 +3,7 @@
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,18 +118,21 @@ def test_the_driver_dies_while_it_aborts(topics: Topics, job: str, tmp_path: Pat
         assert_exactly_once(topics, source, sink)
 
 
-@pytest.mark.parametrize("dataframe", [False, True], ids=["copy", "dataframe"])
-def test_a_worker_dies_at_every_kill_point_of_a_task(topics: Topics, job: str, tmp_path: Path, dataframe: bool) -> None:
+@pytest.mark.parametrize("path", ["copy", "dataframe", "batches", "split"])
+def test_a_worker_dies_at_every_kill_point_of_a_task(topics: Topics, job: str, tmp_path: Path, path: str) -> None:
     source, sink = topics.create("in", 3), topics.create("out", 3)
     fill(topics, source, 2000)
-    options = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 300}
+    options: dict[str, Any] = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 300}
+    if path == "split":
+        options["min_partitions"] = 5
     with world(
         tmp_path,
         job=job,
         servers=topics.servers,
         source=source,
         sink=sink,
-        dataframe=dataframe,
+        dataframe=path == "dataframe",
+        batches=path in ("batches", "split"),
         state_dir=str(tmp_path / "state"),
         source_options=options,
         settings={**QUICK, "tolerable_failed_checkpoints": 10},
@@ -136,7 +140,9 @@ def test_a_worker_dies_at_every_kill_point_of_a_task(topics: Topics, job: str, t
         armed = [f"{point}:{count}" for count, point in enumerate(TASK_POINTS, start=1)]
         assert here.driver(kill_at=armed).wait(300) == 0
         assert here.killed_at() == set(armed), "a kill point was not reached"
-        assert_exactly_once(topics, source, sink)
+        assert {event["path"] for event in here.events("planned")} == {"batches" if path == "split" else path}
+        # the order within a partition is what min_partitions= gives up
+        assert_exactly_once(topics, source, sink, ordered=path != "split")
 
 
 def test_the_coordinator_dies_at_every_kill_point_under_a_running_job(topics: Topics, job: str, tmp_path: Path) -> None:

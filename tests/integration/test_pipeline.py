@@ -213,6 +213,7 @@ def robbed(
     *arguments: Any,
     on_lost: Any,
     meanwhile: Callable[[], object] = lambda: None,
+    **options: Any,
 ) -> Pipeline:
     """A pipeline of which somebody aborts a transaction, once, after the decision and before it is committed."""
     monkeypatch.setenv(EVENTS_VARIABLE, str(bench.directory / "events"))
@@ -234,7 +235,7 @@ def robbed(
         return real
 
     monkeypatch.setattr(sink, "committer", sabotaged)
-    pipeline = bench.pipeline(*arguments)
+    pipeline = bench.pipeline(*arguments, **options)
     monkeypatch.setattr(pipeline, "_sink", sink)
     return pipeline
 

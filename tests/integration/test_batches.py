@@ -1,0 +1,241 @@
+"""Pipelines whose transform is a function on Arrow batches, in the worker that reads and writes."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from confluent_kafka import Producer
+
+from coordinator.errors import ConfigurationError, OncewardError
+from coordinator.pipeline.journal import EVENTS_VARIABLE
+from coordinator.pipeline.restarts import Restart
+from tests.integration.test_kafka_sink import messages
+from tests.integration.test_pipeline import Bench, robbed, told
+from tests.integration.tools import Topics, assert_exactly_once
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@pytest.fixture
+def bench(topics: Topics, job: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "events"))
+    return Bench(topics, job, spark, tmp_path)
+
+
+def values_of(batch: pa.RecordBatch) -> list[str]:
+    return [value.decode() for value in batch.column("value").to_pylist()]
+
+
+def text(values: list[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.string())})
+
+
+def test_the_function_sees_the_sources_columns_and_what_it_yields_is_written_once(bench: Bench) -> None:
+    bench.fill(0, 500)
+    topic = bench.source
+
+    def even(batches: Batches) -> Batches:
+        for batch in batches:
+            assert batch.schema.names == [
+                "key", "value", "topic", "partition", "offset", "timestamp", "timestampType"
+            ]  # fmt: skip
+            assert set(batch.column("topic").to_pylist()) == {topic}
+            assert min(batch.column("timestamp").cast(pa.int64()).to_pylist()) > 10**15
+            chosen = batch.filter(pc.equal(pc.bit_wise_and(batch.column("offset"), 1), 0))
+            # more columns than the sink takes, and another number of batches than there were
+            extra = pa.array([1.5] * chosen.num_rows)
+            made = pa.RecordBatch.from_arrays(
+                [extra, chosen.column("key"), chosen.column("value")], ["x", "key", "Value"]
+            )
+            yield made.slice(0, 3)
+            yield made.slice(0, 0)
+            yield made.slice(3)
+
+    bench.pipeline(transform_batches=even, source={"max_offsets_per_checkpoint": 200}).run()
+    written = sorted(value or b"" for value in bench.topics.values(bench.sink))
+    assert written == sorted(b"%d-%d" % (p, n) for p in range(3) for n in range(0, 500, 2))
+
+
+def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(bench: Bench) -> None:
+    bench.fill(0, 50)
+
+    def where(batches: Batches) -> Batches:
+        from sinks.kafka import producers
+
+        for batch in batches:
+            # what a writer has left in this process when it wrote for an earlier checkpoint
+            yield text([f"{os.getpid()} {len(producers._pools)}"] * batch.num_rows)
+
+    bench.pipeline(transform_batches=where, source={"max_offsets_per_checkpoint": 30}).run()
+    assert [event["path"] for event in told(bench, "planned")] == ["batches"]
+    pools: dict[bytes, set[bytes]] = {}
+    for value in bench.topics.values(bench.sink):
+        pid, known = (value or b"").split()
+        pools.setdefault(pid, set()).add(known)
+    assert os.getpid() not in map(int, pools)
+    assert any(b"1" in known for known in pools.values()), "no worker with a function has ever written"
+
+
+@pytest.mark.parametrize("path", ["copy", "dataframe"])
+def test_the_other_paths_say_which_they_are_and_what_they_read(bench: Bench, path: str) -> None:
+    bench.fill(0, 5)
+    bench.pipeline(None if path == "copy" else lambda df: df.select("value").where("offset >= 0")).run()
+    (planned,) = told(bench, "planned")
+    assert planned["path"] == path
+    assert planned["columns"] == (["key", "value"] if path == "copy" else ["value", "offset"])
+    assert len(bench.topics.read(bench.sink)) == 15
+
+
+def test_headers_reach_the_function_and_come_out_again(bench: Bench) -> None:
+    headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("a", None), ("ü", b"")]
+    producer = Producer({"bootstrap.servers": bench.topics.servers, "log_level": 0})
+    producer.produce(bench.source, b"with", headers=headers)  # type: ignore[arg-type]
+    producer.produce(bench.source, b"without")
+    assert producer.flush(30) == 0
+
+    def taken(batches: Batches) -> Batches:
+        for batch in batches:
+            yield batch.select(["value", "headers"])
+
+    bench.pipeline(transform_batches=taken, source={"include_headers": True}).run()
+    assert {message.value(): message.headers() for message in messages(bench.topics.servers, bench.sink)} == {
+        b"with": headers,
+        b"without": None,
+    }
+
+
+def nothing(batches: Batches) -> Batches:
+    for _ in batches:
+        yield from ()
+
+
+def test_a_function_may_write_nothing(bench: Bench) -> None:
+    bench.fill(0, 10)
+    bench.pipeline(transform_batches=nothing).run()
+    assert bench.topics.read(bench.sink, committed=False) == []
+    (told_of,) = told(bench, "pre-committed")
+    assert (told_of["read"], told_of["written"], told_of["transactions"]) == (30, 0, 0)
+
+
+def number_as_key(batches: Batches) -> Batches:
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"key": batch.column("offset"), "value": batch.column("value")})
+
+
+def no_value(batches: Batches) -> Batches:
+    for batch in batches:
+        yield batch.select(["key"])
+
+
+def tables(batches: Batches) -> Any:
+    for batch in batches:
+        yield pa.Table.from_batches([batch])
+
+
+def forgetting_to_yield(batches: Batches) -> Any:
+    for _ in batches:
+        pass
+
+
+def stopping_early(batches: Batches) -> Batches:
+    yield next(batches).slice(0, 1).select(["key", "value"])
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (number_as_key, "key: is int64, must be string or binary"),
+        (no_value, "value: the column is missing"),
+        (tables, "yielded Table instead of"),
+        (forgetting_to_yield, "returned NoneType instead of"),
+        (stopping_early, "ended before it had taken all batches"),
+    ],
+)
+def test_a_function_that_breaks_its_contract_ends_the_job_and_nothing_is_visible(
+    bench: Bench, function: Callable[[Batches], Batches], said: str
+) -> None:
+    bench.topics.fill(bench.source, [b"%d" % n for n in range(3000)], partition=0)
+    with pytest.raises(ConfigurationError, match=said) as raised:
+        bench.pipeline(transform_batches=function, restart=Restart(initial="10ms")).run()
+    assert "Traceback" not in str(raised.value)
+    assert bench.topics.read(bench.sink) == []
+    bench.pipeline().run()
+    assert_exactly_once(bench.topics, bench.source, bench.sink)
+
+
+def test_a_poison_record_fails_the_job_without_partial_output(bench: Bench) -> None:
+    bench.fill(0, 50)
+
+    def poisoned(batches: Batches) -> Batches:
+        for batch in batches:
+            if "1-30" in values_of(batch):
+                raise ValueError("poisoned")
+            yield batch.select(["key", "value"])
+
+    with pytest.raises(OncewardError, match="poisoned"):
+        bench.pipeline(transform_batches=poisoned, restart=Restart(initial="10ms", maximum="10ms", attempts=1)).run()
+    assert bench.topics.read(bench.sink) == []
+    bench.pipeline().run()
+    assert_exactly_once(bench.topics, bench.source, bench.sink)
+
+
+def test_a_topic_that_was_not_declared_declines_the_checkpoint(bench: Bench) -> None:
+    bench.fill(0, 10)
+    other = bench.topics.create("other", 1)
+    good = bench.sink
+
+    def routed(batches: Batches) -> Batches:
+        for batch in batches:
+            names = [good] * (batch.num_rows - 1) + [other]
+            yield batch.select(["key", "value"]).append_column("topic", pa.array(names))
+
+    with pytest.raises(OncewardError, match=other):
+        bench.pipeline(transform_batches=routed, sink={"topics": [good]}).run()
+    assert bench.topics.read(good) == []
+    bench.pipeline(transform_batches=routed, sink={"topics": [good, other]}).run()
+    assert (len(bench.topics.read(good)), len(bench.topics.read(other))) == (27, 3)
+
+
+def test_a_lost_slot_is_written_again_because_one_range_alone_made_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.fill(0, 20)
+
+    def same(batches: Batches) -> Batches:
+        for batch in batches:
+            yield batch.select(["key", "value"])
+
+    robbed(bench, monkeypatch, on_lost="replay", transform_batches=same).run()
+    assert_exactly_once(bench.topics, bench.source, bench.sink)
+    (replayed,) = told(bench, "replayed")
+    assert (replayed["slots"], replayed["written"]) == (1, 20)
+
+
+def test_two_transforms_and_one_that_is_no_function_are_refused_at_construction(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="give one of them"):
+        bench.pipeline(lambda df: df, transform_batches=nothing)
+    with pytest.raises(ConfigurationError, match="transform_batches"):
+        bench.pipeline(transform_batches="value")
+
+
+def test_min_partitions_gives_big_ranges_to_more_tasks_and_a_lost_one_is_replayed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values: list[bytes | None] = [b"%d" % n for n in range(4000)]
+    bench.topics.fill(bench.source, values, partition=1)
+    source = {"min_partitions": 6, "max_offsets_per_checkpoint": 3000}
+    robbed(bench, monkeypatch, on_lost="replay", source=source).run()
+    assert sorted(map(repr, bench.topics.values(bench.sink))) == sorted(map(repr, values))
+    first = told(bench, "pre-committed")[0]
+    assert first["transactions"] == 4, "the only partition with records was not cut"
+    (replayed,) = told(bench, "replayed")
+    assert (replayed["slots"], replayed["written"] * 4) == (1, first["written"])

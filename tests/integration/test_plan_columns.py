@@ -1,0 +1,67 @@
+"""Which columns of the source a plan needs, asked of Spark's own optimised plans. Nothing is run."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from coordinator.pipeline import plans
+from coordinator.pipeline.executor import reading
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
+ALL = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+
+
+def same(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+
+
+def empty(df: "DataFrame", *columns: str) -> "DataFrame":
+    """All columns in their order, ``columns`` as constants."""
+    return df.select(*[F.lit(None).cast(df.schema[c].dataType).alias(c) if c in columns else F.col(c) for c in ALL])
+
+
+def mapped(df: "DataFrame") -> "DataFrame":
+    return df.mapInArrow(same, "key binary, value binary")
+
+
+def joined(df: "DataFrame") -> "DataFrame":
+    return df.alias("a").join(df.alias("b"), F.expr("a.key = b.value"))
+
+
+@pytest.mark.parametrize(
+    ("transform", "needed"),
+    [
+        (lambda df: df.select("value"), {"value"}),
+        (lambda df: df.where("offset > 3").select("value"), {"value", "offset"}),
+        (lambda df: df.select("key", F.col("headers")[0]["value"].alias("value")), {"key", "headers"}),
+        (lambda df: df.selectExpr("to_json(struct(timestamp, partition)) value"), {"timestamp", "partition"}),
+        (lambda df: df.select(F.col("value").alias("onceward_read")).toDF("value"), {"value"}),
+        (lambda df: df.withColumn("n", F.explode("headers")).select("value"), {"value", "headers"}),
+        (lambda df: df.repartition(3, "partition").select("value"), {"value", "partition"}),
+        (lambda df: df.select("value").union(df.select("key")), {"key", "value"}),
+        (lambda df: df.groupBy("key").agg(F.max("value").alias("value")), {"key", "value"}),
+        (lambda df: joined(df).select("a.topic"), {"key", "value", "topic"}),
+        (lambda df: df.where(F.col("key").isin(b"1", b"2")).select(F.lit("x").alias("value")), {"key"}),
+        # A union takes columns by place: nothing refers to the second one's by name.
+        (lambda df: mapped(empty(df, "key", "value").union(df)), set(ALL)),
+        (lambda df: mapped(empty(df, *ALL).union(df)), set(ALL)),
+        (lambda df: mapped(df), set(ALL)),
+        (lambda df: df, set(ALL)),
+        (lambda df: df.distinct(), set(ALL)),
+        (lambda df: df.dropDuplicates(["key"]).select("value"), {"key", "value"}),
+    ],
+)  # fmt: skip
+def test_what_a_plan_needs_is_read_and_what_it_does_not_need_is_not(
+    spark: "SparkSession", transform: "Callable[[DataFrame], DataFrame]", needed: set[str]
+) -> None:
+    source = spark.range(0, 2, 1, 2).mapInArrow(reading(None), SCHEMA)
+    facts = plans.examine(transform(source), ALL, per_checkpoint_operations=True)
+    assert set(facts.columns) == needed

@@ -1,0 +1,88 @@
+"""What the sink takes of Arrow batches: the columns and the types that it takes of DataFrames."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from coordinator.errors import ConfigurationError
+from sinks.kafka.batches import BatchColumns
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns.values()]
+    return pa.RecordBatch.from_arrays(arrays, list(columns))
+
+
+def test_columns_are_found_by_name_in_any_case_and_order_and_others_are_ignored() -> None:
+    given = batch(extra=[1.5, 2.5], VALUE=["a", "b"], Key=[b"k", None], topic=[1, 2])
+    taken = BatchColumns(routed=False).of(given)
+    assert taken.to_pydict() == {"value": ["a", "b"], "key": [b"k", None]}
+
+
+def test_every_type_that_a_dataframe_may_have_is_taken_in_both_widths() -> None:
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    for text, binary, unit in ((pa.string(), pa.binary(), "us"), (pa.large_string(), pa.large_binary(), "ms")):
+        header = pa.list_(pa.struct([("key", text), ("value", binary)]))
+        given = batch(
+            key=pa.array(["k"], text),
+            value=pa.array([b"v"], binary),
+            headers=pa.array([[{"key": "h", "value": b"1"}]], header),
+            topic=pa.array(["t"], text),
+            partition=pa.array([3], pa.int32()),
+            timestamp=pa.array([at], pa.timestamp(unit, tz="Europe/Berlin")),
+        )
+        assert BatchColumns(routed=True).of(given).schema.names == given.schema.names
+
+
+def test_a_column_of_nulls_without_a_type_is_taken_and_a_later_batch_may_have_values() -> None:
+    columns = BatchColumns(routed=False)
+    first = columns.of(batch(key=[None, None], value=[None, None], headers=[None, None], partition=[None, None]))
+    assert first.schema.types == [pa.binary(), pa.binary(), HEADERS, pa.int32()]
+    assert first.column("value").null_count == 2
+    assert columns.of(batch(key=["k"], value=["v"])).to_pydict() == {"key": ["k"], "value": ["v"]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"key": ["k"]}, ["value: the column is missing"]),
+        ({"value": [1]}, ["value: is int64, must be string or binary"]),
+        ({"value": ["v"], "Value": ["w"]}, ["value: there are 2 columns"]),
+        ({"value": ["v"], "partition": [1]}, ["partition: is int64, must be int32"]),
+        ({"value": ["v"], "timestamp": [datetime(2024, 1, 1)]}, ["timestamp: is timestamp[us], must be"]),  # noqa: DTZ001
+        ({"value": ["v"], "headers": [[("a", b"b")]]}, ["headers: is"]),
+        (
+            {"key": [1.5], "partition": ["0"]},
+            ["key: is double", "value: the column is missing", "partition: is string"],
+        ),
+    ],
+)
+def test_all_that_cannot_be_written_is_said_at_once(columns: dict[str, Any], said: list[str]) -> None:
+    made = {
+        name: pa.array(values, pa.map_(pa.string(), pa.binary())) if name == "headers" else values
+        for name, values in columns.items()
+    }
+    with pytest.raises(ConfigurationError) as raised:
+        BatchColumns(routed=False).of(batch(**made))
+    for words in said:
+        assert words in str(raised.value)
+    assert str(raised.value).count("\n  - ") == len(said)
+
+
+def test_a_wrong_batch_after_right_ones_is_refused() -> None:
+    columns = BatchColumns(routed=True)
+    columns.of(batch(value=["v"], topic=["t"]))
+    with pytest.raises(ConfigurationError, match="topic: the column is missing"):
+        columns.of(batch(value=["v"]))
+    with pytest.raises(ConfigurationError, match="topic: is int64"):
+        columns.of(batch(value=["v"], topic=[1]))
+
+
+@pytest.mark.parametrize("thing", [None, [b"v"], pa.table({"value": ["v"]}), {"value": ["v"]}])
+def test_what_is_no_batch_is_refused_by_its_type(thing: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"yielded {type(thing).__name__} instead"):
+        BatchColumns(routed=False).of(thing)

@@ -1,0 +1,93 @@
+"""Ranges that are cut into more: nothing is lost, doubled or out of order, and long ones are cut first."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.errors import ConfigurationError
+from coordinator.pipeline.interfaces import ReplayRefusedError
+from sinks.kafka.replays import alone
+from sources import KafkaSource
+from sources.kafka.metadata import TopicState
+from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from sources.kafka.replays import refuse_incomplete
+from sources.kafka.splitting import split_ranges
+
+
+def split(partition: int, start: int, size: int) -> dict[str, Any]:
+    return {"topic": "t", "partition": partition, "start": start, "end": start + size}
+
+
+ranges = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**9)), max_size=6).map(
+    lambda sizes: [split(number, start, size) for number, (start, size) in enumerate(sizes)]
+)
+
+
+@given(ranges, st.integers(1, 40))
+def test_the_parts_are_the_ranges_in_order_and_at_least_as_many_as_wanted(
+    whole: list[dict[str, Any]], least: int
+) -> None:
+    parts = split_ranges(whole, least)
+    assert len(parts) == (max(len(whole), least) if whole else 0)
+    for given_range in whole:
+        mine = [part for part in parts if part["partition"] == given_range["partition"]]
+        cuts = [mine[0]["start"], *(part["end"] for part in mine)]
+        assert cuts == sorted(cuts)
+        assert [part["start"] for part in mine] == cuts[:-1]
+        assert (cuts[0], cuts[-1]) == (given_range["start"], given_range["end"])
+        sizes = [part["end"] - part["start"] for part in mine]
+        assert max(sizes) - min(sizes) <= 1
+    assert [part["partition"] for part in parts] == sorted(part["partition"] for part in parts)
+
+
+def test_long_ranges_get_the_parts() -> None:
+    parts = split_ranges([split(0, 0, 10), split(1, 5, 1000), split(2, 0, 500)], 6)
+    assert [part["partition"] for part in parts] == [0, 1, 1, 1, 2, 2]
+    assert [(part["start"], part["end"]) for part in parts[1:4]] == [(5, 338), (338, 671), (671, 1005)]
+
+
+def test_without_a_wish_one_partition_stays_one_range() -> None:
+    whole = [split(0, 0, 10), split(1, 0, 0)]
+    assert split_ranges(whole, None) == tuple(whole)
+    assert split_ranges([], 8) == ()
+
+
+def test_each_part_made_its_slot_alone_so_that_it_can_be_replayed() -> None:
+    parts = split_ranges([split(0, 0, 10), split(1, 7, 0)], 6)
+    filled = {slot for slot, part in enumerate(parts) if part["end"] > part["start"]}
+    assert filled <= alone([[part] for part in parts])
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, 10_001, "4"])
+def test_a_number_that_cannot_be_meant_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="min_partitions"):
+        KafkaSource("localhost:9092", topics=["t"], min_partitions=wrong)
+
+
+class View:
+    """What the brokers say of a topic whose log begins at 6."""
+
+    def topics(self, names: Any) -> dict[str, TopicState]:
+        return {name: TopicState(id="i", partitions=(0,), operations=frozenset()) for name in names}
+
+    def topic_settings(self, names: Any, key: str) -> dict[str, str]:
+        return dict.fromkeys(names, "delete")
+
+    def log_starts(self, partitions: Any) -> dict[Partition, int]:
+        return dict.fromkeys(partitions, 6)
+
+    def high_watermarks(self, partitions: Any) -> dict[Partition, int]:
+        return dict.fromkeys(partitions, 100)
+
+
+@pytest.mark.parametrize("gone_first", [True, False])
+def test_a_replay_looks_at_every_part_of_a_partition(gone_first: bool) -> None:
+    topics = {"t": TopicPosition(id="i", partitions={0: Cursor(next=50)})}
+    positions = KafkaPositions(cluster="main", cluster_id="c", topics=topics)
+    parts = [split(0, 5, 5), split(0, 10, 5)]
+    view: Any = View()
+    refuse_incomplete(view, "c", positions, parts[1:])
+    with pytest.raises(ReplayRefusedError, match=r"\[5, 10\)"):
+        refuse_incomplete(view, "c", positions, parts if gone_first else parts[::-1])
