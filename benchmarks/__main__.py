@@ -3,7 +3,7 @@
 ``python -m benchmarks coordinator`` measures the coordinator by itself instead, without a broker, and
 ``python -m benchmarks settle`` how quickly many pending transactions are committed.
 
-For each path (through a DataFrame, through a function on Arrow batches, and without a transform) runs over a backlog with
+For each path (through a DataFrame, a function on Arrow batches, and no transform) runs over a backlog with
 large checkpoints give records/s and CPU seconds; one with small checkpoints gives the cost of a checkpoint by itself.
 With ``--rounds`` the paths take turns over the backlog, and the medians are given, so that a load on the machine
 disturbs all of them alike; it is recorded.

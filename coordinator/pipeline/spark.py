@@ -38,6 +38,8 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.locality.wait": "0",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # What reaches the writer at once; records of 100 KB would make 2 GB of 20,000.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     "spark.log.level": "WARN",
 }
 

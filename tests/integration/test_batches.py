@@ -239,3 +239,19 @@ def test_min_partitions_gives_big_ranges_to_more_tasks_and_a_lost_one_is_replaye
     assert first["transactions"] == 4, "the only partition with records was not cut"
     (replayed,) = told(bench, "replayed")
     assert (replayed["slots"], replayed["written"] * 4) == (1, first["written"])
+
+
+def test_large_records_do_not_make_large_batches_for_the_writer(bench: Bench, spark: "SparkSession") -> None:
+    """Through the JVM, where 10,000 or 20,000 of them would fit by number."""
+    assert spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == f"{16 << 20}b"
+    bench.topics.fill(bench.source, [bytes(100_000)] * 400, partition=0)
+
+    def sizes(batches: Batches) -> Batches:
+        for batch in batches:
+            yield text([str(batch.nbytes)])
+
+    bench.pipeline(lambda df: df.select("value").where("offset >= 0").mapInArrow(sizes, "value string")).run()
+    seen = [int(size or b"") for size in bench.topics.values(bench.sink)]
+    assert sum(seen) > 40_000_000
+    # Spark closes a batch with the record that reaches the limit
+    assert max(seen) < 17 << 20
