@@ -22,7 +22,7 @@ def split_ranges(splits: Sequence[JsonObject], least: int | None) -> tuple[JsonO
         return tuple(splits)
     parts = [1] * len(splits)
     sizes = [int(split["end"]) - int(split["start"]) for split in splits]
-    longest = [(-size, index) for index, size in enumerate(sizes)]
+    longest = [(-float(size), index) for index, size in enumerate(sizes)]
     heapq.heapify(longest)
     for _ in range(least - len(splits)):
         _, index = longest[0]

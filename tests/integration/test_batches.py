@@ -163,7 +163,7 @@ def stopping_early(batches: Batches) -> Batches:
 def test_a_function_that_breaks_its_contract_ends_the_job_and_nothing_is_visible(
     bench: Bench, function: Callable[[Batches], Batches], said: str
 ) -> None:
-    bench.topics.fill(bench.source, [b"%d" % n for n in range(3000)], partition=0)
+    bench.topics.fill(bench.source, [b"%d" % n for n in range(3000)], partition=0, key=b"k")
     with pytest.raises(ConfigurationError, match=said) as raised:
         bench.pipeline(transform_batches=function, restart=Restart(initial="10ms")).run()
     assert "Traceback" not in str(raised.value)
