@@ -45,6 +45,7 @@ coordinator that stops answers CANCELLED, a broken connection may look like INTE
 """
 
 _CALL_TIMEOUT_S = 5.0
+_CONNECT_TIMEOUT_MS = 2_000
 _FRAME_ALLOWANCE = 1024
 
 
@@ -79,7 +80,8 @@ def open_channel(address: str, keep_alive: KeepAlive | None = None) -> grpc.Chan
             ("grpc.enable_http_proxy", 0),
             ("grpc.enable_retries", 0),
             ("grpc.initial_reconnect_backoff_ms", 50),
-            ("grpc.min_reconnect_backoff_ms", 50),
+            # not a wait: how long one attempt to connect may take. A machine under load needs more than a moment
+            ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
             ("grpc.max_reconnect_backoff_ms", 1_000),
             ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
             ("grpc.max_send_message_length", MAX_REQUEST_BYTES),

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from coordinator.errors import ConfigurationError, OncewardError
-from coordinator.pipeline.interfaces import Committer, OpenTransaction
+from coordinator.ops.options import clusters_of
+from coordinator.protocol.committing import Committer, OpenTransaction
 from coordinator.protocol.values import Committable, JobName, Settlement
-from coordinator.service.committers import COMMITTERS
+from coordinator.service.committers import installed_committers
 
 __all__ = ["Brokers", "MakeCommitter", "Seen", "brokers"]
 
@@ -133,33 +133,11 @@ class Brokers:
 @contextmanager
 def brokers(clusters: Path | None) -> Iterator[Brokers]:
     """Connections by the file's names, closed at the end. Raises ConfigurationError."""
-    reached = Brokers(_installed(), _load(clusters)) if clusters is not None else Brokers({}, {})
+    if clusters is None:
+        reached = Brokers({}, {})
+    else:
+        reached = Brokers(installed_committers("changed"), clusters_of(clusters, "changed"))
     try:
         yield reached
     finally:
         reached.close()
-
-
-def _load(file: Path) -> Mapping[str, Any]:
-    try:
-        from connections import load_clusters
-    except ImportError as error:
-        raise _missing("--clusters", error) from error
-    return load_clusters(file)
-
-
-def _installed() -> dict[str, MakeCommitter]:
-    makers: dict[str, MakeCommitter] = {}
-    for point in entry_points(group=COMMITTERS):
-        try:
-            makers[point.name] = point.load()
-        except ImportError as error:
-            raise _missing(f"The committer {point.name}", error) from error
-    return makers
-
-
-def _missing(what: str, error: ImportError) -> ConfigurationError:
-    return ConfigurationError(
-        f"{what} needs the Kafka clients ({error.name} is missing). Nothing was changed. "
-        "Install them with: pip install 'onceward[kafka]'"
-    )

@@ -1,5 +1,6 @@
 """The command ``onceward``. What a command needs is imported when it runs: serving needs neither Spark nor Kafka."""
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -169,6 +170,8 @@ def dev_kafka(
 
 def main() -> None:
     """Entry point: errors of ours become one message on standard error, and their exit code."""
+    # what a client warns of while it asks again
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="onceward: %(message)s")
     try:
         app()
     except OncewardError as error:

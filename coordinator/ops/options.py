@@ -1,9 +1,12 @@
 """Options and arguments that several commands take."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from coordinator.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from coordinator.ops.connecting import Place
@@ -18,6 +21,7 @@ __all__ = [
     "NameOption",
     "NoWaitOption",
     "StateDirOption",
+    "clusters_of",
     "place_of",
 ]
 
@@ -50,3 +54,15 @@ def place_of(coordinator: str | None, state_dir: Path | None) -> "Place":
     from coordinator.ops.connecting import Place
 
     return Place(coordinator=coordinator, state_dir=state_dir)
+
+
+def clusters_of(file: Path, done: str) -> Mapping[str, Any]:
+    """What ``--clusters`` names. Raises ConfigurationError; ``done`` is what has not been done then."""
+    try:
+        from connections import load_clusters
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--clusters needs the Kafka clients ({error.name} is missing). Nothing was {done}. "
+            "Install them with: pip install 'onceward[kafka]'"
+        ) from error
+    return load_clusters(file)

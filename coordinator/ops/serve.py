@@ -2,10 +2,10 @@
 
 import logging
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from coordinator.errors import ConfigurationError
+from coordinator.ops.options import clusters_of
 from coordinator.service.committers import Committers
 from coordinator.service.listen import parse_listen
 from coordinator.service.places import StateDirectory, state_directory
@@ -25,8 +25,9 @@ def run_serve(
     level = _LEVELS.get(log_level.lower())
     if level is None:
         raise ConfigurationError(f"{log_level!r} is no log level. Nothing was started. Use {', '.join(_LEVELS)}.")
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s %(message)s")
-    known = _load(clusters) if clusters is not None else {}
+    form = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+    logging.basicConfig(level=level, stream=sys.stderr, format=form, force=True)
+    known = clusters_of(clusters, "started") if clusters is not None else {}
     committers = Committers.installed(known)
     store_url = store if store is not None else StateDirectory(state_directory()).store_url
 
@@ -35,14 +36,3 @@ def run_serve(
         print(f"onceward coordinator listens on {address}, store {store_url} ({store_id}){names}", flush=True)
 
     serve(place, store_url, ServerOptions(reflection=reflection, committers=committers), announce)
-
-
-def _load(file: Path) -> Mapping[str, object]:
-    try:
-        from connections import load_clusters
-    except ImportError as error:
-        raise ConfigurationError(
-            f"--clusters needs the Kafka clients ({error.name} is missing). Nothing was started. "
-            "Install them with: pip install 'onceward[kafka]'"
-        ) from error
-    return load_clusters(file)

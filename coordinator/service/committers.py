@@ -1,47 +1,27 @@
 """What the coordinator ends transactions with: plug-ins, each with the clusters that its operator named.
 
 Entry-point group ``onceward.committers``: the name is the kind of a sink, the value a callable
-``(clusters, *, generation) -> Committer``, as described by ``coordinator.pipeline.interfaces.Committer``. The argument
-``generation`` says on whose behalf it works, so that it touches nothing newer. Its methods block: call them in threads.
+``(clusters, *, generation=...) -> Committer``. The argument ``generation`` says on whose behalf it works, so that it
+touches nothing newer. Its methods block: call them in threads.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Protocol, Self
 
 from coordinator.errors import ConfigurationError
-from coordinator.protocol.values import Claim, Committable, Generation, JobName, Settlement
+from coordinator.protocol.committing import Committer
+from coordinator.protocol.values import Generation
 
-__all__ = ["COMMITTERS", "Committer", "Committers", "MakeCommitter"]
+__all__ = ["COMMITTERS", "Committers", "MakeCommitter", "installed_committers"]
 
 COMMITTERS = "onceward.committers"
-
-
-class Committer(Protocol):
-    """As ``coordinator.pipeline.interfaces.Committer``: what is needed of it here."""
-
-    def commit(
-        self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = ...
-    ) -> Sequence[Settlement]: ...
-
-    def describe(self, committable: Committable) -> str: ...
-
-    def sweep(self, job: JobName, *, keep: Collection[Committable] = ...) -> Sequence[str]: ...
-
-    def claims(self, job: JobName) -> Sequence[Claim]: ...
-
-    def renew_claim(self, job: JobName, claim: Claim) -> None: ...
-
-    def longest_open(self) -> timedelta: ...
-
-    def close(self) -> None: ...
 
 
 class MakeCommitter(Protocol):
     """``generation`` as it is while the committer works."""
 
-    def __call__(self, clusters: Iterable[Any], *, generation: Callable[[], int | None]) -> Committer: ...
+    def __call__(self, clusters: Iterable[Any], *, generation: Callable[[], int | None] = ...) -> Committer: ...
 
 
 class Committers:
@@ -57,17 +37,7 @@ class Committers:
     @classmethod
     def installed(cls, clusters: Mapping[str, Any]) -> Self:
         """Those of installed distributions. Raises ConfigurationError for one that cannot be loaded."""
-        plugins: dict[str, MakeCommitter] = {}
-        for point in entry_points(group=COMMITTERS) if clusters else ():
-            try:
-                plugins[point.name] = point.load()
-            except (ImportError, AttributeError) as error:
-                raise ConfigurationError(
-                    f"The committer for sinks of kind {point.name} ({point.value}) cannot be loaded: {error}. Nothing "
-                    "was started. Install what it needs, for example with: pip install 'onceward[kafka]'; or serve "
-                    "without --clusters: then only drivers end transactions."
-                ) from error
-        return cls(plugins, clusters)
+        return cls(installed_committers("started") if clusters else {}, clusters)
 
     @property
     def clusters(self) -> tuple[str, ...]:
@@ -85,3 +55,18 @@ class Committers:
             )
         clusters = self._clusters.values() if cluster is None else [self._clusters[cluster]]
         return plugin(clusters, generation=lambda: generation)
+
+
+def installed_committers(done: str) -> Mapping[str, MakeCommitter]:
+    """By the kind of their sinks. Raises ConfigurationError; ``done`` is what has not been done then."""
+    plugins: dict[str, MakeCommitter] = {}
+    for point in entry_points(group=COMMITTERS):
+        try:
+            plugins[point.name] = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"The committer for sinks of kind {point.name} ({point.value}) cannot be loaded: {error}. Nothing was "
+                f"{done}. Install what it needs, for example with: pip install 'onceward[kafka]'; or leave --clusters "
+                "out: then nobody but drivers asks the brokers."
+            ) from error
+    return plugins

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from coordinator.errors import ConfigurationError, FencedError, HaltedError, OncewardError, StoreError
+from coordinator.protocol.committing import Committer
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.values import (
     Claim,
@@ -20,7 +21,7 @@ from coordinator.protocol.values import (
     Role,
     Settlement,
 )
-from coordinator.service.committers import Committer, Committers
+from coordinator.service.committers import Committers
 from coordinator.service.errands import Errands
 
 __all__ = ["HOPELESS", "Reach"]

@@ -1,4 +1,4 @@
-"""Each of three brokers dies under a running job, then two, then all of them; three replicas, two in sync."""
+"""Brokers die under a running job, leave one after the other, and run out of disk; three replicas, two in sync."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,11 +6,17 @@ from functools import partial
 from tests.crash.ground import Ground
 from tests.crash.jobs import ANY_TIME, Job, Setup, judged
 from tests.crash.results import Kill, Schedule
+from tests.crash.small_disk import SmallDisk
+from tests.integration.tools import wait_until
 
-__all__ = ["kill_brokers"]
+__all__ = ["SMALL", "fill_disk", "kill_brokers", "roll_brokers"]
 
+SMALL = 2
+"""The broker whose disk is a small one."""
 _TOGETHER = ((1,), (2,), (3,), (1, 2), (1, 2, 3))
 """With two of them away too few replicas are in sync, so that nothing can be written."""
+_LEASE = {"lease": "30s"}
+_NOTICE_LIMIT_S = 60.0
 
 
 def kill_brokers(ground: Ground, name: str, *, rounds: int = 1) -> Schedule:
@@ -22,7 +28,43 @@ def kill_brokers(ground: Ground, name: str, *, rounds: int = 1) -> Schedule:
             for nodes in _TOGETHER:
                 _kill(job, nodes)
 
-    return judged(ground, Schedule(part="brokers", name=name), Setup(settings={"lease": "30s"}), body)
+    return judged(ground, Schedule(part="brokers", name=name), Setup(settings=_LEASE), body)
+
+
+def roll_brokers(ground: Ground, name: str) -> Schedule:
+    """A rolling restart, as for an update: each broker hands over what it leads, leaves and comes back, under load."""
+
+    def body(job: Job) -> None:
+        job.settles(3)
+        for node in range(1, ground.kafka.brokers + 1):
+            left = Kill(process="broker, shut down", place=ANY_TIME)
+            job.kill(left, partial(ground.kafka.shut_down, node))
+            job.settles(3)
+            ground.kafka.restart(node)
+            left.back_at = job.now()
+            job.settles(3)
+
+    setup = Setup(settings=_LEASE, rate=500, per_checkpoint=20_000)
+    return judged(ground, Schedule(part="brokers", name=name), setup, body)
+
+
+def fill_disk(ground: Ground, name: str, disk: SmallDisk) -> Schedule:
+    """``disk`` is that of broker ``SMALL``. It fills up; there is room again, and the broker is started again."""
+
+    def body(job: Job) -> None:
+        job.settles(3)
+        full = Kill(process="broker, disk full", place="ENOSPC")
+        job.kill(full, disk.fill)
+        wait_until(
+            lambda: SMALL not in ground.kafka.pids, "the broker leaves because its disk is full", _NOTICE_LIMIT_S
+        )
+        job.settles(3)  # by the two that are left
+        disk.free()
+        ground.kafka.restart(SMALL)
+        full.back_at = job.now()
+        job.settles(3)
+
+    return judged(ground, Schedule(part="brokers", name=name), Setup(settings=_LEASE), body)
 
 
 def _kill(job: Job, nodes: Sequence[int]) -> None:

@@ -18,13 +18,13 @@ from tests.crash.kept import Kept
 from tests.crash.results import Kill, Outcome, Schedule
 from tests.integration.tools import Topics, wait_until
 
-__all__ = ["ANY_TIME", "Job", "Setup", "StuckError", "at_point", "judged"]
+__all__ = ["ANY_TIME", "SPARK_LIMIT_S", "Job", "Setup", "StuckError", "at_point", "judged"]
 
 ANY_TIME = "any time"
 _PARTITIONS = 3
 _LIMIT_S = 120.0
 """For anything that has to happen next; only a machine that stands still needs so long."""
-_SPARK_LIMIT_S = 360.0
+SPARK_LIMIT_S = 360.0
 """The same where Spark has to start, or to run out of processes that it believes in."""
 _REACH_LIMIT_S = 60.0
 """For a kill point to be reached."""
@@ -217,7 +217,7 @@ class Job:
     def wait(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition while the driver runs. Raises StuckError."""
         driver = self.driver
-        limit_s = _LIMIT_S if self.setup.spark is None else _SPARK_LIMIT_S
+        limit_s = _LIMIT_S if self.setup.spark is None else SPARK_LIMIT_S
 
         def ended() -> bool:
             return driver is not None and driver.exit_code is not None

@@ -72,8 +72,8 @@ def numbers(schedules: Sequence[Schedule]) -> dict[str, object]:
         own = [kill for kill in kills if kill.process == process and kill.recovered_at]
         recovery[process] = {
             "kills": sum(kill.process == process for kill in kills),
-            "from the kill": _spread([kill.recovered_at - kill.at for kill in own]),
-            "from its return": _spread([max(0.0, k.recovered_at - k.back_at) for k in own if k.back_at]),
+            FROM_KILL: _spread([kill.recovered_at - kill.at for kill in own]),
+            FROM_RETURN: _spread([max(0.0, k.recovered_at - k.back_at) for k in own if k.back_at]),
         }
     return {
         "schedules": len(schedules),
@@ -90,10 +90,13 @@ def numbers(schedules: Sequence[Schedule]) -> dict[str, object]:
     }
 
 
+FROM_KILL, FROM_RETURN = "from the kill", "from its return"
 LIMITS = {
-    "driver with Spark": ("from its return", 15.0),
-    "coordinator": ("from its return", 3.0),
-    "broker": ("from the kill", 15.0),
+    "driver with Spark": (FROM_RETURN, 15.0),
+    "driver with Spark, local-cluster": (FROM_RETURN, 15.0),
+    "driver with Spark, standalone": (FROM_RETURN, 15.0),
+    "coordinator": (FROM_RETURN, 3.0),
+    "broker": (FROM_KILL, 15.0),
 }
 """Process -> (since when, seconds within which the next checkpoint should be settled on two quiet cores)."""
 
@@ -102,13 +105,15 @@ def limits(schedules: Sequence[Schedule]) -> Iterator[str]:
     """Recovery times against what is wanted, in words. They depend on the machine, so they decide nothing."""
     for process, (since, limit) in LIMITS.items():
         kills = [k for s in schedules for k in s.kills if k.process == process and k.recovered_at and k.back_at]
-        times = [k.recovered_at - (k.at if since == "from the kill" else k.back_at) for k in kills]
-        if times:
-            within = sum(time <= limit for time in times)
-            yield (
-                f"{process}: next checkpoint {statistics.median(times):.1f} s (median), {max(times):.1f} s (worst) "
-                f"{since}; {within} of {len(times)} within {limit:.0f} s"
+        times = {FROM_KILL: [k.recovered_at - k.at for k in kills]}
+        if since == FROM_RETURN:
+            times[since] = [k.recovered_at - k.back_at for k in kills]
+        if kills:
+            told = (
+                f"{statistics.median(t):.1f} s (median), {max(t):.1f} s (worst) {when}" for when, t in times.items()
             )
+            within = sum(time <= limit for time in times[since])
+            yield f"{process}: next checkpoint {'; '.join(told)}: {within} of {len(kills)} within {limit:.0f} s"
 
 
 def versions() -> dict[str, str]:

@@ -14,18 +14,29 @@ from coordinator.dev.kafka.java import find_java
 from coordinator.dev.kafka.places import free_ports
 from coordinator.killpoints import KillPoint
 from tests.crash.ground import Ground
-from tests.crash.jobs import ANY_TIME, Job, Setup, at_point, judged
+from tests.crash.jobs import ANY_TIME, SPARK_LIMIT_S, Job, Setup, at_point, judged
 from tests.crash.kept import Kept, descendants
 from tests.crash.results import Kill, Schedule
 from tests.integration.tools import wait_until
 
-__all__ = ["CLUSTER", "SMALL", "kill_in_spark", "kill_standalone", "kill_tasks", "standalone"]
+__all__ = [
+    "CLUSTER",
+    "DRIVER",
+    "SMALL",
+    "kill_drivers",
+    "kill_in_spark",
+    "kill_standalone",
+    "kill_tasks",
+    "standalone",
+]
 
 SMALL = "--driver-memory 512m --conf spark.executor.memory=512m --conf spark.cores.max=2"
 LOCAL = f"--master local[2,4] {SMALL}"
 CLUSTER = f"--master local-cluster[2,1,1024] {SMALL}"
 _WORKER, _EXECUTOR, _JVM = "pyspark.daemon", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
 _SETTINGS = {"lease": "5s"}
+DRIVER = "driver with Spark"
+"""With ``local[...]``; where executors have to be started too, the kind of cluster is said with it."""
 _FEW = 40
 """Records per second and partition: these schedules are long, and all of them are judged in the end."""
 _MUCH = 5000
@@ -48,6 +59,26 @@ def kill_tasks(ground: Ground, name: str, nth: int, *, transform: bool) -> Sched
     return judged(ground, Schedule(part="spark", name=name), setup, body, armed)
 
 
+def kill_drivers(ground: Ground, name: str, *, seed: int, times: int) -> Schedule:
+    """The driver dies together with its JVM and its workers: at points of its third checkpoint, and at any time.
+
+    The checkpoints before show how long the restart took."""
+    chance = random.Random(seed)
+    setup = Setup(spark=LOCAL, transform=True, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
+
+    def body(job: Job) -> None:
+        job.settles(2)
+        for _ in range(times):
+            _kill_driver(job, chance)
+            for point in (KillPoint.DRIVER_AFTER_PRE_COMMIT, KillPoint.DRIVER_BETWEEN_END_TXN):
+                armed = job.ground.arm(at_point(DRIVER, point, 3))
+                job.dies(job.drive(armed), armed, SPARK_LIMIT_S)
+            job.drive()
+            job.settles(2)
+
+    return judged(ground, Schedule(part="spark", name=name, seed=seed), setup, body)
+
+
 def kill_in_spark(ground: Ground, name: str, *, seed: int, times: int) -> Schedule:
     """Workers, an executor's JVM, the driver's JVM and the driver of a ``local-cluster``, each ``times`` times."""
     chance = random.Random(seed)
@@ -59,7 +90,7 @@ def kill_in_spark(ground: Ground, name: str, *, seed: int, times: int) -> Schedu
             _kill_one(job, "Python worker", _WORKER, chance)
             _kill_one(job, "executor JVM", _EXECUTOR, chance)
             _kill_driver_jvm(job)
-            _kill_driver(job, chance)
+            _kill_driver(job, chance, f"{DRIVER}, local-cluster")
 
     return judged(ground, Schedule(part="spark", name=name, seed=seed), setup, body)
 
@@ -79,7 +110,7 @@ def kill_standalone(ground: Ground, name: str, *, seed: int) -> Schedule:
             job.kill(Kill(process="Spark worker", place=ANY_TIME), workers[0].end)
             job.settles(2)
             workers[0] = start(2)
-            _kill_driver(job, chance)
+            _kill_driver(job, chance, f"{DRIVER}, standalone")
 
         return judged(ground, Schedule(part="spark", name=name, seed=seed), setup, body)
 
@@ -105,10 +136,10 @@ def _kill_driver_jvm(job: Job) -> None:
     job.settles(2)
 
 
-def _kill_driver(job: Job, chance: random.Random) -> None:
+def _kill_driver(job: Job, chance: random.Random, process: str = DRIVER) -> None:
     assert job.driver is not None
     job.lives(chance.uniform(0, 1))
-    job.kill(Kill(process="driver with Spark", place=ANY_TIME), job.driver.end)
+    job.kill(Kill(process=process, place=ANY_TIME), job.driver.end)
     job.drive()
     job.settles(2)
 

@@ -1,18 +1,20 @@
 """All parts of the suite, in the order in which they run: first what costs little and finds most."""
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 from coordinator.dev.kafka import LocalKafka
-from tests.crash.brokers import kill_brokers
+from tests.crash.brokers import SMALL, fill_disk, kill_brokers, roll_brokers
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
 from tests.crash.ground import Ground
 from tests.crash.points import SCENES, visit
 from tests.crash.results import Schedule
-from tests.crash.spark import kill_in_spark, kill_standalone, kill_tasks
+from tests.crash.small_disk import SmallDisk
+from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks
 
 __all__ = ["PARTS", "Plan", "ground_of_one", "ground_of_three"]
 
@@ -39,10 +41,18 @@ def ground_of_one(directory: Path, serve: tuple[str, ...] = ("coordinator.ops", 
 
 
 @contextmanager
-def ground_of_three(directory: Path) -> Iterator[Ground]:
-    """Three brokers, three replicas, two in sync."""
-    with LocalKafka(3, transaction_timeout_scan_ms=SCAN_MS, heap="256m") as kafka, Ground(directory, kafka) as ground:
-        yield ground
+def ground_of_three(directory: Path) -> Iterator[tuple[Ground, SmallDisk]]:
+    """Three brokers, three replicas, two in sync; one of them has a small disk. Raises OSError: see SmallDisk."""
+    data = directory / "kafka" / f"node-{SMALL}" / "data"
+    mounted = directory / "disk"
+    for made in (data.parent, mounted):
+        made.mkdir(parents=True)
+    with SmallDisk(mounted) as disk:
+        data.symlink_to(disk.path)
+        kafka = LocalKafka(3, transaction_timeout_scan_ms=SCAN_MS, heap="256m", directory=directory / "kafka")
+        with kafka, Ground(directory, kafka) as ground:
+            yield ground, disk
+    shutil.rmtree(directory / "kafka")
 
 
 def _points(plan: Plan) -> Iterator[Schedule]:
@@ -64,13 +74,16 @@ def _spark(plan: Plan) -> Iterator[Schedule]:
         for nth in (1, 2):
             yield kill_tasks(ground, f"tasks-copy-{nth}", nth, transform=False)
             yield kill_tasks(ground, f"tasks-dataframe-{nth}", nth, transform=True)
+        yield kill_drivers(ground, "drivers", seed=plan.seed, times=2)
         yield kill_in_spark(ground, "local-cluster", seed=plan.seed, times=3)
         yield kill_standalone(ground, "standalone", seed=plan.seed)
 
 
 def _brokers(plan: Plan) -> Iterator[Schedule]:
-    with ground_of_three(plan.directory / "brokers") as ground:
+    with ground_of_three(plan.directory / "brokers") as (ground, disk):
         yield kill_brokers(ground, "brokers", rounds=2)
+        yield roll_brokers(ground, "rolling-restart")
+        yield fill_disk(ground, "disk-of-a-broker", disk)
 
 
 def _combinations(plan: Plan) -> Iterator[Schedule]:

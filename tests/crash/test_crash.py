@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from coordinator.killpoints import KillPoint
+from tests.crash.brokers import fill_disk, roll_brokers
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
 from tests.crash.ground import Ground
 from tests.crash.points import SCENES, scene_of, visit
 from tests.crash.results import Schedule
-from tests.crash.suite import PARTS, Plan, ground_of_one
+from tests.crash.suite import PARTS, Plan, ground_of_one, ground_of_three
 
 DRIVER_SLICE = [
     KillPoint.DRIVER_AFTER_OPEN,
@@ -92,6 +93,20 @@ def test_each_broker_dies_and_then_all_of_them_under_a_running_job(tmp_path: Pat
 @pytest.mark.timeout(7200)
 def test_workers_executors_and_jvms_of_spark_die_under_a_running_job(tmp_path: Path) -> None:
     run_part("spark", tmp_path)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1200)
+def test_brokers_are_shut_down_and_started_again_one_after_the_other_under_load(tmp_path: Path) -> None:
+    with ground_of_three(tmp_path) as (ground, _):
+        assert_good(roll_brokers(ground, "rolling-restart"))
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1200)
+def test_a_broker_whose_disk_is_full_leaves_and_the_job_goes_on_without_it(tmp_path: Path) -> None:
+    with ground_of_three(tmp_path) as (ground, disk):
+        assert_good(fill_disk(ground, "disk-of-a-broker", disk))
 
 
 @pytest.mark.crash

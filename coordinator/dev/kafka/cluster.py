@@ -20,6 +20,7 @@ __all__ = ["LocalKafka"]
 
 _START_LIMIT_S = 180.0
 _STOP_LIMIT_S = 10.0
+_SHUT_DOWN_LIMIT_S = 60.0
 _STOP_LIMIT_OF_TEMPORARY_S = 2.0
 _TRIES_FOR_PORTS = 3
 
@@ -142,6 +143,15 @@ class LocalKafka:
         """SIGKILL one broker, or all of them; returns when they are gone. Data and ports stay for `restart`."""
         for number in [node] if node is not None else range(1, len(self._nodes) + 1):
             self._node(number).kill()
+
+    def shut_down(self, node: int) -> None:
+        """SIGTERM one broker, which hands over what it leads; returns when it is gone, as `kill`.
+
+        Raises `LocalKafkaError` when it did not leave by itself and had to be killed.
+        """
+        self._node(node).terminate()
+        if not self._node(node).wait(_SHUT_DOWN_LIMIT_S):
+            raise LocalKafkaError(f"Broker {node} did not leave within {_SHUT_DOWN_LIMIT_S:.0f} s and was killed.")
 
     def restart(self, node: int | None = None) -> None:
         """Start one broker, or all of them, again on the same data and ports; those that still run are killed first."""

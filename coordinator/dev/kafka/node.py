@@ -78,13 +78,15 @@ class Node:
         self._signal(signal.SIGKILL)
         self.wait(5)
 
-    def wait(self, seconds: float) -> None:
-        """Wait for the end of the broker, and kill everything of it when it takes longer."""
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end of the broker, and kill everything of it when it takes longer: False then."""
         if self._keeper is None:
-            return
+            return True
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._keeper.wait(seconds)
+        by_itself = not self.runs
         self._end_group()
+        return by_itself
 
     def _signal(self, number: signal.Signals) -> None:
         if self.runs and self._pid is not None:

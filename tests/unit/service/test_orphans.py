@@ -13,6 +13,7 @@ import pytest
 
 from coordinator.errors import HaltedError, OncewardError
 from coordinator.protocol.answers import Verdict
+from coordinator.protocol.committing import Committer, OpenTransaction
 from coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, OpenJob, Settle, Tick, Watch
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
@@ -66,7 +67,7 @@ class Brokers:
         return sum(asked == method for asked, _, _ in self.asked)
 
 
-class FakeCommitter:
+class FakeCommitter(Committer):
     """On one or more clusters, which are their names here."""
 
     def __init__(self, brokers: Brokers, clusters: Iterable[Any], generation: Callable[[], int | None]) -> None:
@@ -85,6 +86,18 @@ class FakeCommitter:
             Settlement(slot=one.slot, outcome=outcomes.get(one.slot, Outcome.COMMITTED), evidence="seen")
             for one in committables
         ]
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        self._asked("abort")
+
+    def outcome(self, committable: Committable) -> Settlement:
+        return Settlement(slot=committable.slot, outcome=Outcome.IN_DOUBT, evidence="not seen")
+
+    def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        return ()
+
+    def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
+        return ()
 
     def describe(self, committable: Committable) -> str:
         return f"records of slot {committable.slot}"
@@ -132,8 +145,11 @@ class Here:
             changed=lambda job: self.orphans.changed(job),
         )
         self.turns = Turns(self.engine)
-        plugin = {"test": lambda clusters, *, generation: FakeCommitter(brokers, clusters, generation)}
-        committers = Committers(plugin, {name: name for name in clusters})
+
+        def plugin(clusters: Iterable[Any], *, generation: Callable[[], int | None] = lambda: None) -> Committer:
+            return FakeCommitter(brokers, clusters, generation)
+
+        committers = Committers({"test": plugin}, {name: name for name in clusters})
         self.orphans = Orphans(self.engine, self.turns, committers, wall=lambda: datetime.now(UTC), pace=PACE)
 
     @property
