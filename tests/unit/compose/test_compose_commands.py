@@ -113,13 +113,20 @@ def _taken(module: str, arguments: Sequence[str], monkeypatch: pytest.MonkeyPatc
 
 
 def _spark_class(name: str, arguments: Sequence[str]) -> None:
-    """The class is in Spark's jar, and so are the options that its parser knows."""
+    """The class is in Spark's jar, and its parser knows the options: each one word, its value the next.
+
+    ``--host=NAME`` is no option to it.
+    """
     jar = next((_SPARK / "jars").glob("spark-core_*.jar"))
     with zipfile.ZipFile(jar) as classes:
         parser = classes.read(f"{name.replace('.', '/')}Arguments.class")
-    options = [word.partition("=") for word in arguments if word.startswith("--")]
-    for option, _, _ in options:
+    words = list(arguments)
+    while words and words[0].startswith("-"):
+        option, value = words.pop(0), words.pop(0)
+        assert re.fullmatch(r"--[a-z-]+", option), option
         assert option.encode() in parser, option
+        assert not value.startswith("-"), value
+    assert words == (["spark://spark-master:7077"] if name.endswith("Worker") else [])
 
 
 @pytest.mark.parametrize("name", FILES)

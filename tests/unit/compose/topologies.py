@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,10 @@ class Service:
         return "KAFKA_NODE_ID" in self.environment
 
     def option(self, name: str) -> list[str]:
-        """Values of ``--name=VALUE`` in the command."""
-        return [word.partition("=")[2] for word in self.command if word.partition("=")[0] in (f"--{name}", f"-{name}")]
+        """Values of ``--name=VALUE`` or, as Spark wants it, ``--name VALUE`` in the command."""
+        command = self.command
+        split = [after for word, after in pairwise(command) if word == f"--{name}"]
+        return split + [word.partition("=")[2] for word in command if word.startswith((f"--{name}=", f"-{name}="))]
 
     def seconds(self, key: str) -> float:
         """A duration of the service or of its health check."""
