@@ -38,8 +38,8 @@ crash: setup ## kills every process everywhere on real brokers (2 hours); SEED= 
 network: setup ## every link fails in every way, on real brokers (an hour); SEED= SCENARIO= MINUTES= for a random mix
 	@$(PY) -m tests.network $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SCENARIO),--scenario $(SCENARIO))
 
-bench: setup ## speed of the copy job, as JSON; BENCH=coordinator for the coordinator by itself
-	@$(PY) -m benchmarks $(BENCH)
+bench: setup ## speed of whole jobs; PEERS=all or flink,streams,quix,c beside ours; QUICK=1; BENCH=coordinator or settle
+	@$(PY) -m benchmarks $(BENCH) $(if $(PEERS),--peers $(PEERS)) $(if $(QUICK),--quick) $(ARGS)
 
 protos: ## generate coordinator/v1 from protos/
 	@sh scripts/setup.sh --no-broker

@@ -6,14 +6,9 @@ disk and the rest of the machine do meanwhile is part of every number, so severa
 
 import argparse
 import json
-import os
-import platform
-import sqlite3
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,13 +19,13 @@ from benchmarks.coordinator.committables import measure_committables
 from benchmarks.coordinator.held import measure_held
 from benchmarks.coordinator.jobs import measure_jobs
 from benchmarks.coordinator.size import measure_size
+from benchmarks.machine import describe_machine
 
 __all__ = ["PARTS", "main"]
 
 Rows: TypeAlias = list[dict[str, Any]]
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-_SYNCED = 100
 
 PARTS: dict[str, tuple[str, Callable[[Path], Rows], Callable[[Path], Rows]]] = {
     "committables": (
@@ -66,7 +61,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     console = Console()
     with tempfile.TemporaryDirectory(prefix="onceward-bench-", dir=options.directory) as scratch:
-        results: dict[str, Any] = {"machine": _machine(Path(scratch)), "quick": options.quick}
+        results: dict[str, Any] = {"machine": describe_machine(Path(scratch)), "quick": options.quick}
         for name in options.part or PARTS:
             title, full, quick = PARTS[name]
             with console.status(f"{name}: {title}"):
@@ -86,28 +81,3 @@ def _table(title: str, rows: Rows) -> Table:
     for number, line in enumerate(lines):
         table.add_row(*line, end_section=number == 0)
     return table
-
-
-def _machine(directory: Path) -> dict[str, Any]:
-    return {
-        "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        "cores": len(os.sched_getaffinity(0)),
-        "processor": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
-        **{name: version(name) for name in ("grpcio", "sqlalchemy", "protobuf", "onceward")},
-        "disk_sync_median_ms": _sync_ms(directory),
-        "load_average": [round(load, 1) for load in os.getloadavg()],
-    }
-
-
-def _sync_ms(directory: Path) -> float:
-    """How long this disk takes to confirm 4 KiB: what every decision waits for at least once."""
-    took = []
-    with (directory / "sync").open("wb", buffering=0) as file:
-        for _ in range(_SYNCED):
-            file.write(b"x" * 4096)
-            begun = time.perf_counter()
-            os.fdatasync(file.fileno())
-            took.append(time.perf_counter() - begun)
-    return round(sorted(took)[_SYNCED // 2] * 1000, 2)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from benchmarks.cpu import CpuOfTree
+from benchmarks.processes import ProcessTree
 
 __all__ = ["ServedCoordinator", "served"]
 
@@ -48,7 +48,7 @@ class ServedCoordinator:
         assert self._process.stdout is not None
         if not self._process.stdout.readline().startswith("onceward coordinator listens"):
             raise SystemExit(f"The coordinator did not start:\n{(self.directory / 'serve.log').read_text()[-2000:]}")
-        self._cpu = CpuOfTree(self._process.pid)
+        self._cpu = ProcessTree(self._process.pid)
         return time.perf_counter() - begun
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
@@ -74,7 +74,7 @@ class ServedCoordinator:
     @property
     def cpu_seconds(self) -> float:
         """Used since its start."""
-        return self._cpu.sample()
+        return self._cpu.sample().cpu_seconds
 
     def __enter__(self) -> Self:
         return self

@@ -26,6 +26,7 @@ README, OPERATIONS, PROTOCOL, FACTS, HELD = (
 PAGES = (
     README,
     ROOT / "CHANGELOG.md",
+    ROOT / "docs/benchmarks.md",
     ROOT / "docs/crash.md",
     ROOT / "docs/deploy.md",
     ROOT / "docs/network.md",

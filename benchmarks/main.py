@@ -1,0 +1,120 @@
+"""``make bench``: our job, and with ``PEERS=`` its peers, on one broker in one run; JSON, tables and pictures.
+
+Sets up what the chosen peers need first. What cannot be set up, ended, or wrote the wrong output is in the result with
+the reason, and has no figures.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+
+from benchmarks.environments import python_environment
+from benchmarks.errors import SetUpError
+from benchmarks.machine import describe_machine
+from benchmarks.measuring import Bench, Sizes
+from benchmarks.ours.system import OURS
+from benchmarks.peers import PEERS
+from benchmarks.report import goals, print_report, summary
+from benchmarks.rounds import run_rounds, set_up
+from benchmarks.systems import System
+from benchmarks.workloads import Workload
+from coordinator.dev.kafka import LocalKafka
+
+__all__ = ["RESULTS", "main"]
+
+T = TypeVar("T")
+
+RESULTS = Path(__file__).resolve().parent / "results"
+_MATPLOTLIB = "matplotlib==3.11.2"
+# A broker that is short of CPU for a while is not given up by its own controller: that is for tests of crashes.
+_BROKER = {"broker.session.timeout.ms": "120000", "broker.heartbeat.interval.ms": "2000"}
+_QUICK = Sizes(
+    records=20_000, per_checkpoint=10_000, interval_ms=200, steady_s=2.0, warm_s=0.5, rate=2_000, small_checkpoints=6,
+    small_records=100,
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> Path:
+    """Returns the directory with the results."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--peers", default="", help="all, or some of: " + ", ".join(peer.name for peer in PEERS))
+    parser.add_argument("--ours", default="all", help="all, or some of: " + ", ".join(ours.name for ours in OURS))
+    parser.add_argument("--workloads", default="all", help="all, or some of: " + ", ".join(Workload))
+    parser.add_argument("--rounds", type=int, help="default: 3")
+    parser.add_argument("--records", type=int, help=f"in a full topic; default: {Sizes().records:,}")
+    parser.add_argument("--per-checkpoint", type=int, help="most records of one checkpoint of ours; 0: none")
+    parser.add_argument("--threads", type=int, help="of each system; default: 2")
+    parser.add_argument("--rate", type=int, help="records/s of steady and backlog; default: 20,000")
+    parser.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
+    parser.add_argument("--no-plots", action="store_true")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the directory of results goes")
+    parser.add_argument("--directory", type=Path, help="where broker and stores are meanwhile: the disk measured")
+    options = parser.parse_args(arguments)
+    console = Console()
+    ours: dict[str, System] = {system.name: system for system in OURS}
+    peers: dict[str, System] = {system.name: system for system in PEERS}
+    systems = [*_chosen(parser, "--ours", options.ours, ours), *_chosen(parser, "--peers", options.peers, peers)]
+    workloads = _chosen(parser, "--workloads", options.workloads, {workload.value: workload for workload in Workload})
+    given = {name: getattr(options, name) for name in ("records", "per_checkpoint", "threads", "rate")}
+    base = _QUICK if options.quick else Sizes()
+    sizes = Sizes(**{**asdict(base), **{name: value for name, value in given.items() if value is not None}})
+    rounds = options.rounds or (1 if options.quick else 3)
+
+    def say(text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="onceward-bench-", dir=options.directory) as scratch:
+        reasons = set_up(systems, say)
+        ready = [system for system in systems if reasons[system.name] is None]
+        results: dict[str, Any] = {
+            "machine": describe_machine(Path(scratch)),
+            "quick": options.quick,
+            "rounds": rounds,
+            "sizes": asdict(sizes),
+            "systems": {s.name: {"versions": s.versions, "settings": s.settings} for s in systems},
+            "set_up": reasons,
+        }
+        with LocalKafka(heap="768m", directory=Path(scratch) / "kafka", properties=_BROKER) as kafka:
+            runs = run_rounds(Bench(kafka, sizes, Path(scratch)), ready, workloads, rounds, say)
+    results |= {"runs": runs, "summary": summary(runs), "goals": goals(runs)}
+    place: Path = options.results / f"systems-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    place.mkdir(parents=True)
+    results["plots"] = "left out" if options.no_plots else _plots(results, place, say)
+    (place / "result.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    print_report(results, console)
+    console.print(f"machine: {results['machine']}\n{place}", markup=False)
+    return place
+
+
+def _chosen(parser: argparse.ArgumentParser, option: str, names: str, known: dict[str, T]) -> list[T]:
+    """In the order of `known`."""
+    wanted = set(known) if names == "all" else {name for name in names.split(",") if name}
+    if unknown := wanted - known.keys():
+        parser.error(f"{option}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return [value for name, value in known.items() if name in wanted]
+
+
+def _plots(results: dict[str, Any], place: Path, say: Callable[[str], None]) -> str:
+    """The pictures' names, or why there are none: that costs no figure."""
+    try:
+        say("drawing")
+        python = python_environment("plots", [_MATPLOTLIB])
+        file = place / "result.json"
+        file.write_text(json.dumps(results), encoding="utf-8")
+        script = str(Path(__file__).with_name("plots.py"))
+        subprocess.run([str(python), script, str(file), str(place)], check=True, stderr=subprocess.PIPE, text=True)
+    except SetUpError as error:
+        return f"none: {error}"
+    except subprocess.CalledProcessError as error:
+        return f"none: {error.stderr.strip()[-600:]}"
+    return ", ".join(sorted(picture.name for picture in place.glob("*.png")))

@@ -1,0 +1,52 @@
+"""Our job, run as a process of its own: ``python -m benchmarks.ours.job TASK-AS-JSON``."""
+
+import inspect
+import json
+import sys
+from typing import Any
+
+from benchmarks.ours.transforms import on_batches, on_dataframes
+from benchmarks.workloads import Workload
+from coordinator import CheckpointSettings, Pipeline
+from sinks import KafkaSink
+from sources import KafkaSource
+
+__all__ = ["takes_batches", "takes_delivery"]
+
+
+def takes_batches() -> bool:
+    """Whether this version's Pipeline has a transform on Arrow batches."""
+    return "transform_batches" in inspect.signature(Pipeline.__init__).parameters
+
+
+def takes_delivery(delivery: str) -> bool:
+    """Whether this version's KafkaSink delivers in that way."""
+    return delivery in str(inspect.signature(KafkaSink.__init__).parameters["delivery"].annotation)
+
+
+def main() -> None:
+    task: dict[str, Any] = json.loads(sys.argv[1])
+    workload = Workload(task["workload"])
+    transform: dict[str, Any] = {}
+    if task["path"] == "dataframe":
+        transform["transform"] = on_dataframes(workload)
+    elif batches := on_batches(workload):
+        transform["transform_batches"] = batches
+    delivery: dict[str, Any] = {} if task["delivery"] == "exactly_once" else {"delivery": task["delivery"]}
+    Pipeline(
+        job=task["name"],
+        source=KafkaSource(
+            task["servers"],
+            topics=[task["source"]],
+            start="earliest",
+            max_offsets_per_checkpoint=task["per_checkpoint"] or None,
+        ),
+        sink=KafkaSink(task["servers"], topic=task["sink"], **delivery),
+        settings=CheckpointSettings(interval=f"{task['interval_ms']}ms"),
+        state_dir=f"{task['scratch']}/state",
+        **transform,
+    ).run()
+
+
+if __name__ == "__main__":
+    main()

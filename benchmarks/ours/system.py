@@ -1,0 +1,57 @@
+"""Our job's variants as systems."""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.errors import NotOfferedError
+from benchmarks.ours.job import takes_batches, takes_delivery
+from benchmarks.systems import Command, Kind, Task
+from benchmarks.workloads import Workload
+from coordinator.pipeline.journal import EVENTS_VARIABLE
+
+__all__ = ["EVENTS", "OURS", "Ours"]
+
+EVENTS = "events.jsonl"
+"""The journal's file in the run's directory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ours:
+    """One variant. `path`: through a DataFrame, or within one Python worker."""
+
+    name: str
+    path: Literal["dataframe", "fused"]
+    delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    kind: Kind = Kind.OURS
+    versions: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=lambda: {"spark": "a session made by the job, local[*,4]"})
+    steady_interval_ms: int = 0
+
+    def set_up(self) -> None:
+        """Nothing: the repository's own environment has it all."""
+
+    def command(self, task: Task) -> Command:
+        if self.path == "fused" and task.workload in (Workload.JSON, Workload.FILTER) and not takes_batches():
+            raise NotOfferedError("Pipeline takes no transform_batches= in this version.")
+        if not takes_delivery(self.delivery):
+            raise NotOfferedError(f'KafkaSink takes no delivery="{self.delivery}" in this version.')
+        if self.delivery == "at_least_once" and task.workload is not Workload.COPY:
+            raise NotOfferedError("At least once is measured on the copy only.")
+        job = {**task.as_json(), "path": self.path, "delivery": self.delivery}
+        return Command(
+            arguments=[sys.executable, "-m", "benchmarks.ours.job", json.dumps(job)],
+            environment={
+                EVENTS_VARIABLE: str(task.scratch / EVENTS),
+                "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            },
+        )
+
+
+OURS = (
+    Ours(name="ours", path="fused"),
+    Ours(name="ours-dataframe", path="dataframe"),
+    Ours(name="ours-at-least-once", path="fused", delivery="at_least_once"),
+)

@@ -1,0 +1,1 @@
+"""A C program on librdkafka."""

@@ -1,0 +1,1 @@
+"""Flink SQL through PyFlink."""

@@ -1,0 +1,71 @@
+"""One of the benchmark's workloads in Flink SQL; runs until SIGTERM. The argument is the task.
+
+Run by the Python of Flink's own environment, so it imports nothing of ours.
+"""
+
+import json
+import sys
+from typing import Any
+
+from pyflink.table import EnvironmentSettings, TableEnvironment  # type: ignore[import-not-found]
+
+_RAW = {"key.format": "raw", "key.fields": "k", "value.fields-include": "EXCEPT_KEY"}
+
+
+def main() -> None:
+    task: dict[str, Any] = json.loads(sys.argv[1])
+    environment = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
+    steady = task["workload"] == "steady"
+    for name, value in {
+        "pipeline.jars": f"file://{sys.argv[2]}",
+        "pipeline.object-reuse": "true",
+        "parallelism.default": str(task["threads"]),
+        "execution.checkpointing.interval": f"{max(task['interval_ms'], 10)} ms",
+        "execution.checkpointing.storage": "filesystem",
+        "execution.checkpointing.dir": f"file://{task['scratch']}/checkpoints",
+        "execution.buffer-timeout.interval": "5 ms" if steady else "100 ms",
+        "table.exec.source.idle-timeout": "1 s",
+    }.items():
+        environment.get_config().set(name, value)
+    is_json = task["workload"] == "json"
+    read, written, query = "k BYTES, v BYTES", "k BYTES, v BYTES", "SELECT k, v FROM src"
+    if is_json:
+        read = "k BYTES, id BIGINT, amount BIGINT, quantity BIGINT, currency STRING"
+        written = "k BYTES, id BIGINT, total BIGINT, currency STRING"
+        query = "SELECT k, id, amount * quantity, UPPER(currency) FROM src"
+    elif task["workload"] == "filter":
+        read, written = "k STRING, v BYTES", "k STRING, v BYTES"
+        query = "SELECT k, v FROM src WHERE k LIKE '%00'"
+    common = {
+        "connector": "kafka",
+        "properties.bootstrap.servers": task["servers"],
+        "value.format": "json" if is_json else "raw",
+        **_RAW,
+    }
+    source = {
+        **common,
+        "topic": task["source"],
+        "properties.group.id": task["name"],
+        "scan.startup.mode": "earliest-offset",
+        "properties.fetch.max.wait.ms": "5" if steady else "100",
+    }
+    sink = {
+        **common,
+        "topic": task["sink"],
+        "sink.delivery-guarantee": "exactly-once",
+        "sink.transactional-id-prefix": task["name"],
+        "properties.transaction.timeout.ms": "600000",
+        "properties.linger.ms": "2" if steady else "5",
+        "properties.batch.size": "131072",
+    }
+    environment.execute_sql(f"CREATE TABLE src ({read}) WITH ({_with(source)})")
+    environment.execute_sql(f"CREATE TABLE dst ({written}) WITH ({_with(sink)})")
+    environment.execute_sql(f"INSERT INTO dst {query}").wait()
+
+
+def _with(options: dict[str, str]) -> str:
+    return ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.File;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.time.Duration;
+import java.util.Locale;
+import java.util.Properties;
+import java.util.concurrent.CountDownLatch;
+import org.apache.kafka.clients.consumer.ConsumerConfig;
+import org.apache.kafka.clients.producer.ProducerConfig;
+import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.streams.KafkaStreams;
+import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.StreamsConfig;
+import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
+import org.apache.kafka.streams.kstream.KStream;
+
+/** One of the benchmark's workloads as a Kafka Streams application; runs until SIGTERM. The argument is the task. */
+public final class Streams {
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    private Streams() {}
+
+    public static void main(String[] arguments) throws Exception {
+        JsonNode task = JSON.readTree(arguments[0]);
+        StreamsBuilder builder = new StreamsBuilder();
+        KStream<byte[], byte[]> records = builder.stream(task.get("source").asText());
+        switch (task.get("workload").asText()) {
+            case "json":
+                records = records.mapValues(Streams::computed);
+                break;
+            case "filter":
+                records = records.filter((key, value) -> key[key.length - 1] == '0' && key[key.length - 2] == '0');
+                break;
+            default:
+                break;
+        }
+        records.to(task.get("sink").asText());
+        KafkaStreams streams = new KafkaStreams(builder.build(), properties(task));
+        CountDownLatch ended = new CountDownLatch(1);
+        streams.setUncaughtExceptionHandler(error -> {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+            return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
+        });
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            streams.close(Duration.ofSeconds(10));
+            ended.countDown();
+        }));
+        streams.start();
+        ended.await();
+    }
+
+    private static byte[] computed(byte[] value) {
+        try {
+            JsonNode in = JSON.readTree(value);
+            ObjectNode out = JSON.createObjectNode();
+            out.put("id", in.get("id").longValue());
+            out.put("total", in.get("amount").longValue() * in.get("quantity").longValue());
+            out.put("currency", in.get("currency").textValue().toUpperCase(Locale.ROOT));
+            return JSON.writeValueAsBytes(out);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    private static Properties properties(JsonNode task) {
+        boolean steady = task.get("workload").asText().equals("steady");
+        Properties properties = new Properties();
+        properties.put(StreamsConfig.APPLICATION_ID_CONFIG, task.get("name").asText());
+        properties.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, task.get("servers").asText());
+        properties.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
+        properties.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, task.get("threads").asInt());
+        properties.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, task.get("interval_ms").asInt());
+        properties.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
+        properties.put(StreamsConfig.STATE_DIR_CONFIG, new File(task.get("scratch").asText(), "state").getPath());
+        properties.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.ByteArray().getClass());
+        properties.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.ByteArray().getClass());
+        properties.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
+        properties.put(StreamsConfig.consumerPrefix(ConsumerConfig.MAX_POLL_RECORDS_CONFIG), 10_000);
+        properties.put(StreamsConfig.consumerPrefix(ConsumerConfig.FETCH_MAX_WAIT_MS_CONFIG), steady ? 5 : 100);
+        properties.put(StreamsConfig.producerPrefix(ProducerConfig.LINGER_MS_CONFIG), steady ? 1 : 5);
+        properties.put(StreamsConfig.producerPrefix(ProducerConfig.BATCH_SIZE_CONFIG), 131_072);
+        properties.put(StreamsConfig.producerPrefix(ProducerConfig.TRANSACTION_TIMEOUT_CONFIG), 60_000);
+        return properties;
+    }
+}

@@ -1,0 +1,105 @@
+"""The result as pictures. Run by the Python of an environment that has matplotlib, so it imports nothing of ours::
+
+python plots.py RESULT.json DIRECTORY
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl  # type: ignore[import-not-found]
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt  # type: ignore[import-not-found]
+
+_FIGURES = {
+    "records_per_s": "records per second",
+    "records_per_s_whole": "records per second, start included",
+    "cpu_s_per_million": "CPU seconds per million records",
+    "peak_pss_mb": "peak memory, MB",
+    "p50_ms": "end to end p50, ms",
+    "p99_ms": "end to end p99, ms",
+    "caught_up_s": "seconds until nothing waits",
+    "cycle_ms": "ms per checkpoint",
+}
+_OURS, _THEIRS = "#1f6f8b", "#b0b7bd"
+
+
+def main() -> None:
+    results: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
+    directory = Path(sys.argv[2])
+    for workload, systems in results["summary"].items():
+        _bars(workload, systems, results, directory / f"{workload}.png")
+    for run in results["runs"]:
+        if "timeline" in run.get("figures", {}) and run["figures"]["timeline"]["spans"]:
+            name = f"timeline-{run['system']}-{run['round']}.png"
+            _timeline(run, directory / name)
+
+
+def _bars(workload: str, systems: dict[str, Any], results: dict[str, Any], file: Path) -> None:
+    """One panel per figure: the median, and a line from the least to the most."""
+    figures = [name for name in _FIGURES if any(name in of for of in systems.values())]
+    if not figures:
+        return
+    picture, panels = plt.subplots(1, len(figures), figsize=(4 * len(figures), 0.9 + 0.5 * len(systems)), squeeze=False)
+    for panel, figure in zip(panels[0], figures, strict=True):
+        names = [name for name, of in systems.items() if figure in of]
+        spreads = [systems[name][figure] for name in names]
+        medians = [spread["median"] for spread in spreads]
+        errors = [
+            [spread["median"] - spread["min"] for spread in spreads],
+            [spread["max"] - spread["median"] for spread in spreads],
+        ]
+        colours = [_OURS if name.startswith("ours") else _THEIRS for name in names]
+        panel.barh(names, medians, xerr=errors, color=colours, ecolor="#444444")
+        for place, median in enumerate(medians):
+            panel.text(0, place, f" {median:,.0f}" if median >= 100 else f" {median:,.2f}", va="center")
+        panel.invert_yaxis()
+        panel.set_title(_FIGURES[figure], fontsize=10)
+        panel.spines[["top", "right"]].set_visible(False)
+    machine = results["machine"]
+    picture.suptitle(f"{workload}: {machine['cores']} cores, {results['rounds']} rounds, {machine['at']}", fontsize=11)
+    picture.tight_layout()
+    picture.savefig(file, dpi=110)
+    plt.close(picture)
+
+
+def _timeline(run: dict[str, Any], file: Path) -> None:
+    """A row per checkpoint; what the journal does not tell is in the title."""
+    timeline = run["figures"]["timeline"]
+    spans = timeline["spans"]
+    steps = list(timeline["median_ms"])
+    colours = dict(zip(steps, plt.get_cmap("tab10").colors, strict=False))
+    checkpoints = sorted({span["checkpoint"] for span in spans})
+    first = min(span["began_s"] for span in spans)
+    picture, panel = plt.subplots(figsize=(11, 1.8 + 0.35 * len(checkpoints)))
+    for span in spans:
+        began = (span["began_s"] - first) * 1000
+        panel.barh(
+            checkpoints.index(span["checkpoint"]),
+            (span["ended_s"] - span["began_s"]) * 1000,
+            left=began,
+            height=0.6,
+            color=colours[span["step"]],
+        )
+    handles = [
+        plt.Rectangle((0, 0), 1, 1, color=colours[step], label=f"{step} ({timeline['median_ms'][step]:g} ms)")
+        for step in steps
+    ]
+    panel.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
+    panel.set_yticks(range(len(checkpoints)), [str(checkpoint) for checkpoint in checkpoints])
+    panel.invert_yaxis()
+    panel.set_ylabel("checkpoint")
+    panel.set_xlabel("ms")
+    missing = ", ".join(timeline["missing"])
+    title = f"{run['system']}, {run['workload']}"
+    panel.set_title(f"{title}; not told apart: {missing}" if missing else title, fontsize=10)
+    panel.spines[["top", "right"]].set_visible(False)
+    picture.tight_layout()
+    picture.savefig(file, dpi=110)
+    plt.close(picture)
+
+
+if __name__ == "__main__":
+    main()

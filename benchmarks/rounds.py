@@ -1,0 +1,82 @@
+"""The rounds: every system once per round on each workload, in turn, so that what the machine does meets all alike."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaException
+
+from benchmarks.errors import BenchmarkError, NotOfferedError, SetUpError
+from benchmarks.systems import Kind, System
+from benchmarks.workloads import Workload
+
+__all__ = ["Run", "Runner", "planned", "run_rounds", "set_up"]
+
+Run = dict[str, Any]
+"""``workload``, ``system``, ``round`` (from 1), and ``figures``, or ``failed`` or ``not_offered`` with the reason."""
+
+
+class Runner(Protocol):
+    """What does one run."""
+
+    def run(self, system: System, workload: Workload) -> dict[str, Any]:
+        """Raises BenchmarkError and NotOfferedError."""
+
+
+def set_up(systems: Sequence[System], say: Callable[[str], None]) -> dict[str, str | None]:
+    """By system: why it cannot be measured, or None."""
+    reasons: dict[str, str | None] = {}
+    for system in systems:
+        say(f"setting up {system.name}")
+        try:
+            system.set_up()
+            reasons[system.name] = None
+        except SetUpError as error:
+            reasons[system.name] = str(error)
+            say(f"{system.name} cannot be measured: {error}")
+    return reasons
+
+
+def planned(
+    systems: Sequence[System], workloads: Sequence[Workload], rounds: int
+) -> Iterator[tuple[Workload, int, System]]:
+    """A B A B: the systems of a workload one after the other, and that as often as there are rounds."""
+    for workload in workloads:
+        for number in range(1, rounds + 1):
+            for system in systems:
+                if workload is not Workload.CYCLE or system.kind is Kind.OURS:
+                    yield workload, number, system
+
+
+def run_rounds(
+    runner: Runner,
+    systems: Sequence[System],
+    workloads: Sequence[Workload],
+    rounds: int,
+    say: Callable[[str], None],
+) -> list[Run]:
+    """All runs. One that fails is a row with its reason, and the others go on."""
+    runs: list[Run] = []
+    not_offered: set[tuple[str, Workload]] = set()
+    for workload, number, system in planned(systems, workloads, rounds):
+        if (system.name, workload) in not_offered:
+            continue
+        run: Run = {"workload": workload.value, "system": system.name, "round": number}
+        try:
+            run["figures"] = runner.run(system, workload)
+            say(f"{workload} {number}/{rounds} {system.name}: {_short(run['figures'])}")
+        except NotOfferedError as error:
+            run["not_offered"] = str(error)
+            not_offered.add((system.name, workload))
+            say(f"{workload} {system.name}: {error}")
+        except (BenchmarkError, KafkaException) as error:
+            run["failed"] = str(error)
+            say(f"{workload} {number}/{rounds} {system.name} FAILED: {error}")
+        runs.append(run)
+    return runs
+
+
+_SHORT = ("records_per_s", "caught_up_s", "p50_ms", "p99_ms", "cycle_ms", "cpu_s", "peak_pss_mb")
+
+
+def _short(figures: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {figures[name]:,}" for name in _SHORT if name in figures)

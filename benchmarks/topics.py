@@ -1,0 +1,136 @@
+"""Topics of a benchmark: made, filled, watched and read."""
+
+import contextlib
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.workloads import Content, Workload, canonical, record
+
+__all__ = ["Ends", "Topics"]
+
+_BATCH = 10_000
+_LIMIT_S = 300.0
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """Sums over a topic's partitions, in offsets: transactions' markers are in them, one per partition written."""
+
+    appended: int
+    visible: int
+    """To a read_committed reader."""
+
+
+class Topics:
+    """On one cluster, all with the same number of partitions."""
+
+    def __init__(self, servers: str, partitions: int) -> None:
+        self._servers = servers
+        self._partitions = range(partitions)
+        self._admin = AdminClient({"bootstrap.servers": servers})
+
+    def create(self, name: str) -> None:
+        """Returns when its partitions can be asked."""
+        self._admin.create_topics([NewTopic(name, len(self._partitions), 1)])[name].result(_LIMIT_S)
+        self.ends(name)
+
+    def delete(self, name: str) -> None:
+        """The broker frees the space a minute later."""
+        with contextlib.suppress(KafkaException):
+            self._admin.delete_topics([name])[name].result(_LIMIT_S)
+
+    def fill(self, name: str, workload: Workload, records: int) -> None:
+        """Records 0 to `records` - 1 of `workload`, evenly over the partitions; all confirmed on return."""
+        producer = self.producer(linger_ms=20)
+        for batch, first in enumerate(range(0, records, _BATCH)):
+            made = (record(workload, number) for number in range(first, min(first + _BATCH, records)))
+            producer.produce_batch(
+                name, [{"key": key, "value": value} for key, value in made], batch % len(self._partitions)
+            )
+            producer.poll(0)
+            while len(producer) > 1_000_000:
+                producer.poll(0.05)
+        if producer.flush(_LIMIT_S) or self.ends(name).appended != records:
+            raise BenchmarkError(f"Topic {name} did not take all of {records:,} records; nothing was measured on it.")
+
+    def producer(self, *, linger_ms: int) -> Producer:
+        return Producer(
+            {
+                "bootstrap.servers": self._servers,
+                "enable.idempotence": True,
+                "linger.ms": linger_ms,
+                "batch.num.messages": _BATCH,
+                "queue.buffering.max.messages": 2_000_000,
+            }
+        )
+
+    def ends(self, name: str) -> Ends:
+        """Of all partitions now; asks again for a while when the broker cannot say."""
+        deadline = time.monotonic() + _LIMIT_S
+        while True:
+            try:
+                # In this order: what is visible was appended.
+                visible = self._sum(name, IsolationLevel.READ_COMMITTED)
+                return Ends(appended=self._sum(name, IsolationLevel.READ_UNCOMMITTED), visible=visible)
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    raise BenchmarkError(f"The broker does not tell the ends of topic {name}: {error}.") from error
+                time.sleep(_PAUSE_S)
+                # A client that once heard of a new topic without leaders can go on saying so for minutes.
+                self._admin = AdminClient({"bootstrap.servers": self._servers})
+
+    def _sum(self, name: str, isolation: IsolationLevel) -> int:
+        wanted = {TopicPartition(name, partition): OffsetSpec.latest() for partition in self._partitions}
+        found = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_LIMIT_S)
+        return sum(int(future.result(_LIMIT_S).offset) for future in found.values())
+
+    def content(self, name: str, workload: Workload) -> Content:
+        """All that a read_committed reader finds."""
+        what = canonical(workload)
+        try:
+            return Content.of(what(key, value) for key, value in self._read(name))
+        except (KeyError, ValueError, AttributeError, struct.error) as error:
+            raise BenchmarkError(f"Topic {name} holds a record that no {workload} makes: {error!r}.") from error
+
+    def _read(self, name: str) -> Iterator[tuple[bytes, bytes]]:
+        consumer = self.consumer()
+        try:
+            consumer.assign([TopicPartition(name, partition, 0) for partition in self._partitions])
+            ended: set[int] = set()
+            while len(ended) < len(self._partitions):
+                messages = consumer.consume(_BATCH, 0.05)
+                for message in messages:
+                    if (error := message.error()) is None:
+                        yield message.key() or b"", message.value() or b""
+                    elif error.name() == "_PARTITION_EOF":
+                        ended.add(message.partition() or 0)
+                    else:
+                        raise BenchmarkError(f"Topic {name} could not be read: {error}.")
+        finally:
+            consumer.close()
+
+    def consumer(self, *, wait_ms: int = 20) -> Consumer:
+        """Reads what is committed, and says where partitions end."""
+        return Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": "benchmark",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": wait_ms,
+                "fetch.queue.backoff.ms": 2,
+                "queued.min.messages": 100_000,
+            }
+        )
+
+    @property
+    def all(self) -> Sequence[int]:
+        return self._partitions

@@ -1,0 +1,105 @@
+"""The workloads: what a record is, what must come out, and how an output is compared with that.
+
+Records are made from their number, so nothing has to be kept: 100 bytes, a key of 8 and a value of 92. The content of
+an output is its count and the sum of its records' checksums, which does not depend on order or partitions. What JSON
+looks like is each system's own matter, so a JSON record counts by its fields.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+from zlib import crc32
+
+__all__ = ["KEY_BYTES", "VALUE_BYTES", "Content", "Workload", "canonical", "expected", "record", "stamp", "stamped"]
+
+KEY_BYTES = 8
+VALUE_BYTES = 92
+_KEYS = 100_000
+_PAD = b"x" * VALUE_BYTES
+_STAMP = struct.Struct(">dq")
+_KEPT = 100
+"""The filter keeps one record of so many: those whose key ends in 00."""
+
+
+class Workload(StrEnum):
+    """What is measured; the first three work off a topic that is full before they start."""
+
+    COPY = "copy"
+    JSON = "json"
+    """Parse, multiply two fields, write another in capitals, serialise."""
+    FILTER = "filter"
+    """Keep 1 % of the records, by their keys."""
+    STEADY = "steady"
+    """Copy 20,000 records/s as they come: end-to-end latency."""
+    BACKLOG = "backlog"
+    """Copy a full topic while 20,000 records/s are added: how soon nothing waits."""
+    CYCLE = "cycle"
+    """Checkpoints of 4 slots and 1,000 records, back to back; ours only."""
+
+    @property
+    def full(self) -> bool:
+        """Worked off from a full topic, with nothing added meanwhile."""
+        return self in (Workload.COPY, Workload.JSON, Workload.FILTER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What a topic holds, whatever the order."""
+
+    records: int
+    checksum: int
+
+    @classmethod
+    def of(cls, contents: Iterable[bytes]) -> Self:
+        """`contents` are records as `canonical` gives them."""
+        count = total = 0
+        for content in contents:
+            count += 1
+            total += crc32(content)
+        return cls(records=count, checksum=total % 2**64)
+
+
+def record(workload: Workload, number: int) -> tuple[bytes, bytes]:
+    """Key and value of input record `number` (from 0)."""
+    key = b"%08d" % (number % _KEYS)
+    if workload is Workload.JSON:
+        text = b'{"id":%d,"amount":%d,"quantity":%d,"currency":"eur","pad":"' % (number, number * 7 % 1000, number % 9)
+        return key, text + _PAD[: VALUE_BYTES - len(text) - 2] + b'"}'
+    return key, b"%012d" % number + _PAD[12:]
+
+
+def stamped(number: int, at: float) -> bytes:
+    """A value of the steady workload: seconds since the epoch, and its number."""
+    return _STAMP.pack(at, number) + _PAD[_STAMP.size :]
+
+
+def stamp(value: bytes) -> tuple[float, int]:
+    """When the value was made, and its number."""
+    at, number = _STAMP.unpack_from(value)
+    return at, number
+
+
+def canonical(workload: Workload) -> Callable[[bytes, bytes], bytes]:
+    """What of an output record's key and value must be right."""
+    if workload is Workload.JSON:
+        return _json_fields
+    return lambda key, value: key + value
+
+
+def _json_fields(key: bytes, value: bytes) -> bytes:
+    fields = json.loads(value)
+    return b"%s|%d|%d|%s|%d" % (key, fields["id"], fields["total"], fields["currency"].encode(), len(fields))
+
+
+def expected(workload: Workload, records: int) -> Content:
+    """What the output must hold when the input held records 0 to `records` - 1."""
+    if workload is Workload.JSON:
+        return Content.of(
+            b"%08d|%d|%d|EUR|3" % (number % _KEYS, number, number * 7 % 1000 * (number % 9))
+            for number in range(records)
+        )
+    kept = _KEPT if workload is Workload.FILTER else 1
+    return Content.of(key + value for key, value in (record(workload, number) for number in range(0, records, kept)))
