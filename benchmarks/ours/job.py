@@ -11,12 +11,7 @@ from coordinator import CheckpointSettings, Pipeline
 from sinks import KafkaSink
 from sources import KafkaSource
 
-__all__ = ["takes_batches", "takes_delivery"]
-
-
-def takes_batches() -> bool:
-    """Whether this version's Pipeline has a transform on Arrow batches."""
-    return "transform_batches" in inspect.signature(Pipeline.__init__).parameters
+__all__ = ["takes_delivery"]
 
 
 def takes_delivery(delivery: str) -> bool:
@@ -30,8 +25,8 @@ def main() -> None:
     transform: dict[str, Any] = {}
     if task["path"] == "dataframe":
         transform["transform"] = on_dataframes(workload)
-    elif batches := on_batches(workload):
-        transform["transform_batches"] = batches
+    elif task["path"] == "batches":
+        transform["transform_batches"] = on_batches(workload)
     delivery: dict[str, Any] = {} if task["delivery"] == "exactly_once" else {"delivery": task["delivery"]}
     Pipeline(
         job=task["name"],

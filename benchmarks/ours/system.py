@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.errors import NotOfferedError
-from benchmarks.ours.job import takes_batches, takes_delivery
+from benchmarks.ours.job import takes_delivery
 from benchmarks.systems import Command, Kind, Task
 from benchmarks.workloads import Workload
 from coordinator.pipeline.journal import EVENTS_VARIABLE
@@ -16,14 +16,16 @@ __all__ = ["EVENTS", "OURS", "Ours"]
 
 EVENTS = "events.jsonl"
 """The journal's file in the run's directory."""
+_OF_COPY = ("ours-batches", "ours-at-least-once")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ours:
-    """One variant. `path`: through a DataFrame, or within one Python worker."""
+    """One variant. `path`: through a DataFrame; or all in one Python worker, with a function on Arrow batches where the
+    workload needs one (`fused`) or in any case (`batches`)."""
 
     name: str
-    path: Literal["dataframe", "fused"]
+    path: Literal["dataframe", "fused", "batches"]
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
     kind: Kind = Kind.OURS
     versions: dict[str, str] = field(default_factory=dict)
@@ -34,13 +36,13 @@ class Ours:
         """Nothing: the repository's own environment has it all."""
 
     def command(self, task: Task) -> Command:
-        if self.path == "fused" and task.workload in (Workload.JSON, Workload.FILTER) and not takes_batches():
-            raise NotOfferedError("Pipeline takes no transform_batches= in this version.")
         if not takes_delivery(self.delivery):
             raise NotOfferedError(f'KafkaSink takes no delivery="{self.delivery}" in this version.')
-        if self.delivery == "at_least_once" and task.workload is not Workload.COPY:
-            raise NotOfferedError("At least once is measured on the copy only.")
-        job = {**task.as_json(), "path": self.path, "delivery": self.delivery}
+        if self.name in _OF_COPY and task.workload is not Workload.COPY:
+            raise NotOfferedError("This variant is measured on the copy only.")
+        needs = task.workload in (Workload.JSON, Workload.FILTER)
+        path = "batches" if self.path == "fused" and needs else self.path
+        job = {**task.as_json(), "path": path, "delivery": self.delivery}
         return Command(
             arguments=[sys.executable, "-m", "benchmarks.ours.job", json.dumps(job)],
             environment={
@@ -53,5 +55,6 @@ class Ours:
 OURS = (
     Ours(name="ours", path="fused"),
     Ours(name="ours-dataframe", path="dataframe"),
+    Ours(name="ours-batches", path="batches"),
     Ours(name="ours-at-least-once", path="fused", delivery="at_least_once"),
 )

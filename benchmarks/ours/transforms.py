@@ -52,15 +52,21 @@ def _json(df: "DataFrame") -> "DataFrame":
     )
 
 
-def on_batches(workload: Workload) -> Batches | None:
-    """The transform on Arrow batches; None for a copy, which needs none."""
+def on_batches(workload: Workload) -> Batches:
+    """The transform on Arrow batches; for a copy the least that one can do."""
     match workload:
         case Workload.JSON:
             return json_batches
         case Workload.FILTER:
             return filter_batches
         case _:
-            return None
+            return through_batches
+
+
+def through_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In the worker that reads and writes."""
+    for batch in batches:
+        yield batch.select(["key", "value"])
 
 
 def filter_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
