@@ -7,13 +7,16 @@ from tests.mutants.core import CORE
 from tests.mutants.driver import DRIVER
 from tests.mutants.kafka import KAFKA
 from tests.mutants.mutant import CLEAN, Finding, Hunt, Mutant
+from tests.mutants.orphans import ORPHANS
 from tests.mutants.people import PEOPLE
 from tests.mutants.replays import REPLAYS
 from tests.mutants.store import STORE
 
 __all__ = ["HUNTS", "MUTANTS", "Report", "hunt_clean", "hunt_mutant"]
 
-MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*CORE, *PEOPLE, *STORE, *DRIVER, *REPLAYS, *KAFKA)}
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant for mutant in (*CORE, *PEOPLE, *STORE, *DRIVER, *REPLAYS, *ORPHANS, *KAFKA)
+}
 
 HUNTS: dict[str, Hunt] = {mutant.hunt.name: mutant.hunt for mutant in MUTANTS.values()}
 """Each different hunt once."""

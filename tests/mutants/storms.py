@@ -47,6 +47,10 @@ def clear(**weather: Any) -> tuple[tuple[str, Any], ...]:
         "store_failures": 0.0,
         "kill_points": 0.0,
         "skew": 0.0,
+        "lease": 3.0,
+        "orphan_grace": 30.0,
+        "absence": 0.0,
+        "gone": False,
     }
     counts = "coordinator_kills driver_kills driver_pauses coordinator_pauses takeovers cuts kafka_cuts moves"
     fields |= dict.fromkeys((*counts.split(), "broker_failures", "hijacks", "clean_ups", "stops"), 0)

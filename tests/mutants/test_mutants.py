@@ -1,31 +1,36 @@
 """Every deliberate bug is noticed, by the invariant that it breaks; the same hunts find nothing in the product."""
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator
-from multiprocessing.pool import AsyncResult
 
 import pytest
 
 from tests.mutants.breaking import changed
 from tests.mutants.runner import HUNTS, MUTANTS, Report, hunt_clean, hunt_mutant
 
-Waiting = dict[tuple[str, str], "AsyncResult[Report]"]
+Waiting = Callable[[str, str], Report]
+"""Gives the report of one hunt, by its kind and its name."""
 
 
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest) -> Iterator[Waiting]:
-    """What the chosen tests of this module will ask for, all begun on two processes."""
+    """What the chosen tests of this module will ask for, all begun on two processes; where pytest itself has a process
+    per core, each test hunts when its turn comes."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        yield lambda kind, name: _HUNTERS[kind](name)
+        return
     wanted = [
         item.callspec for item in request.session.items if item.path == request.path and hasattr(item, "callspec")
     ]
-    waiting: Waiting = {}
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        for spec in wanted:
-            for kind, hunt in _HUNTERS.items():
-                if kind in spec.params:
-                    name = spec.params[kind]
-                    waiting[kind, name] = pool.apply_async(hunt, (name,))
-        yield waiting
+        waiting = {
+            (kind, spec.params[kind]): pool.apply_async(hunt, (spec.params[kind],))
+            for spec in wanted
+            for kind, hunt in _HUNTERS.items()
+            if kind in spec.params
+        }
+        yield lambda kind, name: waiting[kind, name].get()
 
 
 _HUNTERS: dict[str, Callable[[str], Report]] = {"mutant": hunt_mutant, "hunt": hunt_clean}
@@ -34,14 +39,14 @@ _HUNTERS: dict[str, Callable[[str], Report]] = {"mutant": hunt_mutant, "hunt": h
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_broken_product_is_found_out_by_name(mutant: str, reports: Waiting) -> None:
-    report = reports["mutant", mutant].get()
+    report = reports("mutant", mutant)
     assert report.problem is None, report.problem
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hunt", HUNTS)
 def test_the_same_hunt_finds_nothing_in_the_product(hunt: str, reports: Waiting) -> None:
-    report = reports["hunt", hunt].get()
+    report = reports("hunt", hunt)
     assert report.problem is None, report.problem
 
 

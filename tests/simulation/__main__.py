@@ -35,6 +35,7 @@ SUMMARY = (
     ("settled", "checkpoints settled"),
     ("aborted", "checkpoints aborted"),
     ("resumed", "transactions resumed by a later generation"),
+    ("orphans", "jobs taken by the coordinator"),
     ("replays", "replays of lost slots begun"),
     ("visible", "records visible"),
 )

@@ -7,10 +7,14 @@ from typing import Any
 from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
+from coordinator.service.committers import Committers
 from sinks.kafka.committables import KafkaCommittable
+from sinks.kafka.committer import KafkaCommitter
 from sinks.kafka.control import CoordinatorKind, NoAnswer
 from sinks.kafka.receipts import RECEIPT_TOPIC
 from tests.simulation.checker import Checker, Invariant
+from tests.simulation.coordinator import wall_clock
+from tests.simulation.driver import virtual_clock
 from tests.simulation.kafka.cluster import Cluster
 from tests.simulation.kafka.control import SimControl
 from tests.simulation.kafka.producer import SimConsumer, SimProducer
@@ -78,6 +82,16 @@ class Brokers:
         control = SimControl(self.cluster, Wire(self, process), described=DESCRIBED)
         skew = timedelta(seconds=self._skew * self.clock.random.uniform(-1, 1))
         return SimulatedSink(self, control, timeout=self._timeout, skew=skew, on_lost=self._on_lost)
+
+    def committers(self, process: Process) -> Committers:
+        """What a coordinator with a file of clusters ends transactions with."""
+        control = SimControl(self.cluster, Wire(self, process), described=DESCRIBED)
+        clock = virtual_clock(lambda: wall_clock(self.clock))
+
+        def make(_clusters: object, *, generation: Callable[[], int | None]) -> KafkaCommitter:
+            return KafkaCommitter(controls=[control], clock=clock, generation=generation)
+
+        return Committers({"kafka": make}, {"main": DESCRIBED})
 
     def producer(self, config: Mapping[str, Any], *, logger: object = None) -> SimProducer:
         """Of the process that runs now."""
@@ -156,6 +170,16 @@ class Brokers:
             for entry in self.cluster.entries():
                 if entry.state is State.ONGOING and entry.started < granted:
                     self.checker.left_open(entry.id, "a recovery")
+
+    def abandoned(self, since: float) -> None:
+        """Everybody who had a transaction open then has been gone for long: nobody may hold a reader back for them."""
+        still = [entry for entry in self.cluster.entries() if entry.state is State.ONGOING or entry.state in PREPARED]
+        for entry in still:
+            if entry.started <= since:
+                self.checker.fail(Invariant.ORPHANS, f"{entry.id} is {entry.state.value}")
+        if not still:
+            for name, what in self.open_transactions().items():
+                self.checker.fail(Invariant.ORPHANS, f"{name}: {what}")
 
     def replayed(self, lost: float) -> None:
         """Slots that were recorded as lost then are about to be written again: nothing may be open any more that was

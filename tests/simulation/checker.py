@@ -44,6 +44,7 @@ class Invariant(StrEnum):
     I9 = "I9 no transaction left open"
     I10 = "I10 restored positions are the last completed checkpoint's"
     I13 = "I13 a job's end tells the truth"
+    ORPHANS = "no reader waits for a driver that is gone for ever"
     CODE = "the program does not fail by itself"
 
 

@@ -1,4 +1,4 @@
-"""The coordinator's process: the real engine, watchers and handlers on a store in memory that outlives it."""
+"""The coordinator's process: the real service, without sockets, on a store in memory that outlives it."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -14,13 +14,17 @@ from coordinator.protocol.answers import Answer, Note
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.events import Event
 from coordinator.protocol.evolve import evolve
-from coordinator.protocol.facts import Fact
+from coordinator.protocol.facts import Fact, GenerationEnded, GenerationGranted
 from coordinator.protocol.values import JobName
+from coordinator.service.committers import Committers
 from coordinator.service.documents import Checkers
 from coordinator.service.engine import Engine, Turn, UnknownJobError
+from coordinator.service.orphan import Pace
+from coordinator.service.orphans import Orphans
 from coordinator.service.participants import participant_service
 from coordinator.service.turns import Turns
 from coordinator.service.watchers import Watchers
+from coordinator.store.records import GenerationRecord
 from coordinator.store.store import Store
 from sources.kafka.positions import KIND as POSITIONS
 from sources.kafka.positions import check_positions
@@ -32,6 +36,8 @@ __all__ = ["STORE_ID", "CoordinatorHost", "MemoryStore", "wall_clock"]
 
 STORE_ID = "5106a000-0000-4000-8000-000000000000"
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+_PACE = Pace(longest_retry=2.0)
+"""Storms are short: whoever failed in one tries again soon after it."""
 
 
 def wall_clock(clock: Scheduler) -> datetime:
@@ -50,11 +56,13 @@ class MemoryStore:
         self._listener = listener
         self.store_id = STORE_ID
         self.jobs: dict[JobName, Durable] = {}
+        self.newest: dict[JobName, GenerationRecord] = {}
+        """The newest generation of each job."""
         self.failing = 0.0
         """How often a write fails."""
         self.failures = 0
 
-    def write(self, steps: Sequence[tuple[Durable, Sequence[Fact]]]) -> None:
+    def write(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], at: datetime) -> None:
         """All of them or none. Raises StoreError; they may be durable nevertheless."""
         dice = self._random.random() if self.failing else 1.0
         if dice >= self.failing / 2:
@@ -62,12 +70,21 @@ class MemoryStore:
                 durable = self.jobs.get(after.job) or Durable(job=after.job, store_id=self.store_id)
                 for fact in facts:
                     before, durable = durable, evolve(durable, fact)
+                    self._note(before.job, fact, at)
                     self._listener(before, fact, durable)
                 assert durable == after, "what is in memory follows from what is on the disk"
                 self.jobs[after.job] = durable
         if dice < self.failing:
             self.failures += 1
             raise StoreError("the disk said no")
+
+    def _note(self, job: JobName, fact: Fact, at: datetime) -> None:
+        if isinstance(fact, GenerationGranted):
+            number, driver = fact.generation, fact.driver
+            record = GenerationRecord(generation=number, driver=driver, granted_at=at, ended_at=None, detail="")
+            self.newest[job] = record
+        elif isinstance(fact, GenerationEnded):
+            self.newest[job] = replace(self.newest[job], ended_at=at, detail=fact.detail)
 
 
 class _Connection:
@@ -87,10 +104,13 @@ class _Connection:
     def apply_all(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
         if not self._process.alive:
             raise GreenletExit
-        self._store.write(steps)
+        self._store.write(steps, at)
 
     def note(self, job: JobName, notes: Sequence[tuple[Note, int]], *, at: datetime) -> None:
         """The history is for people: nothing of it comes back."""
+
+    def generations(self, job: JobName, _limit: int) -> list[GenerationRecord]:
+        return [self._store.newest[job]]
 
     def prune(self, job: JobName, keep: int) -> bool:
         """Only the newest completed checkpoint is kept anyway."""
@@ -132,8 +152,13 @@ class CoordinatorHost:
         store: MemoryStore,
         died: Callable[[Process], None],
         answered: Callable[[int, Event, Answer], None],
+        committers: Callable[[Process], Committers],
     ) -> None:
-        """``answered`` hears of every answer: the generation before it, the event, the answer."""
+        """``answered`` hears of every answer: the generation before it, the event, the answer.
+
+        ``committers`` are what a process ends the transactions of orphans with.
+        """
+        self._committers = committers
         self._answered = answered
         self._clock = clock
         self._store = store
@@ -145,6 +170,7 @@ class CoordinatorHost:
         self._methods: dict[str, Any] = {}
         self._service: Any = None
         self._turns: Turns
+        self._orphans: Orphans
         self.loop: VirtualLoop
         self.engine: Engine
 
@@ -171,7 +197,10 @@ class CoordinatorHost:
         self._methods = {}
         self._turns = self.loop.inside(lambda: Turns(self.engine))
         self._service = participant_service(self.engine, self._watchers, self._turns.handle)
+        committers, wall = self._committers(process), lambda: wall_clock(clock)
+        self._orphans = self.loop.inside(lambda: Orphans(self.engine, self._turns, committers, wall=wall, pace=_PACE))
         self.loop.inside(self._turns.start)
+        self.loop.inside(self._orphans.start)
         return process
 
     def method(self, path: str) -> Any:
@@ -205,6 +234,7 @@ class CoordinatorHost:
 
     def _changed(self, job: JobName) -> None:
         self._watchers.wake(job)
+        self._orphans.changed(job)
         self._turns.hurry()
 
     def _now(self) -> float:

@@ -42,6 +42,12 @@ class VirtualLoop:
             self._clock.call(self._process, 0.0, self._run)
         return handle
 
+    def call_soon_threadsafe(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """All threads are on one virtual time."""
+        return self.call_soon(callback, *args, context=context)
+
     def call_later(
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:

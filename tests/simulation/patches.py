@@ -18,6 +18,8 @@ import coordinator.pipeline.generation
 import coordinator.pipeline.pipeline
 import coordinator.pipeline.settler
 import coordinator.service.engine
+import coordinator.service.errands
+import coordinator.service.orphan
 import sinks.kafka.producers
 import sinks.kafka.settling
 import sinks.kafka.writer
@@ -56,9 +58,10 @@ def _passed(point: KillPoint) -> None:
 
 
 def _names() -> Iterator[tuple[ModuleType, str, Any]]:
-    client, pipeline = coordinator.client, coordinator.pipeline
-    for module in (client.calls, client.renewing, client.watching, pipeline.exits, sinks.kafka.producers):
+    client, pipeline, service = coordinator.client, coordinator.pipeline, coordinator.service
+    for module in (client.calls, client.renewing, client.watching, pipeline.exits, service.errands):
         yield module, "threading", THREADING
+    yield sinks.kafka.producers, "threading", THREADING
     for module in (client.calls, client.session, client.watching, pipeline.pipeline):
         yield module, "time", TIME
     for module in (sinks.kafka.producers, sinks.kafka.writer):
@@ -70,7 +73,8 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     for module in (
         pipeline.generation,
         pipeline.settler,
-        coordinator.service.engine,
+        service.engine,
+        service.orphan,
         sinks.kafka.settling,
         sinks.kafka.writer,
     ):

@@ -49,6 +49,8 @@ class Storm:
         ):
             for _ in range(times):
                 self._world.later(random.random() * weather.storm, what)
+        if weather.gone:
+            self._world.later(random.random() * weather.storm * 0.7, self._world.leave)
 
     def _append(self, number: int) -> None:
         if self._world.topic.there[number] < self._world.topic.totals[number]:

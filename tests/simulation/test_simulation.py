@@ -34,6 +34,7 @@ def test_ten_thousand_worlds_keep_the_promise() -> None:
     for what in ("kills", "pauses", "cuts", "lost", "duplicated", "slow", "store_failures", "resumed", "stops"):
         assert counts[what] > 500, what
     assert counts["replays"] > 100
+    assert counts["orphans"] > 500
     assert endings["finished"] > 9_000
 
 

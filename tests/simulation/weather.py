@@ -27,6 +27,7 @@ class Weather:
     timeout: float = 10.0
     lease: float = 3.0
     stream_grace: float = 1.0
+    orphan_grace: float = 30.0
     tolerable: int = 0
     transaction_version: int = 2
     implicit: bool = False
@@ -47,6 +48,10 @@ class Weather:
     kill_points: float = 0.0
     coordinator_kills: int = 0
     driver_kills: int = 0
+    absence: float = 0.0
+    """At most so much later than usual a driver that died is started again."""
+    gone: bool = False
+    """In the midst of it all drivers die, and nobody starts another one before readers must be free without."""
     driver_pauses: int = 0
     coordinator_pauses: int = 0
     takeovers: int = 0
@@ -141,4 +146,8 @@ def draw(random: Random) -> Weather:
         skew=sometimes(0.1, 1_200.0),
         robberies=sometimes(0.15, 0.2) if kafka == LinkFaults() else 0.0,
         on_lost=random.choice((OnLost.REPLAY, OnLost.REPLAY, OnLost.REPLAY, OnLost.SKIP, OnLost.HALT)),
+        lease=1.0 if (hasty := random.random() < 0.3) else 3.0,
+        orphan_grace=1.0 if hasty else random.choice((3.0, 5.0, 30.0)),
+        absence=sometimes(0.2, 12.0),
+        gone=random.random() < 0.1,
     )

@@ -14,7 +14,7 @@ from coordinator.protocol.durable import Durable
 from coordinator.protocol.facts import Fact, GenerationGranted, LossRecorded
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointId, JobName
+from coordinator.protocol.values import COORDINATOR, CheckpointId, JobName
 from tests.simulation.brokers import Brokers
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import CoordinatorHost, MemoryStore
@@ -34,6 +34,9 @@ from tests.simulation.weather import Weather
 __all__ = ["World"]
 
 JOB = JobName("orders")
+SETTLED_WITHIN = 12.0
+"""Seconds after the end of the lease and of the grace time. Connections and the coordinator may have broken, and be
+noticed or back some seconds later; a proof takes two looks; what failed is tried again."""
 
 
 class World:
@@ -52,7 +55,13 @@ class World:
         self.store.failing = weather.store_failures
         self.wires = Process("network", "world")
         self.rpc = Link(random, weather.rpc)
-        self.host = CoordinatorHost(self.clock, self.store, self._coordinator_died, self.checker.answered)
+        self.host = CoordinatorHost(
+            self.clock,
+            self.store,
+            self._coordinator_died,
+            self.checker.answered,
+            lambda process: self.brokers.committers(process),
+        )
         self.brokers = Brokers(self.clock, weather, self.checker, self.tell)
         self.drivers: list[Process] = []
         self.processes: list[Process] = []
@@ -60,6 +69,9 @@ class World:
         self.storm = Storm(self)
         self._granted = 0.0
         """When the newest generation was granted."""
+        self._missing = False
+        """Nobody starts a driver any more,"""
+        self._missing_since = 0.0
         self._lost = 0.0
         """When the newest loss was recorded."""
         self.ending = ""
@@ -69,7 +81,7 @@ class World:
             tolerable_failed_checkpoints=weather.tolerable,
             lease=timedelta(seconds=weather.lease),
             stream_grace=timedelta(seconds=weather.stream_grace),
-            orphan_grace="30s",
+            orphan_grace=timedelta(seconds=weather.orphan_grace),
         )
 
     def run(self) -> None:
@@ -88,6 +100,8 @@ class World:
             done = clock.run(EPOCH + weather.storm, lambda: self.checker.violation is not None)
             self.storm.calm()
             until = clock.now + weather.patience + weather.transaction_timeout
+            if self._missing:
+                until += self._await_free()
             self.later(0.0, self._look_after)
             done = done or clock.run(until, self._over)
             if self.checker.violation is None and not self._job_over():
@@ -154,6 +168,7 @@ class World:
             self.tell("store", _said(fact))
         if isinstance(fact, GenerationGranted):
             self._granted = self.clock.now
+            self.counts["orphans"] += fact.driver == COORDINATOR
         elif isinstance(fact, LossRecorded):
             self._lost = self.clock.now
         self.checker.fact(before, fact, after)
@@ -175,6 +190,8 @@ class World:
         self.tell(process.name, "started")
 
     def start_driver(self, takeover: bool = False) -> None:
+        if self._missing:
+            return
         self._driver_starts += 1
         process = self._adopt(Process(f"driver-{self._driver_starts}", "driver", self._driver_died))
         self.drivers.append(process)
@@ -249,13 +266,34 @@ class World:
         process.local[Executors].leave()
         break_streams(process)
         self.tell(process.name, "dead")
-        self.later(self._pause_before_restart(), self._supervise)
+        absence = self.random.random() * self.weather.absence if self.weather.absence else 0.0
+        self.later(absence + self._pause_before_restart(), self._supervise)
 
     def _supervise(self) -> None:
         """A person or a scheduler of containers: one driver must be there, unless the job is over."""
-        if not self.drivers and not self._done:
+        if not self.drivers and not self._done and not self._missing:
             self.counts["restarts"] += 1
             self.start_driver()
+
+    def leave(self) -> None:
+        """All drivers die for good, as far as the coordinator can tell."""
+        self._missing, self._missing_since = True, self.clock.now
+        self.tell("world", "all drivers are gone")
+        for driver in self.drivers:
+            self.clock.kill(driver)
+
+    def _await_free(self) -> float:
+        """Seconds until readers must be free, and somebody starts a driver."""
+        alone = self.weather.lease + self.weather.orphan_grace + SETTLED_WITHIN
+        self.later(alone, self._return)
+        return alone
+
+    def _return(self) -> None:
+        durable = self.store.jobs.get(JOB)
+        if durable is not None and durable.status is not JobStatus.HALTED:
+            self.brokers.abandoned(self._missing_since)
+        self._missing = False
+        self._supervise()
 
     def _look_after(self) -> None:
         """After the storm somebody looks now and then, and starts a job that is neither running nor over."""
