@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple, assert_never
 
-from coordinator.protocol import core, evolve
+from coordinator.protocol import core, evolve, orphans
 from coordinator.protocol import state as states
 from coordinator.protocol.answers import (
     Abort,
@@ -39,6 +39,7 @@ from coordinator.protocol.events import (
     Settle,
     StopJob,
     StreamLost,
+    TakeOrphan,
     Tick,
     Watch,
 )
@@ -129,6 +130,10 @@ class View(NamedTuple):
     """True while it believes the driver's stream to be there."""
     lapses: bool
     """True when it waits for its driver, and gives it up in the end."""
+    alone: bool
+    """True when the coordinator itself owns it, in place of a driver."""
+    orphan: bool
+    """True when it may take the job, once the grace time is over."""
     undecided: int
     unanswered: bool
     goes_on: bool
@@ -215,6 +220,8 @@ class Coordinators:
                     stream=session is not None and session.stream_lost_at is None,
                     lapses=(session is not None and session.stream_lost_at is not None)
                     or state.restart_due is not None,
+                    alone=state.durable.orphaned,
+                    orphan=orphans.due(state) is not None,
                     undecided=state.durable.pending.id if state.durable.pending is not None else 0,
                     unanswered=state.pending is not None and not state.all_answered,
                     goes_on=state.durable.status is JobStatus.RUNNING,
@@ -347,6 +354,10 @@ def _happens(state: JobState, call: Call) -> tuple[JobState, Event]:
             if state.restart_due is not None:
                 state = replace(state, restart_due=0.0)
             event = Tick(now=0.0)
+        case "take":
+            if state.driverless_since is not None:
+                state = replace(state, driverless_since=-_SETTINGS.seconds("orphan_grace"))
+            event = TakeOrphan(now=0.0)
         case "tick":
             event = Tick(now=0.0)
         case _:

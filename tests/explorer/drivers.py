@@ -13,7 +13,18 @@ from tests.explorer.coordinator import Reply, View
 from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.world import Call, Driver, Fault, Kafka, Phase, Stream
 
-__all__ = ["GONE", "Local", "answered", "calls", "cut_off", "instructed", "left_behind", "local", "overlooked"]
+__all__ = [
+    "GONE",
+    "Local",
+    "answered",
+    "calls",
+    "cut_off",
+    "instructed",
+    "left_behind",
+    "local",
+    "overlooked",
+    "standing_in",
+]
 
 GONE = Driver(phase=Phase.GONE)
 
@@ -75,6 +86,8 @@ def left_behind(driver: Driver) -> tuple[Call, ...]:
 def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
     """The driver after one of its calls was answered."""
     d, verdict = driver, reply.verdict
+    if verdict is Verdict.FENCED and d.phase is Phase.STANDING_IN:
+        return d._replace(report=0) if d.abort else GONE
     if verdict is Verdict.FENCED:
         return d._replace(phase=Phase.FENCED, call=0, stream=Stream.NONE, report=0)
     fine = verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE)
@@ -102,6 +115,8 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
             return d._replace(phase=Phase.IDLE, call=0)
         case "ack" if late and reply.decided == "aborted":
             return d._replace(phase=Phase.ABANDONING)
+        case "settle" if d.phase is Phase.STANDING_IN and (fine or verdict is Verdict.TOO_LATE):
+            return d._replace(report=0) if d.abort else GONE
         case "settle" if fine or verdict is Verdict.TOO_LATE:
             d = d._replace(report=0, settled=max(d.settled, call.checkpoint), work=d.work & ~(1 << call.checkpoint))
             if d.phase is Phase.SETTLING:
@@ -110,6 +125,24 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
         case _:
             decided = f" ({reply.decided})" if reply.decided else ""
             return Violation(Invariant.CONTRACT, f"{call} is answered {verdict.value}{decided}")
+
+
+def standing_in(reply: Reply) -> Driver | Violation:
+    """The coordinator, having asked its core for a job without a driver: two threads begin, one sweeps and one commits.
+
+    Both go on when a driver opens the job meanwhile. A restart ends them, and the coordinator begins anew.
+    """
+    if reply.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
+        return Violation(Invariant.CONTRACT, f"the coordinator asks for an orphan and is told {reply.verdict.value}")
+    base = 0 if reply.settled else reply.base
+    return Driver(
+        phase=Phase.STANDING_IN,
+        generation=reply.generation,
+        base=reply.base,
+        abort=1,
+        complete=base,
+        work=1 << base if base else 0,
+    )
 
 
 def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driver:
@@ -167,6 +200,8 @@ def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
     if d.complete and d.phase in _WORKING and d.report in (0, d.complete):
         moves.append(_commit(d, kafka))
     match d.phase:
+        case Phase.STANDING_IN:
+            return _alone(d, kafka)
         case Phase.SWEEPING:
             moves.append(_recover(d, kafka))
         case Phase.ABANDONING:
@@ -194,6 +229,22 @@ def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
         failing = _leave(d, kafka, "failed")
         moves.append(failing._replace(label="fails: sweeps and leaves", cost=Fault.CRASH))
     return tuple(move for move in moves if (move.driver, move.kafka, move.sent) != (driver, kafka, ()))
+
+
+def _alone(d: Driver, kafka: Kafka) -> tuple[Local, ...]:
+    moves: list[Local] = []
+    if d.complete:
+        moves.append(_commit(d, kafka))
+    if d.abort:
+        swept = _sweep(d, kafka)
+        moves.append(swept._replace(driver=d._replace(abort=0)))
+    return tuple(_rested(move) for move in moves)
+
+
+def _rested(move: Local) -> Local:
+    """Threads that have nothing left to do are gone."""
+    d = move.driver
+    return move if d.complete or d.abort or d.report else move._replace(driver=GONE)
 
 
 def _sweep(d: Driver, kafka: Kafka) -> Local:

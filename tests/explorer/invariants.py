@@ -18,6 +18,7 @@ class Invariant(StrEnum):
     SETTLED = "a completed checkpoint is settled once faults stop"
     TILES = "no record range is skipped or counted twice"
     REMEMBERED = "the coordinator goes on with exactly what it has stored"
+    ALONE = "what a driver leaves behind is ended without another one"
     CONTRACT = "a driver that keeps the contract is never refused"
 
 

@@ -3,7 +3,18 @@
 from typing import NamedTuple
 
 from tests.explorer.coordinator import Coordinators, Result
-from tests.explorer.drivers import GONE, Local, answered, calls, cut_off, instructed, left_behind, local, overlooked
+from tests.explorer.drivers import (
+    GONE,
+    Local,
+    answered,
+    calls,
+    cut_off,
+    instructed,
+    left_behind,
+    local,
+    overlooked,
+    standing_in,
+)
 from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.probes import useless
 from tests.explorer.witness import Demand
@@ -16,6 +27,7 @@ Label = tuple[object, ...]
 
 _CRASH, _MESSAGE, _TIMEOUT = 1 << Fault.CRASH, 1 << Fault.MESSAGE, 1 << Fault.TIMEOUT
 _REQUEST = 1 << Fault.REQUEST
+_TAKE = Call("take", 0)
 _DEATH = _CRASH | 1 << Fault.STORE
 
 REQUESTS = (
@@ -66,7 +78,7 @@ class Moves:
     def start(self) -> World:
         """A fresh store, and two drivers to come; the second one takes over."""
         first, second = (self.drivers.number(Driver(token=token)) for token in (1, 2))
-        return World(0, first, second, self.strays.number(()), self.kafkas.number(Kafka()))
+        return World(0, first, second, self.strays.number(()), self.kafkas.number(Kafka()), self._gone)
 
     # -- everything that can happen
 
@@ -81,6 +93,8 @@ class Moves:
             for call in dict.fromkeys(self.strays.values[world.stray]):
                 moves += self._strayed(world, call, faults)
         moves += self._clocks(world, faults)
+        if self.bounds.alone:
+            moves += self._stands_in(world, faults)
         if faults & _REQUEST:
             moves += self._requests(world, faults)
         if faults & _DEATH:
@@ -131,7 +145,7 @@ class Moves:
             cost = 0 if done.cost is None else 1 << done.cost
             if cost & ~faults:
                 continue
-            before = world if kafka == world.kafka else World(*world[:4], kafka)
+            before = world if kafka == world.kafka else world._replace(kafka=kafka)
             after = self._after(before, world.coordinator, slot, driver, None, done.sent)
             violation = done.violation or self._rightful(world, done)
             moves.append(Move(("driver", slot, done.label), after, cost, violation))
@@ -170,9 +184,9 @@ class Moves:
         first, first_lost = self._cut_off(world.first, coordinator)
         second, second_lost = self._cut_off(world.second, coordinator)
         stray = self._keep(world.stray, coordinator)
-        moves = [Move(label, World(coordinator, first, second, stray, world.kafka), cost, None)]
+        moves = [Move(label, World(coordinator, first, second, stray, world.kafka, self._gone), cost, None)]
         if first_lost != first or second_lost != second:
-            lost = World(coordinator, first_lost, second_lost, stray, world.kafka)
+            lost = World(coordinator, first_lost, second_lost, stray, world.kafka, self._gone)
             moves.append(Move((*label, "instructions lost"), lost, cost, None))
         return moves
 
@@ -190,6 +204,45 @@ class Moves:
                 told = self.drivers.number(driver._replace(stopping=1))
                 after = self._after(world, world.coordinator, slot, told)
                 moves.append(Move(("driver", slot, "is told by a signal to stop"), after, _REQUEST, None))
+        return moves
+
+    def _stands_in(self, world: World, faults: int) -> list[Move]:
+        """What the coordinator does in place of a driver: it takes the job, or goes on with what it has taken."""
+        view, moves = self.coordinators.views[world.coordinator], list[Move]()
+        if world.alone == self._gone:
+            left = not view.history.settled or self.kafkas.values[world.kafka].open
+            if view.orphan or (view.alone and left):
+                result = self.coordinators.call(world.coordinator, _TAKE)
+                if not self._beyond(result):
+                    moves += self._taken(world, result, faults)
+            return moves
+        for done, driver, kafka in self._locals_of(world.alone, world.kafka):
+            after = world._replace(alone=driver, kafka=kafka)
+            violation = done.violation or self._rightful(world, done)
+            moves.append(Move(("alone", done.label), after, 0, violation))
+        driver = self.drivers.values[world.alone]
+        for call in calls(driver):
+            result = self.coordinators.call(world.coordinator, call)
+            told = answered(driver, call, result.reply)
+            violation = result.violation or (result.demand and self._demanded(result.demand, world))
+            if isinstance(told, Violation):
+                violation, told = violation or told, driver
+            after = self._after(world, result.after)._replace(alone=self.drivers.number(told))
+            moves.append(Move(("alone", call), after, 0, violation))
+            if result.restarted >= 0 and faults & _DEATH:
+                label: Label = ("alone", call, "dies before it answers")
+                moves += self._restarted(world, result.restarted, label, faults & _DEATH)
+        return moves
+
+    def _taken(self, world: World, result: Result, faults: int) -> list[Move]:
+        told = standing_in(result.reply)
+        label: Label = ("alone", _TAKE)
+        after = self._after(world, result.after)
+        if isinstance(told, Violation):
+            return [Move(label, after, 0, result.violation or told)]
+        moves = [Move(label, after._replace(alone=self.drivers.number(told)), 0, result.violation)]
+        if result.restarted >= 0 and faults & _DEATH:
+            moves += self._restarted(world, result.restarted, (*label, "dies before it answers"), faults & _DEATH)
         return moves
 
     def _crashes(self, world: World) -> list[Move]:
@@ -227,6 +280,8 @@ class Moves:
         for call in self.strays.values[world.stray]:
             for move in self._strayed(world, call, 0):
                 return move
+        if world.alone != self._gone:
+            return self._stands_in(world, 0)[0]
         owner = -1
         for slot in (0, 1):
             driver = self.drivers.values[world[1 + slot]]
@@ -243,9 +298,26 @@ class Moves:
             return self._undone(world, owner)
         if view.stream:
             return self._clock(world, Call("lost", view.generation))[0]
+        if self.bounds.alone and (abandoned := self._abandoned(world)) is not None:
+            return abandoned
         slot, token = (1 if world.second == self._gone else 0), 10 + view.generation
         number = self.drivers.number(Driver(phase=Phase.OPENING, token=token))
         return Move(("start", slot, token), self._with(world, slot, number), 0, None)
+
+    def _abandoned(self, world: World) -> Move | None:
+        """No driver comes: what the coordinator does in place of one, until nothing is left open."""
+        view = self.coordinators.views[world.coordinator]
+        if view.lapses:
+            return self._clock(world, Call("lease", 0))[0]
+        history, still = view.history, self.kafkas.values[world.kafka].open
+        if history.settled and not still:
+            return None
+        if view.orphan or view.alone:
+            return self._taken(world, self.coordinators.call(world.coordinator, _TAKE), 0)[0]
+        if not view.generation:
+            return None
+        text = f"nobody ends what a driver has left: {still}, checkpoint {history.last} settled: {history.settled}"
+        return Move(("alone", _TAKE), world, 0, Violation(Invariant.ALONE, text))
 
     def _undone(self, world: World, slot: int) -> Move | None:
         """The trigger after the last of this world tells its driver what came to nothing."""
@@ -337,7 +409,7 @@ class Moves:
         strayed: tuple[Call, ...] = (),
     ) -> World:
         """The world with another coordinator and driver: instructions sent, what cannot matter any more left out."""
-        before, first, second, stray, kafka = world
+        before, first, second, stray, kafka, alone = world
         if strayed:
             stray = self.strays.number(tuple(sorted((*self.strays.values[stray], *strayed))))
         if stray:
@@ -351,7 +423,7 @@ class Moves:
             first = self._tell(first, -1 if new and slot == 0 else before, coordinator)
         if coordinator != before or slot == 1:
             second = self._tell(second, -1 if new and slot == 1 else before, coordinator)
-        return World(coordinator, first, second, stray, kafka)
+        return World(coordinator, first, second, stray, kafka, alone)
 
     def _tell(self, driver: int, before: int, after: int) -> int:
         """Send what is wanted now and was not shown before (``before`` = -1: a new stream, nothing was shown)."""

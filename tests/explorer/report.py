@@ -46,6 +46,10 @@ def _lines(label: tuple[object, ...], player: Player) -> list[str]:
             return ["# a call that nobody waits for arrives", *_commands(call, player)]
         case ("time", Call() as call):
             return _commands(call, player)
+        case ("alone", str(what)):
+            return [f"# the coordinator, in place of a driver, {what}"]
+        case ("alone", Call() as call, *how):
+            return _handled(call, how, player, "the coordinator")
         case ("person", Call() as call, *how):
             return _handled(call, how, player, "a person")
         case ("probe", Call() as call):
@@ -110,6 +114,9 @@ def _commands(call: Call, player: Player) -> list[str]:
             return ["> after 151", "> renew"]
         case "lease":
             command = "after 101"
+        case "take":
+            since = player.state.driverless_since
+            return ["> after 101", "> orphan"] if since is not None else ["> orphan"]
         case "tick":
             command = "after 0"
         case _:

@@ -35,14 +35,18 @@ class Bounds:
     """Checkpoints for which there is nothing new."""
     requests: int = 0
     """Of a person: to the coordinator, or a signal to a driver."""
+    alone: bool = False
+    """The coordinator can end transactions itself: it stands in for a driver that is gone."""
 
 
 WORLDS = {
     "checkpoints": Bounds(),
+    "orphans": Bounds(checkpoints=3, generations=3, crashes=2, messages=1, store=0, declines=0, timeouts=0, alone=True),
     "requests": Bounds(checkpoints=3, crashes=1, messages=1, store=0, timeouts=1, idles=1, requests=1),
 }
-"""What is searched to the end: three checkpoints with records under all faults, and two while a person asks for a
-savepoint, a stop with or without one, or the end at once, or signals a driver to stop."""
+"""What is searched to the end: three checkpoints with records under all faults; two while the coordinator stands in for
+drivers that are gone; and two while a person asks for a savepoint, a stop with or without one, or the end at once, or
+signals a driver to stop."""
 
 
 class Fault(IntEnum):
@@ -118,6 +122,8 @@ class Phase(IntEnum):
     LEAVING = 10
     """Says that it has stopped."""
     GONE = 11
+    STANDING_IN = 12
+    """No driver: the coordinator's own threads, which end what a driver has left."""
 
 
 class Stream(IntEnum):
@@ -185,3 +191,5 @@ class World(NamedTuple):
     stray: int
     """Calls in the network that nobody waits for: doubled ones, and those of a dead driver."""
     kafka: int
+    alone: int
+    """The driver that the coordinator is in place of one."""

@@ -1,8 +1,13 @@
 """Bugs of the coordinator that stands in for a driver: something stays open, is ended wrongly, or by the wrong one."""
 
 from coordinator.protocol import orphans as core
+from coordinator.protocol import settling
+from coordinator.protocol import state as states
 from coordinator.service import orphan, orphans, reach
+from tests.explorer.invariants import Invariant as Small
+from tests.explorer.world import Bounds
 from tests.mutants.breaking import changed
+from tests.mutants.hunts import Exploration
 from tests.mutants.mutant import Mutant
 from tests.mutants.storms import Storm, clear
 from tests.simulation.checker import Invariant
@@ -10,6 +15,10 @@ from tests.simulation.executors import TaskFaults
 
 __all__ = ["ORPHANS"]
 
+ALONE = Exploration(
+    name="a small world without a driver",
+    bounds=Bounds(checkpoints=2, generations=3, crashes=2, messages=0, store=0, declines=0, timeouts=0, alone=True),
+)
 _GONE = {"gone": True, "lease": 1.0, "orphan_grace": 1.0, "storm": 8.0, "interval": 0.0, "marker_delay": 0.0}
 GONE = Storm(
     name="drivers are gone for ever",
@@ -34,6 +43,27 @@ ORPHANS = (
         breaks=changed(orphans.Orphans.start, ("for job in self._engine.jobs():", "for job in ():")),
         hunt=GONE,
         caught_by=(Invariant.ORPHANS,),
+    ),
+    Mutant(
+        name="a job that the coordinator has taken is not taken again after its restart",
+        hurts="what it had not ended before it died stays open",
+        breaks=changed(core.take, ("if durable.orphaned and not durable.unreadable:", "if False:")),
+        hunt=ALONE,
+        caught_by=(Small.CONTRACT,),
+    ),
+    Mutant(
+        name="a job whose driver was lost while the coordinator was away is never taken",
+        hurts="readers wait for as long as nobody starts the job",
+        breaks=changed(states.restart, ("driverless_since=None if durable.driven else now", "driverless_since=None")),
+        hunt=ALONE,
+        caught_by=(Small.ALONE,),
+    ),
+    Mutant(
+        name="the coordinator may not tell what became of the commits of a job that it has taken",
+        hurts="it commits for ever, and the checkpoint is never settled",
+        breaks=changed(settling._unsettled, ("if not holds(state, generation):", "if not owns(state, generation):")),
+        hunt=ALONE,
+        caught_by=(Small.SETTLED,),
     ),
     Mutant(
         name="the coordinator takes a job and keeps its driver's generation",

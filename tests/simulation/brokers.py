@@ -1,6 +1,6 @@
 """The modelled brokers in their world: the way to them, the sink that talks to them, a reader behind them."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -88,7 +88,7 @@ class Brokers:
         control = SimControl(self.cluster, Wire(self, process), described=DESCRIBED)
         clock = virtual_clock(lambda: wall_clock(self.clock))
 
-        def make(_clusters: object, *, generation: Callable[[], int | None]) -> KafkaCommitter:
+        def make(clusters: Iterable[Any], *, generation: Callable[[], int | None]) -> KafkaCommitter:
             return KafkaCommitter(controls=[control], clock=clock, generation=generation)
 
         return Committers({"kafka": make}, {"main": DESCRIBED})
