@@ -8,8 +8,9 @@ out now or never. The interval is 0: the next checkpoint is triggered as early a
 unsettled.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import fields, is_dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, assert_never
 
 from coordinator.protocol import core, evolve, orphans
@@ -83,6 +84,7 @@ _MEMBERS = (
     Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka"),
 )
 _NEVER = float("inf")
+_MAPPINGS = (dict, MappingProxyType)
 _NOTHING = Demand()
 
 
@@ -377,13 +379,21 @@ def _document(text: str) -> Document:
     return Document(kind="test", version=1, body={"is": text})
 
 
+_FIELDS: dict[type, tuple[str, ...]] = {}
+"""Of dataclasses; of other types none. Asking for them takes longer than everything else here."""
+
+
 def _freeze(value: Any) -> Hashable:
     """A hashable equal of any value of the protocol."""
-    if is_dataclass(value):
-        return (type(value).__name__, *(_freeze(getattr(value, field.name)) for field in fields(value)))
-    if isinstance(value, Mapping):
+    kind = type(value)
+    names = _FIELDS.get(kind)
+    if names is None:
+        names = _FIELDS[kind] = tuple(field.name for field in fields(value)) if is_dataclass(value) else ()
+    if names:
+        return (kind.__name__, *[_freeze(getattr(value, name)) for name in names])
+    if kind is tuple:
+        return tuple([_freeze(one) for one in value])
+    if isinstance(value, _MAPPINGS):
         return tuple(sorted((str(key), _freeze(content)) for key, content in value.items()))
-    if isinstance(value, tuple):
-        return tuple(map(_freeze, value))
     assert isinstance(value, Hashable)
     return value

@@ -69,7 +69,7 @@ class Moves:
         self.kafkas: Table[Kafka] = Table()
         self.strays: Table[tuple[Call, ...]] = Table()
         self._gone = self.drivers.number(GONE)
-        self._turns: dict[tuple[int, int], tuple[Turn, ...]] = {}
+        self._turns: dict[tuple[int, int, bool], tuple[Turn, ...]] = {}
         self._missed: dict[tuple[int, int], tuple[int, int]] = {}
         self._told: dict[tuple[int, int, int], int] = {}
         self._kept: dict[tuple[int, int], int] = {}
@@ -353,9 +353,9 @@ class Moves:
 
     def _turns_of(self, coordinator: int, driver: int, *, beyond: bool = False) -> tuple[Turn, ...]:
         """What the driver's calls do; those that would go beyond the bound of generations only when asked for."""
-        key = (coordinator, driver)
+        key = (coordinator, driver, beyond)
         found = self._turns.get(key)
-        if found is None or beyond:
+        if found is None:
             d, turns = self.drivers.values[driver], list[Turn]()
             for call in calls(d):
                 result = self.coordinators.call(coordinator, call)
@@ -364,9 +364,7 @@ class Moves:
                     refused = told if isinstance(told, Violation) else None
                     number = driver if isinstance(told, Violation) else self.drivers.number(told)
                     turns.append(Turn(call, result, number, result.violation or refused))
-            found = tuple(turns)
-            if not beyond:
-                self._turns[key] = found
+            found = self._turns[key] = tuple(turns)
         return found
 
     def _locals_of(self, driver: int, kafka: int) -> tuple[tuple[Local, int, int], ...]:
