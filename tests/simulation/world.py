@@ -34,7 +34,7 @@ from tests.simulation.weather import Weather
 __all__ = ["World"]
 
 JOB = JobName("orders")
-SETTLED_WITHIN = 12.0
+SETTLED_WITHIN = 15.0
 """Seconds after the end of the lease and of the grace time. Connections and the coordinator may have broken, and be
 noticed or back some seconds later; a proof takes two looks; what failed is tried again."""
 
