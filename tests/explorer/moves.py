@@ -216,8 +216,8 @@ class Moves:
                 if not self._beyond(result):
                     moves += self._taken(world, result, faults)
             return moves
-        for done, driver, kafka in self._locals_of(world.alone, world.kafka):
-            after = world._replace(alone=driver, kafka=kafka)
+        for done, number, kafka in self._locals_of(world.alone, world.kafka):
+            after = world._replace(alone=number, kafka=kafka)
             violation = done.violation or self._rightful(world, done)
             moves.append(Move(("alone", done.label), after, 0, violation))
         driver = self.drivers.values[world.alone]
@@ -225,9 +225,11 @@ class Moves:
             result = self.coordinators.call(world.coordinator, call)
             told = answered(driver, call, result.reply)
             violation = result.violation or (result.demand and self._demanded(result.demand, world))
+            after = self._after(world, result.after)
             if isinstance(told, Violation):
-                violation, told = violation or told, driver
-            after = self._after(world, result.after)._replace(alone=self.drivers.number(told))
+                violation = violation or told
+            else:
+                after = after._replace(alone=self.drivers.number(told))
             moves.append(Move(("alone", call), after, 0, violation))
             if result.restarted >= 0 and faults & _DEATH:
                 label: Label = ("alone", call, "dies before it answers")
