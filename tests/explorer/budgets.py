@@ -23,6 +23,7 @@ class Budgets:
             bounds.timeouts,
             bounds.idles,
             bounds.requests,
+            bounds.losses,
         )
         self._values = list(product(*(range(count + 1) for count in most)))
         self._numbers = {value: number for number, value in enumerate(self._values)}

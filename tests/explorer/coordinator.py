@@ -30,6 +30,7 @@ from coordinator.protocol.answers import (
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.events import (
     Acknowledge,
+    Amend,
     CancelJob,
     CloseJob,
     CloseReason,
@@ -55,6 +56,7 @@ from coordinator.protocol.values import (
     Document,
     Generation,
     JobName,
+    OnLost,
     Outcome,
     Participant,
     ParticipantName,
@@ -86,6 +88,10 @@ _MEMBERS = (
 _NEVER = float("inf")
 _MAPPINGS = (dict, MappingProxyType)
 _NOTHING = Demand()
+_OUTCOMES = {
+    who: Settlement(slot=0, outcome=outcome, evidence=f"slot 0 is {outcome.value.lower()}")
+    for who, outcome in (("", Outcome.COMMITTED), ("lost", Outcome.LOST), ("doubt", Outcome.IN_DOUBT))
+}
 
 
 class Process(NamedTuple):
@@ -105,6 +111,9 @@ class Reply(NamedTuple):
     base: int
     at: int
     settled: bool
+    handle: tuple[int, int]
+    """Generation and amendment of the transaction that counts."""
+    lost: bool
 
 
 class Result(NamedTuple):
@@ -147,6 +156,8 @@ class Coordinators:
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
+        source, sink = _MEMBERS
+        self._members = (source, replace(sink, on_lost=OnLost.REPLAY)) if bounds.losses else _MEMBERS
         self._numbers: dict[Hashable, int] = {}
         self._processes: list[Process] = []
         self.views: list[View] = []
@@ -177,7 +188,7 @@ class Coordinators:
 
     def _call(self, coordinator: int, call: Call) -> Result:
         state, history = self._processes[coordinator]
-        after, ready = core.step(*_happens(state, call))
+        after, ready = core.step(*_happens(state, call, self._members))
         written, demand, violation = see(history, ready.facts)
         violation = violation or see_answer(written, call.checkpoint, ready.answer)
         stored = _store(state.durable, ready.facts)
@@ -192,6 +203,8 @@ class Coordinators:
             base=written.last if grant else 0,
             at=written.end if grant else 0,
             settled=written.settled,
+            handle=written.handle,
+            lost=written.lost,
         )
         restarted = self._number(states.restart(stored, 0.0), written) if ready.facts else -1
         violation = violation or self.violations[number]
@@ -267,7 +280,7 @@ def _words(instruction: Instruction) -> tuple[str, int, int]:
             kind = "trigger at once" if instruction.at_once else "trigger"
             return kind, instruction.checkpoint, instruction.base
         case Complete():
-            return "complete", instruction.checkpoint, 0
+            return "complete", instruction.checkpoint, instruction.amendment
         case Abort():
             return "abort", instruction.checkpoint, instruction.base
         case Fail() | Halt():
@@ -277,7 +290,7 @@ def _words(instruction: Instruction) -> tuple[str, int, int]:
         case Cancel():
             return "cancel", 0, 0
         case Replay():
-            raise AssertionError(f"nothing is lost in small worlds: {instruction}")
+            return "replay", instruction.checkpoint, instruction.amendment
         case _:
             assert_never(instruction)
 
@@ -299,7 +312,7 @@ def _difference(stored: Durable, remembered: Durable) -> str:
     return "; ".join(different)
 
 
-def _happens(state: JobState, call: Call) -> tuple[JobState, Event]:
+def _happens(state: JobState, call: Call, members: tuple[Participant, ...]) -> tuple[JobState, Event]:
     """The core's event, and the state aged where time is what happens."""
     generation, checkpoint = Generation(call.generation), CheckpointId(call.checkpoint)
     match call.kind:
@@ -307,7 +320,7 @@ def _happens(state: JobState, call: Call) -> tuple[JobState, Event]:
             event: Event = OpenJob(
                 now=0.0,
                 driver=f"d{call.generation}",
-                participants=_MEMBERS,
+                participants=members,
                 settings=_SETTINGS,
                 claim=None,
                 takeover=call.data,
@@ -335,7 +348,18 @@ def _happens(state: JobState, call: Call) -> tuple[JobState, Event]:
                 generation=generation,
                 checkpoint=checkpoint,
                 participant=_MEMBERS[1].name,
-                settlements=(Settlement(slot=0, outcome=Outcome.COMMITTED, evidence="slot 0 is committed"),),
+                settlements=(_OUTCOMES[call.who],),
+                amendment=call.base,
+            )
+        case "amend":
+            event = Amend(
+                now=0.0,
+                generation=generation,
+                checkpoint=checkpoint,
+                participant=_MEMBERS[1].name,
+                amendment=call.base,
+                slots=frozenset({0}),
+                committables=(Committable(slot=0, document=_document(f"{call.base + 1} by {generation}")),),
             )
         case "close":
             event = CloseJob(now=0.0, generation=generation, reason=CloseReason(call.who))

@@ -28,7 +28,7 @@ __all__ = [
 
 GONE = Driver(phase=Phase.GONE)
 
-_BUSY = (Phase.ACKNOWLEDGING_SOURCE, Phase.ACKNOWLEDGING_SINK, Phase.DECLINING)
+_BUSY = (Phase.ACKNOWLEDGING_SOURCE, Phase.ACKNOWLEDGING_SINK, Phase.DECLINING, Phase.AMENDING)
 _WORKING = (Phase.SETTLING, Phase.IDLE, *_BUSY, Phase.ABANDONING, Phase.FENCED)
 
 
@@ -43,9 +43,11 @@ class Local(NamedTuple):
     """Calls that it does not wait for."""
     committed: int = 0
     """The checkpoint that it ordered Kafka to commit."""
-    aborted: tuple[int, ...] = ()
-    """Checkpoints whose open transactions it aborted."""
+    aborted: tuple[tuple[int, int, int, int], ...] = ()
+    """Open transactions that it aborted."""
     violation: Violation | None = None
+    replayed: int = 0
+    """The checkpoint of which it wrote something again."""
 
 
 def calls(driver: Driver) -> tuple[Call, ...]:
@@ -65,10 +67,12 @@ def calls(driver: Driver) -> tuple[Call, ...]:
             found.append(Call("close", d.generation, who="cancelled" if d.stopping > 1 else "stopped"))
         case Phase.DECLINING:
             found.append(Call("decline", d.generation, d.call))
+        case Phase.AMENDING:
+            found.append(Call("amend", d.generation, d.call, base=d.handle[2] - 1))
         case _:
             pass
     if d.report:
-        found.append(Call("settle", d.generation, d.report))
+        found.append(Call("settle", d.generation, d.report, d.outcome, d.report_of))
     if d.stream is Stream.WANTED:
         found.append(Call("watch", d.generation))
     return tuple(found)
@@ -89,7 +93,7 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
     if verdict is Verdict.FENCED and d.phase is Phase.STANDING_IN:
         return d._replace(report=0) if d.abort else GONE
     if verdict is Verdict.FENCED:
-        return d._replace(phase=Phase.FENCED, call=0, stream=Stream.NONE, report=0)
+        return d._replace(phase=Phase.FENCED, call=0, stream=Stream.NONE, report=0, report_of=0, outcome="")
     fine = verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE)
     late = verdict in (Verdict.TOO_LATE, Verdict.EXPIRED)
     match call.kind:
@@ -100,6 +104,8 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
                 base=reply.base,
                 at=reply.at,
                 work=0 if reply.settled else 1 << reply.base,
+                handle=(0, 0, 0) if reply.settled else (reply.base, *reply.handle),
+                lost=reply.base if reply.lost else 0,
             )
         case "open" if verdict is Verdict.BUSY:
             return GONE  # it gives up after a while; that it asks again and is let in is its call arriving only then
@@ -107,6 +113,8 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
             return GONE
         case "watch" if fine:
             return d._replace(stream=Stream.OPEN)
+        case "amend" if fine:
+            return d._replace(phase=Phase.IDLE, call=0, complete=call.checkpoint)
         case "decline" if fine or late:
             return d._replace(phase=Phase.ABANDONING)
         case "ack" if fine or (late and reply.decided == "completed"):
@@ -115,10 +123,21 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
             return d._replace(phase=Phase.IDLE, call=0)
         case "ack" if late and reply.decided == "aborted":
             return d._replace(phase=Phase.ABANDONING)
+        case "settle" if call.who == "lost" and (fine or verdict is Verdict.TOO_LATE):
+            d = d._replace(report=0, report_of=0, outcome="")
+            if _handle(d, call.checkpoint)[1] == call.base:  # else it is written again already
+                d = d._replace(lost=call.checkpoint)
+            return d._replace(phase=Phase.IDLE, stream=Stream.WANTED) if d.phase is Phase.SETTLING else d
+        case "settle" if call.who == "doubt" and fine:
+            return d._replace(
+                phase=Phase.IDLE, report=0, report_of=0, outcome="", over=True
+            )  # the main thread is told to leave
         case "settle" if d.phase is Phase.STANDING_IN and (fine or verdict is Verdict.TOO_LATE):
             return d._replace(report=0) if d.abort else GONE
         case "settle" if fine or verdict is Verdict.TOO_LATE:
-            d = d._replace(report=0, settled=max(d.settled, call.checkpoint), work=d.work & ~(1 << call.checkpoint))
+            d = d._replace(
+                report=0, report_of=0, settled=max(d.settled, call.checkpoint), work=d.work & ~(1 << call.checkpoint)
+            )
             if d.phase is Phase.SETTLING:
                 d = d._replace(phase=Phase.IDLE, stream=Stream.WANTED)
             return d
@@ -153,7 +172,10 @@ def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driv
             case "trigger" | "trigger at once":
                 d = d._replace(trigger=checkpoint, trigger_base=base)
             case "complete":
-                d = d._replace(complete=checkpoint)
+                if _handle(d, checkpoint)[1] == base:  # else it is of an earlier amendment
+                    d = d._replace(complete=checkpoint)
+            case "replay":
+                d = d._replace(replay=checkpoint, replay_of=base)
             case "abort":
                 if d.trigger and d.trigger <= checkpoint:
                     d = d._replace(trigger=0, trigger_base=0)
@@ -170,7 +192,7 @@ def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driv
 
 def overlooked(driver: Driver) -> Driver:
     """All instructions on their way are lost."""
-    return driver._replace(trigger=0, trigger_base=0, abort=0, complete=0, over=False)
+    return driver._replace(trigger=0, trigger_base=0, abort=0, complete=0, over=False, replay=0, replay_of=0)
 
 
 def cut_off(driver: Driver, view: View) -> Driver:
@@ -186,9 +208,9 @@ def cut_off(driver: Driver, view: View) -> Driver:
         return GONE
     if d.phase in _BUSY:
         d = d._replace(phase=Phase.FENCED, call=0)
-    d = d._replace(stream=Stream.NONE, report=0, over=False)
+    d = d._replace(stream=Stream.NONE, report=0, report_of=0, outcome="", over=False)
     may_commit = d.phase in _WORKING and d.complete and d.work >> d.complete & 1
-    may_write = d.phase is Phase.IDLE and (d.trigger > d.last_run or d.abort)
+    may_write = d.phase is Phase.IDLE and (d.trigger > d.last_run or d.abort or d.replay)
     if may_commit or may_write or d.phase in (Phase.SWEEPING, Phase.ABANDONING):
         return d
     return GONE
@@ -197,8 +219,13 @@ def cut_off(driver: Driver, view: View) -> Driver:
 def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
     """All that the driver can do by itself; the first one is what it does when nothing goes wrong."""
     d, moves = driver, list[Local]()
-    if d.complete and d.phase in _WORKING and d.report in (0, d.complete):
+    again = d.report == d.complete and d.report_of == _handle(d, d.complete)[1]
+    if d.complete and d.phase in _WORKING and (not d.report or again):
         moves.append(_commit(d, kafka))
+        if not d.report and d.work >> d.complete & 1 and d.lost != d.complete:
+            of = _handle(d, d.complete)[1]
+            doubtful = d._replace(report=d.complete, report_of=of, complete=0, outcome="doubt")
+            moves.append(Local(f"cannot prove what became of checkpoint {d.complete}", doubtful, kafka, Fault.LOSS))
     match d.phase:
         case Phase.STANDING_IN:
             return _alone(d, kafka)
@@ -217,9 +244,11 @@ def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
                 label = f"takes the abort of checkpoint {d.abort}"
                 moves.append(_abandon(label, d._replace(abort=0), kafka, d.abort))
                 moves.append(_abandon(f"{label}, which is doubled", d, kafka, d.abort)._replace(cost=Fault.MESSAGE))
-            if d.trigger:
+            if d.replay and not d.abort:
+                moves.append(_replay(d, kafka))
+            if d.trigger and not d.replay:
                 moves += _triggers(d, kafka)
-            if not d.abort and not d.trigger:
+            if not d.abort and not d.trigger and not d.replay:
                 swept = _sweep(d, kafka)
                 if swept.kafka != kafka or swept.driver != d:
                     moves.append(swept._replace(label="sweeps"))
@@ -249,10 +278,35 @@ def _rested(move: Local) -> Local:
 
 def _sweep(d: Driver, kafka: Kafka) -> Local:
     """Abort what is open and not to be kept; a higher generation's transaction says that this one is over."""
-    if any(generation > d.generation for _, generation, _ in kafka.open):
+    if any(one[1] > d.generation for one in kafka.open):
         return Local("finds a higher generation", d._replace(phase=Phase.FENCED), kafka)
-    gone = tuple(one for one in kafka.open if not d.work >> one[0] & 1)
-    return Local("sweeps", d, kafka.without(gone), aborted=tuple(one[0] for one in gone))
+    gone = tuple(one for one in kafka.open if not (d.work >> one[0] & 1 and one[1::2] == _handle(d, one[0])))
+    return Local("sweeps", d, kafka.without(gone), aborted=gone)
+
+
+def _handle(d: Driver, checkpoint: int) -> tuple[int, int]:
+    """Generation and amendment of the transaction that counts for a checkpoint, as far as the driver knows."""
+    return d.handle[1:] if d.handle[0] == checkpoint else (d.generation, 0)
+
+
+def _replay(d: Driver, kafka: Kafka) -> Local:
+    """Abort all that is later, and write the lost records again."""
+    checkpoint, label = d.replay, f"writes checkpoint {d.replay} again"
+    told, d = d.replay_of, d._replace(replay=0, replay_of=0)
+    if not d.work >> checkpoint & 1 or _handle(d, checkpoint)[1] != told:
+        return Local("is told again to write what it has written", d, kafka)
+    at = (d.answer if d.answered == checkpoint else d.at) - 1
+    if d.answered > checkpoint:
+        d = d._replace(answered=0, answer=0, work=d.work & ~(1 << d.answered))
+    swept = _sweep(d, kafka)
+    if swept.driver.phase is Phase.FENCED:
+        return swept
+    mine = (checkpoint, d.generation, at, told + 1)
+    d = d._replace(
+        phase=Phase.AMENDING, call=checkpoint, complete=0, lost=0, handle=(checkpoint, d.generation, told + 1)
+    )
+    kafka = swept.kafka._replace(open=tuple(sorted({*swept.kafka.open, mine})))
+    return Local(label, d, kafka, aborted=swept.aborted, replayed=checkpoint)
 
 
 def _abandon(label: str, d: Driver, kafka: Kafka, checkpoint: int) -> Local:
@@ -263,7 +317,7 @@ def _abandon(label: str, d: Driver, kafka: Kafka, checkpoint: int) -> Local:
 
 
 def _recover(d: Driver, kafka: Kafka) -> Local:
-    if d.work:
+    if d.work and not d.lost:
         d = d._replace(phase=Phase.SETTLING, complete=d.base)
     else:
         d = d._replace(phase=Phase.IDLE, stream=Stream.WANTED)
@@ -278,11 +332,17 @@ def _commit(d: Driver, kafka: Kafka) -> Local:
         return Local("finds the commit ordered again", d, kafka)
     if not d.work >> checkpoint & 1:
         report = checkpoint if checkpoint == d.settled else 0
-        return Local(f"is told again to commit checkpoint {checkpoint}", d._replace(report=report), kafka)
-    d = d._replace(report=checkpoint)
+        told = d._replace(report=report, report_of=_handle(d, checkpoint)[1] if report else 0)
+        return Local(f"is told again to commit checkpoint {checkpoint}", told, kafka)
+    if d.lost == checkpoint:
+        return Local(f"leaves checkpoint {checkpoint} to be written again", d, kafka)
+    d = d._replace(report=checkpoint, report_of=_handle(d, checkpoint)[1])
     if kafka.committed >> checkpoint & 1:
         return Local(label + " once more", d, kafka, committed=checkpoint)
-    found = next((one for one in kafka.open if one[0] == checkpoint), None)
+    handle = (checkpoint, *_handle(d, checkpoint))
+    found = next((one for one in kafka.open if (one[0], one[1], one[3]) == handle), None)
+    if found is None and any((one[0], one[1], one[3]) == handle for one in kafka.lost):
+        return Local(f"finds checkpoint {checkpoint} lost", d._replace(outcome="lost"), kafka)
     if found is None:
         text = f"checkpoint {checkpoint} is completed, and its transaction is gone"
         return Local(label, d, kafka, committed=checkpoint, violation=Violation(Invariant.TILES, text))
@@ -326,7 +386,7 @@ def _triggers(d: Driver, kafka: Kafka) -> list[Local]:
 
 def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int, *, idle: bool = False) -> Local:
     """Abandon what was undone, write the range that begins at the base's position, sweep, begin to acknowledge."""
-    aborted: tuple[int, ...] = ()
+    aborted: tuple[tuple[int, int, int, int], ...] = ()
     if d.answered and base == d.answered:
         d = d._replace(base=d.answered, at=d.answer)
     elif base != d.base:
@@ -346,7 +406,7 @@ def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int, *, idle: bool = Fa
     )
     if first or idle:
         return Local("", d, kafka, aborted=aborted)
-    mine = (checkpoint, d.generation, d.at)
+    mine = (checkpoint, d.generation, d.at, 0)
     swept = _sweep(d, kafka._replace(open=tuple(sorted({*kafka.open, mine}))))
     return swept._replace(aborted=aborted + swept.aborted)
 

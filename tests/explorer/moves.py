@@ -27,6 +27,7 @@ Label = tuple[object, ...]
 
 _CRASH, _MESSAGE, _TIMEOUT = 1 << Fault.CRASH, 1 << Fault.MESSAGE, 1 << Fault.TIMEOUT
 _REQUEST = 1 << Fault.REQUEST
+_LOSS = 1 << Fault.LOSS
 _TAKE = Call("take", 0)
 _DEATH = _CRASH | 1 << Fault.STORE
 
@@ -95,6 +96,8 @@ class Moves:
         moves += self._clocks(world, faults)
         if self.bounds.alone:
             moves += self._stands_in(world, faults)
+        if faults & _LOSS:
+            moves += self._losses(world)
         if faults & _REQUEST:
             moves += self._requests(world, faults)
         if faults & _DEATH:
@@ -204,6 +207,16 @@ class Moves:
                 told = self.drivers.number(driver._replace(stopping=1))
                 after = self._after(world, world.coordinator, slot, told)
                 moves.append(Move(("driver", slot, "is told by a signal to stop"), after, _REQUEST, None))
+        return moves
+
+    def _losses(self, world: World) -> list[Move]:
+        """The brokers abort a transaction by themselves."""
+        kafka = self.kafkas.values[world.kafka]
+        moves: list[Move] = []
+        for one in kafka.open:
+            after = kafka.without((one,))._replace(lost=tuple(sorted({*kafka.lost, one})))
+            label: Label = ("kafka", f"aborts the transaction of checkpoint {one[0]} by itself")
+            moves.append(Move(label, world._replace(kafka=self.kafkas.number(after)), _LOSS, None))
         return moves
 
     def _stands_in(self, world: World, faults: int) -> list[Move]:
@@ -382,19 +395,27 @@ class Moves:
         kafka = self.kafkas.values[world.kafka]
         if demand.committed and not kafka.committed >> demand.committed & 1:
             return Violation(Invariant.SETTLED, f"checkpoint {demand.committed} counts as settled and is not committed")
-        if demand.open is not None and demand.open not in kafka.open:
+        if demand.lost is not None and demand.lost not in kafka.lost:
+            text = f"checkpoint {demand.lost[0]} is to be written again, and its transaction was not lost"
+            return Violation(Invariant.TILES, text)
+        if demand.open is not None and demand.open not in kafka.open and demand.open not in kafka.lost:
             text = f"checkpoint {demand.open[0]} is completed, its transaction is not open any more"
             return Violation(Invariant.TILES, text)
         return None
 
     def _rightful(self, world: World, move: Local) -> Violation | None:
         """Commits follow a durable decision, aborts never contradict one."""
-        completed = self.coordinators.views[world.coordinator].history.completed
+        history = self.coordinators.views[world.coordinator].history
+        completed = history.completed
+        if move.replayed and move.driver.generation == history.generation and history.undecided > move.replayed:
+            text = f"checkpoint {move.replayed} is written again, and {history.undecided} is not aborted"
+            return Violation(Invariant.IN_ORDER, text)
         if move.committed and not completed >> move.committed & 1:
             text = f"the transaction of checkpoint {move.committed} is committed before the decision is durable"
             return Violation(Invariant.ONE_DECISION, text)
-        for checkpoint in move.aborted:
-            if completed >> checkpoint & 1:
+        for checkpoint, generation, _, amendment in move.aborted:
+            counts = (generation, amendment) == history.handle if checkpoint == history.last else not amendment
+            if completed >> checkpoint & 1 and counts:
                 text = f"checkpoint {checkpoint} is completed, its transaction is aborted"
                 return Violation(Invariant.NEVER_CHANGES, text)
         return None

@@ -19,10 +19,14 @@ def useless(call: Call, view: View, generations: int) -> bool:
     if call.generation != view.generation or not view.owned:
         return True
     match call.kind:
+        case "decline" if view.history.lost and call.checkpoint == view.history.last:
+            return False  # it says that this cannot be written again
         case "ack" | "decline":
             return call.checkpoint != view.undecided
         case "settle":
-            return call.checkpoint != view.history.last or view.history.settled
+            return call.checkpoint != view.history.last or view.history.settled or call.base != view.history.handle[1]
+        case "amend":
+            return call.checkpoint != view.history.last or view.history.settled or not view.history.lost
         case _:
             return False
 

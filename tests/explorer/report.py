@@ -30,8 +30,11 @@ def scenario(broken: Broken) -> str:
         f"# {broken.violation.text}",
         "settings " + " ".join(f"{name}={value}" for name, value in SETTINGS.items()),
     ]
+    replaying = any(label[0] == "kafka" for label in broken.path)
     for label in broken.path:
         for line in _lines(label, player):
+            if replaying and line.startswith("> open"):
+                line += " replaying"
             lines.append(line)
             if line.startswith(">"):
                 lines += player.play(line[1:].strip())
@@ -50,6 +53,8 @@ def _lines(label: tuple[object, ...], player: Player) -> list[str]:
             return [f"# the coordinator, in place of a driver, {what}"]
         case ("alone", Call() as call, *how):
             return _handled(call, how, player, "the coordinator")
+        case ("kafka", str(what)):
+            return [f"# the brokers: Kafka {what}"]
         case ("person", Call() as call, *how):
             return _handled(call, how, player, "a person")
         case ("probe", Call() as call):
@@ -101,7 +106,12 @@ def _commands(call: Call, player: Player) -> list[str]:
         case "decline":
             command = f"decline {call.checkpoint} sink{speaks}"
         case "settle":
-            command = f"settle {call.checkpoint} sink 0=committed{speaks}"
+            amendment = f" amendment {call.base}" if call.base else ""
+            outcome = {"": "committed", "lost": "lost", "doubt": "in_doubt"}[call.who]
+            command = f"settle {call.checkpoint} sink{amendment} 0={outcome}{speaks}"
+        case "amend":
+            amendment = f" amendment {call.base}" if call.base else ""
+            command = f"amend {call.checkpoint} sink 0{amendment} slots 0{speaks}"
         case "close":
             command = f"close {call.who}{speaks}"
         case "stop" | "cancel":

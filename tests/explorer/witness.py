@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from coordinator.protocol import facts
 from coordinator.protocol.answers import Abort, Answer, Complete, Decision, Instruction, Trigger
-from coordinator.protocol.values import CompletedCheckpoint, Generation, ParticipantName, Snapshot
+from coordinator.protocol.values import CompletedCheckpoint, Generation, Outcome, ParticipantName, Snapshot
 from tests.explorer.invariants import Invariant, Violation
 
 __all__ = ["Demand", "History", "see", "see_answer", "see_state", "stamp"]
@@ -26,6 +26,10 @@ class History(NamedTuple):
     end: int = -1
     """Its position: all records before it are in completed checkpoints."""
     settled: bool = True
+    handle: tuple[int, int] = (0, 0)
+    """Generation and amendment of the last one's transaction."""
+    lost: bool = False
+    """It is on record that this was lost."""
 
 
 class Demand(NamedTuple):
@@ -33,8 +37,10 @@ class Demand(NamedTuple):
 
     committed: int = 0
     """The checkpoint that is committed; 0 for none."""
-    open: tuple[int, int, int] | None = None
-    """The transaction that can still be committed."""
+    open: tuple[int, int, int, int] | None = None
+    """The transaction that can still be committed, unless the brokers have lost it."""
+    lost: tuple[int, int, int, int] | None = None
+    """The transaction that the brokers have lost."""
 
 
 def stamp(generation: int, checkpoint: int) -> int:
@@ -76,10 +82,25 @@ def see(history: History, written: Sequence[facts.Fact]) -> tuple[History, Deman
             case facts.CheckpointSettled(checkpoint=checkpoint):
                 if checkpoint != history.last or history.settled:
                     wrong = Violation(Invariant.IN_ORDER, f"checkpoint {checkpoint} is settled a second time")
+                if history.lost:
+                    wrong = Violation(Invariant.SETTLED, f"checkpoint {checkpoint} is settled, and lost")
                 history = history._replace(settled=True)
                 demand = demand._replace(committed=checkpoint)
+            case facts.LossRecorded(checkpoint=checkpoint):
+                if checkpoint != history.last or history.settled or history.undecided:
+                    text = f"checkpoint {checkpoint} is recorded as lost, {history.undecided} is undecided"
+                    wrong = Violation(Invariant.IN_ORDER, text)
+                demand = demand._replace(lost=(checkpoint, history.handle[0], history.end - 1, history.handle[1]))
+                history = history._replace(lost=True)
+            case facts.CheckpointAmended(checkpoint=checkpoint):
+                if checkpoint != history.last or not history.lost:
+                    wrong = Violation(Invariant.TILES, f"checkpoint {checkpoint} is written again, and was not lost")
+                handle = (history.generation, fact.amendment)
+                demand = demand._replace(open=(checkpoint, handle[0], history.end - 1, handle[1]))
+                history = history._replace(lost=False, handle=handle)
             case facts.JobHalted():
-                wrong = Violation(Invariant.CONTRACT, f"the job is halted: {fact.reason}")
+                if any(one.outcome is not Outcome.IN_DOUBT for one in fact.settlements):
+                    wrong = Violation(Invariant.CONTRACT, f"the job is halted: {fact.reason}")
             case _:
                 pass
         if wrong is not None:
@@ -129,13 +150,15 @@ def _completed(history: History, fact: facts.CheckpointCompleted) -> Violation |
 def _complete(history: History, fact: facts.CheckpointCompleted, demand: Demand) -> tuple[History, Demand]:
     data = bool(fact.snapshots[SINK].committables)
     if data:
-        demand = demand._replace(open=(fact.checkpoint, history.generation, history.end))
+        demand = demand._replace(open=(fact.checkpoint, history.generation, history.end, 0))
     history = history._replace(
         undecided=0,
         completed=history.completed | 1 << fact.checkpoint,
         last=fact.checkpoint,
         end=position(fact.snapshots[SOURCE]),
         settled=not data,
+        handle=(history.generation, 0),
+        lost=False,
     )
     return history, demand
 

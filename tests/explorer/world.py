@@ -35,6 +35,8 @@ class Bounds:
     """Checkpoints for which there is nothing new."""
     requests: int = 0
     """Of a person: to the coordinator, or a signal to a driver."""
+    losses: int = 0
+    """Transactions that brokers abort by themselves after their pre-commit, or of which nobody can tell what became."""
     alone: bool = False
     """The coordinator can end transactions itself: it stands in for a driver that is gone."""
 
@@ -42,11 +44,12 @@ class Bounds:
 WORLDS = {
     "checkpoints": Bounds(),
     "orphans": Bounds(checkpoints=3, generations=3, crashes=2, messages=1, store=0, declines=0, timeouts=0, alone=True),
+    "replays": Bounds(checkpoints=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, losses=2),
     "requests": Bounds(checkpoints=3, crashes=1, messages=1, store=0, timeouts=1, idles=1, requests=1),
 }
 """What is searched to the end: three checkpoints with records under all faults; two while the coordinator stands in for
-drivers that are gone; and two while a person asks for a savepoint, a stop with or without one, or the end at once, or
-signals a driver to stop."""
+drivers that are gone; two while brokers lose what is pre-committed and it is written again; and two while a person asks
+for a savepoint, a stop with or without one, or the end at once, or signals a driver to stop."""
 
 
 class Fault(IntEnum):
@@ -59,6 +62,7 @@ class Fault(IntEnum):
     TIMEOUT = 4
     IDLE = 5
     REQUEST = 6
+    LOSS = 7
 
 
 class Table(Generic[T]):
@@ -122,6 +126,8 @@ class Phase(IntEnum):
     LEAVING = 10
     """Says that it has stopped."""
     GONE = 11
+    AMENDING = 13
+    """Has written a lost transaction again, and says so."""
     STANDING_IN = 12
     """No driver: the coordinator's own threads, which end what a driver has left."""
 
@@ -169,16 +175,31 @@ class Driver(NamedTuple):
     stream: Stream = Stream.NONE
     report: int = 0
     """The checkpoint whose settlement is being reported."""
+    report_of: int = 0
+    """Its amendment then."""
+    outcome: str = ""
+    """Of the report, when it is not committed: lost, or in doubt."""
+    handle: tuple[int, int, int] = (0, 0, 0)
+    """Checkpoint, generation and amendment of a transaction that is not the first of its own generation."""
+    lost: int = 0
+    """The checkpoint that is proved lost, and waits to be written again."""
+    replay: int = 0
+    """Told to write it again,"""
+    replay_of: int = 0
+    """when this was its amendment."""
 
 
 class Kafka(NamedTuple):
-    """The output: transactions that are open, as (checkpoint, generation, first record), and those committed."""
+    """The output: transactions as (checkpoint, generation, first record, amendment), and what is committed."""
 
-    open: tuple[tuple[int, int, int], ...] = ()
+    open: tuple[tuple[int, int, int, int], ...] = ()
     committed: int = 0
     """Bits of checkpoints. What is neither open nor committed was never begun, or is aborted."""
 
-    def without(self, gone: tuple[tuple[int, int, int], ...]) -> "Kafka":
+    lost: tuple[tuple[int, int, int, int], ...] = ()
+    """Aborted by the brokers themselves."""
+
+    def without(self, gone: tuple[tuple[int, int, int, int], ...]) -> "Kafka":
         return self._replace(open=tuple(one for one in self.open if one not in gone))
 
 

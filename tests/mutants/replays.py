@@ -1,14 +1,22 @@
 """Bugs of replays: of what is lost, something comes twice, not at all, or too late."""
 
 from coordinator.pipeline import generation, mailbox, replaying, settler
+from coordinator.protocol import core, settling
 from coordinator.protocol.values import OnLost
+from tests.explorer.invariants import Invariant as Small
+from tests.explorer.world import Bounds
 from tests.mutants.breaking import both, changed
+from tests.mutants.hunts import Exploration
 from tests.mutants.mutant import Mutant
 from tests.mutants.storms import Storm, clear
 from tests.simulation.checker import Invariant
 
 __all__ = ["REPLAYS"]
 
+LOSSES = Exploration(
+    name="a small world in which something is lost",
+    bounds=Bounds(checkpoints=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, losses=1),
+)
 ROBBERIES = Storm(
     name="another program aborts what is decided",
     seeds=12,
@@ -17,6 +25,29 @@ ROBBERIES = Storm(
 _REPLAYER = replaying.Replayer
 
 REPLAYS = (
+    Mutant(
+        name="a loss is recorded and the checkpoint that runs goes on",
+        hurts="its records may be in front of the lost ones",
+        breaks=changed(settling._replay, ("if state.durable.pending is not None:", "if False:")),
+        hunt=LOSSES,
+        caught_by=(Small.IN_ORDER,),
+    ),
+    Mutant(
+        name="what became of the lost transaction is taken for what became of the one that replaced it",
+        hurts="records that are there, or are coming, are written once more",
+        breaks=changed(
+            settling.settle, ("if event.amendment != completed.amendment:", "if event.amendment > completed.amendment:")
+        ),
+        hunt=LOSSES,
+        caught_by=(Small.TILES, Small.NEVER_CHANGES),
+    ),
+    Mutant(
+        name="nobody is told to write lost records again",
+        hurts="the job stands still, and every reader misses them",
+        breaks=changed(core.wanted, ("if durable.replaying:", "if False:")),
+        hunt=LOSSES,
+        caught_by=(Small.SETTLED,),
+    ),
     Mutant(
         name="lost records are written again before what came after them is aborted",
         hurts="the later checkpoint's records may be in front of them",
