@@ -88,7 +88,7 @@ class Brokers:
         control = SimControl(self.cluster, Wire(self, process), described=DESCRIBED)
         clock = virtual_clock(lambda: wall_clock(self.clock))
 
-        def make(clusters: Iterable[Any], *, generation: Callable[[], int | None]) -> KafkaCommitter:
+        def make(clusters: Iterable[Any], *, generation: Callable[[], int | None] = lambda: None) -> KafkaCommitter:
             return KafkaCommitter(controls=[control], clock=clock, generation=generation)
 
         return Committers({"kafka": make}, {"main": DESCRIBED})
