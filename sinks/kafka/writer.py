@@ -5,8 +5,8 @@ Imports only the standard library, pyarrow, confluent_kafka and our pure modules
 Order. The receipt is enlisted while the last records are still on their way, then everything is flushed together: a
 delivery failure found by the flush still prevents the vote, so the order costs nothing and saves a round trip.
 
-Why no failure report means that everything was delivered: the client accepts a record (``produce`` returned, or
-``produce_batch`` counted it) and then owes exactly one report for it. With ``delivery.report.only.error`` the reports
+Why no failure report means that everything was delivered: the client accepts a record (``produce`` returned) and then
+owes exactly one report for it. With ``delivery.report.only.error`` the reports
 of successes are dropped by the client, those of failures are not. ``flush() == 0`` says that no accepted record waits
 and no report is unserved. Nobody purges the queue before the vote; a fatal error purges it with failure reports. So
 accepted = delivered + failures seen, and a slot votes only when accepted = produced and failures = 0.
