@@ -243,7 +243,7 @@ def test_min_partitions_gives_big_ranges_to_more_tasks_and_a_lost_one_is_replaye
 
 def test_large_records_do_not_make_large_batches_for_the_writer(bench: Bench, spark: "SparkSession") -> None:
     """Through the JVM, where 10,000 or 20,000 of them would fit by number."""
-    assert spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == f"{16 << 20}b"
+    assert spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == "16m"
     bench.topics.fill(bench.source, [bytes(100_000)] * 400, partition=0)
 
     def sizes(batches: Batches) -> Batches:
