@@ -1,6 +1,7 @@
 """A slice of the network suite, and what makes its verdicts worth something (docs/network.md)."""
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,11 @@ from tests.network.scenario import SCENARIOS, Phase, all_scenarios, load
 from tests.network.sockets import Bypasses, connections
 from tests.network.world import World, faulty_world
 
+LINK = (
+    r"all|(driver|coordinator|second-executor)-brokers|driver-coordinator"
+    r"|driver-(source-broker|sink-broker|transaction-coordinator)"
+)
+"""What `tests.network.faults.chosen` knows."""
 SLICE = [
     ("e02-answer-of-end-txn-lost", [Phase.DECIDED, Phase.RECOVERY]),
     ("e11-transaction-coordinator-cut", [Phase.SETTLING]),
@@ -84,6 +90,7 @@ def test_one_make_network_is_at_least_150_runs_and_every_setup_can_be_used() -> 
     assert sum(len(one.phases) for one in scenarios) >= 150
     assert len({one.name for one in scenarios}) == len(scenarios)
     for one in scenarios:
+        assert all(re.fullmatch(LINK, link) for link in one.fault.links), one.name
         assert setup_of(one).settings["interval"] == "200ms"
 
 
