@@ -2,6 +2,7 @@
 
 import logging
 import time
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -16,6 +17,8 @@ KAFKA_LOGGER = logging.getLogger("onceward.kafka")
 """Where Kafka clients log. A client with a logger delivers its lines in ``poll()``: somebody must call it."""
 
 _POLL_SECONDS = 0.05
+_GRACE_SECONDS = 2.0
+"""For the client to report its own time-out."""
 _REFRESH = "topic.metadata.refresh.interval.ms"
 _REFRESH_MS = 1_000
 """librdkafka sends requests about topics to the controller that it knows of. When that one dies it asks nobody for
@@ -44,7 +47,11 @@ def _make(cluster: KafkaCluster, overrides: dict[str, Any], logger: logging.Logg
 
 def cluster_id(admin: AdminClient, timeout: float = 10.0) -> str:
     """The id that the brokers were formatted with. Raises KafkaException when nobody answers in ``timeout`` seconds."""
-    description = admin.describe_cluster(request_timeout=timeout).result()
+    question = admin.describe_cluster(request_timeout=timeout)
+    try:
+        description = question.result(timeout=timeout + _GRACE_SECONDS)
+    except FutureTimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
     return str(description.cluster_id)
 
 

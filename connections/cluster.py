@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from connections.limits import CLIENT_LIMITS
 from connections.redaction import redact_control_plane_logs
 from connections.secrets import is_reference, reference_problem, resolve
 from connections.translate import PASSWORD_KEYS, REFERENCE_KEYS, control_settings, setting_problem
@@ -73,12 +74,12 @@ class KafkaCluster:
         return cls(cluster)
 
     def client_config(self, **overrides: Setting) -> dict[str, Any]:
-        """A new librdkafka configuration with secrets resolved now; ``overrides`` win, for example
-        ``client_config(**{"group.id": "g"})``.
+        """A new librdkafka configuration with secrets resolved now and our time limits; what the user said wins over
+        those, ``overrides`` over everything, for example ``client_config(**{"group.id": "g"})``.
 
         Raises ConfigurationError when a secret is missing here.
         """
-        return {"bootstrap.servers": self.bootstrap_servers, **self._resolved(), **overrides}
+        return {**CLIENT_LIMITS, "bootstrap.servers": self.bootstrap_servers, **self._resolved(), **overrides}
 
     def control_config(self) -> dict[str, Any]:
         """kafka-python's keyword arguments with secrets resolved now; its log is kept free of them.

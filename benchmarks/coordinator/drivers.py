@@ -12,7 +12,7 @@ import grpc
 from google.protobuf.message import Message
 
 from benchmarks.coordinator.documents import PARTICIPANTS, SINK, SOURCE, read, settings, settlements, written
-from coordinator.client.calls import Backoff
+from coordinator.client.calls import call_backoff
 from coordinator.protocol.answers import Complete, Trigger
 from coordinator.protocol.settings import CheckpointSettings, Duration
 from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, Snapshot
@@ -85,13 +85,13 @@ class SimulatedDriver:
             stub: Stub = ParticipantServiceStub(channel)
             await self._open(stub)
             renewing = asyncio.create_task(self._renew(stub))
-            backoff = Backoff()
+            backoff = call_backoff()
             try:
                 while True:
                     with contextlib.suppress(grpc.aio.AioRpcError):
                         await self._watch(stub)
                     if self.watching.is_set():
-                        backoff = Backoff()
+                        backoff = call_backoff()
                     self.watching.clear()
                     self._measured.failures += 1
                     await asyncio.sleep(backoff.next())
@@ -142,7 +142,7 @@ class SimulatedDriver:
 
     async def _answered(self, method: Callable[..., Awaitable[T]], request: Message) -> T:
         """Asks until there is an answer, as the client does."""
-        backoff = Backoff()
+        backoff = call_backoff()
         while True:
             try:
                 return await method(request, timeout=_CALL_LIMIT_S)

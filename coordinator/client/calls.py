@@ -1,7 +1,5 @@
 """One call to the coordinator: always with a deadline, repeated while its outcome is unknown, refused with a reason."""
 
-import logging
-import random
 import re
 import threading
 import time
@@ -11,6 +9,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from coordinator.backoff import Backoff
 from coordinator.errors import (
     CheckpointFailedError,
     ConfigurationError,
@@ -18,13 +17,12 @@ from coordinator.errors import (
     OncewardError,
     RefusedError,
 )
+from coordinator.links import Links
 from coordinator.wire.channel import KeepAlive
 from coordinator.wire.limits import MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES
 from coordinator.wire.malformed import MalformedError
 
-__all__ = ["REFUSALS", "Backoff", "Caller", "open_channel", "require_address"]
-
-_log = logging.getLogger("onceward.client")
+__all__ = ["CALL_TIMEOUT_S", "REFUSALS", "Caller", "call_backoff", "open_channel", "require_address"]
 
 T = TypeVar("T")
 
@@ -44,20 +42,16 @@ REFUSALS = frozenset(
 coordinator that stops answers CANCELLED, a broken connection may look like INTERNAL. Repeating is harmless: ask again.
 """
 
-_CALL_TIMEOUT_S = 5.0
-_CONNECT_TIMEOUT_MS = 2_000
+CALL_TIMEOUT_S = 8.0
+"""Of one attempt. After it the outcome is unknown, and the call is repeated."""
+_CONNECT_TIMEOUT_MS = 8_000
+"""Of TCP, and of the first words of HTTP/2 behind it."""
 _FRAME_ALLOWANCE = 1024
 
 
-class Backoff:
-    """Waits that double from 50 ms to 1 s, with jitter, so that drivers do not come back all at once."""
-
-    def __init__(self) -> None:
-        self._next = 0.05
-
-    def next(self) -> float:
-        wait, self._next = self._next, min(self._next * 2, 1.0)
-        return wait * random.uniform(0.5, 1.0)
+def call_backoff() -> Backoff:
+    """Between two attempts of a call or a stream."""
+    return Backoff(first=0.05, longest=1.0)
 
 
 def require_address(address: str) -> None:
@@ -80,7 +74,7 @@ def open_channel(address: str, keep_alive: KeepAlive | None = None) -> grpc.Chan
             ("grpc.enable_http_proxy", 0),
             ("grpc.enable_retries", 0),
             ("grpc.initial_reconnect_backoff_ms", 50),
-            # not a wait: how long one attempt to connect may take. A machine under load needs more than a moment
+            # Also how long a connection may take: with less, no driver far away would ever be connected.
             ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
             ("grpc.max_reconnect_backoff_ms", 1_000),
             ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
@@ -97,14 +91,23 @@ class Caller:
 
     :param patience: seconds after which an unanswered call is CoordinatorLostError.
     :param broken: tells of a coordinator in this process that has failed for good; None while it works.
+    :param links: where it is told that the coordinator does not answer.
     """
 
     def __init__(
-        self, channel: grpc.Channel, address: str, *, patience: float, broken: Callable[[], OncewardError | None]
+        self,
+        channel: grpc.Channel,
+        address: str,
+        *,
+        patience: float,
+        broken: Callable[[], OncewardError | None],
+        links: Links | None = None,
     ) -> None:
         self.channel = channel
         self.address = address
         self.patience = patience
+        self.link = f"coordinator at {address}"
+        self.links = links or Links()
         self._broken = broken
         self._closed = threading.Event()
 
@@ -126,11 +129,11 @@ class Caller:
                 "one. Use fewer or larger slots, or smaller documents."
             )
         limit = self.patience if patience is None else patience
-        begun, backoff, warned = time.monotonic(), Backoff(), False
+        begun, backoff = time.monotonic(), call_backoff()
         while True:
             self.require_working(doing)
             try:
-                answer = decode(method(request, timeout=_CALL_TIMEOUT_S))
+                answer = decode(method(request, timeout=CALL_TIMEOUT_S))
             except grpc.RpcError as error:
                 code, detail = error.code(), error.details() or ""
                 if code in REFUSALS:
@@ -140,20 +143,11 @@ class Caller:
             except ValueError:  # gRPC's word for a channel that was closed
                 raise self._lost(doing, "the client was closed") from None
             else:
-                if warned:
-                    _log.info("event=coordinator_back address=%s", self.address)
+                self.links.worked(self.link)
                 return answer
             if time.monotonic() - begun >= limit:
                 raise self._lost(doing, f"it did not answer for {limit:g} s: {code.name}: {detail}")
-            if not warned:
-                _log.warning(
-                    "event=coordinator_away address=%s doing=%r code=%s patience_s=%g",
-                    self.address,
-                    doing,
-                    code.name,
-                    limit,
-                )
-                warned = True
+            self.links.failed(self.link, f"{code.name}: {detail}", waiting=f"{doing}, given up after {limit:g} s")
             self._closed.wait(backoff.next())
 
     def require_working(self, doing: str) -> None:

@@ -1,6 +1,7 @@
 """The lease of one session: a thread that says that the driver is alive."""
 
 import threading
+import time
 from collections.abc import Callable
 
 from coordinator.errors import OncewardError
@@ -9,7 +10,10 @@ __all__ = ["RenewThread"]
 
 
 class RenewThread:
-    """Calls ``renew`` every ``interval`` seconds until closed, or until it raised and the error was reported."""
+    """Calls ``renew`` every ``interval`` seconds until closed, or until it raised and the error was reported.
+
+    Counted from call to call, so that a slow answer does not make the lease run out.
+    """
 
     def __init__(
         self, interval: float, *, renew: Callable[[], object], on_error: Callable[[OncewardError], None]
@@ -26,10 +30,13 @@ class RenewThread:
         self._closed.set()
 
     def _run(self) -> None:
-        while not self._closed.wait(self._interval):
+        pause = self._interval
+        while not self._closed.wait(pause):
+            begun = time.monotonic()
             try:
                 self._renew()
             except OncewardError as error:
                 if not self._closed.is_set():
                     self._on_error(error)
                 return
+            pause = max(0.0, self._interval - (time.monotonic() - begun))

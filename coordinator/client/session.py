@@ -9,12 +9,15 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Self, TypeVar
 
 from coordinator.client.calls import Caller, open_channel
 from coordinator.client.renewing import RenewThread
 from coordinator.client.watching import WatchThread
 from coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
+from coordinator.links import Links
 from coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings, Duration, as_duration
@@ -34,7 +37,7 @@ from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
 from coordinator.wire.answers import answer_from_wire, grant_from_wire
 from coordinator.wire.channel import KeepAlive
 from coordinator.wire.enums import CLOSE_REASON
-from coordinator.wire.limits import MAX_TEXT
+from coordinator.wire.limits import MAX_TEXT, MAX_TROUBLES
 from coordinator.wire.values import (
     claim_to_wire,
     committable_to_wire,
@@ -44,7 +47,7 @@ from coordinator.wire.values import (
     snapshot_to_wire,
 )
 
-__all__ = ["CoordinatorClient", "Session", "connect"]
+__all__ = ["CoordinatorClient", "OldestTransaction", "Session", "connect"]
 
 _log = logging.getLogger("onceward.client")
 
@@ -60,14 +63,17 @@ def connect(
     patience: Duration = "60s",
     broken: Callable[[], OncewardError | None] = lambda: None,
     keep_alive: KeepAlive | None = None,
+    links: Links | None = None,
 ) -> "CoordinatorClient":
     """A client of the coordinator at ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``. Connects when first used.
 
     :param patience: how long an unreachable coordinator is asked again before it counts as lost.
     :param broken: for a coordinator in this process, ``lambda: embedded.failed``: do not wait for a broken store.
+    :param links: where it is told that the coordinator does not answer.
     """
     seconds = as_duration(patience).total_seconds()
-    return CoordinatorClient(Caller(open_channel(address, keep_alive), address, patience=seconds, broken=broken))
+    channel = open_channel(address, keep_alive)
+    return CoordinatorClient(Caller(channel, address, patience=seconds, broken=broken, links=links))
 
 
 class CoordinatorClient:
@@ -150,6 +156,25 @@ class CoordinatorClient:
         self.close()
 
 
+@dataclass(frozen=True, kw_only=True)
+class OldestTransaction:
+    """The pre-committed transaction that has been open for the longest."""
+
+    transaction: str
+    """As people know it."""
+    open_for: timedelta
+    timeout: timedelta
+    """After which the brokers abort it."""
+
+    def to_wire(self) -> pb.TransactionAge:
+        microsecond = timedelta(microseconds=1)
+        return pb.TransactionAge(
+            transaction=self.transaction[:MAX_TEXT],
+            open_for_us=self.open_for // microsecond,
+            timeout_us=self.timeout // microsecond,
+        )
+
+
 class Session:
     """One generation of a job. Thread-safe. Renews its lease from the beginning.
 
@@ -162,10 +187,16 @@ class Session:
         self._stub = ParticipantServiceStub(caller.channel)
         self._on_error = on_error
         self._watch: WatchThread | None = None
+        self._oldest: Callable[[], OldestTransaction | None] = lambda: None
         self.job = job
         self.grant = grant
         self.generation: Generation = grant.generation
         self._renewing = RenewThread(grant.lease / 3, renew=self._renew, on_error=on_error)
+
+    def tell_oldest(self, oldest: Callable[[], OldestTransaction | None]) -> None:
+        """Have each renewal say how old the oldest pre-committed transaction is, for listings. ``oldest`` is called
+        from a background thread."""
+        self._oldest = oldest
 
     def start_watch(self, deliver: Callable[[Instruction], None]) -> None:
         """Have ``deliver`` called, from one background thread, with what is wanted; repeats are possible.
@@ -288,7 +319,21 @@ class Session:
         return self._caller.call(self._stub.CloseJob, request, _answered, doing=doing, patience=patience)
 
     def _renew(self) -> None:
-        request = pb.RenewRequest(job=self.job, generation=self.generation)
+        oldest = self._oldest()
+        request = pb.RenewRequest(
+            job=self.job,
+            generation=self.generation,
+            troubles=[
+                pb.LinkTrouble(
+                    link=one.link[:MAX_TEXT],
+                    for_us=round(one.for_s * 1e6),
+                    why=one.why[:MAX_TEXT],
+                    waiting=one.waiting[:MAX_TEXT],
+                )
+                for one in self._caller.links.troubles()[:MAX_TROUBLES]
+            ],
+            oldest=oldest.to_wire() if oldest is not None else None,
+        )
         self._unless_fenced(self._caller.call(self._stub.Renew, request, _answered, doing="renewing the lease"))
 
     def _end_threads(self) -> None:

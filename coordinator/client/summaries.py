@@ -23,6 +23,7 @@ from coordinator.protocol.values import (
     Snapshot,
 )
 from coordinator.v1 import operators_pb2 as pb
+from coordinator.v1.participants_pb2 import TransactionAge
 from coordinator.wire.documents import document_from_wire
 from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, CHECKPOINT_STATE, ENDING, JOB_STATUS, OUTCOME, VERDICT
 from coordinator.wire.malformed import as_participant
@@ -39,7 +40,29 @@ __all__ = [
     "JobDescription",
     "JobSummary",
     "LossReport",
+    "OldestTransaction",
+    "Wait",
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Something that has to happen before a job goes on."""
+
+    what: str
+    since: datetime | None
+    """Where the coordinator was restarted since, the time of that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OldestTransaction:
+    """The pre-committed, unsettled transaction of a job that has been open for the longest."""
+
+    transaction: str
+    open_for: float
+    """Seconds."""
+    timeout: float
+    """Seconds after which the brokers abort it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +91,10 @@ class JobSummary:
     """What the coordinator does or waits for in place of a driver; empty for nothing."""
     unacknowledged_losses: int
     """Slots whose records were given up, until a person acknowledges that."""
+    waits: tuple[Wait, ...]
+    """Also when everything is as usual; what ends first comes first."""
+    oldest_transaction: OldestTransaction | None
+    """None also where it is not known: of a job without a driver, and a coordinator without its clusters."""
 
     @classmethod
     def from_wire(cls, message: pb.JobSummary) -> "JobSummary":
@@ -88,6 +115,8 @@ class JobSummary:
             restore_reason=message.restore_reason,
             unacknowledged_losses=message.unacknowledged_losses,
             orphan=message.orphan,
+            waits=tuple(Wait(what=wait.what, since=_time(wait.since_ms)) for wait in message.waits),
+            oldest_transaction=_oldest(message.oldest_transaction) if message.HasField("oldest_transaction") else None,
         )
 
 
@@ -291,6 +320,12 @@ class HistoryEntry:
             detail=message.detail,
             count=message.count,
         )
+
+
+def _oldest(message: TransactionAge) -> OldestTransaction:
+    return OldestTransaction(
+        transaction=message.transaction, open_for=message.open_for_us / 1e6, timeout=message.timeout_us / 1e6
+    )
 
 
 def _time(milliseconds: int) -> datetime | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from coordinator.client.calls import REFUSALS, Backoff, Caller
+from coordinator.client.calls import REFUSALS, Caller, call_backoff
 from coordinator.errors import CoordinatorLostError, FencedError, OncewardError
 from coordinator.protocol.answers import Instruction
 from coordinator.v1 import participants_pb2 as pb
@@ -19,6 +19,11 @@ from coordinator.wire.malformed import MalformedError
 __all__ = ["WatchThread"]
 
 _log = logging.getLogger("onceward.client")
+
+_STREAM_S = 3600.0
+"""After which a stream is opened anew: whatever holds one up unseen does so no longer than this."""
+_STEADY_S = 5.0
+"""A stream that broke sooner is followed by the next one after a longer pause, although it was there."""
 
 
 class WatchThread:
@@ -64,15 +69,18 @@ class WatchThread:
                 self._on_error(OncewardError(f"The instructions could not be handled: {error!r}. Start the job again."))
 
     def _keep_watching(self) -> None:
-        backoff, away_since = Backoff(), time.monotonic()
+        backoff, away_since = call_backoff(), time.monotonic()
         while not self._closed.is_set():
             self._caller.require_working("watching for instructions")
+            begun = time.monotonic()
             connected = self._watch_once()
             if self._closed.is_set():
                 return
             if connected:
                 _log.warning("event=stream_lost address=%s", self._caller.address)
-                backoff, away_since = Backoff(), time.monotonic()
+                away_since = time.monotonic()
+                if away_since - begun >= _STEADY_S:
+                    backoff.reset()
             elif time.monotonic() - away_since >= self._caller.patience:
                 raise CoordinatorLostError(
                     f"The coordinator at {self._caller.address} has been unreachable for {self._caller.patience:g} s. "
@@ -87,9 +95,11 @@ class WatchThread:
             with self._lock:
                 if self._closed.is_set():
                     return False
-                self._call = self._stub.Watch(self._request)
+                self._call = self._stub.Watch(self._request, timeout=_STREAM_S)
             self._call.initial_metadata()  # the service sends it once the stream counts
             connected = self._call.is_active()
+            if connected:
+                self._caller.links.worked(self._caller.link)
             for response in self._call:
                 connected = True
                 if response.WhichOneof("content") == "end":
@@ -103,6 +113,9 @@ class WatchThread:
                 self._deliver(instruction)
         except grpc.RpcError as error:
             code = error.code()
+            if not self._closed.is_set() and code is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                why = f"{code.name}: {error.details()}"
+                self._caller.links.failed(self._caller.link, why, waiting="instructions")
             if code in REFUSALS:
                 raise CoordinatorLostError(
                     f"The coordinator at {self._caller.address} refuses to instruct job {self._request.job}: "

@@ -1,13 +1,15 @@
 """``onceward jobs``, ``onceward checkpoints``, ``onceward history``: ask a coordinator, show the answer."""
 
-from coordinator.client.summaries import CheckpointSummary, HistoryEntry, JobSummary
+from datetime import UTC, datetime
+
+from coordinator.client.summaries import CheckpointSummary, HistoryEntry, JobSummary, Wait
 from coordinator.errors import ExitCode
 from coordinator.ops.connecting import Place, job_name, operators
 from coordinator.ops.losses import exit_code
 from coordinator.ops.tables import as_bytes, as_seconds, as_time, print_json, print_table, table
 from coordinator.protocol.values import CheckpointKind
 
-__all__ = ["list_checkpoints", "list_history", "list_jobs"]
+__all__ = ["job_detail", "list_checkpoints", "list_history", "list_jobs"]
 
 
 def list_jobs(place: Place, *, as_json: bool) -> ExitCode:
@@ -27,13 +29,21 @@ def list_jobs(place: Place, *, as_json: bool) -> ExitCode:
             str(job.last_completed or "-"),
             as_time(job.last_completed_at),
             "yes" if job.settled else "no",
-            _job_detail(job),
+            job_detail(job),
         )
     print_table(shown, "There are no jobs.")
     return code
 
 
-def _job_detail(job: JobSummary) -> str:
+_USUAL_S = 5.0
+"""Every job always waits for something, for so long without anything being wrong."""
+
+
+def _unusual(wait: Wait) -> bool:
+    return wait.since is None or (datetime.now(UTC) - wait.since).total_seconds() >= _USUAL_S
+
+
+def job_detail(job: JobSummary) -> str:
     """Everything that is not as usual."""
     parts = [job.status_detail]
     if job.ending is not None:
@@ -47,6 +57,11 @@ def _job_detail(job: JobSummary) -> str:
         parts.append(f"its newest checkpoint cannot be read: {job.unreadable}")
     if job.orphan:
         parts.append(job.orphan)
+    parts += [f"waits since {as_time(wait.since)} for {wait.what}" for wait in job.waits if _unusual(wait)]
+    oldest = job.oldest_transaction
+    if oldest is not None and oldest.open_for >= _USUAL_S:
+        age = f"oldest pre-committed transaction open for {oldest.open_for:.0f} s of {oldest.timeout:.0f} s"
+        parts.append(f"{age} ({oldest.transaction})")
     if job.unacknowledged_losses:
         lost = f"records of {job.unacknowledged_losses} slots were given up"
         parts.append(f"{lost}, and nobody has acknowledged it: onceward losses {job.job}")

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 
-from coordinator.pipeline.interfaces import Committer
+from coordinator.client.session import OldestTransaction
+from coordinator.pipeline.interfaces import Age, Committer
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.protocol.values import Committable
@@ -35,6 +36,8 @@ class Ages:
         self._lock = runtime.lock()
         self._looked = float("-inf")
         self._told: dict[str, _Stage] = {}
+        self._oldest: Age | None = None
+        """At the last look."""
 
     def look(self, held: Callable[[], Iterable[Committable]]) -> None:
         """Look at ``held()``, at most once a second: for loops that wait for something, in any thread."""
@@ -44,7 +47,10 @@ class Ages:
             self._looked = self._monotonic()
             reached: dict[_Stage, list[str]] = {}
             now: dict[str, _Stage] = {}
+            self._oldest = None
             for age in filter(None, map(self._committer.age, held())):
+                if self._oldest is None or age.open_for > self._oldest.open_for:
+                    self._oldest = age
                 stage = _stage(100 * (age.open_for / age.timeout))
                 now[age.transaction] = stage
                 if stage > self._told.get(age.transaction, _Stage.FINE):
@@ -52,6 +58,15 @@ class Ages:
             self._told = now
         for stage, transactions in sorted(reached.items()):
             self._tell(stage, transactions)
+
+    def oldest(self, held: Callable[[], Iterable[Committable]]) -> OldestTransaction | None:
+        """The oldest of ``held()``, as it was up to a second ago; None when none is held."""
+        self.look(held)
+        with self._lock:
+            age = self._oldest
+        if age is None:
+            return None
+        return OldestTransaction(transaction=age.transaction, open_for=age.open_for, timeout=age.timeout)
 
     def _tell(self, stage: _Stage, transactions: list[str]) -> None:
         named = ", ".join(transactions[:_SHOWN]) + (" and others" if len(transactions) > _SHOWN else "")

@@ -147,6 +147,7 @@ class GenerationRun:
             on_error=self._mailbox.fail,
             runtime=m.runtime,
         )
+        self._session.tell_oldest(lambda: self._ages.oldest(self._settler.unsettled))
         self._replayer = Replayer(m, self._session, self._settler, self._mailbox)
 
     def _recover(self) -> None:

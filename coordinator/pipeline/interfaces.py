@@ -6,12 +6,13 @@ pickled, run on executors, and may import only the standard library, pyarrow and
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from coordinator.errors import OncewardError
+from coordinator.links import Links
 from coordinator.pipeline.tasks import CheckpointTask, Vote
 from coordinator.protocol.committing import Age, Committer, OpenTransaction
 from coordinator.protocol.values import (
@@ -65,6 +66,8 @@ class JobContext:
 
     job: JobName
     checkpoint_timeout: timedelta
+    links: Links = field(default_factory=Links)
+    """To be told which peers do not answer, and again when they do: the log and ``onceward jobs`` show it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from coordinator.errors import (
     PreflightError,
     RefusedError,
 )
+from coordinator.links import Links
 from coordinator.pipeline import preflight
 from coordinator.pipeline.executor import BatchesTransform
 from coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
@@ -133,7 +134,9 @@ class Pipeline:
         exit_with_codes()
         with contextlib.ExitStack() as stack:
             stack.callback(self._stopping.clear)
-            context = JobContext(job=self._job, checkpoint_timeout=as_duration(self._settings.timeout))
+            links = Links()
+            timeout = as_duration(self._settings.timeout)
+            context = JobContext(job=self._job, checkpoint_timeout=timeout, links=links)
             for participant in (self._source, self._sink):
                 stack.callback(participant.close)
                 participant.open(context)
@@ -144,7 +147,7 @@ class Pipeline:
             else:
                 findings += check_submission(embedded=embedded)
             preflight.require_safe(self._job, findings)
-            client = self._connect(stack)
+            client = self._connect(stack, links)
             stack.enter_context(stopping_on_signals(self.stop))
             self._journal = Journal(self._job)
             tasks = self._tasks(stack)
@@ -166,15 +169,15 @@ class Pipeline:
             )
             return self._generations(members, client)
 
-    def _connect(self, stack: contextlib.ExitStack) -> CoordinatorClient:
+    def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
         if self._address is None:
             from coordinator.service.embedded import EmbeddedCoordinator
 
             embedded = EmbeddedCoordinator(self._state_dir)
             stack.callback(embedded.close)
-            client = connect(embedded.address, broken=lambda: embedded.failed)
+            client = connect(embedded.address, broken=lambda: embedded.failed, links=links)
         else:
-            client = connect(self._address)
+            client = connect(self._address, links=links)
         stack.callback(client.close)
         return client
 

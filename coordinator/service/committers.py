@@ -6,12 +6,13 @@ touches nothing newer. Its methods block: call them in threads.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from importlib.metadata import entry_points
 from typing import Any, Protocol, Self
 
-from coordinator.errors import ConfigurationError
-from coordinator.protocol.committing import Committer
-from coordinator.protocol.values import Generation
+from coordinator.errors import ConfigurationError, OncewardError
+from coordinator.protocol.committing import Age, Committer
+from coordinator.protocol.values import NO_GENERATION, Committable, Generation
 
 __all__ = ["COMMITTERS", "Committers", "MakeCommitter", "installed_committers"]
 
@@ -43,6 +44,14 @@ class Committers:
     def clusters(self) -> tuple[str, ...]:
         """Names. None: nothing can be ended here."""
         return tuple(self._clusters)
+
+    def ages(self, kind: str, committables: Iterable[Committable]) -> list[Age]:
+        """Of the transactions whose age can be told; asks nobody."""
+        try:
+            with closing(self.make(kind, NO_GENERATION)) as committer:
+                return [age for age in map(committer.age, committables) if age is not None]
+        except OncewardError:
+            return []  # a document or a plug-in that is not known here: whoever settles says so
 
     def make(self, kind: str, generation: Generation, cluster: str | None = None) -> Committer:
         """One for all clusters, or for the one named; close it. Raises ConfigurationError."""

@@ -12,7 +12,9 @@ from coordinator.protocol.events import Event, RequestRestore, SkipInput
 from coordinator.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName
 from coordinator.service.engine import Engine, UnknownJobError
 from coordinator.service.methods import Function, service_handler
+from coordinator.service.reports import Reports
 from coordinator.service.skipping import Where, skip_of
+from coordinator.service.standing import Standing
 from coordinator.service.summaries import (
     checkpoint_details,
     checkpoint_summary,
@@ -38,13 +40,13 @@ __all__ = ["operator_service"]
 
 
 def operator_service(
-    engine: Engine, watchers: Watchers, turns: Turns, orphan: Callable[[JobName], str] = lambda _job: ""
+    engine: Engine, watchers: Watchers, turns: Turns, standing: Standing | None = None
 ) -> grpc.GenericRpcHandler:
     """Everything that a person's tool can call.
 
-    :param orphan: what the coordinator does for a job in place of a driver.
+    :param standing: what jobs wait for.
     """
-    listings = _Listings(engine, watchers, orphan)
+    listings = _Listings(engine, watchers, standing or Standing(engine, Reports(), None))
     wishes = _Wishes(engine, turns)
     functions: dict[str, Function] = {
         "list_jobs": _reading(turns, listings.list_jobs),
@@ -77,10 +79,10 @@ def _reading(turns: Turns, listing: Callable[[Any], Message]) -> Function:
 class _Listings:
     """Changes nothing."""
 
-    def __init__(self, engine: Engine, watchers: Watchers, orphan: Callable[[JobName], str]) -> None:
+    def __init__(self, engine: Engine, watchers: Watchers, standing: Standing) -> None:
         self._engine = engine
         self._watchers = watchers
-        self._orphan = orphan
+        self._standing = standing
 
     def list_jobs(self, _request: pb.ListJobsRequest) -> pb.ListJobsResponse:
         summaries = [self._summary(record) for record in self._engine.read(lambda store: store.jobs())]
@@ -139,7 +141,9 @@ class _Listings:
         return name
 
     def _summary(self, record: JobRecord) -> pb.JobSummary:
-        return job_summary(self._engine.state(record.job).durable, record, orphan=self._orphan(record.job))
+        summary = job_summary(self._engine.state(record.job).durable, record)
+        self._standing.tell(record, summary)
+        return summary
 
 
 class _Wishes:

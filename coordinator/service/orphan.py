@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from coordinator.backoff import Backoff
 from coordinator.errors import FencedError, HaltedError, OncewardError
 from coordinator.killpoints import KillPoint, kill_point
+from coordinator.links import Links
 from coordinator.protocol import orphans
 from coordinator.protocol.answers import Answer, Verdict
 from coordinator.protocol.durable import Durable
@@ -49,6 +50,8 @@ class Surroundings:
 
     committers: Committers
     errands: Errands
+    links: Links
+    """Told which clusters do not answer."""
     pace: Pace
     clock: Callable[[], float]
     """Monotonic seconds, as the engine's."""
@@ -100,7 +103,7 @@ class Orphan:
 
     @property
     def _reach(self) -> Reach:
-        return Reach(self._durable, self._around.committers, self._around.errands)
+        return Reach(self._durable, self._around.committers, self._around.errands, self._around.links)
 
     async def _wait_for_a_driver(self, due: float) -> None:
         seconds = max(0.0, due - self._around.clock())
@@ -181,21 +184,24 @@ class Orphan:
         """A task that slept through the end of its job may open a transaction yet: looked for as long as one lasts."""
         pace, since = self._around.pace, await self._around.unattended_since(self.job)
         until = since + await self._around.longest_open(self._reach)
-        for pause in _growing(pace.first_look, pace.longest_look):
+        looks = Backoff(first=pace.first_look, longest=pace.longest_look)
+        while True:
             left = (until - self._around.wall()).total_seconds()
             if left <= 0:
                 break
             self.doing = f"looks for transactions of late tasks until {until.astimezone():%H:%M:%S}"
-            await asyncio.sleep(min(pause, left))
+            await asyncio.sleep(min(looks.next(), left))
             await self._fails(self._reach.sweep)  # then so be it: the next look is soon
         self.doing = ""
 
     async def _with_patience(self, work: Callable[[], Awaitable[None]]) -> None:
         """Again and again, until it is done."""
-        for pause in _growing(self._around.pace.first_retry, self._around.pace.longest_retry):
+        backoff = Backoff(first=self._around.pace.first_retry, longest=self._around.pace.longest_retry)
+        while True:
             why = await self._fails(work)
             if why is None:
                 return
+            pause = backoff.next()
             self.doing = f"waits {pause:.1f} s and tries again: {why}"
             await asyncio.sleep(pause)
 
@@ -213,10 +219,3 @@ class Orphan:
             return None
         _log.warning("job=%s event=orphan_waits detail=%r", self.job, why)
         return why
-
-
-def _growing(first: float, longest: float) -> Iterator[float]:
-    """Seconds, doubled each time, each between half and all of it."""
-    while True:
-        yield random.uniform(first / 2, first)
-        first = min(longest, first * 2)

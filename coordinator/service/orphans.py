@@ -9,7 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
+from coordinator.links import Links
 from coordinator.protocol.answers import Answer
+from coordinator.protocol.committing import Age
+from coordinator.protocol.durable import Durable
 from coordinator.protocol.events import Event
 from coordinator.protocol.values import NO_GENERATION, Generation, JobName
 from coordinator.service.committers import Committers
@@ -41,7 +44,11 @@ class Orphans:
     ) -> None:
         self._engine = engine
         self._turns = turns
+        self.links = Links(clock=engine.clock, wall=wall)
+        """Clusters that do not answer."""
+        self._committers = committers
         self._around = Surroundings(
+            links=self.links,
             committers=committers,
             errands=Errands(_THREADS),
             pace=pace or Pace(),
@@ -96,6 +103,20 @@ class Orphans:
         """What the coordinator does or waits for in place of the job's driver; empty for nothing."""
         known = self._known.get(job)
         return known[1].doing if known is not None else ""
+
+    def oldest(self, durable: Durable) -> Age | None:
+        """The committed-to-be transaction of a job without a driver that has been open for the longest."""
+        completed = durable.completed
+        if completed is None or completed.settled or not self._committers.clusters:
+            return None
+        kinds = {one.name: one.kind for one in durable.participants}
+        ages = [
+            age
+            for name, snapshot in completed.snapshots.items()
+            if snapshot.committables
+            for age in self._committers.ages(kinds[name], snapshot.committables)
+        ]
+        return max(ages, key=lambda age: age.open_for, default=None)
 
     def _forget(self, job: JobName) -> None:
         _, orphan, task = self._known.pop(job)

@@ -2,9 +2,11 @@
 
 import grpc
 
+from coordinator.protocol.answers import Verdict
 from coordinator.protocol.events import Event
 from coordinator.service.engine import Engine
 from coordinator.service.methods import Function, service_handler
+from coordinator.service.reports import Reports, read_report
 from coordinator.service.turns import Handle, at_once
 from coordinator.service.watchers import Watchers
 from coordinator.v1 import participants_pb2 as pb
@@ -15,11 +17,15 @@ from coordinator.wire.malformed import as_job
 __all__ = ["participant_service"]
 
 
-def participant_service(engine: Engine, watchers: Watchers, handle: Handle | None = None) -> grpc.GenericRpcHandler:
+def participant_service(
+    engine: Engine, watchers: Watchers, handle: Handle | None = None, reports: Reports | None = None
+) -> grpc.GenericRpcHandler:
     """Everything that a driver can call.
 
     :param handle: gives the engine an event; without it the engine keeps each by itself, and nothing is ever awaited.
+    :param reports: keeps what drivers say of themselves.
     """
+    told = reports if reports is not None else Reports()
     handle = handle if handle is not None else at_once(engine)
 
     async def said(job: str, event: Event, size: int = 0) -> pb.Answer:
@@ -48,7 +54,12 @@ def participant_service(engine: Engine, watchers: Watchers, handle: Handle | Non
         return pb.AmendResponse(answer=await said(request.job, event, request.ByteSize()))
 
     async def renew(request: pb.RenewRequest) -> pb.RenewResponse:
-        return pb.RenewResponse(answer=await said(request.job, requests.renew(request, engine.clock())))
+        job, event = as_job(request.job), requests.renew(request, engine.clock())
+        report = read_report(request, event.now)
+        answer = await handle(job, event, 0)
+        if answer.verdict is Verdict.ACCEPTED:
+            told.note(job, report)
+        return pb.RenewResponse(answer=answer_to_wire(answer))
 
     async def close_job(request: pb.CloseJobRequest) -> pb.CloseJobResponse:
         return pb.CloseJobResponse(answer=await said(request.job, requests.close_job(request, engine.clock())))

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from coordinator.errors import ConfigurationError, FencedError, HaltedError, OncewardError, StoreError
+from coordinator.links import Links
 from coordinator.protocol.committing import Committer
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.values import (
@@ -40,12 +41,13 @@ T = TypeVar("T")
 class Reach:
     """The transactions of one job, on behalf of one generation. Methods raise OncewardError; asking again is safe."""
 
-    def __init__(self, durable: Durable, committers: Committers, errands: Errands) -> None:
+    def __init__(self, durable: Durable, committers: Committers, errands: Errands, links: Links) -> None:
         self._job: JobName = durable.job
         self._durable = durable
         self._generation: Generation = durable.generation
         self._committers = committers
         self._errands = errands
+        self._links = links
         self._kinds = {one.name: one.kind for one in durable.participants if one.role is Role.SINK}
 
     async def claims(self) -> tuple[Claim, ...]:
@@ -127,11 +129,16 @@ class Reach:
         """All are asked at the same time: one that cannot be reached holds up no other."""
 
         def one(kind: str, cluster: str) -> T | OncewardError:
+            link = f"cluster {cluster!r}"
             try:
                 with closing(self._committers.make(kind, self._generation, cluster)) as committer:
-                    return call(committer, kind)
+                    answer = call(committer, kind)
             except OncewardError as error:
+                if not isinstance(error, HOPELESS):
+                    self._links.failed(link, error, waiting=f"job {self._job}")
                 return error
+            self._links.worked(link)
+            return answer
 
         async def ask(kind: str, cluster: str) -> T | OncewardError:
             return await self._errands.run(f"cluster {cluster}", lambda: one(kind, cluster))

@@ -19,6 +19,8 @@ from coordinator.service.engine import Engine
 from coordinator.service.operators import operator_service
 from coordinator.service.orphans import Orphans
 from coordinator.service.participants import participant_service
+from coordinator.service.reports import Reports
+from coordinator.service.standing import Standing
 from coordinator.service.turns import Turns
 from coordinator.service.watchers import Watchers
 from coordinator.store.store import Store
@@ -80,7 +82,8 @@ class CoordinatorServer:
         if self._options.committers is not None:
             self._orphans = Orphans(self.engine, self._turns, self._options.committers, wall=wall)
         self._health = health.aio.HealthServicer()
-        self._server = self._make_server()
+        self._reports = Reports()
+        self._server = self._make_server(wall)
 
     async def start(self, *targets: str) -> list[int]:
         """Listen on gRPC targets such as ``127.0.0.1:7878`` or ``unix:/path``; returns their ports (1 for a socket).
@@ -120,7 +123,7 @@ class CoordinatorServer:
             while self.engine.tidy():
                 pass
 
-    def _make_server(self) -> grpc.aio.Server:
+    def _make_server(self, wall: Callable[[], datetime]) -> grpc.aio.Server:
         server = grpc.aio.server(
             options=[
                 # a second coordinator on the same port must fail, not share it
@@ -133,12 +136,12 @@ class CoordinatorServer:
         )
         server.add_generic_rpc_handlers(
             (
-                participant_service(self.engine, self._watchers, self._turns.handle),
+                participant_service(self.engine, self._watchers, self._turns.handle, self._reports),
                 operator_service(
                     self.engine,
                     self._watchers,
                     self._turns,
-                    self._orphans.doing if self._orphans is not None else lambda _job: "",
+                    Standing(self.engine, self._reports, self._orphans, wall=wall),
                 ),
             )
         )

@@ -30,11 +30,8 @@ __all__ = [
 ]
 
 
-def job_summary(durable: Durable, record: JobRecord, *, orphan: str = "") -> pb.JobSummary:
-    """``record``: of the same job; it knows the newest completed checkpoint even where that cannot be read.
-
-    ``orphan``: what the coordinator does in place of a driver.
-    """
+def job_summary(durable: Durable, record: JobRecord) -> pb.JobSummary:
+    """``record``: of the same job; it knows the newest completed checkpoint even where that cannot be read."""
     ending, restore = durable.ending, durable.restore
     return pb.JobSummary(
         job=durable.job,
@@ -52,7 +49,6 @@ def job_summary(durable: Durable, record: JobRecord, *, orphan: str = "") -> pb.
         restore_from=restore.source.id if restore is not None else 0,
         restore_reason=restore.reason if restore is not None else "",
         unacknowledged_losses=sum(len(loss.slots) for loss in durable.losses),
-        orphan=orphan[:MAX_TEXT],
     )
 
 

@@ -256,6 +256,8 @@ class JobSummary(_message.Message):
     RESTORE_REASON_FIELD_NUMBER: _builtins.int
     UNACKNOWLEDGED_LOSSES_FIELD_NUMBER: _builtins.int
     ORPHAN_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    OLDEST_TRANSACTION_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """Its name."""
     status: Global___JobStatus.ValueType
@@ -292,6 +294,14 @@ class JobSummary(_message.Message):
     def open_requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointRequest]:
         """Requests of people that wait or run, oldest first."""
 
+    @_builtins.property
+    def waits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Wait]:
+        """What has to happen before it goes on, also when everything is as usual; what ends first comes first."""
+
+    @_builtins.property
+    def oldest_transaction(self) -> _participants_pb2.TransactionAge:
+        """The pre-committed, unsettled transaction that has been open for the longest, where that is known."""
+
     def __init__(
         self,
         *,
@@ -311,16 +321,49 @@ class JobSummary(_message.Message):
         restore_reason: _builtins.str = ...,
         unacknowledged_losses: _builtins.int = ...,
         orphan: _builtins.str = ...,
+        waits: _abc.Iterable[Global___Wait] | None = ...,
+        oldest_transaction: _participants_pb2.TransactionAge | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "ending", b"ending"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "ending", b"ending", "oldest_transaction", b"oldest_transaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "ending", b"ending", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "open_requests", b"open_requests", "orphan", b"orphan", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "ending", b"ending", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "oldest_transaction", b"oldest_transaction", "open_requests", b"open_requests", "orphan", b"orphan", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ending: _TypeAlias = _typing.Literal["ending"]  # noqa: Y015
     _WhichOneofArgType__ending: _TypeAlias = _typing.Literal["_ending", b"_ending"]  # noqa: Y015
+    _WhichOneofReturnType__oldest_transaction: _TypeAlias = _typing.Literal["oldest_transaction"]  # noqa: Y015
+    _WhichOneofArgType__oldest_transaction: _TypeAlias = _typing.Literal["_oldest_transaction", b"_oldest_transaction"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ending) -> _WhichOneofReturnType__ending | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_transaction) -> _WhichOneofReturnType__oldest_transaction | None: ...
 
 Global___JobSummary: _TypeAlias = JobSummary  # noqa: Y015
+
+@_typing.final
+class Wait(_message.Message):
+    """Something that a job waits for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHAT_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    what: _builtins.str
+    """For people."""
+    since_ms: _builtins.int
+    """Unix time in milliseconds; where the coordinator was restarted since, the time of that."""
+    def __init__(
+        self,
+        *,
+        what: _builtins.str = ...,
+        since_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["since_ms", b"since_ms", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Wait: _TypeAlias = Wait  # noqa: Y015
 
 @_typing.final
 class UnresolvedSlot(_message.Message):

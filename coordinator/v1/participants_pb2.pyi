@@ -1424,23 +1424,101 @@ class RenewRequest(_message.Message):
 
     JOB_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    TROUBLES_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
     """The driver's generation."""
+    @_builtins.property
+    def troubles(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkTrouble]:
+        """Links of the driver that do not work now; at most 16. For listings."""
+
+    @_builtins.property
+    def oldest(self) -> Global___TransactionAge:
+        """The pre-committed transaction that has been open for the longest; absent when there is none. For listings."""
+
     def __init__(
         self,
         *,
         job: _builtins.str = ...,
         generation: _builtins.int = ...,
+        troubles: _abc.Iterable[Global___LinkTrouble] | None = ...,
+        oldest: Global___TransactionAge | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "oldest", b"oldest"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "generation", b"generation", "job", b"job", "oldest", b"oldest", "troubles", b"troubles"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__oldest: _TypeAlias = _typing.Literal["oldest"]  # noqa: Y015
+    _WhichOneofArgType__oldest: _TypeAlias = _typing.Literal["_oldest", b"_oldest"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest) -> _WhichOneofReturnType__oldest | None: ...
+
+Global___RenewRequest: _TypeAlias = RenewRequest  # noqa: Y015
+
+@_typing.final
+class LinkTrouble(_message.Message):
+    """A way to a peer that does not work."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINK_FIELD_NUMBER: _builtins.int
+    FOR_US_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    link: _builtins.str
+    """Which, for people."""
+    for_us: _builtins.int
+    """Since the first attempt that was not answered, in microseconds."""
+    why: _builtins.str
+    """What came of the last attempt."""
+    waiting: _builtins.str
+    """What the last attempt was for."""
+    def __init__(
+        self,
+        *,
+        link: _builtins.str = ...,
+        for_us: _builtins.int = ...,
+        why: _builtins.str = ...,
+        waiting: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["for_us", b"for_us", "link", b"link", "waiting", b"waiting", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RenewRequest: _TypeAlias = RenewRequest  # noqa: Y015
+Global___LinkTrouble: _TypeAlias = LinkTrouble  # noqa: Y015
+
+@_typing.final
+class TransactionAge(_message.Message):
+    """How long a pre-committed transaction has been open, and how long it may be."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    OPEN_FOR_US_FIELD_NUMBER: _builtins.int
+    TIMEOUT_US_FIELD_NUMBER: _builtins.int
+    transaction: _builtins.str
+    """As people know it."""
+    open_for_us: _builtins.int
+    """In microseconds."""
+    timeout_us: _builtins.int
+    """After which the brokers abort it, in microseconds."""
+    def __init__(
+        self,
+        *,
+        transaction: _builtins.str = ...,
+        open_for_us: _builtins.int = ...,
+        timeout_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["open_for_us", b"open_for_us", "timeout_us", b"timeout_us", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransactionAge: _TypeAlias = TransactionAge  # noqa: Y015
 
 @_typing.final
 class RenewResponse(_message.Message):

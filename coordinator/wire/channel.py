@@ -9,8 +9,9 @@ __all__ = ["KeepAlive"]
 class KeepAlive:
     """A ping after ``time_ms`` without traffic; the peer is gone when it does not answer within ``timeout_ms``."""
 
-    time_ms: int = 5_000
-    timeout_ms: int = 5_000
+    time_ms: int = 4_000
+    timeout_ms: int = 7_000
+    """Above any round trip that is to be lived with: on a slow path a late answer must not look like none."""
 
     def client_arguments(self) -> list[tuple[str, int]]:
         return [

@@ -12,6 +12,7 @@ __all__ = [
     "MAX_RESPONSE_BYTES",
     "MAX_TEXT",
     "MAX_TOKEN",
+    "MAX_TROUBLES",
     "MAX_VERSION",
 ]
 
@@ -44,6 +45,9 @@ MAX_DEPTH = 32
 
 MAX_VERSION = 2**31 - 1
 """Of a document."""
+
+MAX_TROUBLES = 16
+"""Broken links that a driver tells with one renewal."""
 
 MAX_LISTED = 1000
 """Rows in one listing."""

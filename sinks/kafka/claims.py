@@ -8,6 +8,7 @@ import json
 
 from kafka.protocol.consumer import OffsetCommitRequest
 
+from coordinator.backoff import Backoff
 from coordinator.errors import FencedError, HaltedError
 from coordinator.protocol.values import CheckpointId, Claim, Generation
 from sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
@@ -15,7 +16,7 @@ from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.fencing import PATIENCE_S
 from sinks.kafka.identifiers import claim_group
 from sinks.kafka.outcomes import EndAnswer, classify, describe_code
-from sinks.kafka.patience import Backoff, Clock
+from sinks.kafka.patience import Clock, broker_backoff
 from sinks.kafka.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
 from sinks.kafka.transactions import Code
 
@@ -31,7 +32,7 @@ def read_claim(control: ControlPlane, job: str, clock: Clock) -> Claim | None:
     """
     group = claim_group(job)
     deadline = clock.monotonic() + PATIENCE_S
-    backoff = Backoff()
+    backoff = broker_backoff()
     while True:
         offset = read_offsets(control, [group])[group]
         if offset.code == 0:
@@ -68,7 +69,7 @@ def write_claim(control: ControlPlane, job: str, claim: Claim, clock: Clock) -> 
         separators=(",", ":"),
     )
     deadline = clock.monotonic() + PATIENCE_S
-    backoff = Backoff()
+    backoff = broker_backoff()
     while True:
         request = OffsetCommitRequest(
             group_id=group,

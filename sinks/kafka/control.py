@@ -8,6 +8,7 @@ One thread per :class:`ControlPlane` runs the sockets. Its methods may be called
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 from kafka.errors import (
     AuthorizationError,
     KafkaError,
+    KafkaTimeoutError,
     SaslAuthenticationFailedError,
     UnknownBrokerIdError,
     UnsupportedVersionError,
@@ -25,6 +27,7 @@ from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
 from connections import KafkaCluster
+from coordinator.links import Links
 from sinks.kafka.errors import ControlPlaneError
 
 __all__ = [
@@ -38,8 +41,13 @@ __all__ = [
     "or_no_answer",
 ]
 
-REQUEST_TIMEOUT_MS = 5_000
-"""Of one request. A request that takes longer closes its connection; its outcome is unknown, never assumed."""
+REQUEST_TIMEOUT_MS = 8_000
+"""Of one request, and of making a connection. A request that takes longer closes its connection; its outcome is
+unknown, never assumed."""
+
+_GUARD_MS = 2 * REQUEST_TIMEOUT_MS
+"""For what the library waits for without a limit of its own: a TLS handshake that is never answered, and the requests
+that wait behind it (kafka-python 3.0.12)."""
 
 IN_FLIGHT = 64
 """Requests on one connection at a time. The library refuses further ones, so `send_all` goes in waves of this size."""
@@ -85,8 +93,10 @@ class Located:
 class ControlPlane:
     """Requests to the brokers of one cluster. Connects when first used, and again after every failure."""
 
-    def __init__(self, cluster: KafkaCluster) -> None:
+    def __init__(self, cluster: KafkaCluster, *, links: Links | None = None) -> None:
+        """``links``: told which broker does not answer, and when it does again."""
         self.cluster = cluster
+        self._links = links or Links()
         self._lock = threading.Lock()
         self._net: Any = None
         self._manager: Any = None
@@ -184,10 +194,18 @@ class ControlPlane:
         try:
             manager = self._connected()
         except KafkaError as error:
-            return [NoAnswer(why=f"cannot connect: {error}")] * len(requests)
+            unsent: list[Any] = [NoAnswer(why=f"cannot connect: {error}")] * len(requests)
+            self._tell([(None, request) for _, request in requests], unsent)
+            return unsent
 
         async def one(node: int | None, request: Request) -> Any:
-            return await manager.send(request, node_id=node, request_timeout_ms=REQUEST_TIMEOUT_MS)
+            answer = manager.send(request, node_id=node, request_timeout_ms=REQUEST_TIMEOUT_MS)
+            try:
+                return await manager.wait_for(answer, _GUARD_MS)
+            except KafkaTimeoutError as error:
+                if answer.is_done:
+                    raise
+                raise _HeldUpError(f"held up for {_GUARD_MS / 1000:g} s by a connection that is not made") from error
 
         async def all_of_them() -> list[Any]:
             # The library has no gather: started tasks run together, however they are awaited.
@@ -199,6 +217,7 @@ class ControlPlane:
         except (KafkaError, RuntimeError) as error:
             # The loop itself ended, for example because another thread saw refused credentials.
             answers = [NoAnswer(why=repr(error), begin_anew=True)] * len(requests)
+        self._tell(requests, answers)
         silent = all(isinstance(answer, NoAnswer) for answer in answers)
         with self._lock:
             self._silent_waves = self._silent_waves + 1 if silent else 0
@@ -208,6 +227,23 @@ class ControlPlane:
                 if self._manager is manager:
                     self._drop()
         return answers
+
+    def _tell(self, requests: Sequence[tuple[int | None, Request]], answers: Sequence[Any]) -> None:
+        """How it went, broker by broker: one answer is enough to know that a link works."""
+        name = f"cluster {self.cluster.name!r}"
+        by_node: dict[int | None, list[tuple[Request, Any]]] = {}
+        for (node, request), answer in zip(requests, answers, strict=True):
+            by_node.setdefault(node, []).append((request, answer))
+        for node, sent in by_node.items():
+            link = name if node is None else f"broker {node} of {name}"
+            unanswered = [(request, answer) for request, answer in sent if isinstance(answer, NoAnswer)]
+            if len(unanswered) < len(sent):
+                self._links.worked(link)
+                self._links.worked(name)
+            else:
+                kinds = Counter(type(request).__name__.removesuffix("Request") for request, _ in unanswered)
+                waiting = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+                self._links.failed(link, unanswered[0][1].why, waiting=waiting)
 
     def _connected(self) -> Any:
         with self._lock:
@@ -224,6 +260,7 @@ class ControlPlane:
                     **{
                         **self.cluster.control_config(),
                         "max_in_flight_requests_per_connection": IN_FLIGHT + 1,
+                        "request_timeout_ms": REQUEST_TIMEOUT_MS,
                         "socket_connection_setup_timeout_ms": REQUEST_TIMEOUT_MS,
                         "socket_connection_setup_timeout_max_ms": REQUEST_TIMEOUT_MS,
                         "reconnect_backoff_ms": 20,
@@ -231,8 +268,12 @@ class ControlPlane:
                         "receive_message_max_bytes": 100_000_000,
                     },
                 )
+
+                async def bootstrap() -> None:
+                    await manager.wait_for(manager.bootstrap_async(REQUEST_TIMEOUT_MS), _GUARD_MS)
+
                 try:
-                    manager.bootstrap(REQUEST_TIMEOUT_MS)
+                    manager.run(bootstrap)
                 except BaseException:
                     manager.close()
                     net.close()
@@ -255,6 +296,10 @@ class ControlPlane:
         net.close()
 
 
+class _HeldUpError(KafkaTimeoutError):  # type: ignore[misc]
+    """The library waits without an end: only a new beginning helps."""
+
+
 async def or_no_answer(task: Awaitable[_T]) -> _T | NoAnswer:
     """The task's result, or why there is none."""
     try:
@@ -267,7 +312,7 @@ async def or_no_answer(task: Awaitable[_T]) -> _T | NoAnswer:
         )
 
 
-_REMEMBERED = (AuthorizationError, SaslAuthenticationFailedError, UnknownBrokerIdError)
+_REMEMBERED = (AuthorizationError, _HeldUpError, SaslAuthenticationFailedError, UnknownBrokerIdError)
 _NETWORK = 13
 _UNSUPPORTED_VERSION = 35
 _UNKNOWN = -1

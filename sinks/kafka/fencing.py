@@ -11,7 +11,7 @@ from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import ContradictionError, ControlPlaneError
 from sinks.kafka.identifiers import TransactionalId
 from sinks.kafka.outcomes import EndAnswer, classify, describe_code
-from sinks.kafka.patience import Backoff, Clock
+from sinks.kafka.patience import Clock, broker_backoff
 from sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, Code, State, Transaction, Transactions, TransactionView
 
 __all__ = ["PATIENCE_S", "abort_transactions", "fence_ids", "list_open"]
@@ -93,7 +93,7 @@ def _until_done(
 ) -> None:
     left = sorted(names)
     deadline = clock.monotonic() + PATIENCE_S
-    backoff = Backoff()
+    backoff = broker_backoff()
     while left:
         failed = attempt(left)
         left = sorted(failed)

@@ -14,7 +14,7 @@ from sinks.kafka.errors import PreCommitError
 from sinks.kafka.fencing import fence_ids, list_open
 from sinks.kafka.identifiers import TransactionalId
 from sinks.kafka.outcomes import EndAnswer, classify, describe_code
-from sinks.kafka.patience import Backoff, Clock
+from sinks.kafka.patience import Clock, broker_backoff
 from sinks.kafka.replays import alone
 from sinks.kafka.transactions import CODE_NONE, State, Transaction, Transactions, TransactionView
 
@@ -101,7 +101,7 @@ def _described(
 ) -> dict[str, TransactionView]:
     known: dict[str, TransactionView] = {}
     deadline = clock.monotonic() + _PATIENCE_S
-    backoff = Backoff()
+    backoff = broker_backoff()
     while left := [name for name in votes if name not in known]:
         views = transactions.describe(left)
         for name, view in views.items():

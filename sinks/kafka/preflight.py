@@ -12,7 +12,7 @@ from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.identifiers import TransactionalId, claim_group
 from sinks.kafka.outcomes import EndAnswer, classify, describe_code
-from sinks.kafka.patience import Backoff
+from sinks.kafka.patience import broker_backoff
 from sinks.kafka.receipts import RECEIPT_TOPIC, read_offsets
 from sinks.kafka.transactions import Code, Transaction, Transactions
 
@@ -178,7 +178,7 @@ def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
 def _answered(ask: Callable[[], Code]) -> Code:
     """The answer, asked for again while the brokers say so: on a new cluster the first question makes them create the
     topics of their coordinators, which takes a moment. Raises ControlPlaneError when they never answer."""
-    backoff, deadline = Backoff(), time.monotonic() + _ANSWER_LIMIT_S
+    backoff, deadline = broker_backoff(), time.monotonic() + _ANSWER_LIMIT_S
     while classify(code := ask()) is EndAnswer.AGAIN:
         if time.monotonic() > deadline:
             raise ControlPlaneError(

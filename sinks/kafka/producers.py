@@ -21,6 +21,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Producer
 
 from connections import KafkaCluster
+from connections.limits import SILENCE_MS
 from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
 from sinks.kafka.identifiers import TransactionalId
 
@@ -44,8 +45,6 @@ _TUNED: Mapping[str, Any] = {
     "queue.buffering.max.messages": 1_000_000,
     "queue.buffering.max.kbytes": 131_072,
     "socket.nagle.disable": True,
-    "reconnect.backoff.ms": 5,
-    "reconnect.backoff.max.ms": 1_000,
     "retry.backoff.ms": 5,
 }
 """Ours unless the cluster's configuration says otherwise."""
@@ -142,6 +141,12 @@ class ProducerPool:
         key = self.key
         return TransactionalId(job=key.job, sink=key.sink, generation=key.generation, worker=self.worker, n=number)
 
+    def _silence(self) -> Mapping[str, Any]:
+        """The client wants its patience with a broker not above the transaction's timeout."""
+        if "socket.timeout.ms" in self.key.cluster.config:
+            return {}
+        return {"socket.timeout.ms": min(SILENCE_MS, self.key.transaction_timeout_ms)}
+
     def _make(self, number: int) -> PreparedProducer:
         identifier = self._id(number)
         failures: list[KafkaError] = []
@@ -150,6 +155,7 @@ class ProducerPool:
         settings: dict[str, str | int | float | bool] = {
             **{key: value for key, value in _TUNED.items() if key not in cluster.config},
             **_FORCED,
+            **self._silence(),
             "transactional.id": str(identifier),
             "transaction.timeout.ms": self.key.transaction_timeout_ms,
         }

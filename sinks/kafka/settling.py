@@ -14,7 +14,7 @@ from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.control import IN_FLIGHT, ControlPlane
 from sinks.kafka.markers import read_endings
 from sinks.kafka.outcomes import EndAnswer, Judgement, Look, Proof, classify, conclude, describe_code, judge, needs_log
-from sinks.kafka.patience import Backoff, Clock
+from sinks.kafka.patience import Clock, broker_backoff
 from sinks.kafka.reaching import reach
 from sinks.kafka.receipts import read_receipts
 from sinks.kafka.transactions import Code, Transactions
@@ -46,7 +46,7 @@ class Settling:
 
     def run(self) -> list[Settlement]:
         """Until every outcome is known or ``give_up()``; one settlement for each that is known, by slot."""
-        backoff = Backoff()
+        backoff = broker_backoff()
         while self._pending:
             reached = reach(self._controls, list(self._pending.values()))
             for slot, evidence in reached.elsewhere.items():

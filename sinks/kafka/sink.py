@@ -124,7 +124,7 @@ class KafkaSink(Sink):
         """Reach the cluster. Raises PreflightError within about 10 s when that is impossible."""
         self._context = context
         self._cluster_id = reach(self.cluster)
-        self._control = ControlPlane(self.cluster)
+        self._control = ControlPlane(self.cluster, links=context.links)
 
     def preflight(self) -> Sequence[Finding]:
         control, context = self._opened()

@@ -25,7 +25,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from connections.admin import KAFKA_LOGGER, admin_client, cluster_id
 from connections.cluster import KafkaCluster, Setting
+from coordinator.backoff import Backoff
 from coordinator.errors import CheckpointFailedError
+from coordinator.links import Links
 from sources.kafka.positions import Partition
 
 __all__ = ["BrokerView", "TopicState", "insist"]
@@ -35,8 +37,10 @@ _T = TypeVar("_T")
 _LATEST: OffsetSpec = OffsetSpec.latest()
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()
 _UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+_SILENT = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
 _REQUEST_SECONDS = 10.0
 _ASK_AGAIN_SECONDS = 0.1
+_ASK_AGAIN_AT_MOST_SECONDS = 1.0
 _GRACE_SECONDS = 2.0
 """For the client to report its own time-out."""
 
@@ -65,6 +69,7 @@ def insist(
     found: dict[Partition, _T] = {}
     missing = sorted(set(partitions))
     deadline = monotonic() + patience
+    backoff = Backoff(first=_ASK_AGAIN_SECONDS, longest=_ASK_AGAIN_AT_MOST_SECONDS)
     while missing:
         try:
             found |= ask(missing)
@@ -78,15 +83,20 @@ def insist(
                 f"for {patience:g} s: their leaders are away. Nothing was read; starting again asks again."
             )
         if missing:
-            sleep(_ASK_AGAIN_SECONDS)
+            sleep(backoff.next())
     return found
 
 
 class BrokerView:
     """One cluster as the driver sees it."""
 
-    def __init__(self, cluster: KafkaCluster, *, request_timeout: float = _REQUEST_SECONDS) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, *, request_timeout: float = _REQUEST_SECONDS, links: Links | None = None
+    ) -> None:
+        """``links``: told when the cluster does not answer, and when it does again."""
         self._cluster = cluster
+        self._links = links or Links()
+        self._link = f"cluster {cluster.name!r} (metadata)"
         self._timeout = request_timeout
         self._admin: AdminClient = admin_client(cluster)
         self._groups: dict[str, Consumer] = {}
@@ -242,12 +252,16 @@ class BrokerView:
 
     def _wait(self, question: "Future[_T]", what: str) -> _T:
         try:
-            return question.result(timeout=self._timeout + _GRACE_SECONDS)
+            answer = question.result(timeout=self._timeout + _GRACE_SECONDS)
+            self._links.worked(self._link)
+            return answer
         except FutureTimeoutError:
             raise self._unanswered(what, None) from None
 
     def _unanswered(self, what: str, error: KafkaError | None) -> CheckpointFailedError:
         said = "no answer" if error is None else f"{error.name()}, {error.str()}"
+        if error is None or error.code() in _SILENT:
+            self._links.failed(self._link, said, waiting=what)
         return CheckpointFailedError(
             f"Kafka cluster {self._cluster.name!r} ({self._cluster.bootstrap_servers}) did not tell {what}: {said}. "
             "Nothing was read; the next checkpoint asks again. If this stays, check that the brokers run and that the "

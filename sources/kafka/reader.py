@@ -47,7 +47,6 @@ _FAST_SETTINGS: Final[Mapping[str, str]] = {
     "queued.min.messages": "20000",
     # What bounds the memory of a reader, together with one fetch.
     "queued.max.messages.kbytes": str(32 * 1024),
-    "socket.keepalive.enable": "true",
 }
 
 _KAFKA_LOG = logging.getLogger("onceward.kafka")

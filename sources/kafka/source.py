@@ -138,7 +138,7 @@ class KafkaSource(Source):
         self._ends = None
         # The client takes nothing but str itself for a group.
         self._group = self._arguments.group_id or str(context.job)
-        self._view = BrokerView(self.cluster)
+        self._view = BrokerView(self.cluster, links=context.links)
         self._discovery = Discovery(self._view, self._arguments.discovery_interval, self._monotonic)
         self._mirror = GroupMirror(self._view, self._group) if self._arguments.mirror_offsets else None
 

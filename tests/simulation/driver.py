@@ -7,6 +7,7 @@ from typing import Any
 
 from coordinator.client.calls import Caller
 from coordinator.client.session import CoordinatorClient
+from coordinator.links import Links
 from coordinator.pipeline.generation import Members
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.pipeline import Pipeline
@@ -59,9 +60,9 @@ class SimulatedPipeline(Pipeline):
         super().__init__(coordinator="coordinator:7878", **arguments)
         self._surroundings = surroundings
 
-    def _connect(self, stack: contextlib.ExitStack) -> CoordinatorClient:
+    def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
         around = self._surroundings
-        caller = Caller(around.channel, "coordinator:7878", patience=around.patience, broken=lambda: None)
+        caller = Caller(around.channel, "coordinator:7878", patience=around.patience, broken=lambda: None, links=links)
         return CoordinatorClient(caller)
 
     def _tasks(self, stack: contextlib.ExitStack) -> Tasks:

@@ -13,6 +13,7 @@ import coordinator.client.calls
 import coordinator.client.renewing
 import coordinator.client.session
 import coordinator.client.watching
+import coordinator.links
 import coordinator.pipeline.exits
 import coordinator.pipeline.generation
 import coordinator.pipeline.pipeline
@@ -62,7 +63,8 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     for module in (client.calls, client.renewing, client.watching, pipeline.exits, service.errands):
         yield module, "threading", THREADING
     yield sinks.kafka.producers, "threading", THREADING
-    for module in (client.calls, client.session, client.watching, pipeline.pipeline):
+    timed = (client.calls, client.renewing, client.session, client.watching, pipeline.pipeline, coordinator.links)
+    for module in timed:
         yield module, "time", TIME
     for module in (sinks.kafka.producers, sinks.kafka.writer):
         yield module, "time", TIME

@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("benchmarks", "connections", "coordinator", "sinks", "sources", "tests")
 
-# What a package may import of ours, besides itself. The error tree and the kill points belong to everybody.
-EVERYBODY = ("coordinator.errors", "coordinator.killpoints")
+# What a package may import of ours, besides itself. Errors, kill points, pauses and broken links belong to everybody.
+EVERYBODY = ("coordinator.backoff", "coordinator.errors", "coordinator.killpoints", "coordinator.links")
 ALLOWED: dict[str, tuple[str, ...]] = {
     "coordinator/protocol": (),
     "coordinator/v1": (),

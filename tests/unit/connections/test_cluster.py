@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connections import KafkaCluster
+from connections.limits import CLIENT_LIMITS
 from coordinator.errors import ConfigurationError
 
 SASL = {
@@ -119,9 +120,17 @@ def test_a_login_without_a_protocol_that_uses_it_is_refused() -> None:
         KafkaCluster("a:1", config={key: value for key, value in SASL.items() if key != "security.protocol"})
 
 
+def test_every_client_has_our_time_limits_unless_the_user_says_otherwise() -> None:
+    assert CLIENT_LIMITS.items() <= KafkaCluster("a:1").client_config().items()
+    mine = KafkaCluster("a:1", config={"socket.timeout.ms": 60_000})
+    assert mine.client_config()["socket.timeout.ms"] == "60000"
+    assert mine.client_config(**{"reconnect.backoff.ms": 7})["reconnect.backoff.ms"] == 7
+
+
 def test_data_path_settings_reach_only_the_data_path() -> None:
     cluster = KafkaCluster("a:1,b:2", config={"linger.ms": 7, "compression.type": "lz4", "socket.nagle.disable": True})
     assert cluster.client_config() == {
+        **CLIENT_LIMITS,
         "bootstrap.servers": "a:1,b:2",
         "linger.ms": "7",
         "compression.type": "lz4",

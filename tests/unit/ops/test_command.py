@@ -64,6 +64,9 @@ def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(sta
     listed = onceward("jobs", "--json", "--state-dir", str(state_dir))
     (job,) = json.loads(listed.stdout)
     assert datetime.fromisoformat(job.pop("last_completed_at")).tzinfo is not None
+    (wait,) = job.pop("waits")
+    assert wait["what"] == "the driver's acknowledgement of checkpoint 3 for source and sink"
+    assert datetime.fromisoformat(wait["since"]).tzinfo is not None
     assert job == {
         "job": "orders",
         "status": "running",
@@ -80,6 +83,7 @@ def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(sta
         "restore_reason": "",
         "orphan": "",
         "unacknowledged_losses": 0,
+        "oldest_transaction": None,
     }
     shown = onceward("jobs", ONCEWARD_STATE_DIR=str(state_dir))
     assert "orders" in shown.stdout

@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.errors import HaltedError, OncewardError
 from coordinator.protocol.answers import Verdict
-from coordinator.protocol.committing import Committer, OpenTransaction
+from coordinator.protocol.committing import Age, Committer, OpenTransaction
 from coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, OpenJob, Settle, Tick, Watch
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
@@ -101,6 +101,10 @@ class FakeCommitter(Committer):
 
     def describe(self, committable: Committable) -> str:
         return f"records of slot {committable.slot}"
+
+    def age(self, committable: Committable) -> Age:
+        minutes = timedelta(minutes=committable.slot + 1)
+        return Age(transaction=f"t{committable.slot}", open_for=minutes, timeout=timedelta(minutes=15))
 
     def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         self._asked("sweep")

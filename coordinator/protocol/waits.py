@@ -1,0 +1,71 @@
+"""What a job waits for now, as far as the protocol knows: for people."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from coordinator.protocol.state import JobState
+
+__all__ = ["Wait", "unsettled_slots", "waits"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """One thing that has to happen before the job goes on."""
+
+    what: str
+    since: float | None
+    """Monotonic seconds, as the state's; a restart of the coordinator begins anew. None: since the newest completed
+    checkpoint was decided."""
+
+
+def waits(state: JobState) -> tuple[Wait, ...]:
+    """In the order in which they are resolved."""
+    return (*_driver(state), *_settling(state), *_pending(state))
+
+
+def unsettled_slots(state: JobState) -> int:
+    """Transactions of the newest completed checkpoint that are not proved committed."""
+    completed = state.durable.completed
+    if completed is None or completed.settled:
+        return 0
+    return sum(
+        committable.slot not in state.settled_slots.get(name, frozenset())
+        for name, snapshot in completed.snapshots.items()
+        for committable in snapshot.committables
+    )
+
+
+def _driver(state: JobState) -> Iterator[Wait]:
+    session = state.session
+    if state.durable.awaits_driver:
+        yield Wait(what="its driver, which said that it comes back", since=state.driverless_since)
+    elif session is not None and session.stream_lost_at is not None:
+        what = "the instruction stream of its driver" if session.watched else "its driver to take instructions"
+        yield Wait(what=what, since=session.stream_lost_at)
+
+
+def _settling(state: JobState) -> Iterator[Wait]:
+    durable = state.durable
+    if durable.completed is None or durable.completed.settled:
+        return
+    checkpoint = durable.completed.id
+    lost = sum(len(slots) for slots in durable.replaying.values())
+    if lost:
+        yield Wait(what=f"{lost} lost slots of checkpoint {checkpoint} to be written again", since=None)
+    left = unsettled_slots(state) - lost
+    if left > 0:
+        yield Wait(what=f"settling checkpoint {checkpoint}: {left} commits are not proved", since=None)
+
+
+def _pending(state: JobState) -> Iterator[Wait]:
+    pending, undecided = state.pending, state.durable.pending
+    if pending is None or undecided is None:
+        return
+    missing = [one.name for one in state.durable.participants if one.name not in pending.answers]
+    if missing:
+        names = " and ".join(missing)
+        what = f"the driver's acknowledgement of checkpoint {undecided.id} for {names}"
+        yield Wait(what=what, since=pending.started)
+    elif not state.settled:
+        what = f"checkpoint {undecided.base} to be settled before checkpoint {undecided.id} is completed"
+        yield Wait(what=what, since=pending.answered)

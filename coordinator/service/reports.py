@@ -1,0 +1,58 @@
+"""What drivers say of themselves when they renew their leases: broken links, and how old their transactions are.
+
+For listings only, so it is kept in memory: the next renewal says it again.
+"""
+
+from dataclasses import dataclass
+
+from coordinator.protocol.values import Generation, JobName
+from coordinator.v1 import participants_pb2 as pb
+from coordinator.wire.limits import MAX_TEXT, MAX_TROUBLES
+from coordinator.wire.malformed import MalformedError
+
+__all__ = ["Report", "Reports", "read_report"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The last one of a driver."""
+
+    generation: Generation
+    at: float
+    """Monotonic seconds."""
+    troubles: tuple[pb.LinkTrouble, ...]
+    oldest: pb.TransactionAge | None
+
+
+def read_report(request: pb.RenewRequest, now: float) -> Report:
+    """Raises MalformedError for more than a driver can mean."""
+    if len(request.troubles) > MAX_TROUBLES:
+        raise MalformedError(f"troubles: {len(request.troubles)}, must be at most {MAX_TROUBLES}")
+    texts = [text for one in request.troubles for text in (one.link, one.why, one.waiting)]
+    if any(len(text) > MAX_TEXT for text in (*texts, request.oldest.transaction)):
+        raise MalformedError(f"troubles: a text is longer than {MAX_TEXT} characters")
+    return Report(
+        generation=Generation(request.generation),
+        at=now,
+        troubles=tuple(request.troubles),
+        oldest=request.oldest if request.HasField("oldest") else None,
+    )
+
+
+class Reports:
+    """At most one per job."""
+
+    def __init__(self) -> None:
+        self._reports: dict[JobName, Report] = {}
+
+    def note(self, job: JobName, report: Report) -> None:
+        """Of a driver whose renewal was accepted."""
+        if report.troubles or report.oldest is not None:
+            self._reports[job] = report
+        else:
+            self._reports.pop(job, None)
+
+    def of(self, job: JobName, generation: Generation) -> Report | None:
+        """None when that generation said nothing worth telling."""
+        report = self._reports.get(job)
+        return report if report is not None and report.generation == generation else None

@@ -1,0 +1,92 @@
+"""What a job waits for, and how old its oldest transaction is: the part of a listing that changes by the second."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from coordinator.protocol.state import JobState
+from coordinator.protocol.waits import waits
+from coordinator.service.engine import Engine
+from coordinator.service.orphans import Orphans
+from coordinator.service.reports import Report, Reports
+from coordinator.store.records import JobRecord
+from coordinator.v1 import operators_pb2 as pb
+from coordinator.v1 import participants_pb2
+from coordinator.wire.limits import MAX_TEXT
+
+__all__ = ["Standing"]
+
+_MICROSECOND = timedelta(microseconds=1)
+_TIME_WAS_SET = timedelta(seconds=1)
+
+
+class Standing:
+    """Knows the protocol's state, what drivers report, and what the coordinator does for jobs without one."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        reports: Reports,
+        orphans: Orphans | None,
+        *,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._engine = engine
+        self._reports = reports
+        self._orphans = orphans
+        self._wall = wall
+        self._known_zero: datetime | None = None
+
+    def tell(self, record: JobRecord, summary: pb.JobSummary) -> None:
+        """Fill in ``summary``."""
+        state = self._engine.state(record.job)
+        now, zero = self._engine.clock(), self._zero()
+        report = self._reports.of(record.job, state.durable.generation) if state.durable.driven else None
+
+        def since(seconds_ago: float) -> int:
+            return round((zero + timedelta(seconds=now - seconds_ago)).timestamp() * 1000)
+
+        for wait in waits(state):
+            decided = round(record.completed_at.timestamp() * 1000) if record.completed_at is not None else since(0)
+            summary.waits.add(what=wait.what, since_ms=decided if wait.since is None else since(now - wait.since))
+        for what, seconds in self._troubles(state, report, now):
+            summary.waits.add(what=what[:MAX_TEXT], since_ms=since(seconds))
+        if self._orphans is not None:
+            summary.orphan = self._orphans.doing(record.job)[:MAX_TEXT]
+        oldest = self._oldest(state, report, now)
+        if oldest is not None:
+            summary.oldest_transaction.CopyFrom(oldest)
+
+    def _zero(self) -> datetime:
+        """When the engine's clock was 0. The same each time it is asked for, unless the machine's time was set: what
+        has not changed must look as if it had not."""
+        zero = self._wall() - timedelta(seconds=self._engine.clock())
+        if self._known_zero is None or abs(zero - self._known_zero) > _TIME_WAS_SET:
+            self._known_zero = zero
+        return self._known_zero
+
+    def _troubles(self, state: JobState, report: Report | None, now: float) -> Iterator[tuple[str, float]]:
+        """What does not answer, and for how many seconds."""
+        if report is not None:
+            for one in report.troubles:
+                what = f"{one.link}, which does not answer the driver ({one.waiting}: {one.why})"
+                yield what, one.for_us / 1e6 + now - report.at
+        elif state.durable.orphaned and not state.durable.settled and self._orphans is not None:
+            for trouble in self._orphans.links.troubles():
+                yield f"{trouble.link}, which does not answer the coordinator ({trouble.why})", trouble.for_s
+
+    def _oldest(self, state: JobState, report: Report | None, now: float) -> participants_pb2.TransactionAge | None:
+        if report is not None and report.oldest is not None:
+            grown = participants_pb2.TransactionAge()
+            grown.CopyFrom(report.oldest)
+            grown.open_for_us += round((now - report.at) * 1e6)
+            return grown
+        if state.durable.driven or self._orphans is None:
+            return None
+        age = self._orphans.oldest(state.durable)
+        if age is None:
+            return None
+        return participants_pb2.TransactionAge(
+            transaction=age.transaction,
+            open_for_us=age.open_for // _MICROSECOND,
+            timeout_us=age.timeout // _MICROSECOND,
+        )

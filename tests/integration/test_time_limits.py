@@ -1,0 +1,229 @@
+"""Peers that say nothing, that hang up, that are slow: noticed in time, met with pauses, and over after it."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from connections import KafkaCluster
+from connections.admin import reach
+from coordinator.client.operators import OperatorClient
+from coordinator.client.session import connect
+from coordinator.dev.kafka import LocalKafka
+from coordinator.dev.toxiproxy import Link, LocalToxiproxy, Stream, Toxic, ToxiproxyError, toxiproxy_server
+from coordinator.errors import CoordinatorLostError, PreflightError
+from coordinator.links import Links
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.values import JobName
+from sinks.kafka.control import ControlPlane
+from sinks.kafka.errors import ControlPlaneError
+from sources.kafka.reader import KafkaSplitReader
+from tests.integration.tools import wait_until
+from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess
+
+WATCHED_S = 10.0
+"""For so long clients meet a peer that is no use."""
+GENEROUS_S = 45.0
+"""Three times as long as noticing may take: the machine may be busy. What is asserted besides is the mechanism."""
+
+
+class Peer:
+    """Accepts connections and says nothing, or hangs up at once; counts them."""
+
+    def __init__(self, *, hangs_up: bool) -> None:
+        self.accepted = 0
+        self._hangs_up = hangs_up
+        self._kept: list[socket.socket] = []
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.address = f"127.0.0.1:{self.socket.getsockname()[1]}"
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            if self._hangs_up:
+                connection.close()
+            else:
+                self._kept.append(connection)
+
+    def close(self) -> None:
+        self.socket.close()
+        for connection in self._kept:
+            connection.close()
+
+
+def _cluster(peer: Peer, **config: str) -> KafkaCluster:
+    return KafkaCluster(peer.address, config={key.replace("_", "."): value for key, value in config.items()})
+
+
+def _reaching(peer: Peer) -> None:
+    with pytest.raises(PreflightError, match=r"cannot be reached|hangs up"):
+        reach(_cluster(peer), timeout=WATCHED_S)
+
+
+def _controlling(peer: Peer) -> None:
+    with closing(ControlPlane(_cluster(peer))) as control:
+        limit = time.monotonic() + WATCHED_S
+        while time.monotonic() < limit:
+            with pytest.raises(ControlPlaneError):
+                control.cluster_id()
+
+
+def _producing(peer: Peer) -> None:
+    producer = Producer({**_cluster(peer).client_config(), "transactional.id": "t", "log_level": 0})
+    with pytest.raises(KafkaException):
+        producer.init_transactions(WATCHED_S)
+
+
+def _reading(peer: Peer) -> None:
+    settings = KafkaSplitReader(cluster=_cluster(peer), group_id="g").settings()
+    with closing(Consumer({**settings, "log_level": 0})) as consumer:
+        consumer.assign([TopicPartition("t", 0, 0)])
+        limit = time.monotonic() + WATCHED_S
+        while time.monotonic() < limit:
+            consumer.consume(10, 0.02)
+
+
+def _asking_for_jobs(peer: Peer) -> None:
+    with OperatorClient(peer.address, patience=f"{WATCHED_S:g}s") as people, pytest.raises(CoordinatorLostError):
+        people.jobs()
+
+
+CLIENTS: dict[str, Callable[[Peer], None]] = {
+    "reach": _reaching,
+    "control plane": _controlling,
+    "producer": _producing,
+    "reader": _reading,
+    "coordinator": _asking_for_jobs,
+}
+
+
+def _met_by_all(*, hangs_up: bool) -> dict[str, int]:
+    """Connections that a peer of its own has had from each client; all at the same time, because they only wait."""
+    with ExitStack() as stack:
+        peers = {name: stack.enter_context(closing(Peer(hangs_up=hangs_up))) for name in CLIENTS}
+        pool = stack.enter_context(ThreadPoolExecutor(len(CLIENTS)))
+        begun = time.monotonic()
+        done: list[Future[None]] = [pool.submit(meet, peers[name]) for name, meet in CLIENTS.items()]
+        for one in done:
+            one.result(timeout=WATCHED_S + GENEROUS_S)
+        spent = time.monotonic() - begun
+        assert spent < WATCHED_S + GENEROUS_S
+        return {name: peer.accepted for name, peer in peers.items()}
+
+
+def test_a_port_that_hangs_up_is_met_with_growing_pauses() -> None:
+    """A proxy whose upstream is dead. With pauses from 20 ms doubled to 1 s nobody comes more than 25 times in 10 s,
+    three times as often with a beginning anew now and then."""
+    met = _met_by_all(hangs_up=True)
+    assert all(count >= 2 for count in met.values()), met
+    assert max(met.values()) <= 60, met
+
+
+def test_a_silent_port_is_given_up_and_tried_again_without_a_crowd_of_connections() -> None:
+    met = _met_by_all(hangs_up=False)
+    assert all(1 <= count <= 4 for count in met.values()), met
+
+
+def test_a_tls_handshake_that_nobody_answers_ends() -> None:
+    with closing(Peer(hangs_up=False)) as peer:
+        control = ControlPlane(_cluster(peer, security_protocol="SSL"))
+        with closing(control), ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(control.cluster_id)
+            error = asked.exception(timeout=GENEROUS_S)
+    assert isinstance(error, ControlPlaneError)
+
+
+@pytest.fixture(scope="module")
+def proxies() -> Iterator[LocalToxiproxy]:
+    try:
+        toxiproxy_server()
+    except ToxiproxyError as error:
+        pytest.skip(str(error))
+    with LocalToxiproxy() as made:
+        yield made
+
+
+SILENT = (
+    Toxic(type="timeout", stream=Stream.DOWN, attributes={"timeout": 0}),
+    Toxic(type="timeout", stream=Stream.UP, attributes={"timeout": 0}),
+)
+
+
+@contextmanager
+def silent_both_ways(link: Link) -> Iterator[None]:
+    for toxic in SILENT:
+        link.add(toxic)
+    try:
+        yield
+    finally:
+        link.heal()
+
+
+def test_a_black_holed_stream_is_noticed_told_and_replaced(proxies: LocalToxiproxy, tmp_path: Path, job: str) -> None:
+    """Neither side hears the other: both notice by themselves, the driver tells, nothing piles up, all goes on."""
+    settings = CheckpointSettings(interval="1h", lease="60s", orphan_grace="60s")  # only the connection can tell
+    process = CoordinatorProcess(tmp_path / "c").wait_ready()
+    links = Links()
+    try:
+        link = proxies.link(f"grpc-{job}", process.address)
+        with OperatorClient(process.address) as people, connect(link.address, links=links) as client:
+            session = client.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="d")
+            instructions: list[object] = []
+            session.start_watch(instructions.append)
+            wait_until(lambda: instructions, "the first trigger arrives")
+            assert people.connected(JobName(job))
+            before = proxies.accepted()[link.name]
+            with silent_both_ways(link):
+                wait_until(links.troubles, "the driver notices", GENEROUS_S)
+                wait_until(lambda: not people.connected(JobName(job)), "the coordinator notices", GENEROUS_S)
+                waits = [wait.what for wait in people.job(JobName(job)).waits]
+                assert "the instruction stream of its driver" in waits
+                (trouble,) = links.troubles()
+                assert trouble.link == f"coordinator at {link.address}"
+            wait_until(lambda: people.connected(JobName(job)), "the stream is there again", GENEROUS_S)
+            wait_until(lambda: len(instructions) > 1, "what is wanted arrives again")
+            wait_until(lambda: not links.troubles(), "the driver says that it is over", GENEROUS_S)
+            assert len(instructions) <= 10, "level-triggered: nothing was queued"
+            assert proxies.accepted()[link.name] - before <= 20
+            session.close(CloseReason.STOPPED)
+    finally:
+        process.kill()
+
+
+def test_a_connection_may_take_seconds_to_be_made(proxies: LocalToxiproxy, tmp_path: Path) -> None:
+    process = CoordinatorProcess(tmp_path / "c").wait_ready()
+    try:
+        link = proxies.link("far-coordinator", process.address)
+        link.add(Toxic(type="latency", stream=Stream.DOWN, attributes={"latency": 2_500}))
+        with OperatorClient(link.address, patience=f"{GENEROUS_S:g}s") as people:
+            assert people.jobs() == []
+        assert proxies.accepted()[link.name] <= 3
+    finally:
+        process.kill()
+
+
+def test_a_broker_that_goes_silent_is_noticed_told_and_used_again(proxies: LocalToxiproxy, kafka: LocalKafka) -> None:
+    """The control plane through a link to the broker: requests end, the link is told, and it works after the heal."""
+    link = proxies.link("broker", kafka.bootstrap_servers)
+    links = Links()
+    with closing(ControlPlane(KafkaCluster(link.address), links=links)) as control:
+        with silent_both_ways(link), ThreadPoolExecutor(1) as pool:
+            error = pool.submit(control.cluster_id).exception(timeout=GENEROUS_S)
+            assert isinstance(error, ControlPlaneError)
+            (trouble,) = links.troubles()
+            assert (trouble.link, trouble.waiting) == ("cluster 'main'", "1 Metadata")
+        assert control.cluster_id() == kafka.cluster_id
+        assert links.troubles() == ()
+        assert proxies.accepted()[link.name] <= 10

@@ -1,0 +1,172 @@
+"""What a job waits for is shown with since when, and how old its oldest transaction is."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+
+from coordinator.client.operators import OperatorClient
+from coordinator.client.session import CoordinatorClient, OldestTransaction, connect
+from coordinator.client.summaries import JobSummary
+from coordinator.errors import OncewardError
+from coordinator.links import Links
+from coordinator.ops.listings import job_detail
+from coordinator.protocol.answers import Complete, Instruction, Trigger
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, Outcome, Settlement
+from coordinator.service.embedded import EmbeddedCoordinator
+from coordinator.service.reports import Reports
+from coordinator.service.standing import Standing
+from coordinator.service.summaries import job_summary
+from coordinator.v1 import participants_pb2 as pb
+from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from tests.unit.service.scripted import SINK, SOURCE, positions, slots, wait_until
+from tests.unit.service.test_orphans import JOB, Brokers, Here, play, until
+
+SETTINGS = CheckpointSettings(interval="5ms", lease="3s", stream_grace="1s", orphan_grace="10s")
+
+
+def whats(people: OperatorClient, job: str) -> list[str]:
+    return [wait.what for wait in people.job(JobName(job)).waits]
+
+
+def shown_for(people: OperatorClient, job: str, what: str) -> timedelta:
+    (since,) = [wait.since for wait in people.job(JobName(job)).waits if wait.what == what]
+    assert since is not None
+    return datetime.now(UTC) - since
+
+
+def test_a_checkpoint_shows_what_it_waits_for_at_every_step(
+    client: CoordinatorClient, people: OperatorClient, job: str
+) -> None:
+    session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")
+    assert whats(people, job) == ["its driver to take instructions"]
+    wanted: list[Instruction] = []
+    session.start_watch(wanted.append)
+    one, two, three = CheckpointId(1), CheckpointId(2), CheckpointId(3)
+    wait_until(lambda: Trigger(checkpoint=one, base=NO_CHECKPOINT) in wanted, "the first trigger arrives")
+    both = f"the driver's acknowledgement of checkpoint {one} for source and sink"
+    assert whats(people, job) == [both]
+    assert timedelta(0) <= shown_for(people, job, both) < timedelta(minutes=1)
+    session.acknowledge(one, NO_CHECKPOINT, {SOURCE.name: positions(0)})
+    assert whats(people, job) == [f"the driver's acknowledgement of checkpoint {one} for sink"]
+    session.acknowledge(one, NO_CHECKPOINT, {SINK.name: slots(1, 0)})
+    wait_until(lambda: any(isinstance(i, Trigger) and i.checkpoint == two for i in wanted), "the second one")
+    session.acknowledge(two, one, {SOURCE.name: positions(1), SINK.name: slots(2, 3)})
+    wait_until(lambda: Complete(checkpoint=two) in wanted, "it is completed")
+    wait_until(lambda: any(isinstance(i, Trigger) and i.checkpoint == three for i in wanted), "the third one")
+    session.acknowledge(three, two, {SOURCE.name: positions(2), SINK.name: slots(3, 1)})
+    settling = [
+        "settling checkpoint 2: 3 commits are not proved",
+        "checkpoint 2 to be settled before checkpoint 3 is completed",
+    ]
+    assert whats(people, job) == settling
+    committed = [Settlement(slot=slot, outcome=Outcome.COMMITTED, evidence="seen") for slot in range(3)]
+    session.settle(two, SINK.name, committed[:1])
+    assert whats(people, job)[0] == "settling checkpoint 2: 2 commits are not proved"
+    session.settle(two, SINK.name, committed)
+    wait_until(lambda: "settling checkpoint 3: 1 commits are not proved" in whats(people, job), "the next one settles")
+    session.close(CloseReason.STOPPED)
+
+
+def test_a_driver_tells_with_its_lease_which_links_are_broken_and_how_old_its_transactions_are(
+    coordinator: EmbeddedCoordinator, people: OperatorClient, job: str
+) -> None:
+    links = Links()
+    links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
+    oldest = OldestTransaction(
+        transaction="orders.sink.1.a.0", open_for=timedelta(minutes=6), timeout=timedelta(minutes=15)
+    )
+    told: list[OldestTransaction | None] = [oldest]
+    with connect(coordinator.address, links=links) as client:
+        session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")
+        session.tell_oldest(lambda: told[-1])
+        wait_until(lambda: people.job(JobName(job)).oldest_transaction, "a renewal tells")
+        summary = people.job(JobName(job))
+        assert "cluster 'main', which does not answer the driver (4 EndTxn: timed out)" in whats(people, job)
+        assert summary.oldest_transaction is not None
+        assert (summary.oldest_transaction.transaction, summary.oldest_transaction.timeout) == (oldest.transaction, 900)
+        assert summary.oldest_transaction.open_for >= 360
+        assert "oldest pre-committed transaction open for 36" in job_detail(summary)
+        links.worked("cluster 'main'")
+        told.append(None)
+        wait_until(lambda: people.job(JobName(job)).oldest_transaction is None, "the next renewal takes it back")
+        assert not [what for what in whats(people, job) if "cluster" in what]
+        session.close(CloseReason.STOPPED)
+
+
+def test_a_broken_stream_and_an_old_generation_are_told_apart(
+    coordinator: EmbeddedCoordinator, people: OperatorClient, job: str
+) -> None:
+    """What a generation reported does not outlive it."""
+    links = Links()
+    links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
+    with connect(coordinator.address, links=links) as client:
+        session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")
+        session.start_watch(lambda _instruction: None)
+        wait_until(lambda: any("cluster" in what for what in whats(people, job)), "the driver reports")
+    wait_until(lambda: "the instruction stream of its driver" in whats(people, job), "the stream is gone")
+    session.abandon("gone")
+    with connect(coordinator.address) as client:
+        following = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="e", takeover=True)
+        assert not [what for what in whats(people, job) if "cluster" in what]
+        following.close(CloseReason.STOPPED)
+
+
+def test_a_report_that_means_nothing_is_refused(coordinator: EmbeddedCoordinator, channel: grpc.Channel) -> None:
+    stub = ParticipantServiceStub(channel)
+    many = [pb.LinkTrouble(link="a")] * 17
+    for troubles in (many, [pb.LinkTrouble(link="a" * 10_000)]):
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.Renew(pb.RenewRequest(job="j", generation=1, troubles=troubles), timeout=10.0)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def summary_of(here: Here) -> JobSummary:
+    """As listings show the job."""
+    record = here.engine.read(lambda store: store.job(JOB))
+    summary = job_summary(here.engine.state(JOB).durable, record)
+    Standing(here.engine, Reports(), here.orphans).tell(record, summary)
+    return JobSummary.from_wire(summary)
+
+
+def test_the_coordinator_tells_which_cluster_keeps_it_from_settling_and_the_oldest_transaction(tmp_path: Path) -> None:
+    brokers = Brokers()
+    brokers.silent.set()
+    brokers.trouble["sweep main"] = [OncewardError("no answer from 1") for _ in range(1000)]
+
+    async def body(here: Here) -> None:
+        checkpoint = await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: here.orphans.links.troubles(), "the cluster does not answer")
+        waiting = [wait.what for wait in summary_of(here).waits]
+        assert waiting == [
+            f"settling checkpoint {checkpoint}: 2 commits are not proved",
+            "cluster 'main', which does not answer the coordinator (no answer from 1)",
+        ]
+        oldest = summary_of(here).oldest_transaction
+        assert oldest is not None
+        assert (oldest.transaction, oldest.open_for, oldest.timeout) == ("t1", 120.0, 900.0)
+        brokers.trouble.clear()
+        brokers.silent.clear()
+        await until(lambda: here.settled, "it is settled")
+        await until(lambda: not here.orphans.links.troubles(), "and the link works")
+        assert (summary_of(here).waits, summary_of(here).oldest_transaction) == ((), None)
+
+    play(tmp_path, body, brokers)
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(1, False), (60, True)])
+def test_only_what_waits_unusually_long_is_told_to_people(seconds: int, shown: bool) -> None:
+    from coordinator.client.summaries import Wait
+
+    summary = JobSummary(
+        job="j", status=JobStatus.RUNNING, status_detail="", generation=1, last_checkpoint=1, last_completed=0,
+        last_completed_at=None, settled=True, ending=None, failures=0, open_requests=(), unreadable="", restore_from=0,
+        restore_reason="", orphan="", unacknowledged_losses=0, oldest_transaction=None,
+        waits=(Wait(what="something", since=datetime.now(UTC) - timedelta(seconds=seconds)),),
+    )  # fmt: skip
+    assert ("for something" in job_detail(summary)) is shown

@@ -1,0 +1,74 @@
+"""Broken links are told at a bounded rate, with since when and what waits, and the end is told too."""
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from coordinator.links import FORGET_AFTER_S, MAX_LINKS, TELL_EVERY_S, Links
+
+BEGIN = datetime(2026, 5, 3, 12, 0, tzinfo=UTC)
+
+
+class World:
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.now = 0.0
+        self.links = Links(clock=lambda: self.now, wall=lambda: BEGIN + timedelta(seconds=self.now))
+        self._caplog = caplog
+        caplog.set_level(logging.INFO, "onceward.links")
+
+    def lines(self) -> list[str]:
+        return [record.getMessage() for record in self._caplog.records]
+
+
+@pytest.fixture
+def world(caplog: pytest.LogCaptureFixture) -> World:
+    return World(caplog)
+
+
+def test_a_broken_link_is_told_at_once_repeated_now_and_then_and_ended_by_a_line(world: World) -> None:
+    for second in range(61):
+        world.now = second / 2
+        world.links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
+    world.now = 31.0
+    world.links.worked("cluster 'main'")
+    lines = world.lines()
+    since = BEGIN.astimezone().isoformat("T", "seconds")
+    first = f"event=link_down link=\"cluster 'main'\" since={since} waits='4 EndTxn' why='timed out'"
+    assert lines[:-1] == [first] * 4
+    assert lines[-1] == f"event=link_up link=\"cluster 'main'\" since={since} lasted_s=31.0"
+    assert world.links.troubles() == ()
+
+
+def test_a_link_that_comes_and_goes_fills_no_log(world: World) -> None:
+    for tenth in range(600):
+        world.now = tenth / 10
+        world.links.failed("coordinator", "refused", waiting="a call")
+        world.links.worked("coordinator")
+    assert len(world.lines()) <= 2 * 60 / TELL_EVERY_S + 2
+    assert len(world.lines()) % 2 == 0, "each trouble that was told has an end that was told"
+
+
+def test_listings_show_the_oldest_trouble_first_with_its_last_cause(world: World) -> None:
+    world.links.failed("a", "refused", waiting="x")
+    world.now = 5.0
+    world.links.failed("b", "timed out", waiting="y")
+    world.links.failed("a", "timed out", waiting="z")
+    world.now = 7.0
+    shown = [(one.link, one.for_s, one.why, one.waiting) for one in world.links.troubles()]
+    assert shown == [("a", 7.0, "timed out", "z"), ("b", 2.0, "timed out", "y")]
+
+
+def test_a_link_that_nobody_uses_any_more_is_forgotten_with_a_line(world: World) -> None:
+    world.links.failed("broker 3", "refused", waiting="x")
+    world.now = FORGET_AFTER_S + 1
+    assert world.links.troubles() == ()
+    assert "event=link_unused link='broker 3'" in world.lines()[-1]
+    world.links.worked("broker 3")
+    assert len(world.lines()) == 2
+
+
+def test_what_is_kept_of_broken_links_is_bounded(world: World) -> None:
+    for number in range(10 * MAX_LINKS):
+        world.links.failed(f"broker {number}", "refused", waiting="x")
+    assert len(world.links.troubles()) == MAX_LINKS

@@ -1,0 +1,153 @@
+"""Nothing that leaves the process may wait without an end (docs/operations.md#time-limits)."""
+
+import ast
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connections import KafkaCluster
+from connections.limits import CLIENT_LIMITS, SILENCE_MS
+from coordinator.backoff import Backoff
+from coordinator.client.calls import CALL_TIMEOUT_S
+from coordinator.wire.channel import KeepAlive
+from sinks.kafka.control import REQUEST_TIMEOUT_MS
+from sinks.kafka.producers import PoolKey, ProducerPool
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = [
+    file
+    for package in ("connections", "coordinator", "sinks", "sources")
+    for file in sorted((ROOT / package).rglob("*.py"))
+    if not file.is_relative_to(ROOT / "coordinator" / "dev") and not file.is_relative_to(ROOT / "coordinator" / "v1")
+]
+NOTICED_S = 15.0
+"""Within which a silent peer must be noticed."""
+
+
+def calls(file: Path) -> Iterator[ast.Call]:
+    yield from (node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+
+
+def where(file: Path, node: ast.Call) -> str:
+    return f"{file.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)[:90]}"
+
+
+def limited(node: ast.Call) -> bool:
+    return any(keyword.arg is not None and "timeout" in keyword.arg for keyword in node.keywords)
+
+
+def test_every_grpc_call_has_a_deadline() -> None:
+    """Stubs are only called through `Caller.call`, which sets one, or with one."""
+    bare = [
+        where(file, node)
+        for file in PRODUCT
+        for node in calls(file)
+        if (ast.unparse(node.func).startswith("self._stub.") or ast.unparse(node.func) == "method")
+        and not limited(node)
+    ]
+    assert bare == []
+    sent = [file.name for file in PRODUCT for node in calls(file) if ast.unparse(node.func) == "method"]
+    assert sent == ["calls.py"]
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["list_topics", "describe_topics", "describe_configs", "describe_cluster", "list_offsets", "committed",
+     "get_watermark_offsets", "list_consumer_group_offsets", "bootstrap_async", "wait_for"],
+)  # fmt: skip
+def test_every_question_to_a_broker_has_a_deadline(method: str) -> None:
+    """By name; `wait_for` of kafka-python's manager takes its limit as the second argument."""
+    bare = [
+        where(file, node)
+        for file in PRODUCT
+        if file.is_relative_to(ROOT / "sources") or file.is_relative_to(ROOT / "connections") or "sinks" in file.parts
+        for node in calls(file)
+        if isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+        and ast.unparse(node.func.value) not in ("self._view", "view", "self")
+        and not limited(node)
+        and not (method in ("bootstrap_async", "wait_for") and node.args)
+    ]
+    assert bare == []
+
+
+@pytest.mark.parametrize("client", ["Consumer", "Producer", "AdminClient"])
+def test_every_kafka_client_is_made_with_our_limits(client: str) -> None:
+    made = [(file, node) for file in PRODUCT for node in calls(file) if ast.unparse(node.func) == client]
+    assert made
+    for file, node in made:
+        made_of = ast.unparse(node.args[0])
+        assert "client_config(" in made_of or made_of in ("config", "self.settings()"), where(file, node)
+        assert "client_config(" in file.read_text(encoding="utf-8"), where(file, node)
+
+
+def test_nobody_waits_for_a_future_without_a_limit() -> None:
+    """But for those that are done: `asyncio` tasks, and a thread whose own calls have limits."""
+    bare = [
+        where(file, node)
+        for file in PRODUCT
+        for node in calls(file)
+        if isinstance(node.func, ast.Attribute)
+        and node.func.attr == "result"
+        and not node.args
+        and not limited(node)
+        and ast.unparse(node.func.value) not in ("task", "making")
+    ]
+    assert bare == []
+
+
+def test_a_silent_peer_is_noticed_in_time_on_every_link() -> None:
+    keep_alive = KeepAlive()
+    assert (keep_alive.time_ms + keep_alive.timeout_ms) / 1000 < NOTICED_S
+    assert CALL_TIMEOUT_S < NOTICED_S
+    assert REQUEST_TIMEOUT_MS / 1000 < NOTICED_S
+    assert SILENCE_MS / 1000 < NOTICED_S
+    assert int(CLIENT_LIMITS["socket.connection.setup.timeout.ms"]) / 1000 < NOTICED_S
+
+
+@pytest.mark.parametrize(("transaction_ms", "silence_ms"), [(900_000, SILENCE_MS), (2_000, 2_000)])
+def test_a_producer_notices_a_silent_broker_before_its_transaction_times_out(
+    monkeypatch: pytest.MonkeyPatch, transaction_ms: int, silence_ms: int
+) -> None:
+    made: list[dict[str, object]] = []
+
+    def producer(config: dict[str, object], **_: object) -> object:
+        made.append(config)
+        raise RuntimeError("seen enough")
+
+    monkeypatch.setattr("sinks.kafka.producers._group_metadata_template", lambda _cluster: b"")
+    monkeypatch.setattr("sinks.kafka.producers.Producer", producer)
+    cluster = KafkaCluster("localhost:1")
+    key = PoolKey(job="j", sink="s", generation=1, cluster=cluster, transaction_timeout_ms=transaction_ms)
+    with pytest.raises(RuntimeError, match="seen enough"):
+        ProducerPool(key).take({})
+    assert made[0]["socket.timeout.ms"] == silence_ms
+
+
+def test_pauses_double_with_jitter_up_to_the_longest_and_begin_anew() -> None:
+    backoff = Backoff(first=1.0, longest=10.0, chance=random.Random(7).uniform)
+    pauses = [backoff.next() for _ in range(200)]
+    for pause, full in zip(pauses, [1.0, 2.0, 4.0, 8.0, *[10.0] * 196], strict=True):
+        assert full / 2 <= pause <= full
+    assert len(set(pauses[4:])) == 196
+    backoff.reset()
+    assert backoff.next() <= 1.0
+
+
+@pytest.mark.parametrize(("first", "longest"), [(0.0, 1.0), (2.0, 1.0), (-1.0, 1.0)])
+def test_a_pause_that_would_be_a_hot_loop_is_refused(first: float, longest: float) -> None:
+    with pytest.raises(ValueError, match="cannot grow"):
+        Backoff(first=first, longest=longest)
+
+
+def test_only_one_place_knows_how_to_back_off() -> None:
+    """`random` belongs to `Backoff`, to Flink's restart delay, and to the choice of a free port."""
+    users = {
+        str(file.relative_to(ROOT))
+        for file in PRODUCT
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import) and any(alias.name == "random" for alias in node.names)
+    }
+    assert users == {"coordinator/backoff.py", "coordinator/pipeline/pipeline.py", "coordinator/pipeline/restarts.py"}
