@@ -167,6 +167,8 @@ def test_every_variable_is_read_by_the_program_that_gets_it(service: Service) ->
         elif name.startswith("ONCEWARD_"):
             assert service.image.startswith(("onceward/coordinator:", "onceward/job:")), name
             assert any(name in path.read_text() for path in (ROOT / "coordinator").rglob("*.py")), name
+        elif name == "LOG_LEVEL":
+            assert service.image.startswith("onceward/toxiproxy:")
         else:
             assert re.match(r"SPARK_|PYSPARK_", name)
             assert service.image.startswith("onceward/job:"), name
