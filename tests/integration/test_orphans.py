@@ -25,7 +25,8 @@ ALLOWED_S = 12.0
 
 BETWEEN = KillPoint.DRIVER_BETWEEN_END_TXN
 DEATHS = (KillPoint.DRIVER_AFTER_PRE_COMMIT, BETWEEN, KillPoint.DRIVER_AFTER_END_TXN)
-ORPHAN_POINTS = (KillPoint.ORPHAN_AFTER_ABORT, BETWEEN, KillPoint.ORPHAN_AFTER_COMMIT)
+ORPHAN_POINTS = (BETWEEN, KillPoint.ORPHAN_AFTER_COMMIT, KillPoint.ORPHAN_AFTER_ABORT)
+"""The abort comes last: it is done in every life, while commits beside it may be settled before the process dies."""
 
 
 def clusters(directory: Path, servers: str) -> Path:
