@@ -30,10 +30,11 @@ POLL_S = 0.25
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with_parent(parent: int) -> Callable[[], None] | None:
-    """A hook for the child, between fork and exec; Linux only, elsewhere the keeper's own watch has to do.
+def die_with_parent(parent: int) -> Callable[[], None] | None:
+    """What the child calls at its start, or between fork and exec; Linux only, elsewhere the owner's watch has to do.
 
-    The signal belongs to the parent's *thread*; the keeper has only one, which lives as long as the process.
+    The signal belongs to the parent's *thread* that started the child; the keeper has only one, which lives as long
+    as the process.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -67,7 +68,7 @@ def main(arguments: list[str]) -> int:
     output, remove, *command = arguments
     with Path(output).open("ab") as log:
         broker = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent(os.getpid())
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent(os.getpid())
         )
 
     def pass_on(number: int, _frame: FrameType | None) -> None:

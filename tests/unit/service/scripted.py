@@ -88,7 +88,10 @@ def free_port() -> int:
 
 
 class CoordinatorProcess:
-    """``onceward serve`` in a process of its own; ``preamble`` is Python that it runs first."""
+    """``onceward serve`` in a process of its own; ``preamble`` is Python that it runs first.
+
+    It ends with the tests, also when they are killed.
+    """
 
     def __init__(
         self,
@@ -105,7 +108,8 @@ class CoordinatorProcess:
         directory.mkdir(exist_ok=True)
         self.log = directory / "coordinator.log"
         self._log_file: IO[bytes] = self.log.open("ab")
-        code = f"{preamble}\nfrom coordinator.ops.cli import main\nmain()"
+        guard = f"from coordinator.dev.kafka.keeper import die_with_parent\n(die_with_parent({os.getpid()}) or int)()"
+        code = f"{guard}\n{preamble}\nfrom coordinator.ops.cli import main\nmain()"
         options = ["--log-level", "debug", "--listen", self.address, "--store", self.store_url]
         self._child = subprocess.Popen(
             [sys.executable, "-c", code, "serve", *options],
