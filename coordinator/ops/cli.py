@@ -94,6 +94,9 @@ def verify(
         float, typer.Option(min=0, metavar="SECONDS", help="For a moment with everything settled and nothing open.")
     ] = 30.0,
     no_order: Annotated[bool, typer.Option("--no-order", help="Do not compare the order per key.")] = False,
+    at_least_once: Annotated[
+        bool, typer.Option("--at-least-once", help="Of a sink with that delivery: records may be there twice.")
+    ] = False,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
@@ -112,6 +115,7 @@ def verify(
         expected_by=expected_by,
         from_earliest=from_earliest,
         order=not no_order,
+        at_least_once=at_least_once,
         patience_s=patience,
         as_json=as_json,
     )

@@ -267,6 +267,8 @@ class GenerationRun:
                 "Nothing was read; the next generation gets them from the store."
             )
         self._positions = {c: positions for c, positions in self._positions.items() if c == base}
+        if base in self._answers and self._answers[base][1].records:
+            self._settler.passed(base)
 
     def _run(self, checkpoint: CheckpointId, base: CheckpointId) -> tuple[Snapshot, Snapshot]:
         """Do the checkpoint's work; the source's and the sink's snapshots."""
@@ -289,11 +291,17 @@ class GenerationRun:
             raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before its Spark job began.")
         m.progress.began(checkpoint)
         began = m.runtime.monotonic()
-        votes = m.tasks.run(generation=self._session.generation, checkpoint=checkpoint, plan=plan)
-        kill_point(KillPoint.DRIVER_AFTER_VOTES)
-        committables = m.sink.pre_commit(
-            checkpoint, votes, m.tasks.inputs(plan, len(votes)), unsettled=self._settler.unsettled()
-        )
+        try:
+            votes = m.tasks.run(generation=self._session.generation, checkpoint=checkpoint, plan=plan)
+            kill_point(KillPoint.DRIVER_AFTER_VOTES)
+            committables = m.sink.pre_commit(
+                checkpoint, votes, m.tasks.inputs(plan, len(votes)), unsettled=self._settler.unsettled()
+            )
+        except Exception:
+            m.source.ran(plan, m.runtime.monotonic() - began, failed=True)
+            raise
+        seconds = m.runtime.monotonic() - began
+        m.source.ran(plan, seconds)
         kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
         m.progress.read(plan.records, plan.lag)
         records, size = sum(vote.records for vote in votes), sum(vote.bytes for vote in votes)
@@ -304,7 +312,8 @@ class GenerationRun:
             transactions=len(committables),
             read=plan.records,
             written=records,
-            seconds=round(m.runtime.monotonic() - began, 3),
+            seconds=round(seconds, 3),
+            **plan.sizing,
         )
         return (
             Snapshot(positions=m.source.snapshot(plan), records=plan.records),

@@ -68,6 +68,8 @@ class JobContext:
     checkpoint_timeout: timedelta
     links: Links = field(default_factory=Links)
     """To be told which peers do not answer, and again when they do: the log and ``onceward jobs`` show it."""
+    checkpoint_interval: timedelta | None = None
+    """Between two checkpoints; 0 = back to back, None = they come only when somebody asks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,8 @@ class Plan:
     """Offsets that stay unread after this plan."""
     finished: bool
     """A bounded source has nothing left after this plan."""
+    sizing: JsonObject = field(default_factory=dict)
+    """Why it is as large as it is, for people: these facts are told with the checkpoint."""
 
 
 class Source(ABC):
@@ -120,6 +124,10 @@ class Source(ABC):
     def snapshot(self, plan: Plan) -> Document:
         """Positions after ``plan`` was read: last processed + 1."""
         return plan.positions
+
+    def ran(self, plan: Plan, seconds: float, *, failed: bool = False) -> None:  # noqa: B027 - optional
+        """The Spark job over ``plan`` took ``seconds`` with its pre-commit, or until it failed. For sources that size
+        their next plans by it; what is written again after a loss is not told, because nobody may size that."""
 
     def mirror(self, positions: Document) -> None:  # noqa: B027 - optional
         """Show settled positions to lag tools. Best effort; never read back for recovery."""

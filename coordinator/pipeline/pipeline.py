@@ -135,8 +135,13 @@ class Pipeline:
         with contextlib.ExitStack() as stack:
             stack.callback(self._stopping.clear)
             links = Links()
-            timeout = as_duration(self._settings.timeout)
-            context = JobContext(job=self._job, checkpoint_timeout=timeout, links=links)
+            interval = self._settings.interval
+            context = JobContext(
+                job=self._job,
+                checkpoint_timeout=as_duration(self._settings.timeout),
+                checkpoint_interval=None if interval is None else as_duration(interval),
+                links=links,
+            )
             for participant in (self._source, self._sink):
                 stack.callback(participant.close)
                 participant.open(context)

@@ -140,16 +140,26 @@ class Settler:
             if turn in self._submitted and turn not in self._settlements:
                 return
             self._submitted.add(turn)
-            self._worker.submit(lambda: self._settle_safely(checkpoint))
+            self._worker.submit(lambda: self._safely(checkpoint, lambda: self.settle(checkpoint)))
+
+    def passed(self, checkpoint: CheckpointId) -> None:
+        """``checkpoint`` is completed. If it has nothing to commit, no instruction comes for it: it is settled."""
+        with self._lock:
+            work = self._work.get(checkpoint)
+            if work is None or work.committables or self._closing or checkpoint <= self.settled:
+                return
+            if (checkpoint, work.amendment) not in self._submitted:
+                self._submitted.add((checkpoint, work.amendment))
+                self._worker.submit(lambda: self._safely(checkpoint, lambda: self._done(checkpoint, work, ())))
 
     def close(self, *, wait: bool) -> None:
         with self._lock:
             self._closing = True
         self._worker.close(wait=wait)
 
-    def _settle_safely(self, checkpoint: CheckpointId) -> None:
+    def _safely(self, checkpoint: CheckpointId, settle: Callable[[], None]) -> None:
         try:
-            self.settle(checkpoint)
+            settle()
         except OncewardError as error:
             self._on_error(error)
         except Exception as error:  # noqa: BLE001 - handed to the main thread, which ends the generation with it
@@ -196,6 +206,10 @@ class Settler:
         if not self._goes_on(checkpoint, settlements):
             return
         kill_point(KillPoint.DRIVER_AFTER_SETTLE)
+        self._done(checkpoint, work, settlements)
+
+    def _done(self, checkpoint: CheckpointId, work: Work, settlements: tuple[Settlement, ...]) -> None:
+        """``checkpoint`` is settled: tell, renew the claim, show the positions."""
         newly = checkpoint > self.settled
         with self._lock:
             self.settled = CheckpointId(max(checkpoint, self.settled))

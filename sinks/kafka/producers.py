@@ -25,7 +25,7 @@ from connections.limits import SILENCE_MS
 from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
 from sinks.kafka.identifiers import TransactionalId
 
-__all__ = ["PoolKey", "PreparedProducer", "ProducerPool", "pool_for"]
+__all__ = ["PoolKey", "PreparedProducer", "ProducerPool", "pool_for", "producer_settings"]
 
 _LOGGER = logging.getLogger("onceward.kafka")
 _INIT_LIMIT_S = 30.0
@@ -48,6 +48,11 @@ _TUNED: Mapping[str, Any] = {
     "retry.backoff.ms": 5,
 }
 """Ours unless the cluster's configuration says otherwise."""
+
+
+def producer_settings(cluster: KafkaCluster) -> dict[str, Any]:
+    """What every producer of the sink has: idempotent, all replicas, Java's partitioner, tuned for batches."""
+    return {**{key: value for key, value in _TUNED.items() if key not in cluster.config}, **_FORCED}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +158,7 @@ class ProducerPool:
         broken: list[KafkaError] = []
         cluster = self.key.cluster
         settings: dict[str, str | int | float | bool] = {
-            **{key: value for key, value in _TUNED.items() if key not in cluster.config},
-            **_FORCED,
+            **producer_settings(cluster),
             **self._silence(),
             "transactional.id": str(identifier),
             "transaction.timeout.ms": self.key.transaction_timeout_ms,

@@ -24,6 +24,7 @@ from coordinator.protocol.values import (
     Role,
 )
 from sinks.kafka import claims, columns, preflight, replays
+from sinks.kafka.at_least_once import AtLeastOnceWriter
 from sinks.kafka.brokers import topic_facts
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.committer import KafkaCommitter
@@ -48,7 +49,7 @@ _REMEMBERED_IDS = 1_024
 
 
 class KafkaSink(Sink):
-    """Writes each slot of a checkpoint in a Kafka transaction that any process can end.
+    """Writes each slot of a checkpoint in a Kafka transaction that any process can end; or, at least once, without one.
 
     cluster: bootstrap servers, or a KafkaCluster shared with the source.
     topic: where all records go; it overrides a ``topic`` column.
@@ -57,7 +58,9 @@ class KafkaSink(Sink):
     on_lost: what happens when a transaction of a completed checkpoint is proved lost. ``replay``: its records are
         written again, before anything later; where that cannot be done exactly, the job halts. ``halt``: the job halts.
         ``skip``: its records are given up, with a report that listings show until a person acknowledges it.
-    delivery: only ``exactly_once``.
+    delivery: ``exactly_once``, or ``at_least_once``: idempotent producers without transactions, everything confirmed
+        before the checkpoint is decided. Nothing is lost; what a checkpoint wrote that then came to nothing (a crash, a
+        failure, a timeout) is there twice. It may change from run to run of a job (docs/operations.md#at-least-once).
     transaction_timeout: after which the brokers abort what nobody ended; timedelta or text such as ``"15min"``. By
         default the brokers' cap, at most 15 min. The preflight requires the checkpoint timeout + 10 min.
     name: the participant's name, unique within the job and the same in every run.
@@ -76,7 +79,7 @@ class KafkaSink(Sink):
         topics: Sequence[str] | None = None,
         *,
         on_lost: Literal["replay", "halt", "skip"] = "replay",
-        delivery: Literal["exactly_once"] = "exactly_once",
+        delivery: Literal["exactly_once", "at_least_once"] = "exactly_once",
         transaction_timeout: Duration | None = None,
         name: str = "sink",
     ) -> None:
@@ -99,6 +102,7 @@ class KafkaSink(Sink):
                 + "\n".join(f"  - {problem}" for problem in problems)
             )
         self.participant = Participant(name=called, role=Role.SINK, kind="kafka", on_lost=OnLost(on_lost))
+        self._transactional = delivery == "exactly_once"
         self._topic = topic
         self.topics: tuple[str, ...] = (topic,) if topic is not None else tuple(dict.fromkeys(topics or ()))
         """Every topic that may be written to."""
@@ -135,6 +139,7 @@ class KafkaSink(Sink):
             topics=self.topics,
             checkpoint_timeout=context.checkpoint_timeout,
             transaction_timeout=self._given_timeout,
+            transactional=self._transactional,
         )
         return preflight.examine(control, check)
 
@@ -158,7 +163,14 @@ class KafkaSink(Sink):
         return columns.project(df, routed=self._topic is None)
 
     def write(self) -> SlotWriter:
-        control, _ = self._opened()
+        control, context = self._opened()
+        if not self._transactional:
+            return AtLeastOnceWriter(
+                cluster=self.cluster,
+                topic=self._topic,
+                topics=self.topics,
+                limit_ms=int(context.checkpoint_timeout / timedelta(milliseconds=1)),
+            )
         if self._timeout is None:
             self._timeout = preflight.transaction_timeout(control, self._given_timeout)
         return KafkaSlotWriter(
@@ -270,8 +282,8 @@ def _topic_problems(topic: object, topics: object) -> Iterator[str]:
 def _policy_problems(on_lost: object, delivery: object) -> Iterator[str]:
     if on_lost not in ("replay", "halt", "skip"):
         yield f"on_lost: {on_lost!r} is none of 'replay', 'halt', 'skip'"
-    if delivery != "exactly_once":
-        yield f"delivery: {delivery!r} is not supported, only 'exactly_once' is"
+    if delivery not in ("exactly_once", "at_least_once"):
+        yield f"delivery: {delivery!r} is neither 'exactly_once' nor 'at_least_once'"
 
 
 def _timeout_problems(timeout: Duration | None) -> Iterator[str]:

@@ -9,6 +9,9 @@ from connections.cluster import KafkaCluster
 from coordinator.errors import ConfigurationError
 from coordinator.protocol.settings import Duration, as_duration
 from coordinator.protocol.values import ParticipantName
+from sources.kafka.limits import RateLimit
+from sources.kafka.offsets import Limits
+from sources.kafka.sizing import first_sizing
 from sources.kafka.splitting import MOST_RANGES
 from sources.kafka.starts import End, Reset, Start, end_problems, start_problems
 
@@ -35,6 +38,7 @@ class SourceArguments:
     min_partitions: int | None
     max_offsets: int | None
     max_rate: float | None
+    adaptive: bool
     discovery_interval: timedelta
     mirror_offsets: bool
     name: ParticipantName
@@ -54,6 +58,7 @@ class SourceArguments:
         min_partitions: int | None,
         max_offsets_per_checkpoint: int | None,
         max_rate_per_partition: float | None,
+        adaptive: bool,
         discovery_interval: Duration,
         mirror_offsets: bool,
         name: str,
@@ -93,6 +98,8 @@ class SourceArguments:
             problems.append("max_offsets_per_checkpoint: must be a whole number from 1, or left out")
         if max_rate_per_partition is not None and not _positive(max_rate_per_partition):
             problems.append("max_rate_per_partition: must be a number of records per second above 0, or left out")
+        if adaptive not in (True, False):
+            problems.append(f"adaptive: {adaptive!r} is neither True nor False")
         interval = timedelta()
         try:
             interval = as_duration(discovery_interval)
@@ -121,9 +128,19 @@ class SourceArguments:
             min_partitions=min_partitions,
             max_offsets=max_offsets_per_checkpoint,
             max_rate=max_rate_per_partition,
+            adaptive=adaptive,
             discovery_interval=interval,
             mirror_offsets=mirror_offsets,
             name=ParticipantName(name),
+        )
+
+    def limits(self, *, interval: timedelta | None, checkpoint_timeout: timedelta) -> Limits:
+        """What the first checkpoint of a job with this ``interval`` may take; None = they come only when asked for."""
+        seconds = None if interval is None else interval.total_seconds()
+        return Limits(
+            offsets=self.max_offsets,
+            rate=None if self.max_rate is None else RateLimit(self.max_rate, interval=seconds or 0.0),
+            sizing=first_sizing(seconds, checkpoint_timeout.total_seconds()) if self.adaptive else None,
         )
 
 

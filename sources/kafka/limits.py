@@ -1,14 +1,13 @@
-"""How much of what is there one checkpoint takes: a fair share of a total, and a rate per partition. Pure."""
+"""How much of what is there one checkpoint takes: shares of a total, and a rate per partition. Pure."""
 
 from collections.abc import Mapping
 
 from sources.kafka.positions import Partition
 
-__all__ = ["RateLimit", "share"]
+__all__ = ["RateLimit", "level", "share"]
 
 BURST_SECONDS = 60.0
-"""What an idle partition may save up. Longer than any sensible checkpoint interval, so that the rate is kept on
-average whatever the interval."""
+"""What an idle partition may save up at least."""
 
 
 def share(backlog: Mapping[Partition, int], limit: int, *, rotation: int = 0) -> dict[Partition, int]:
@@ -38,17 +37,34 @@ def share(backlog: Mapping[Partition, int], limit: int, *, rotation: int = 0) ->
     return taken
 
 
+def level(backlog: Mapping[Partition, int], limit: int, *, rotation: int = 0) -> dict[Partition, int]:
+    """Spread ``limit`` offsets evenly; what a partition does not need goes to the others. Sums to the smaller of both.
+
+    So a partition that is far behind takes nothing from one that keeps up. ``rotation`` as in :func:`share`.
+    """
+    waiting = sorted((partition for partition in backlog if backlog[partition] > 0), key=lambda p: (backlog[p], p))
+    if limit < len(waiting):
+        return share(backlog, limit, rotation=rotation)
+    taken = dict.fromkeys(backlog, 0)
+    for served, partition in enumerate(waiting):
+        taken[partition] = min(backlog[partition], limit // (len(waiting) - served))
+        limit -= taken[partition]
+    return taken
+
+
 class RateLimit:
     """A token bucket per partition. The caller brings the time (monotonic seconds)."""
 
-    def __init__(self, offsets_per_second: float) -> None:
+    def __init__(self, offsets_per_second: float, *, interval: float = 0.0) -> None:
+        """``interval``: seconds between two checkpoints. What an idle partition saves up always suffices for two."""
         self._rate = offsets_per_second
+        self._most = offsets_per_second * max(BURST_SECONDS, 2 * interval)
         self._tokens: dict[Partition, tuple[float, float]] = {}
 
     def allowed(self, partition: Partition, now: float) -> int:
         """Offsets that may be taken now; a partition begins with one second's worth."""
         tokens, since = self._tokens.get(partition, (self._rate, now))
-        tokens = min(tokens + (now - since) * self._rate, self._rate * BURST_SECONDS)
+        tokens = min(tokens + (now - since) * self._rate, self._most)
         self._tokens[partition] = (tokens, now)
         return int(tokens)
 

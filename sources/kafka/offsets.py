@@ -4,8 +4,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from coordinator.pipeline.interfaces import Plan
-from sources.kafka.limits import RateLimit, share
+from coordinator.protocol.values import JsonObject
+from sources.kafka.limits import RateLimit, level, share
 from sources.kafka.positions import Cursor, KafkaPositions, Partition
+from sources.kafka.sizing import Sizing
 
 __all__ = ["Limits", "gone_backwards", "plan_ranges"]
 
@@ -17,6 +19,8 @@ class Limits:
     offsets: int | None = None
     """Over all partitions; None = everything."""
     rate: RateLimit | None = None
+    sizing: Sizing | None = None
+    """How much takes about as long as a checkpoint should; None = that is not asked."""
 
 
 def gone_backwards(positions: KafkaPositions, available: Mapping[Partition, int]) -> dict[Partition, tuple[int, int]]:
@@ -45,11 +49,20 @@ def plan_ranges(
     cursors = {partition: cursor for partition, cursor in positions if partition in read}
     waiting = {partition: _backlog(cursor, available.get(partition)) for partition, cursor in cursors.items()}
     wanted = waiting
+    rotation = sum(cursor.next for cursor in cursors.values())
+    cut_by = []
     if limits.rate is not None:
         rate = limits.rate
         wanted = {partition: min(backlog, rate.allowed(partition, now)) for partition, backlog in waiting.items()}
+        cut_by += ["max_rate_per_partition"] * (wanted != waiting)
     if limits.offsets is not None:
-        wanted = share(wanted, limits.offsets, rotation=sum(cursor.next for cursor in cursors.values()))
+        former, wanted = wanted, share(wanted, limits.offsets, rotation=rotation)
+        cut_by += ["max_offsets_per_checkpoint"] * (wanted != former)
+    if limits.sizing is not None:
+        sizing, former = limits.sizing, wanted
+        short = {partition: min(offsets, sizing.longest) for partition, offsets in wanted.items()}
+        wanted = level(short, sizing.offsets, rotation=rotation)
+        cut_by += ["adaptive"] * (wanted != former)
     if limits.rate is not None:
         for partition, offsets in wanted.items():
             limits.rate.took(partition, offsets)
@@ -63,7 +76,17 @@ def plan_ranges(
         records=sum(wanted.values()),
         lag=sum(waiting.values()) - sum(wanted.values()),
         finished=bool(moved) and all(cursor.done for cursor in moved.values()),
+        sizing=_told(cut_by, limits),
     )
+
+
+def _told(cut_by: list[str], limits: Limits) -> JsonObject:
+    """Why the ranges are as they are; ``everything`` that was there, unless a limit has cut something off."""
+    told = {"sized_by": "+".join(cut_by) or "everything"}
+    if limits.sizing is None:
+        return told
+    sizing = limits.sizing
+    return {**told, "limit": sizing.offsets, "range_limit": sizing.longest, "aim_seconds": round(sizing.target, 3)}
 
 
 def _backlog(cursor: Cursor, available: int | None) -> int:

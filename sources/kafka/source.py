@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -24,7 +25,6 @@ from sources.kafka.checks import (
 )
 from sources.kafka.discovery import Discovery
 from sources.kafka.faults import OffsetGone, halt_for, offset_gone_in
-from sources.kafka.limits import RateLimit
 from sources.kafka.metadata import BrokerView, TopicState, insist
 from sources.kafka.mirror import GroupMirror
 from sources.kafka.offsets import Limits, gone_backwards, plan_ranges
@@ -32,6 +32,7 @@ from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosi
 from sources.kafka.reader import KafkaSplitReader
 from sources.kafka.replays import refuse_incomplete
 from sources.kafka.resolution import resolve_ends, resolve_starts
+from sources.kafka.sizing import Ran
 from sources.kafka.splitting import split_ranges
 from sources.kafka.starts import End, Start, bound_text
 
@@ -63,6 +64,7 @@ class KafkaSource(Source):
         min_partitions: int | None = None,
         max_offsets_per_checkpoint: int | None = None,
         max_rate_per_partition: float | None = None,
+        adaptive: bool = True,
         discovery_interval: Duration = "5min",
         mirror_offsets: bool = True,
         name: str = "source",
@@ -83,8 +85,10 @@ class KafkaSource(Source):
         min_partitions: as Spark's minPartitions: the ranges of a checkpoint are cut into at least so many, the longest
             first, each for a task and a transaction of its own. Then the records of an input partition are no longer
             written in their order.
-        max_offsets_per_checkpoint: over all partitions, spread in proportion to what waits; None = everything.
+        max_offsets_per_checkpoint: over all partitions, spread in proportion to what waits; None = no such limit.
         max_rate_per_partition: offsets per second, on average; None = as fast as it goes.
+        adaptive: takes of a backlog as much as makes a checkpoint last about its interval, by what the former ones took
+            (docs/operations.md#how-much-a-checkpoint-reads). False = each reads all that the other two limits allow.
         discovery_interval: how often new partitions (and topics of a pattern) are looked for; text or timedelta.
         mirror_offsets: shows settled positions in the consumer group, for lag tools. Never read back.
         name: of this participant within the job.
@@ -104,6 +108,7 @@ class KafkaSource(Source):
             min_partitions=min_partitions,
             max_offsets_per_checkpoint=max_offsets_per_checkpoint,
             max_rate_per_partition=max_rate_per_partition,
+            adaptive=adaptive,
             discovery_interval=discovery_interval,
             mirror_offsets=mirror_offsets,
             name=name,
@@ -112,8 +117,7 @@ class KafkaSource(Source):
         self._sleep = sleep
         self.participant = Participant(name=self._arguments.name, role=Role.SOURCE, kind="kafka")
         self.schema = _COLUMNS + (_HEADERS if include_headers else "")
-        rate = None if max_rate_per_partition is None else RateLimit(max_rate_per_partition)
-        self._limits = Limits(offsets=max_offsets_per_checkpoint, rate=rate)
+        self._limits = Limits()
         self._view: BrokerView | None = None
         self._group = group_id or ""
         self._cluster_id = ""
@@ -136,6 +140,9 @@ class KafkaSource(Source):
         """A source may be opened again after it was closed; it remembers nothing."""
         self._cluster_id = ""
         self._ends = None
+        self._limits = self._arguments.limits(
+            interval=context.checkpoint_interval, checkpoint_timeout=context.checkpoint_timeout
+        )
         # The client takes nothing but str itself for a group.
         self._group = self._arguments.group_id or str(context.job)
         self._view = BrokerView(self.cluster, links=context.links)
@@ -196,6 +203,18 @@ class KafkaSource(Source):
         available = self._available(positions, read)
         plan = plan_ranges(positions, available, read=read, limits=self._limits, now=self._monotonic())
         return replace(plan, splits=split_ranges(plan.splits, self._arguments.min_partitions))
+
+    def ran(self, plan: Plan, seconds: float, *, failed: bool = False) -> None:
+        """See :meth:`Source.ran`. What was learned outlives a generation, not the process."""
+        sizing = self._limits.sizing
+        if sizing is None or plan.records == 0:
+            return
+        ranges: Counter[tuple[str, int]] = Counter()
+        for split in plan.splits:
+            ranges[split["topic"], split["partition"]] += split["end"] - split["start"]
+        longest = max(ranges.values())
+        ran = Ran(offsets=plan.records, longest=longest, seconds=seconds, everything=plan.lag == 0, failed=failed)
+        self._limits = replace(self._limits, sizing=sizing.observe(ran))
 
     def snapshot(self, plan: Plan) -> Document:
         """Positions after ``plan`` was read. Raises HaltedError when a topic was made again meanwhile: equal ids now

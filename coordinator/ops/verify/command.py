@@ -43,6 +43,7 @@ class Wanted:
     expected_by: str | None
     from_earliest: bool
     order: bool
+    at_least_once: bool
     patience_s: float
     as_json: bool
 
@@ -60,6 +61,7 @@ def run_verify(wanted: Wanted, place: Place) -> int:
         expected=_expected(wanted.expected_by, outputs),
         from_earliest=wanted.from_earliest,
         order=wanted.order,
+        at_least_once=wanted.at_least_once,
         patience_s=wanted.patience_s,
     )
     with operators(place) as (client, _):
@@ -77,7 +79,7 @@ def run_verify(wanted: Wanted, place: Place) -> int:
                 f"A cluster did not answer: {error.args[0]}. Nothing was judged. "
                 "Check the brokers and the topics' names."
             ) from error
-    print(json.dumps(_as_json(wanted.job, verified), indent=2) if wanted.as_json else _as_text(wanted.job, verified))
+    print(json.dumps(_as_json(wanted.job, verified), indent=2) if wanted.as_json else _as_text(wanted, verified))
     return EXIT_CODES[verified.verdict.grade]
 
 
@@ -164,10 +166,10 @@ def _as_json(job: str, verified: Verified) -> Mapping[str, Any]:
     }
 
 
-def _as_text(job: str, verified: Verified) -> str:
+def _as_text(wanted: Wanted, verified: Verified) -> str:
     lines = [
-        f"exactly once: {verified.verdict.grade.value}",
-        f"job {job} up to checkpoint {verified.checkpoint}: {verified.expected:,} records expected, "
+        f"{'at least once' if wanted.at_least_once else 'exactly once'}: {verified.verdict.grade.value}",
+        f"job {wanted.job} up to checkpoint {verified.checkpoint}: {verified.expected:,} records expected, "
         f"{verified.visible:,} visible",
     ]
     for ruling in verified.verdict.rulings.values():

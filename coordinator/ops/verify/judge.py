@@ -15,11 +15,13 @@ from coordinator.ops.verify.prefix import broken_prefixes
 from coordinator.ops.verify.streams import Streams, streams
 from coordinator.ops.verify.verdict import Breach, Grade, Property, Ruling, Verdict
 
-__all__ = ["AT_REST", "EVERYTHING", "judge"]
+__all__ = ["AT_REST", "EVERYTHING", "NOT_AT_LEAST_ONCE", "judge"]
 
 EVERYTHING = frozenset(Property)
 AT_REST = EVERYTHING - {Property.PREFIX, Property.ONE_DECISION}
 """What can be asked without having watched the run."""
+NOT_AT_LEAST_ONCE = frozenset({Property.NOTHING_TWICE, Property.NOTHING_UNDECIDED, Property.ORDER})
+"""What records that are written again without transactions break."""
 
 _SHOWN = 5
 """Examples per kind of breach."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from connections import KafkaCluster
 from coordinator.ops.verify.cluster import ClusterView, Raw, read_range
 from coordinator.ops.verify.history import Content, Fed, History, Lane, Part, Visible
-from coordinator.ops.verify.judge import AT_REST, judge
+from coordinator.ops.verify.judge import AT_REST, NOT_AT_LEAST_ONCE, judge
 from coordinator.ops.verify.moment import Job, Moment, deleted, steady_moment, unusable_input
 from coordinator.ops.verify.spill import COVERED, REPEATED, Record, Side, Spill
 from coordinator.ops.verify.streams import Range, Ranges, ranges
@@ -46,6 +46,8 @@ class Asked:
     """The job began at offset 0; else its first checkpoint says where."""
     order: bool = True
     """Compare the order per key too."""
+    at_least_once: bool = False
+    """Whether the job's sink promises only that nothing is lost."""
     patience_s: float = 30.0
     """For a moment at which everything completed is settled and nothing is open."""
 
@@ -73,6 +75,8 @@ def verify(job: Job, asked: Asked, progress: Progress = lambda _what, _done, _al
     """
     source, sink = ClusterView(asked.source), ClusterView(asked.sink)
     properties = AT_REST if asked.order else AT_REST - {Property.ORDER}
+    if asked.at_least_once:
+        properties -= NOT_AT_LEAST_ONCE
     moment = steady_moment(job, sink, asked.outputs, asked.patience_s)
     covered = ranges(moment.told, {})
     unusable_input(job, source, asked.inputs, covered, moment, from_earliest=asked.from_earliest)

@@ -31,6 +31,7 @@ def refused(
         expected_by=expected_by,
         from_earliest=False,
         order=True,
+        at_least_once=False,
         patience_s=0.0,
         as_json=False,
     )

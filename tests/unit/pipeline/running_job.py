@@ -316,6 +316,8 @@ class _Source:
         split = {"start": start, "end": start + 10}
         return Plan(splits=(split,), positions=_at(start + 10), records=10, lag=0, finished=False)
 
+    def ran(self, plan: Plan, seconds: float, *, failed: bool = False) -> None: ...
+
     def snapshot(self, plan: Plan) -> Document:
         return plan.positions
 

@@ -1,12 +1,15 @@
 """A generation of the driver beside the real core: what it does when words get lost, repeated or late."""
 
 import threading
+from collections.abc import Collection
+from typing import Any
 
 import pytest
 
 from coordinator.errors import CoordinatorLostError, OncewardError
 from coordinator.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
 from coordinator.protocol.events import Acknowledge, CloseReason, Event
+from coordinator.protocol.values import CheckpointId, Claim, Committable
 from tests.unit.pipeline.running_job import SINK, SOURCE, Coordinator, Job, nothing
 
 
@@ -130,3 +133,34 @@ def test_of_two_aborts_in_a_row_the_last_one_speaks_for_both() -> None:
     assert job.generation.run() is CloseReason.CANCELLED
     assert job.aborted == [4], "its transaction would stay open, and the driver wait for ever"
     assert job.committed == [2, 3]
+
+
+class Unwritten(Job):
+    """Its checkpoints leave nothing to commit: no record passed the transform, or the sink has no transactions."""
+
+    def __init__(self, coordinator: Coordinator, *, until: int) -> None:
+        super().__init__(coordinator, until=until, running=self._wait_for_claim)
+        self.claimed: list[int] = []
+        self._changed = threading.Condition()
+
+    def _wait_for_claim(self, checkpoint: int) -> None:
+        """Of the base, before the driver may leave; the first base has nothing to tell."""
+        with self._changed:
+            assert checkpoint == 2 or self._changed.wait_for(lambda: checkpoint - 1 in self.claimed, 60)
+
+    def pre_commit(self, checkpoint: CheckpointId, *_: Any, unsettled: Collection[Committable]) -> Any:
+        return ()
+
+    def write_claim(self, claim: Claim) -> None:
+        with self._changed:
+            self.claimed.append(claim.settled)
+            self._changed.notify_all()
+
+
+def test_a_checkpoint_with_nothing_to_commit_is_settled_once_the_next_one_builds_on_it() -> None:
+    """The claim follows, the group's offsets too, and a later failure begins a new row of restarts."""
+    job = Unwritten(Coordinator(repeats=2), until=4)
+    job.generation.run()
+    assert job.read == {2: (0, 10), 3: (10, 20), 4: (20, 30)}
+    assert job.claimed == [0, 2, 3]
+    assert job.generation.settled_any

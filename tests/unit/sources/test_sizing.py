@@ -1,0 +1,297 @@
+"""A checkpoint takes about as long as it should, soon, whatever a record costs, and never nothing is read."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from coordinator.errors import ConfigurationError
+from coordinator.pipeline.interfaces import JobContext, Plan
+from coordinator.protocol.values import JobName
+from sources.kafka.offsets import Limits, plan_ranges
+from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from sources.kafka.sizing import AIM_BACK_TO_BACK, FIRST, GROWTH, PART_OF_TIMEOUT, Ran, Sizing, first_sizing
+from sources.kafka.source import KafkaSource
+
+TIMEOUT = 120.0
+A_FEW = 8
+"""Checkpoints, to a size a thousand times the first one."""
+NEARLY = 1.2
+
+enough = settings(max_examples=50, deadline=None)
+intervals = st.sampled_from([0.0, 0.25, 1.0, 5.0, 30.0])
+fixed_costs = st.floats(0.0, 0.1)
+speeds = st.floats(1e1, 1e6)
+"""Offsets per second."""
+
+
+@dataclass
+class Machine:
+    """A job on a machine that always takes as long."""
+
+    fixed: float
+    each: float
+    cores: int = 4
+
+    def seconds(self, ranges: Sequence[int]) -> float:
+        """All cores share the work, and one range is read by one."""
+        return self.fixed + self.each * max(sum(ranges) / self.cores, max(ranges))
+
+
+def sizing(interval: float = 1.0) -> Sizing:
+    first = first_sizing(interval, TIMEOUT)
+    assert first is not None
+    return first
+
+
+def taken(now: Sizing, backlog: Sequence[int]) -> list[int]:
+    """The ranges that a source plans of this backlog."""
+    planned = plan(now, backlog)
+    return [split["end"] - split["start"] for split in planned.splits]
+
+
+def plan(now: Sizing | None, backlog: Sequence[int]) -> Plan:
+    topic = TopicPosition(id="i", partitions={n: Cursor(next=0) for n in range(len(backlog))})
+    positions = KafkaPositions(cluster="main", cluster_id="c", topics={"t": topic})
+    available = {Partition("t", n): waiting for n, waiting in enumerate(backlog)}
+    return plan_ranges(positions, available, read=list(available), limits=Limits(sizing=now), now=0)
+
+
+def after(now: Sizing, ranges: Sequence[int], seconds: float, *, everything: bool = False) -> Sizing:
+    return now.observe(Ran(offsets=sum(ranges), longest=max(ranges), seconds=seconds, everything=everything))
+
+
+def work_off(
+    now: Sizing, machine: Machine, checkpoints: int, backlog: Sequence[int] = (10**12,) * 4
+) -> tuple[Sizing, list[float]]:
+    """What the checkpoints of a backlog took that does not end."""
+    took = []
+    for _ in range(checkpoints):
+        ranges = taken(now, backlog)
+        took.append(machine.seconds(ranges))
+        now = after(now, ranges, took[-1])
+    return now, took
+
+
+@enough
+@given(intervals, fixed_costs, speeds)
+def test_a_steady_job_takes_as_long_as_is_aimed_at_within_a_few_checkpoints(
+    interval: float, fixed: float, speed: float
+) -> None:
+    now, took = work_off(sizing(interval), Machine(fixed, 1 / speed), A_FEW)
+    assume(now.aim * speed >= 100)  # else a range of whole offsets cannot be cut so finely
+    target = max(now.aim, 2 * fixed)
+    assert target / 1.4 <= took[-1] <= target * NEARLY or now.offsets >= FIRST * GROWTH**A_FEW / 8
+
+
+@enough
+@given(intervals, fixed_costs, speeds)
+def test_no_checkpoint_takes_longer_than_is_aimed_at_unless_the_first_one_does(
+    interval: float, fixed: float, speed: float
+) -> None:
+    """And after it each is nearer."""
+    now = sizing(interval)
+    _, took = work_off(now, Machine(fixed, 1 / speed), 20)
+    most = max(now.aim, 2 * fixed) * NEARLY + fixed
+    least = fixed + 4 / speed  # of one offset in each range
+    assert all(seconds <= max(most, least) + 1e-9 for seconds in took[1:])
+
+
+@enough
+@given(intervals, fixed_costs, speeds)
+def test_sizes_come_to_rest(interval: float, fixed: float, speed: float) -> None:
+    assume(sizing(interval).aim * speed >= 100)
+    now, _ = work_off(sizing(interval), Machine(fixed, 1 / speed), 30)
+    later, _ = work_off(now, Machine(fixed, 1 / speed), 1)
+    assert (later.offsets, later.longest) == (now.offsets, now.longest)
+
+
+@enough
+@given(st.lists(st.floats(0.7, 1.3), min_size=40, max_size=40), st.floats(1e4, 1e6))
+def test_times_that_vary_by_a_third_make_no_size_run_away(noise: list[float], speed: float) -> None:
+    machine, now = Machine(0.05, 1 / speed), sizing()
+    for number, factor in enumerate(noise):
+        ranges = taken(now, [10**12] * 4)
+        if number > A_FEW:
+            assert 0.25 <= machine.seconds(ranges) <= 2.5
+        now = after(now, ranges, machine.seconds(ranges) * factor)
+
+
+@enough
+@given(st.floats(3.0, 1000.0), st.floats(1e3, 1e6))
+def test_a_sudden_slowdown_is_answered_in_one_step(times: float, speed: float) -> None:
+    now, _ = work_off(sizing(), Machine(0.1, 1 / speed), 20)
+    slow = Machine(0.1, times / speed)
+    assume(speed / times > 100)
+    _, took = work_off(now, slow, 2)
+    assert took[0] > 2 * now.aim
+    assert took[1] <= now.aim * NEARLY + 0.1
+
+
+@enough
+@given(st.lists(st.tuples(st.integers(1, 10**9), st.floats(0, 1e6), st.booleans(), st.booleans()), max_size=60))
+def test_something_is_always_read_whatever_was_seen(seen: list[tuple[int, float, bool, bool]]) -> None:
+    now = sizing()
+    for offsets, seconds, everything, failed in seen:
+        former = now
+        now = now.observe(Ran(offsets=offsets, longest=offsets, seconds=seconds, everything=everything, failed=failed))
+        assert 1 <= now.offsets <= max(former.offsets, GROWTH * offsets)
+        assert 1 <= now.longest <= max(former.longest, GROWTH * offsets)
+        assert 0 <= now.fixed <= now.longest_aim * 1e9
+        assert now.aim <= now.target <= now.longest_aim
+    assert sum(taken(now, [5] * 3)) >= 1
+
+
+@enough
+@given(st.floats(0.15, 3.0), st.floats(1e4, 1e6))
+def test_an_interval_shorter_than_an_empty_checkpoint_does_not_make_ranges_vanish(fixed: float, speed: float) -> None:
+    """A good part of the time goes into records all the same."""
+    now, took = work_off(sizing(0.05), Machine(fixed, 1 / speed, cores=1), 50, backlog=(10**12,))
+    assert all(1.3 * fixed <= seconds <= 2.6 * fixed for seconds in took[-10:])
+    assert now.target <= 2.2 * fixed
+
+
+def test_a_pause_of_the_machine_while_little_waits_keeps_room_for_what_came_meanwhile() -> None:
+    now, _ = work_off(sizing(), Machine(0.1, 1e-6), 20)
+    paused = after(now, [300, 100], 5.0, everything=True)
+    assert sum(taken(paused, [10**6] * 2)) == 800
+    cut = after(now, [300, 100], 5.0)
+    assert sum(taken(cut, [10**6] * 2)) == 80
+
+
+def test_a_quick_checkpoint_of_little_data_forgets_nothing() -> None:
+    now, _ = work_off(sizing(), Machine(0.1, 1e-6), 20)
+    assert after(now, [3, 0], 0.1, everything=True).offsets == now.offsets
+
+
+@enough
+@given(st.integers(1, 10**7), st.floats(0.0, 120.0))
+def test_a_failed_checkpoint_is_followed_by_at_most_half_of_it(offsets: int, seconds: float) -> None:
+    now = Sizing(aim=1.0, longest_aim=30.0, offsets=10**7, longest=10**7)
+    then = now.observe(Ran(offsets=offsets, longest=offsets, seconds=seconds, failed=True))
+    assert then.offsets <= max(1, offsets / 2)
+    assert then.offsets <= max(1, offsets / max(seconds, 1e-9))
+
+
+def test_a_job_that_can_only_take_small_checkpoints_gets_through_after_failures() -> None:
+    """A second for each record: the first checkpoint runs into its timeout, the one after it does not."""
+    now = sizing()
+    ranges = taken(now, [10**6])
+    assert ranges == [1000]
+    now = now.observe(Ran(offsets=1000, longest=1000, seconds=TIMEOUT, failed=True))
+    assert sum(taken(now, [10**6])) == 8
+
+
+@enough
+@given(fixed_costs, st.floats(1e3, 1e5), st.lists(st.sampled_from([1, 4, 16]), min_size=2, max_size=6))
+def test_a_backlog_that_moves_between_one_partition_and_many_never_makes_a_checkpoint_twice_as_long(
+    fixed: float, speed: float, shapes: list[int]
+) -> None:
+    machine, now = Machine(fixed, 1 / speed), sizing()
+    for partitions in shapes:
+        now, took = work_off(now, machine, 12, backlog=(10**12,) * partitions)
+        assert max(took) <= 2 * now.aim + fixed + FIRST / speed
+        assert took[-1] >= 0.25
+
+
+@enough
+@given(st.lists(st.integers(1, 10**9), min_size=2, max_size=12), st.integers(12, 10**6), st.integers(12, 10**6))
+def test_every_partition_gets_its_part_beside_one_that_is_far_behind(
+    backlog: list[int], offsets: int, longest: int
+) -> None:
+    ranges = taken(Sizing(aim=1.0, longest_aim=30.0, offsets=offsets, longest=longest), backlog)
+    assert sum(ranges) == min(offsets, sum(min(waiting, longest) for waiting in backlog))
+    assert max(ranges) <= longest
+    fair = min(longest, offsets // len(backlog))
+    assert all(range_ >= min(waiting, fair) for range_, waiting in zip(ranges, backlog, strict=True))
+
+
+@enough
+@given(st.floats(1e2, 1e7), fixed_costs)
+def test_a_backlog_of_hours_never_runs_into_the_timeout_even_when_all_becomes_three_times_slower(
+    speed: float, fixed: float
+) -> None:
+    now, took = work_off(sizing(30.0), Machine(fixed, 1 / speed), 20)
+    assert max(took) < TIMEOUT / 3
+    _, slower = work_off(now, Machine(3 * fixed, 3 / speed), 20)
+    assert max(slower) < TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("interval", "aim"),
+    [(0.0, AIM_BACK_TO_BACK), (0.25, 0.25), (10.0, 10.0), (3600.0, TIMEOUT * PART_OF_TIMEOUT)],
+)
+def test_the_aim_is_the_interval_and_well_below_the_timeout(interval: float, aim: float) -> None:
+    assert sizing(interval).aim == aim
+
+
+def test_without_an_interval_nothing_is_aimed_at() -> None:
+    assert first_sizing(None, TIMEOUT) is None
+    planned = plan(None, [10**6, 5])
+    assert planned.records == 10**6 + 5
+    assert planned.sizing == {"sized_by": "everything"}
+
+
+def test_a_plan_says_what_made_it_as_large_as_it_is() -> None:
+    cut = plan(sizing(), [10**6, 10**6])
+    assert cut.sizing == {"sized_by": "adaptive", "limit": FIRST, "range_limit": FIRST, "aim_seconds": 1.0}
+    assert plan(sizing(), [10, 20]).sizing["sized_by"] == "everything"
+
+
+@pytest.mark.parametrize("how", ["begins", "is opened again"])
+def test_a_driver_begins_small(how: str) -> None:
+    source, opened = _source()
+    if how == "is opened again":
+        for _ in range(5):
+            source.ran(_planned(source), 0.001)
+        assert sum(_ranges(_planned(source))) > FIRST
+        opened()
+    assert sum(_ranges(_planned(source))) == FIRST
+
+
+def test_what_a_source_saw_sizes_its_next_plan_and_can_be_switched_off() -> None:
+    source, _ = _source()
+    first = _planned(source)
+    source.ran(first, 0.1)
+    assert sum(_ranges(_planned(source))) == FIRST * GROWTH
+    source.ran(_planned(source), 100.0, failed=True)
+    assert sum(_ranges(_planned(source))) == FIRST * GROWTH / 100
+    off, _ = _source(adaptive=False)
+    off.ran(_planned(off), 100.0)
+    assert sum(_ranges(_planned(off))) == 10**6
+    with pytest.raises(ConfigurationError, match="adaptive"):
+        _source(adaptive="no")
+
+
+class Backlogged(KafkaSource):
+    """A source of four partitions whose brokers always have a million records more."""
+
+    def _current(self, base: KafkaPositions) -> KafkaPositions:
+        return base
+
+    def _available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, int]:
+        return {partition: cursor.next + 250_000 for partition, cursor in positions}
+
+
+def _source(*, adaptive: Any = True) -> tuple[KafkaSource, Callable[[], None]]:
+    source = Backlogged("localhost:1", ["t"], adaptive=adaptive, mirror_offsets=False)
+    context = JobContext(
+        job=JobName("j"),
+        checkpoint_timeout=timedelta(seconds=TIMEOUT),
+        checkpoint_interval=timedelta(seconds=1),
+    )
+    source.open(context)
+    return source, lambda: source.open(context)
+
+
+def _planned(source: KafkaSource) -> Plan:
+    topic = TopicPosition(id="i", partitions={n: Cursor(next=0) for n in range(4)})
+    return source.plan(KafkaPositions(cluster="main", cluster_id="c", topics={"t": topic}).to_document())
+
+
+def _ranges(planned: Plan) -> list[int]:
+    return [split["end"] - split["start"] for split in planned.splits]
