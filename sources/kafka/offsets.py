@@ -60,8 +60,8 @@ def plan_ranges(
         cut_by += ["max_offsets_per_checkpoint"] * (wanted != former)
     if limits.sizing is not None:
         sizing, former = limits.sizing, wanted
-        short = {partition: min(offsets, sizing.longest) for partition, offsets in wanted.items()}
-        wanted = level(short, sizing.offsets, rotation=rotation)
+        short = {partition: min(offsets, sizing.per_range) for partition, offsets in wanted.items()}
+        wanted = level(short, sizing.total(sum(n > 0 for n in short.values())), rotation=rotation)
         cut_by += ["adaptive"] * (wanted != former)
     if limits.rate is not None:
         for partition, offsets in wanted.items():
@@ -76,17 +76,22 @@ def plan_ranges(
         records=sum(wanted.values()),
         lag=sum(waiting.values()) - sum(wanted.values()),
         finished=bool(moved) and all(cursor.done for cursor in moved.values()),
-        sizing=_told(cut_by, limits),
+        sizing=_told(cut_by, limits, sum(backlog > 0 for backlog in waiting.values())),
     )
 
 
-def _told(cut_by: list[str], limits: Limits) -> JsonObject:
+def _told(cut_by: list[str], limits: Limits, ranges: int) -> JsonObject:
     """Why the ranges are as they are; ``everything`` that was there, unless a limit has cut something off."""
     told = {"sized_by": "+".join(cut_by) or "everything"}
     if limits.sizing is None:
         return told
     sizing = limits.sizing
-    return {**told, "limit": sizing.offsets, "range_limit": sizing.longest, "aim_seconds": round(sizing.target, 3)}
+    return {
+        **told,
+        "limit": sizing.total(ranges),
+        "range_limit": sizing.per_range,
+        "aim_seconds": round(sizing.target, 3),
+    }
 
 
 def _backlog(cursor: Cursor, available: int | None) -> int:

@@ -6,7 +6,7 @@ aimed at. ``fixed`` is where the line through the newest checkpoints begins. Whe
 smaller ranges would hardly be quicker, only carry less: the aim is twice the fixed part then.
 
 What others do, and what is taken from it: Spark Streaming's ``PIDRateEstimator`` follows the measured rate with weight
-1 and is never zero (SPARK-9966), but knows no fixed part, and lets the first batch take everything unless it is told
+1, skips the first batch and is never zero (SPARK-9966), but knows no fixed part, and lets the first batch take everything unless it is told
 otherwise (SPARK-18580); here the first one is small. Flink's ``BufferDebloater`` sizes buffers by the time in which
 they should be consumed, bounds how fast they grow, and leaves them alone while they are nearly right; so is it here.
 """
@@ -14,10 +14,13 @@ they should be consumed, bounds how fast they grow, and leaves them alone while 
 import math
 from dataclasses import dataclass, replace
 
-__all__ = ["AIM_BACK_TO_BACK", "FIRST", "GROWTH", "PART_OF_TIMEOUT", "Ran", "Sizing", "first_sizing"]
+__all__ = ["AIM_BACK_TO_BACK", "FIRST", "GROWTH", "LEAST", "PART_OF_TIMEOUT", "Ran", "Sizing", "first_sizing"]
 
 FIRST = 1_000
 """Offsets of the first checkpoint: quick even with records of 1 MB, or with a tenth of a second for each."""
+LEAST = 25
+"""Offsets of each range that are not worth cutting: below it a checkpoint is hardly quicker and carries next to
+nothing. Only where even these come near the timeout fewer are read."""
 GROWTH = 8.0
 """From one checkpoint to the next at most, so that a cost which grows faster than the size cannot do much harm."""
 AIM_BACK_TO_BACK = 1.0
@@ -43,6 +46,8 @@ class Ran:
     """In all its ranges; above 0."""
     longest: int
     """In the longest range. One task reads it, so it takes its time whatever the other tasks do."""
+    ranges: int
+    """With something in them."""
     seconds: float
     """From the end of planning to the last vote, or to its failure."""
     everything: bool = False
@@ -93,8 +98,12 @@ class Sizing:
     longest: int = FIRST
     """In each range, at least 1. Both are kept: many short ranges that become one long one, or one that becomes many,
     must not take longer than either did."""
+    least: int = LEAST
+    """In each range where so much waits, whatever the other two say; 0 = they alone count."""
     fixed: float = 0.0
     """Seconds that a checkpoint takes however little it reads, as far as is known."""
+    _warm: bool = False
+    """The first checkpoint also starts Python workers and connections: what it took says nothing about those after it."""
     _lines: tuple[_Line, ...] = (_Line(), _Line(), _Line())
 
     @property
@@ -102,18 +111,37 @@ class Sizing:
         """Seconds that are really aimed at."""
         return min(max(self.aim, 2 * self.fixed), self.longest_aim)
 
+    def total(self, ranges: int) -> int:
+        """Offsets in all ranges together, where something waits for ``ranges`` of them; at least 1."""
+        return max(self.offsets, self.least * ranges)
+
+    @property
+    def per_range(self) -> int:
+        """Offsets in each range; at least 1."""
+        return max(self.longest, self.least)
+
     def observe(self, ran: Ran) -> "Sizing":
         """What the next checkpoint may take after ``ran``."""
+        if ran.failed or ran.seconds > self.longest_aim:
+            return replace(self._observe(ran), least=self.least // 2)
+        return self._observe(ran)
+
+    def _observe(self, ran: Ran) -> "Sizing":
         if ran.failed:
             # Whatever it was, memory, time or one record: less of it is less likely to fail, and names it better.
             factor = min(0.5, self.target / max(ran.seconds, 1e-9))
             return self._lowered(ran, factor)
         # Where the backlog moves between few partitions and many, time may follow the sum, the longest range, or the
         # one that is nearer to its limit. What one of them explains is not fixed.
-        sizes = (ran.offsets, ran.longest, max(ran.offsets, ran.longest * self.offsets / self.longest))
-        lines = tuple(line.with_point(size, ran.seconds) for line, size in zip(self._lines, sizes, strict=True))
-        fixed = min(ran.seconds, *(line.at_zero(self.fixed * _FADE) for line in lines))
-        known = replace(self, fixed=fixed, _lines=lines)
+        share = self.total(ran.ranges) / self.per_range
+        sizes = (ran.offsets, ran.longest, max(ran.offsets, ran.longest * share))
+        lines = self._lines
+        if self._warm:
+            lines = tuple(line.with_point(size, ran.seconds) for line, size in zip(lines, sizes, strict=True))
+        # Where nothing smaller was tried, all of it may be fixed: something larger is tried then.
+        former = ran.seconds if ran.offsets <= self.least * ran.ranges else self.fixed * _FADE
+        fixed = min(ran.seconds, *(line.at_zero(former) for line in lines)) if self._warm else 0.0
+        known = replace(self, fixed=fixed, _warm=True, _lines=lines)
         # One that ran long is followed by a smaller one in any case; whether that is any quicker will be seen then.
         target = self.target if ran.seconds > self.target * _NEARLY else known.target
         factor = min(GROWTH, target / max(ran.seconds, 1e-9))

@@ -212,8 +212,14 @@ class KafkaSource(Source):
         ranges: Counter[tuple[str, int]] = Counter()
         for split in plan.splits:
             ranges[split["topic"], split["partition"]] += split["end"] - split["start"]
-        longest = max(ranges.values())
-        ran = Ran(offsets=plan.records, longest=longest, seconds=seconds, everything=plan.lag == 0, failed=failed)
+        ran = Ran(
+            offsets=plan.records,
+            longest=max(ranges.values()),
+            ranges=sum(offsets > 0 for offsets in ranges.values()),
+            seconds=seconds,
+            everything=plan.lag == 0,
+            failed=failed,
+        )
         self._limits = replace(self._limits, sizing=sizing.observe(ran))
 
     def snapshot(self, plan: Plan) -> Document:

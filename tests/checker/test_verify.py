@@ -50,6 +50,7 @@ class Copied:
                 start="earliest",
                 end="latest",
                 max_offsets_per_checkpoint=150,
+                adaptive=False,
             ),
             sink=KafkaSink(self.topics.servers, topic=self.sink),
             settings=CheckpointSettings(interval="50ms", num_retained=1000),

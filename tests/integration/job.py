@@ -39,7 +39,9 @@ def main() -> int:
     kind = SparklessPipeline if spec.get("sparkless") else Pipeline
     pipeline = kind(
         job=spec["job"],
-        source=KafkaSource(spec["servers"], topics=[spec["source"]], **spec.get("source_options", {})),
+        source=KafkaSource(
+            spec["servers"], topics=[spec["source"]], **{"adaptive": False, **spec.get("source_options", {})}
+        ),
         transform=keep_all if spec.get("dataframe") else None,
         transform_batches=keep_all_batches if spec.get("batches") else None,
         sink=KafkaSink(spec["servers"], topic=spec["sink"], **spec.get("sink_options", {})),

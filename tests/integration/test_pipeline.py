@@ -44,7 +44,9 @@ class Bench:
         return Pipeline(
             job=self.job,
             source=KafkaSource(
-                self.topics.servers, topics=[self.source], **{"start": "earliest", "end": "latest", **(source or {})}
+                self.topics.servers,
+                topics=[self.source],
+                **{"start": "earliest", "end": "latest", "adaptive": False, **(source or {})},
             ),
             sink=KafkaSink(self.topics.servers, **(sink or {"topic": self.sink})),
             transform=transform,

@@ -69,7 +69,13 @@ def pipeline(brokers: str, coordinator: str, *, per_checkpoint: int | None = Non
     """The whole job; a checkpoint reads at most ``per_checkpoint`` records, and all that are there by default."""
     return Pipeline(
         job=JOB,
-        source=KafkaSource(brokers, topics=[FLIGHTS], start="earliest", max_offsets_per_checkpoint=per_checkpoint),
+        source=KafkaSource(
+            brokers,
+            topics=[FLIGHTS],
+            start="earliest",
+            max_offsets_per_checkpoint=per_checkpoint,
+            adaptive=per_checkpoint is None,
+        ),
         transform=delays,
         sink=KafkaSink(brokers, topics=list(OUTPUTS)),
         coordinator=coordinator,
