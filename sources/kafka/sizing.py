@@ -6,9 +6,10 @@ aimed at. ``fixed`` is where the line through the newest checkpoints begins. Whe
 smaller ranges would hardly be quicker, only carry less: the aim is twice the fixed part then.
 
 What others do, and what is taken from it: Spark Streaming's ``PIDRateEstimator`` follows the measured rate with weight
-1, skips the first batch and is never zero (SPARK-9966), but knows no fixed part, and lets the first batch take everything unless it is told
-otherwise (SPARK-18580); here the first one is small. Flink's ``BufferDebloater`` sizes buffers by the time in which
-they should be consumed, bounds how fast they grow, and leaves them alone while they are nearly right; so is it here.
+1, learns nothing from the first batch and is never zero (SPARK-9966), but knows no fixed part, and lets the first batch
+take everything unless it is told otherwise (SPARK-18580); here the first one is small. Flink's ``BufferDebloater``
+sizes buffers by the time in which they should be consumed, bounds how fast they grow, and leaves them alone while they
+are nearly right; so is it here.
 """
 
 import math
@@ -103,7 +104,7 @@ class Sizing:
     fixed: float = 0.0
     """Seconds that a checkpoint takes however little it reads, as far as is known."""
     _warm: bool = False
-    """The first checkpoint also starts Python workers and connections: what it took says nothing about those after it."""
+    """Whether the first checkpoint is over. It starts Python workers and connections too: its time is no measure."""
     _lines: tuple[_Line, ...] = (_Line(), _Line(), _Line())
 
     @property

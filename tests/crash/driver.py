@@ -41,7 +41,11 @@ def main() -> int:
     pipeline = kind(
         job=spec["job"],
         source=KafkaSource(
-            cluster, topics=[spec["source"]], start="earliest", max_offsets_per_checkpoint=spec["per_checkpoint"]
+            cluster,
+            topics=[spec["source"]],
+            start="earliest",
+            max_offsets_per_checkpoint=spec["per_checkpoint"],
+            adaptive=False,
         ),
         transform=_through_the_jvm if spec["transform"] else None,
         sink=KafkaSink(cluster, topic=spec["sink"], transaction_timeout=spec["transaction_timeout"]),
