@@ -51,7 +51,7 @@ class Job:
 
     def claim(self) -> Claim:
         with SinkJob(self.topics.servers, self.job, topic=self.sink) as seen:
-            assert open_transactions_hold_back(self.topics.servers, self.sink) == {}
+            assert not any(open_transactions_hold_back(self.topics.servers, self.sink).values())
             claim = seen.sink.read_claim()
         assert claim is not None
         return claim
@@ -108,7 +108,7 @@ def test_a_crash_between_writing_and_deciding_repeats_that_checkpoint_and_loses_
 def test_a_job_may_change_to_at_least_once_over_decided_and_undecided_transactions(copying: Job) -> None:
     """Generation 1 leaves one checkpoint completed and not committed, and the next one written and not decided."""
     copying.dies("exactly_once", KillPoint.DRIVER_AFTER_DECISION, 2)
-    assert open_transactions_hold_back(copying.topics.servers, copying.sink)
+    assert any(open_transactions_hold_back(copying.topics.servers, copying.sink).values())
     copying.finishes("at_least_once")
     assert_exactly_once(copying.topics, copying.source, copying.sink)
     last = copying.here.events("recovered")[-1]
