@@ -15,7 +15,7 @@ def test_all_argument_problems_are_reported_together() -> None:
     wrong: dict[str, Any] = {
         "topics": ["ok", "not ok", "onceward"],
         "on_lost": "forget",
-        "delivery": "at_least_once",
+        "delivery": "maybe_once",
         "transaction_timeout": "1 fortnight",
         "name": "No.Name",
     }
