@@ -91,6 +91,7 @@ class Bench:
         self._directory = directory
         self._topics = Topics(kafka.bootstrap_servers, sizes.partitions)
         self._inputs: dict[Workload, tuple[str, Content]] = {}
+        self._topics.warm_up()
 
     def run(self, system: System, workload: Workload) -> Figures:
         """Figures of one run. Raises BenchmarkError and NotOfferedError."""

@@ -56,6 +56,7 @@ def _bars(workload: str, systems: dict[str, Any], results: dict[str, Any], file:
         for place, median in enumerate(medians):
             panel.text(0, place, f" {median:,.0f}" if median >= 100 else f" {median:,.2f}", va="center")
         panel.invert_yaxis()
+        panel.locator_params(axis="x", nbins=4)
         panel.set_title(_FIGURES[figure], fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
     machine = results["machine"]

@@ -36,6 +36,16 @@ class Topics:
         self._partitions = range(partitions)
         self._admin = AdminClient({"bootstrap.servers": servers})
 
+    def warm_up(self) -> None:
+        """Have the broker make its topics for groups and transactions, which else the first system would wait for."""
+        producer = Producer({"bootstrap.servers": self._servers, "transactional.id": "benchmark"})
+        producer.init_transactions(_LIMIT_S)
+        consumer = self.consumer()
+        try:
+            consumer.committed([TopicPartition("benchmark", 0)], _LIMIT_S)
+        finally:
+            consumer.close()
+
     def create(self, name: str) -> None:
         """Returns when its partitions can be asked."""
         self._admin.create_topics([NewTopic(name, len(self._partitions), 1)])[name].result(_LIMIT_S)

@@ -162,8 +162,11 @@ static void *copy(void *argument) {
             ssize_t count = rd_kafka_consume_batch_queue(queue, steady ? 2 : 10, messages, BATCH);
             for (ssize_t i = 0; i < count; i++) {
                 rd_kafka_message_t *message = messages[i];
-                if (message->err)
-                    fail("consume", rd_kafka_err2str(message->err));
+                if (message->err) { /* no record but news; the library goes on by itself */
+                    fprintf(stderr, "consume: %s\n", rd_kafka_err2str(message->err));
+                    rd_kafka_message_destroy(message);
+                    continue;
+                }
                 if (!read++)
                     end = now_ms() + interval_ms;
                 if (kept(message))
