@@ -41,8 +41,16 @@ class Topics:
         producer = Producer({"bootstrap.servers": self._servers, "transactional.id": "benchmark"})
         producer.init_transactions(_LIMIT_S)
         consumer = self.consumer()
+        deadline = time.monotonic() + _LIMIT_S
         try:
-            consumer.committed([TopicPartition("benchmark", 0)], _LIMIT_S)
+            while True:
+                try:
+                    consumer.committed([TopicPartition("benchmark", 0)], _LIMIT_S)
+                    return
+                except KafkaException as error:
+                    if time.monotonic() > deadline:
+                        raise BenchmarkError(f"The broker coordinates no groups: {error}.") from error
+                    time.sleep(_PAUSE_S)
         finally:
             consumer.close()
 

@@ -18,7 +18,7 @@ def test_a_run_leaves_checked_figures_of_every_system_and_the_machine(tmp_path: 
     results = json.loads((place / "result.json").read_text())
     assert results["set_up"] == {"c": None}
     assert {"cores", "processor", "python", "pyspark", "confluent-kafka"} <= results["machine"].keys()
-    filtered, without_json = results["runs"]
+    without_json, filtered = results["runs"]
     assert filtered["figures"]["output_records"] == results["sizes"]["records"] / 100
     assert {"records_per_s", "records_per_s_whole", "cpu_s_per_million", "peak_pss_mb"} <= filtered["figures"].keys()
     assert "not_offered" in without_json
