@@ -161,6 +161,7 @@ def standing_in(reply: Reply) -> Driver | Violation:
         abort=1,
         complete=base,
         work=1 << base if base else 0,
+        handle=(base, *reply.handle) if base else (0, 0, 0),
     )
 
 
