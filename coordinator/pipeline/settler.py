@@ -186,7 +186,9 @@ class Settler:
 
     def settle(self, checkpoint: CheckpointId) -> None:
         """Commit, prove, report; then show the positions to lag tools and renew the claim."""
-        work = self._work[checkpoint]
+        work = self.work(checkpoint)
+        if work is None:  # told again, and while that waited for its turn the next one was written: it is settled
+            return
         turn = (checkpoint, work.amendment)
         if turn not in self._settlements:
             kill_point(KillPoint.DRIVER_AFTER_DECISION)

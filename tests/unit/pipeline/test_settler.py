@@ -36,3 +36,13 @@ def test_what_was_decided_against_is_no_longer_kept_from_the_sweep() -> None:
     kept.expect(CheckpointId(5), HELD, None)
     kept.forget(CheckpointId(5))
     assert kept.unsettled() == ()
+
+
+def test_a_repeated_instruction_that_waited_until_its_checkpoint_was_settled_and_followed_changes_nothing() -> None:
+    kept = settler()
+    kept.expect(CheckpointId(5), HELD, None)
+    kept.settled = CheckpointId(5)
+    kept.expect(CheckpointId(6), HELD, None)
+    kept.settle(CheckpointId(5))
+    assert kept.settled == 5
+    assert kept.unsettled() == HELD
