@@ -32,8 +32,8 @@ ROBBED = Storm(
 )
 KILLED = Storm(
     name="drivers are gone for ever, and coordinators die in the midst of their work",
-    seeds=12,
-    weather=clear(**_GONE, kill_points=0.05, coordinator_kills=6),
+    seeds=60,
+    weather=clear(**_GONE, kill_points=0.05, coordinator_kills=2),
 )
 
 ORPHANS = (

@@ -19,7 +19,7 @@ LOSSES = Exploration(
 )
 ROBBERIES = Storm(
     name="another program aborts what is decided",
-    seeds=12,
+    seeds=60,
     weather=clear(robberies=0.4, driver_kills=1, interval=0.0, on_lost=OnLost.REPLAY),
 )
 _REPLAYER = replaying.Replayer
