@@ -15,7 +15,7 @@ from tests.crash.jobs import Job, Setup, at_point, judged
 from tests.crash.results import Schedule
 from tests.integration.tools import open_transactions_hold_back, wait_until
 
-__all__ = ["SCENES", "Scene", "scene_of", "visit"]
+__all__ = ["FITS", "FITS_NOT", "SCENES", "Scene", "add_fat_record", "lose_transactions", "scene_of", "visit"]
 
 Visit: TypeAlias = Callable[[Job, KillPoint, int], None]
 
@@ -41,7 +41,7 @@ ONCE_PER_PROCESS = {
 NOT_ALONE = "coordinator, and its job is disturbed too"
 """Told apart because its recovery takes as long as the driver's start, or as the failing checkpoints."""
 _FAT = b"x" * 5000
-_FITS_NOT, _FITS = {"max.message.bytes": "2000"}, {"max.message.bytes": "100000"}
+FITS_NOT, FITS = {"max.message.bytes": "4000"}, {"max.message.bytes": "100000"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,13 +156,18 @@ def _coordinator_dies_settling_for_the_dead(job: Job, point: KillPoint, nth: int
 def _fails(job: Job) -> None:
     """From now on every checkpoint is decided against: a record does not fit into the output topic."""
     job.settles()
-    job.topics.fill(job.source, [_FAT], partition=1, key=b"fat")
-    job.fed_besides += 1
+    add_fat_record(job)
     job.wait(lambda: job.events("aborted"), "a checkpoint is aborted")
 
 
+def add_fat_record(job: Job) -> None:
+    """That the output topic takes with ``FITS`` only."""
+    job.topics.fill(job.source, [_FAT], partition=1, key=b"fat")
+    job.fed_besides += 1
+
+
 def _fits(job: Job) -> None:
-    job.topics.configure(job.sink, _FITS)
+    job.topics.configure(job.sink, FITS)
     job.drive()
 
 
@@ -212,7 +217,7 @@ SCENES: Sequence[Scene] = (
     Scene(
         name="aborting",
         claims=lambda point: point.value.endswith("_abort") and "recovery" not in point.value,
-        setup=Setup(output=_FITS_NOT),
+        setup=Setup(output=FITS_NOT),
         visit=_dies_aborting,
         begin=_fails,
         end=_fits,

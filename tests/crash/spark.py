@@ -22,6 +22,7 @@ from tests.integration.tools import wait_until
 __all__ = [
     "CLUSTER",
     "DRIVER",
+    "LOCAL",
     "SMALL",
     "kill_drivers",
     "kill_in_spark",
@@ -41,7 +42,7 @@ _FEW = 40
 """Records per second and partition: these schedules are long, and all of them are judged in the end."""
 _MUCH = 5000
 """Records in a checkpoint: what was fed while Spark started must not take long."""
-_AWAY_S = 90.0
+_AWAY_S = 300.0
 """For a process of Spark to be there again."""
 
 

@@ -8,9 +8,11 @@ from typing import TypeAlias
 
 from coordinator.dev.kafka import LocalKafka
 from tests.crash.brokers import SMALL, fill_disk, kill_brokers, roll_brokers
+from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
 from tests.crash.ground import Ground
+from tests.crash.leaks import count_leaks
 from tests.crash.points import SCENES, visit
 from tests.crash.results import Schedule
 from tests.crash.small_disk import SmallDisk
@@ -77,6 +79,8 @@ def _spark(plan: Plan) -> Iterator[Schedule]:
         yield kill_drivers(ground, "drivers", seed=plan.seed, times=2)
         yield kill_in_spark(ground, "local-cluster", seed=plan.seed, times=3)
         yield kill_standalone(ground, "standalone", seed=plan.seed)
+        yield change_executors(ground, "executors-come-and-go")
+        yield decommission(ground, "decommissioned")
 
 
 def _brokers(plan: Plan) -> Iterator[Schedule]:
@@ -92,10 +96,17 @@ def _combinations(plan: Plan) -> Iterator[Schedule]:
             yield combine(ground, seed)
 
 
+def _leaks(plan: Plan) -> Iterator[Schedule]:
+    with ground_of_one(plan.directory / "leaks") as ground:
+        yield count_leaks(ground, "leaks-driver", failures=60, spark=False)
+        yield count_leaks(ground, "leaks-spark", failures=30, spark=True)
+
+
 PARTS: Mapping[str, Part] = {
     "points": _points,
     "disk": _disk,
     "brokers": _brokers,
     "spark": _spark,
+    "leaks": _leaks,
     "combinations": _combinations,
 }

@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.killpoints import KillPoint
 from tests.crash.brokers import fill_disk, roll_brokers
+from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
 from tests.crash.ground import Ground
@@ -107,6 +108,24 @@ def test_brokers_are_shut_down_and_started_again_one_after_the_other_under_load(
 def test_a_broker_whose_disk_is_full_leaves_and_the_job_goes_on_without_it(tmp_path: Path) -> None:
     with ground_of_three(tmp_path) as (ground, disk):
         assert_good(fill_disk(ground, "disk-of-a-broker", disk))
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1800)
+def test_executors_come_and_go_between_the_checkpoints_of_a_living_cluster(ground: Ground) -> None:
+    assert_good(change_executors(ground, "executors-come-and-go"))
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1800)
+def test_an_executor_that_is_decommissioned_while_it_writes_ends_its_task_and_leaves(ground: Ground) -> None:
+    assert_good(decommission(ground, "decommissioned"))
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(7200)
+def test_neither_threads_nor_descriptors_gather_in_processes_that_fail_over_and_over(tmp_path: Path) -> None:
+    run_part("leaks", tmp_path)
 
 
 @pytest.mark.crash

@@ -1,0 +1,95 @@
+"""Executors of a standalone Spark cluster come and go, and are taken away in good order, under a running job."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from tests.crash.ground import Ground
+from tests.crash.jobs import ANY_TIME, Job, Setup, judged
+from tests.crash.kept import Kept, descendants
+from tests.crash.results import Kill, Schedule
+from tests.crash.spark import SMALL, standalone
+from tests.integration.tools import wait_until
+
+__all__ = ["change_executors", "decommission"]
+
+_EXECUTOR, _WORKER = "CoarseGrainedExecutorBackend", "pyspark.daemon"
+_CORES = "--conf spark.executor.cores=1 --conf spark.cores.max=4"
+_STANDS_STILL = f"{KillPoint.TASK_BEFORE_RECEIPT.value}:3"
+"""In the middle of its third slot."""
+_LIMIT_S = 300.0
+"""For a process of Spark to be there or gone; only a machine that stands still needs so long."""
+
+
+def change_executors(ground: Ground, name: str) -> Schedule:
+    """Between two checkpoints workers join and take tasks, and others are told to leave, until none is of the first."""
+    with standalone(ground) as (master, workers, start):
+
+        def body(job: Job) -> None:
+            job.settles()
+            for number in (4, 5):
+                workers.append(start(number))
+                wait_until(partial(_works, workers[-1]), "a task runs where a worker joined", _LIMIT_S)
+                job.settles(2)
+                left = workers.pop(0)
+                job.kill(Kill(process="Spark worker, told to leave", place=ANY_TIME), left.terminate)
+                job.settles(2)
+                left.end()
+
+        return judged(ground, Schedule(part="spark", name=name), _setup(master), body)
+
+
+def decommission(ground: Ground, name: str) -> Schedule:
+    """Spark takes an executor away while one of its tasks writes: it takes no more tasks, ends that one, and leaves."""
+    stops = ground.directory / f"{name}.stops"
+    stops.mkdir()
+    environment = {KILL_POINT_VARIABLE: f"{_STANDS_STILL}:stop", KILL_ONCE_VARIABLE: str(stops)}
+    more = [f"--conf spark.executorEnv.{name}={value}" for name, value in environment.items()]
+    with standalone(ground) as (master, workers, _start):
+
+        def body(job: Job) -> None:
+            job.wait((stops / _STANDS_STILL).exists, "a task stands still while it writes")
+            task, executor = next(_stopped(workers))
+            taken = Kill(process="executor JVM, decommissioned", place=_STANDS_STILL)
+            job.kill(taken, partial(os.kill, executor, signal.SIGPWR))
+            wait_until(partial(_said, ground.directory, "Decommission executor"), "it says so", _LIMIT_S)
+            os.kill(task, signal.SIGCONT)
+            wait_until(lambda: executor not in _executors(workers), "it leaves", _LIMIT_S)
+            job.settles(3)
+
+        return judged(
+            ground,
+            Schedule(part="spark", name=name),
+            _setup(master, "--conf spark.decommission.enabled=true", *more),
+            body,
+        )
+
+
+def _setup(master: str, *more: str) -> Setup:
+    spark = " ".join((f"--master {master} {SMALL} {_CORES}", *more))
+    return Setup(spark=spark, per_checkpoint=5000, settings={"lease": "5s"}, rate=40)
+
+
+def _said(directory: Path, words: str) -> bool:
+    """Whether an executor has logged it."""
+    return any(words in log.read_text(errors="replace") for log in directory.glob("work-*/*/*/stderr"))
+
+
+def _works(worker: Kept) -> bool:
+    return any(_WORKER in command for _, command in descendants(worker.pid))
+
+
+def _executors(workers: Sequence[Kept]) -> list[int]:
+    return [pid for worker in workers for pid, command in descendants(worker.pid) if _EXECUTOR in command]
+
+
+def _stopped(workers: Sequence[Kept]) -> Iterator[tuple[int, int]]:
+    """(a Python worker that stands still, its executor)."""
+    for executor in _executors(workers):
+        for pid, command in descendants(executor):
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2]
+            if _WORKER in command and state.startswith("T"):
+                yield pid, executor
