@@ -236,8 +236,8 @@ def test_a_port_that_somebody_takes_at_the_last_moment_is_replaced(monkeypatch: 
         taken = rival.getsockname()[1]
         tries: list[int] = []
 
-        def unlucky_first(nodes: int, first: int | None) -> Sequence[NodePorts]:
-            ports = free_ports(nodes, first)
+        def unlucky_first(nodes: int, first: int | None, extra: int) -> Sequence[NodePorts]:
+            ports = free_ports(nodes, first, extra)
             tries.append(nodes)
             return [replace(ports[0], client=taken)] if len(tries) == 1 else ports
 
