@@ -171,8 +171,9 @@ def test_whatever_is_not_accepted_leaves_the_state_as_it_was(history: list[Move]
         if move.kind == "restart":
             state = restart(state.durable, now)
             continue
-        state, _ = step(state, Tick(now=now))  # what is due by time alone is done before
+        state, _ = step(state, Tick(now=now))
         event = to_event(move, state, now)
+        state, _ = step(state, Tick(now=event.now))  # what is due by time alone is done before
         before = state
         state, ready = step(state, event)
         if ready.answer.verdict not in _CHANGING:
