@@ -9,8 +9,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Self, TypeVar
 
 from coordinator.client.calls import Caller, open_channel
@@ -19,6 +17,7 @@ from coordinator.client.watching import WatchThread
 from coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
 from coordinator.links import Links
 from coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
+from coordinator.protocol.committing import Age
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings, Duration, as_duration
 from coordinator.protocol.values import (
@@ -39,6 +38,7 @@ from coordinator.wire.channel import KeepAlive
 from coordinator.wire.enums import CLOSE_REASON
 from coordinator.wire.limits import MAX_TEXT, MAX_TROUBLES
 from coordinator.wire.values import (
+    age_to_wire,
     claim_to_wire,
     committable_to_wire,
     participant_to_wire,
@@ -47,7 +47,7 @@ from coordinator.wire.values import (
     snapshot_to_wire,
 )
 
-__all__ = ["CoordinatorClient", "OldestTransaction", "Session", "connect"]
+__all__ = ["CoordinatorClient", "Session", "connect"]
 
 _log = logging.getLogger("onceward.client")
 
@@ -156,25 +156,6 @@ class CoordinatorClient:
         self.close()
 
 
-@dataclass(frozen=True, kw_only=True)
-class OldestTransaction:
-    """The pre-committed transaction that has been open for the longest."""
-
-    transaction: str
-    """As people know it."""
-    open_for: timedelta
-    timeout: timedelta
-    """After which the brokers abort it."""
-
-    def to_wire(self) -> pb.TransactionAge:
-        microsecond = timedelta(microseconds=1)
-        return pb.TransactionAge(
-            transaction=self.transaction[:MAX_TEXT],
-            open_for_us=self.open_for // microsecond,
-            timeout_us=self.timeout // microsecond,
-        )
-
-
 class Session:
     """One generation of a job. Thread-safe. Renews its lease from the beginning.
 
@@ -187,13 +168,13 @@ class Session:
         self._stub = ParticipantServiceStub(caller.channel)
         self._on_error = on_error
         self._watch: WatchThread | None = None
-        self._oldest: Callable[[], OldestTransaction | None] = lambda: None
+        self._oldest: Callable[[], Age | None] = lambda: None
         self.job = job
         self.grant = grant
         self.generation: Generation = grant.generation
         self._renewing = RenewThread(grant.lease / 3, renew=self._renew, on_error=on_error)
 
-    def tell_oldest(self, oldest: Callable[[], OldestTransaction | None]) -> None:
+    def tell_oldest(self, oldest: Callable[[], Age | None]) -> None:
         """Have each renewal say how old the oldest pre-committed transaction is, for listings. ``oldest`` is called
         from a background thread."""
         self._oldest = oldest
@@ -332,7 +313,7 @@ class Session:
                 )
                 for one in self._caller.links.troubles()[:MAX_TROUBLES]
             ],
-            oldest=oldest.to_wire() if oldest is not None else None,
+            oldest=age_to_wire(oldest) if oldest is not None else None,
         )
         self._unless_fenced(self._caller.call(self._stub.Renew, request, _answered, doing="renewing the lease"))
 

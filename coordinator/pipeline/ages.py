@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 
-from coordinator.client.session import OldestTransaction
 from coordinator.pipeline.interfaces import Age, Committer
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.runtime import THREADS, Runtime
@@ -59,14 +58,11 @@ class Ages:
         for stage, transactions in sorted(reached.items()):
             self._tell(stage, transactions)
 
-    def oldest(self, held: Callable[[], Iterable[Committable]]) -> OldestTransaction | None:
+    def oldest(self, held: Callable[[], Iterable[Committable]]) -> Age | None:
         """The oldest of ``held()``, as it was up to a second ago; None when none is held."""
         self.look(held)
         with self._lock:
-            age = self._oldest
-        if age is None:
-            return None
-        return OldestTransaction(transaction=age.transaction, open_for=age.open_for, timeout=age.timeout)
+            return self._oldest
 
     def _tell(self, stage: _Stage, transactions: list[str]) -> None:
         named = ", ".join(transactions[:_SHOWN]) + (" and others" if len(transactions) > _SHOWN else "")

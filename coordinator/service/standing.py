@@ -12,10 +12,10 @@ from coordinator.store.records import JobRecord
 from coordinator.v1 import operators_pb2 as pb
 from coordinator.v1 import participants_pb2
 from coordinator.wire.limits import MAX_TEXT
+from coordinator.wire.values import age_to_wire
 
 __all__ = ["Standing"]
 
-_MICROSECOND = timedelta(microseconds=1)
 _TIME_WAS_SET = timedelta(seconds=1)
 
 
@@ -83,10 +83,4 @@ class Standing:
         if state.durable.driven or self._orphans is None:
             return None
         age = self._orphans.oldest(state.durable)
-        if age is None:
-            return None
-        return participants_pb2.TransactionAge(
-            transaction=age.transaction,
-            open_for_us=age.open_for // _MICROSECOND,
-            timeout_us=age.timeout // _MICROSECOND,
-        )
+        return age_to_wire(age) if age is not None else None

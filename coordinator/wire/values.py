@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import timedelta
 
+from coordinator.protocol.committing import Age
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
     Claim,
@@ -29,6 +30,7 @@ from coordinator.wire.malformed import (
 )
 
 __all__ = [
+    "age_to_wire",
     "claim_from_wire",
     "claim_to_wire",
     "committable_from_wire",
@@ -49,6 +51,14 @@ __all__ = [
 _MICROSECOND = timedelta(microseconds=1)
 _DURATIONS = ("interval", "timeout", "min_pause", "lease", "stream_grace", "orphan_grace")
 _COUNTS = ("tolerable_failed_checkpoints", "num_retained")
+
+
+def age_to_wire(value: Age) -> pb.TransactionAge:
+    return pb.TransactionAge(
+        transaction=value.transaction[:MAX_TEXT],
+        open_for_us=value.open_for // _MICROSECOND,
+        timeout_us=value.timeout // _MICROSECOND,
+    )
 
 
 def participant_to_wire(value: Participant) -> pb.Participant:

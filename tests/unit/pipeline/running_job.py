@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.client.session import OldestTransaction
 from coordinator.errors import FencedError
 from coordinator.pipeline.generation import GenerationRun, Members
 from coordinator.pipeline.interfaces import Age, Plan
@@ -134,7 +133,7 @@ class Coordinator:
         self._granted = self.tell(event).grant
         return self
 
-    def tell_oldest(self, oldest: Callable[[], OldestTransaction | None]) -> None:
+    def tell_oldest(self, oldest: Callable[[], Age | None]) -> None:
         """Nobody lists its jobs."""
 
     def start_watch(self, deliver: Callable[[Instruction], None]) -> None:

@@ -7,12 +7,13 @@ import grpc
 import pytest
 
 from coordinator.client.operators import OperatorClient
-from coordinator.client.session import CoordinatorClient, OldestTransaction, connect
+from coordinator.client.session import CoordinatorClient, connect
 from coordinator.client.summaries import JobSummary
 from coordinator.errors import OncewardError
 from coordinator.links import Links
 from coordinator.ops.listings import job_detail
 from coordinator.protocol.answers import Complete, Instruction, Trigger
+from coordinator.protocol.committing import Age
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
@@ -77,10 +78,8 @@ def test_a_driver_tells_with_its_lease_which_links_are_broken_and_how_old_its_tr
 ) -> None:
     links = Links()
     links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
-    oldest = OldestTransaction(
-        transaction="orders.sink.1.a.0", open_for=timedelta(minutes=6), timeout=timedelta(minutes=15)
-    )
-    told: list[OldestTransaction | None] = [oldest]
+    oldest = Age(transaction="orders.sink.1.a.0", open_for=timedelta(minutes=6), timeout=timedelta(minutes=15))
+    told: list[Age | None] = [oldest]
     with connect(coordinator.address, links=links) as client:
         session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")
         session.tell_oldest(lambda: told[-1])
