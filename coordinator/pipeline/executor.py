@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 Batches: TypeAlias = "Iterator[pa.RecordBatch]"
 BatchesTransform: TypeAlias = Callable[["Batches"], "Batches"]
-"""The source's batches of one split -> what is written of it. Called once per task; may yield any number of batches."""
+"""The source's batches of one split -> what is written of it.
+
+Called once per task, also for a split without records (no batch comes then); may yield any number of batches.
+"""
 
 VOTE_SCHEMA = "vote string"
 READER_NAME = "onceward_read"

@@ -147,7 +147,9 @@ def forgetting_to_yield(batches: Batches) -> Any:
 
 
 def stopping_early(batches: Batches) -> Batches:
-    yield next(batches).slice(0, 1).select(["key", "value"])
+    for batch in batches:  # none at all comes of a partition that has nothing new
+        yield batch.slice(0, 1).select(["key", "value"])
+        break
 
 
 @pytest.mark.parametrize(
