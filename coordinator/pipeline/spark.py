@@ -1,11 +1,12 @@
 """The Spark session: made or checked, never changed; our code is shipped to executors and proved to be what runs."""
 
 import hashlib
+import json
 import os
 import re
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from coordinator.errors import PreflightError
 from coordinator.pipeline.interfaces import Finding, Severity
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 SHIPPED_PACKAGES = ("connections", "coordinator", "sinks", "sources")
@@ -166,10 +168,13 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = ()) -> None:
         context.addPyFile(str(archive))
     ours = tuple(module for module in modules if module.split(".")[0] in SHIPPED_PACKAGES)
     expected = {name: _digest(name) for name in (*_PROBED_MODULES, *ours)}
-    parallelism = max(1, context.defaultParallelism)
-    numbers = context.parallelize(range(parallelism), parallelism)
-    probes = numbers.mapPartitions(_probe_task(tuple(_LEAST_VERSIONS), tuple(expected))).collect()
-    problems = sorted({problem for probe in probes for problem in _problems(probe, expected)})
+    probe = _probe_task(tuple(_LEAST_VERSIONS), tuple(expected))
+    failure: Exception | None = None
+    try:
+        probes = _ask_executors(spark, probe)
+    except Exception as error:  # noqa: BLE001 - raised below unless the reason is found
+        failure, probes = error, _ask_plainly(spark, probe)
+    problems = sorted({problem for found in probes for problem in _problems(found, expected)})
     if problems:
         raise PreflightError(
             "Executors cannot run this job; nothing was started:\n  "
@@ -177,11 +182,38 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = ()) -> None:
             + "\n  fix: install onceward[spark] for the executors' Python (PYSPARK_PYTHON), and rename folders of your "
             + f"own that are called {', '.join(SHIPPED_PACKAGES)}"
         )
+    if failure is not None:
+        raise failure
+
+
+def _ask_executors(
+    spark: "SparkSession", probe: "Callable[[object], Iterator[dict[str, str]]]"
+) -> list[dict[str, str]]:
+    """What ``probe`` finds, asked through Arrow as checkpoints are run: what is loaded for it is loaded for them."""
+
+    # by value too, so it imports what it uses
+    def through_arrow(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import json
+
+        import pyarrow as pa
+
+        yield pa.RecordBatch.from_pydict({"found": [json.dumps(one) for one in probe(list(batches))]})
+
+    tasks = max(1, spark.sparkContext.defaultParallelism)
+    rows = spark.range(0, tasks, 1, tasks).mapInArrow(through_arrow, "found string").collect()
+    return [json.loads(row[0]) for row in rows]
+
+
+def _ask_plainly(spark: "SparkSession", probe: "Callable[[object], Iterator[dict[str, str]]]") -> list[dict[str, str]]:
+    """The same of executors that cannot be asked through Arrow, perhaps for want of what is asked for."""
+    tasks = max(1, spark.sparkContext.defaultParallelism)
+    found: list[dict[str, str]] = spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(probe).collect()
+    return found
 
 
 def _probe_task(libraries: tuple[str, ...], modules: tuple[str, ...]) -> Any:
     # Defined inside a function so that it is pickled by value: it must run where our modules may be missing.
-    def probe(_: Iterator[int]) -> Iterator[dict[str, str]]:
+    def probe(_: object) -> Iterator[dict[str, str]]:
         import hashlib
         import platform
         from importlib import import_module

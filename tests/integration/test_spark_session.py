@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +22,27 @@ assert second.range(3).count() == 3
 def test_a_session_that_spark_has_ended_is_replaced_by_the_next_generation() -> None:
     ended = subprocess.run([sys.executable, "-c", STOPPED_BY_SPARK], capture_output=True, text=True, timeout=170)
     assert ended.returncode == 0, ended.stderr[-3000:]
+
+
+EXECUTORS_WITHOUT_ARROW = """
+import os, sys
+from coordinator.errors import PreflightError
+from coordinator.pipeline.spark import make_session, ship
+
+import pyarrow  # the driver has it
+os.environ["PYTHONPATH"] = os.pathsep.join([sys.argv[1], os.environ.get("PYTHONPATH", "")])
+spark, _ = make_session("orders")
+try:
+    ship(spark)
+except PreflightError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_an_executor_that_cannot_even_be_asked_through_arrow_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('there is none here')")
+    ended = subprocess.run(
+        [sys.executable, "-c", EXECUTORS_WITHOUT_ARROW, str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
+    assert "pyarrow is missing: ImportError('there is none here')" in ended.stdout, ended.stderr[-3000:]
