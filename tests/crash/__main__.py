@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.crash import report
-from tests.crash.kept import ROOT
+from tests.crash.processes import ROOT
 from tests.crash.results import Schedule
 from tests.crash.suite import PARTS, Plan
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from coordinator.dev.kept import Kept
 from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from tests.crash.ground import Ground
 from tests.crash.jobs import ANY_TIME, Job, Setup, judged
-from tests.crash.kept import Kept, descendants
+from tests.crash.processes import descendants
 from tests.crash.results import Kill, Schedule
 from tests.crash.spark import SMALL, standalone
 from tests.integration.tools import wait_until

@@ -13,9 +13,9 @@ from typing import Self
 
 from coordinator.dev.kafka import LocalKafka
 from coordinator.dev.kafka.places import free_ports
+from coordinator.dev.kept import OURS, Kept
 from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE
 from coordinator.pipeline.journal import EVENTS_VARIABLE
-from tests.crash.kept import Kept
 from tests.crash.results import Kill
 from tests.integration.tools import wait_until
 
@@ -117,6 +117,8 @@ class Ground:
             command,
             self.directory / f"{name}.log",
             {
+                "PYTHONPATH": OURS,
+                "PYTHONUNBUFFERED": "1",
                 EVENTS_VARIABLE: str(self.events),
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_LOCAL_IP": "127.0.0.1",
@@ -125,6 +127,7 @@ class Ground:
                 "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._scratch}",
                 **environment,
             },
+            directory=self.directory,
         )
         self._stack.callback(process.end)
         return process

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, assert_never
 
+from coordinator.dev.kept import Kept
 from coordinator.errors import ExitCode
 from coordinator.killpoints import KillPoint
 from coordinator.ops.verify import Grade, judge
@@ -14,7 +15,6 @@ from coordinator.protocol.values import JsonObject
 from tests.checker.recorder import Recorder
 from tests.crash.feeder import Feeder
 from tests.crash.ground import CLUSTER, Armed, Ground
-from tests.crash.kept import Kept
 from tests.crash.results import Kill, Outcome, Schedule
 from tests.integration.tools import Topics, wait_until
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests.crash.ground import Ground
 from tests.crash.jobs import ANY_TIME, Job, Setup, judged
-from tests.crash.kept import descendants
 from tests.crash.points import FITS, FITS_NOT, add_fat_record
+from tests.crash.processes import descendants
 from tests.crash.results import Kill, Schedule
 from tests.crash.spark import LOCAL
 

@@ -12,10 +12,11 @@ import pyspark
 
 from coordinator.dev.kafka.java import find_java
 from coordinator.dev.kafka.places import free_ports
+from coordinator.dev.kept import Kept
 from coordinator.killpoints import KillPoint
 from tests.crash.ground import Ground
 from tests.crash.jobs import ANY_TIME, SPARK_LIMIT_S, Job, Setup, at_point, judged
-from tests.crash.kept import Kept, descendants
+from tests.crash.processes import descendants
 from tests.crash.results import Kill, Schedule
 from tests.integration.tools import wait_until
 

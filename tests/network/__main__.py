@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
-from tests.crash.kept import ROOT
+from tests.crash.processes import ROOT
 from tests.network import report
 from tests.network.mixed import mixed
 from tests.network.results import Run

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.crash.kept import descendants
+from tests.crash.processes import descendants
 
 __all__ = ["Bypasses", "Connection", "connections", "family"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from coordinator.dev.kafka import LocalKafka
 from coordinator.dev.kafka.places import free_ports
+from coordinator.dev.kept import Kept
 from coordinator.dev.toxiproxy import Link, LocalToxiproxy
 from tests.crash.ground import Ground, Paths
-from tests.crash.kept import Kept
 from tests.network.sockets import Bypasses, connections, family
 
 __all__ = ["BROKERS", "SECOND_HOST", "World", "faulty_world"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.dev.demo.errors import DemoError
-from coordinator.dev.demo.processes import OURS
+from coordinator.dev.kept import OURS
 
 __all__ = ["History", "history_of", "told_by"]
 

@@ -10,9 +10,10 @@ from coordinator.dev.demo.errors import DemoError
 from coordinator.dev.demo.events import EVENTS_VARIABLE
 from coordinator.dev.demo.history import History, told_by
 from coordinator.dev.demo.plan import LEAST_CHECKPOINTS, Kill, KillPlan
-from coordinator.dev.demo.processes import Child
+from coordinator.dev.demo.processes import start
 from coordinator.dev.demo.topics import FLIGHTS, JOB
 from coordinator.dev.kafka.places import free_ports
+from coordinator.dev.kept import Kept
 
 __all__ = ["Supervised", "Supervisor"]
 
@@ -28,7 +29,7 @@ class Supervised:
     def __init__(
         self,
         name: str,
-        start: Callable[[str, dict[str, str]], Child],
+        start: Callable[[str, dict[str, str]], Kept],
         kills: Sequence[Kill],
         markers: Path,
         *,
@@ -45,7 +46,7 @@ class Supervised:
         self._left_behind = left_behind
         self.child = self._next()
 
-    def _next(self) -> Child:
+    def _next(self) -> Kept:
         self.starts += 1
         armed = self._kills[self.kills_done].environment(self._markers) if self.kills_done < len(self._kills) else {}
         return self._start(f"{self.name}-{self.starts}", armed)
@@ -59,7 +60,7 @@ class Supervised:
         if code is None:
             return None
         ended = self.child
-        ended.kill()  # what it had started dies with it, as when a machine is lost
+        ended.end()  # what it had started dies with it, as when a machine is lost
         if self.kills_done < len(self._kills) and self._kills[self.kills_done].happened(self._markers):
             kill = self._kills[self.kills_done]
             self.kills_done += 1
@@ -68,7 +69,7 @@ class Supervised:
             story = f"{ended.name} ended with exit code {code}, which nobody planned"
             self.unplanned.append(story)
             if len(self.unplanned) > _UNPLANNED:
-                raise DemoError(f"{story}; the demo gives up. Its last words, from {ended.log}:\n{ended.last_words()}")
+                raise DemoError(f"{story}; the demo gives up. Its last words, from {ended.log}:\n{ended.tail()}")
         story += self._left_behind()
         self.child = self._next()
         return story
@@ -99,10 +100,10 @@ class Supervisor:
         self._open_now = open_now
         self.left_open: set[str] = set()
         """Transactions that were open when a driver was dead and the next one was not started yet."""
-        self._children: list[Child] = []
+        self._children: list[Kept] = []
         self.coordinator: Supervised | None = None
         self.driver: Supervised | None = None
-        self.feeder: Child | None = None
+        self.feeder: Kept | None = None
 
     def start(self, *, seconds: float) -> None:
         """Start all three. Raises DemoError when the coordinator does not come up."""
@@ -119,7 +120,7 @@ class Supervisor:
         Raises DemoError when the feeder failed, or when a process cannot be kept running.
         """
         if self.feeder is not None and self.feeder.exit_code not in (None, 0):
-            raise DemoError(f"The feeder failed, so there is nothing to judge:\n{self.feeder.last_words()}")
+            raise DemoError(f"The feeder failed, so there is nothing to judge:\n{self.feeder.tail()}")
         stories = (one.revive() for one in (self.coordinator, self.driver) if one is not None)
         return [story for story in stories if story is not None]
 
@@ -149,7 +150,10 @@ class Supervisor:
 
     def _stopped(self, one: Supervised) -> list[str]:
         troubles = list(one.unplanned)
-        if (code := one.child.terminate(_STOP_LIMIT_S)) != 0:
+        one.child.terminate()
+        one.child.wait(_STOP_LIMIT_S)
+        one.child.end()
+        if (code := one.child.exit_code) != 0:
             troubles.append(f"{one.child.name} was asked to stop and ended with exit code {code}")
         return troubles
 
@@ -157,21 +161,21 @@ class Supervisor:
         """End everything at once. May be called twice."""
         for child in self._children:
             if child.exit_code is None:
-                child.kill()
+                child.end()
 
     def _note_open(self) -> str:
         found = self._open_now()
         self.left_open.update(found)
         return f" ({len(found)} transactions are open)"
 
-    def _start_coordinator(self, name: str, armed: dict[str, str]) -> Child:
+    def _start_coordinator(self, name: str, armed: dict[str, str]) -> Kept:
         store = self._directory / "coordinator.sqlite"
         command = ["coordinator.ops", "serve", "--listen", self._address, "--store", f"sqlite:///{store}"]
         child = self._child(name, command, armed)
         limit = time.monotonic() + _START_LIMIT_S
         while not self._listening():
             if child.exit_code is not None or time.monotonic() > limit:
-                raise DemoError(f"{name} does not come up. Its last words, from {child.log}:\n{child.last_words()}")
+                raise DemoError(f"{name} does not come up. Its last words, from {child.log}:\n{child.tail()}")
             time.sleep(0.05)
         return child
 
@@ -182,7 +186,7 @@ class Supervisor:
             return False
         return True
 
-    def _start_driver(self, name: str, armed: dict[str, str]) -> Child:
+    def _start_driver(self, name: str, armed: dict[str, str]) -> Kept:
         scratch = self._directory / "spark"
         scratch.mkdir(exist_ok=True)
         environment = {
@@ -196,8 +200,7 @@ class Supervisor:
         command = ["coordinator.dev.demo.job", "--brokers", self._brokers, "--coordinator", self._address]
         return self._child(name, [*command, "--per-checkpoint", per_checkpoint], environment)
 
-    def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Child:
-        environment = {"PYTHONUNBUFFERED": "1", **environment}
-        child = Child(name, command, self._directory / f"{name}.log", environment)
+    def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Kept:
+        child = start(name, command, self._directory, environment)
         self._children.append(child)
         return child

@@ -1,19 +1,15 @@
 """One node of the local Kafka: formats its storage, starts it under its keeper, stops or kills it."""
 
-import contextlib
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from coordinator.dev.kafka.errors import LocalKafkaError
 from coordinator.dev.kafka.java import find_java
 from coordinator.dev.kafka.settings import NodeSettings
+from coordinator.dev.kept import Kept, NotStartedError
 
 __all__ = ["Node"]
-
-_KEEPER = Path(__file__).with_name("keeper.py")
 
 
 class Node:
@@ -23,8 +19,7 @@ class Node:
         """`removable`: the keeper removes the directory when it outlives us. `lock_descriptor`: it inherits this."""
         self._removable = removable
         self._lock_descriptor = lock_descriptor
-        self._keeper: subprocess.Popen[bytes] | None = None
-        self._pid: int | None = None
+        self._process: Kept | None = None
         # A serial collector and the first compiler only: the broker shares two cores with Spark and the tests.
         flags = ["-Xms96m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
         self._java = [find_java(), *flags, "-XX:-UsePerfData", "-cp", f"{jars}/*"]
@@ -32,11 +27,11 @@ class Node:
     @property
     def pid(self) -> int | None:
         """Process id of the broker while it runs."""
-        return self._pid if self.runs else None
+        return self._process.pid if self._process is not None and self.runs else None
 
     @property
     def runs(self) -> bool:
-        return self._keeper is not None and self._keeper.poll() is None
+        return self._process is not None and self._process.exit_code is None
 
     def formatting(self, settings: NodeSettings, cluster_id: str, transaction_version: int) -> "subprocess.Popen[str]":
         """Start formatting the node's empty storage; the caller waits for the end and reads the output."""
@@ -51,55 +46,33 @@ class Node:
         settings.write()
         broker = [*self._java, f"-Dlog4j2.configurationFile={settings.logging_file}"]
         broker += ["kafka.Kafka", str(settings.properties_file)]
-        remove = str(settings.directory) if self._removable else ""
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_KEEPER), str(settings.directory / "output.log"), remove, *broker],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=[self._lock_descriptor],
-        )
-        assert self._keeper.stdout is not None
-        with self._keeper.stdout as answer:
-            said = answer.readline()
-        if not said:
-            self._end_group()
-            raise LocalKafkaError(
-                f"The process of broker {settings.node} could not be started; see {settings.directory}."
+        try:
+            self._process = Kept(
+                f"broker {settings.node}",
+                broker,
+                settings.directory / "output.log",
+                remove=settings.directory if self._removable else None,
+                inherits=[self._lock_descriptor],
             )
-        self._pid = int(said)
+        except NotStartedError as error:
+            raise LocalKafkaError(str(error)) from error
 
     def terminate(self) -> None:
         """Ask the broker to shut down (SIGTERM); does not wait."""
-        self._signal(signal.SIGTERM)
+        if self._process is not None:
+            self._process.terminate()
 
     def kill(self) -> None:
         """SIGKILL the broker and wait until it is gone, so that its ports and files are free."""
-        self._signal(signal.SIGKILL)
-        self.wait(5)
+        if self._process is not None:
+            self._process.send(signal.SIGKILL)
+            self.wait(5)
 
     def wait(self, seconds: float) -> bool:
         """Wait for the end of the broker, and kill everything of it when it takes longer: False then."""
-        if self._keeper is None:
+        if self._process is None:
             return True
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(seconds)
-        by_itself = not self.runs
-        self._end_group()
+        by_itself = self._process.wait(seconds) is not None
+        self._process.end()
+        self._process = None
         return by_itself
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.runs and self._pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, number)
-
-    def _end_group(self) -> None:
-        if self._keeper is None:
-            return
-        if self._keeper.poll() is None:  # not reaped yet, so the number is still the keeper's own
-            os.killpg(self._keeper.pid, signal.SIGKILL)
-            self._keeper.wait()
-        if self._keeper.stdin is not None:
-            self._keeper.stdin.close()
-        self._keeper = None
-        self._pid = None

@@ -1,20 +1,15 @@
 """A toxiproxy server as a process that ends with its owner, also when that is killed."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from coordinator.dev.kafka import keeper
 from coordinator.dev.kafka.places import free_ports
+from coordinator.dev.kept import Kept, NotStartedError
 from coordinator.dev.toxiproxy.api import Api
 from coordinator.dev.toxiproxy.binary import VERSION, toxiproxy_server
 from coordinator.dev.toxiproxy.errors import ToxiproxyError
@@ -33,7 +28,7 @@ class LocalToxiproxy:
         """``log``: what the server says goes there; None for a file that is removed at the end."""
         self._wanted_log = log
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._process: Kept | None = None
         self.pid = 0
         """Of the server while it runs."""
 
@@ -44,19 +39,16 @@ class LocalToxiproxy:
             self._temporary = tempfile.TemporaryDirectory(prefix="onceward-toxiproxy-")
         self.log = self._wanted_log or Path(self._temporary.name if self._temporary else "", "server.log")
         port = free_ports(1, None)[0].client
-        kept = [sys.executable, "-I", "-S", keeper.__file__, str(self.log), ""]
-        self._keeper = subprocess.Popen(
-            [*kept, str(server), "-host", _HOST, "-port", str(port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, "LOG_LEVEL": "info"},  # at this level each connection leaves a line: `accepted`
-        )
-        assert self._keeper.stdout is not None
-        self.pid = int(self._keeper.stdout.readline() or 0)
         self._api = Api(_HOST, port)
+        command = [str(server), "-host", _HOST, "-port", str(port)]
         try:
-            self._wait()
+            # At this level each connection leaves a line: `accepted`.
+            self._process = Kept("the toxiproxy server", command, self.log, {"LOG_LEVEL": "info"})
+            self.pid = self._process.pid
+            self._wait(self._process)
+        except NotStartedError as error:
+            self.__exit__(None, None, None)
+            raise ToxiproxyError(str(error)) from error
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -65,14 +57,9 @@ class LocalToxiproxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._keeper is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._keeper.pid, signal.SIGKILL)  # keeper and server; it has nothing to put in order
-            self._keeper.wait()
-            for pipe in (self._keeper.stdin, self._keeper.stdout):
-                if pipe is not None:
-                    pipe.close()
-            self._keeper = None
+        if self._process is not None:
+            self._process.end()  # it has nothing to put in order
+            self._process = None
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -97,16 +84,16 @@ class LocalToxiproxy:
                 counts[json.loads(line)["name"]] += 1
         return counts
 
-    def _wait(self) -> None:
+    def _wait(self, server: Kept) -> None:
         limit = time.monotonic() + _START_LIMIT_S
         while True:
             try:
                 found = self._api.call("get", "/version")
             except ToxiproxyError as error:
-                assert self._keeper is not None
-                if self._keeper.poll() is not None or time.monotonic() > limit:
-                    said = self.log.read_text(errors="replace")[-1000:] if self.log.exists() else ""
-                    raise ToxiproxyError(f"The toxiproxy server did not start: {error} It said: {said}") from error
+                if server.exit_code is not None or time.monotonic() > limit:
+                    raise ToxiproxyError(
+                        f"The toxiproxy server did not start: {error} It said: {server.tail()}"
+                    ) from error
                 time.sleep(0.02)
             else:
                 if found != {"version": VERSION}:

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.dev.demo import processes
 from coordinator.dev.demo.errors import DemoError
 from coordinator.dev.demo.events import EventReader
 from coordinator.dev.demo.history import History, history_of
 from coordinator.dev.demo.plan import LEAST_CHECKPOINTS, PLAN, Kill
-from coordinator.dev.demo.processes import Child
 from coordinator.dev.demo.supervisor import Supervised
+from coordinator.dev.kept import Kept, NotStartedError
 from coordinator.killpoints import KillPoint
+from tests.crash.processes import descendants
 
 FIRST = Kill(point=KillPoint.DRIVER_AFTER_DECISION, nth=1, meaning="first")
 SECOND = Kill(point=KillPoint.DRIVER_AFTER_PRE_COMMIT, nth=2, meaning="second")
@@ -49,15 +51,15 @@ def alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], Callable[[str, dict[str, str]], Child]]]:
+def start(tmp_path: Path) -> Iterator[Callable[[str], Callable[[str, dict[str, str]], Kept]]]:
     """Makes starters of a script, as the supervisor has starters of programs."""
-    children: list[Child] = []
+    children: list[Kept] = []
 
-    def starter(script: str) -> Callable[[str, dict[str, str]], Child]:
+    def starter(script: str) -> Callable[[str, dict[str, str]], Kept]:
         (tmp_path / "script.py").write_text(script)
 
-        def begin(name: str, armed: dict[str, str]) -> Child:
-            child = Child(name, ["script"], tmp_path / f"{name}.log", {"PYTHONUNBUFFERED": "1", **armed})
+        def begin(name: str, armed: dict[str, str]) -> Kept:
+            child = processes.start(name, ["script"], tmp_path, armed)
             children.append(child)
             return child
 
@@ -65,10 +67,10 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Callable[[str, dict[str, s
 
     yield starter
     for child in children:
-        child.kill()
+        child.end()
 
 
-Starter = Callable[[str], Callable[[str, dict[str, str]], Child]]
+Starter = Callable[[str], Callable[[str, dict[str, str]], Kept]]
 
 
 def revived(one: Supervised) -> str:
@@ -105,12 +107,13 @@ def test_the_demo_gives_up_on_a_process_that_does_not_stay_alive(start: Starter,
 
 
 def test_a_child_ends_with_its_owner_even_if_the_owner_is_killed(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)")
+    script = tmp_path / "script.py"
+    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)")
     log = tmp_path / "child.log"
     owner_script = (
-        "import time, pathlib\n"
-        "from coordinator.dev.demo.processes import Child\n"
-        f"child = Child('child', ['script'], pathlib.Path({str(log)!r}), {{}})\n"
+        "import pathlib, sys, time\n"
+        "from coordinator.dev.kept import Kept\n"
+        f"child = Kept('child', [sys.executable, {str(script)!r}], pathlib.Path({str(log)!r}))\n"
         "time.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", owner_script], start_new_session=True)
@@ -132,8 +135,15 @@ def test_killing_a_child_takes_along_what_it_started(start: Starter, tmp_path: P
     until(lambda: child.log.read_text().endswith("\n"))
     grandchild = int(child.log.read_text())
     assert alive(grandchild)
-    child.kill()
+    child.end()
     until(lambda: not alive(grandchild))
+
+
+def test_a_command_that_does_not_exist_is_an_error_and_leaves_no_process(tmp_path: Path) -> None:
+    before = set(descendants(os.getpid()))
+    with pytest.raises(NotStartedError, match="absent could not be started"):
+        Kept("absent", [str(tmp_path / "absent")], tmp_path / "absent.log")
+    assert set(descendants(os.getpid())) == before
 
 
 def test_a_child_that_is_asked_to_stop_may_say_how_it_ended(start: Starter) -> None:
@@ -147,7 +157,8 @@ while True:
 """
     child = start(script)("polite", {})
     until(lambda: child.log.read_text() == "up\n")
-    assert child.terminate(30) == 0
+    child.terminate()
+    assert child.wait(30) == 0
     assert child.exit_code == 0
 
 

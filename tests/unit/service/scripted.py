@@ -108,7 +108,7 @@ class CoordinatorProcess:
         directory.mkdir(exist_ok=True)
         self.log = directory / "coordinator.log"
         self._log_file: IO[bytes] = self.log.open("ab")
-        guard = f"from coordinator.dev.kafka.keeper import die_with_parent\n(die_with_parent({os.getpid()}) or int)()"
+        guard = f"from coordinator.dev.keeper import die_with_parent\n(die_with_parent({os.getpid()}) or int)()"
         code = f"{guard}\n{preamble}\nfrom coordinator.ops.cli import main\nmain()"
         options = ["--log-level", "debug", "--listen", self.address, "--store", self.store_url]
         self._child = subprocess.Popen(

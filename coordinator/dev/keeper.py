@@ -1,17 +1,17 @@
-"""Keeps one broker process, and lets it live no longer than the process that asked for it.
+"""Keeps one process, a broker for one, and lets it live no longer than the process that asked for it.
 
 Runs as a program of its own (``python -I -S keeper.py ...``; standard library only, so that it starts in 20 ms and
-needs no environment). It is the leader of its own session: terminal signals do not reach the broker, and killing the
-process group kills keeper and broker together.
+needs no environment). It is the leader of its own session: terminal signals do not reach the process, and killing the
+process group kills it together with its keeper.
 
 The owner holds the other end of the keeper's standard input. When the owner ends, however it ends, that pipe closes;
 should a fork of the owner keep the pipe open, the keeper still sees that its parent is another one. On Linux the kernel
-also kills the broker if the keeper itself is killed. No cooperation of the owner is needed for any of the three.
+also kills the process if the keeper itself is killed. No cooperation of the owner is needed for any of the three.
 
     arguments    output file, directory to remove when the owner is gone ("" = none), then the command
-    stdout       one line, the broker's process id; then closed
-    SIGTERM      passed on to the broker, whose end is the keeper's end
-    exit code    the broker's (128 + n after signal n), or 0 after the owner's end
+    stdout       one line, the command's process id; then closed
+    SIGTERM      passed on to the command, whose end is the keeper's end
+    exit code    the command's (128 + n after signal n), or 0 after the owner's end
 """
 
 import contextlib
@@ -67,25 +67,25 @@ def main(arguments: list[str]) -> int:
     owner = os.getppid()
     output, remove, *command = arguments
     with Path(output).open("ab") as log:
-        broker = subprocess.Popen(
+        child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent(os.getpid())
         )
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        broker.send_signal(number)
+        child.send_signal(number)
 
     signal.signal(signal.SIGTERM, pass_on)
     with contextlib.suppress(BrokenPipeError):
-        os.write(1, f"{broker.pid}\n".encode())
+        os.write(1, f"{child.pid}\n".encode())
     os.close(1)
-    while broker.poll() is None:
+    while child.poll() is None:
         if _owner_is_gone(owner):
-            broker.kill()
-            broker.wait()
+            child.kill()
+            child.wait()
             if remove:
                 _remove(Path(remove))
             return 0
-    code = broker.returncode
+    code = child.returncode
     return code if code >= 0 else 128 - code
 
 
