@@ -3,7 +3,7 @@
 Imports only the standard library, pyarrow, confluent_kafka and our pure modules.
 
 What is written is visible at once, and stays if the checkpoint comes to nothing: its records are then read and written
-again. The vote rests on the same count as that of the transactional writer (see ``sinks.kafka.writer``): everything
+again. The vote rests on the same count as that of the transactional writer (see ``sinks.kafka.delivery``): everything
 that the client accepted was delivered, so nothing of a completed checkpoint can be missing.
 
 A producer serves the slots of its process one after the other: when one has voted nothing is under way. After a failure
@@ -12,10 +12,9 @@ it is never used again, and what it still holds is dropped.
 
 import contextlib
 import logging
-import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, Producer
@@ -23,14 +22,15 @@ from confluent_kafka import KafkaError, Producer
 from connections import KafkaCluster
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.tasks import CheckpointTask, Vote
+from sinks.kafka.batches import BatchColumns
+from sinks.kafka.delivery import Delivery
 from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
+from sinks.kafka.per_process import PerProcess
 from sinks.kafka.producers import producer_settings
-from sinks.kafka.records import BatchProducer
 
 __all__ = ["AtLeastOnceWriter"]
 
 _LOGGER = logging.getLogger("onceward.kafka")
-_FLUSH_SLICE_S = 1.0
 
 
 @dataclass(kw_only=True)
@@ -42,9 +42,7 @@ class _Idle:
     """Delivery reports of records that failed, and fatal errors; filled while the producer polls or flushes."""
 
 
-_idle: dict["AtLeastOnceWriter", _Idle] = {}
-_owner = os.getpid()
-_inherited: list[object] = []
+_idle: "PerProcess[AtLeastOnceWriter, _Idle]" = PerProcess()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,55 +60,39 @@ class AtLeastOnceWriter:
     def __call__(self, task: CheckpointTask, slot: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Vote:
         """Write ``batches`` and vote when the brokers have confirmed all of it.
 
-        The vote has no body: nothing has to be committed. Raises DeliveryError, RouteError, what ``batches`` raises.
+        The vote has no body: nothing has to be committed. Raises DeliveryError, RouteError, ConfigurationError
+        for batches that cannot be written, and what ``batches`` raises.
         """
-        filled = (batch for batch in batches if batch.num_rows)
+        filled = BatchColumns(routed=self.topic is None).filled(batches)
         first = next(filled, None)
         if first is None:
             return Vote(slot=slot, attempt=attempt, records=0, bytes=0)
         kill_point(KillPoint.TASK_BEFORE_BEGIN)
         idle = self._take()
         try:
-            target = self._write(idle, slot, first, filled)
+            delivery = Delivery(
+                idle.producer,
+                idle.failures,
+                topic=self.topic,
+                topics=self.topics,
+                limit_ms=self.limit_ms,
+                failed=partial(_failed, slot),
+            )
+            delivery.produce(first, filled)
+            delivery.flush()
         except BaseException:
             with contextlib.suppress(*CLIENT_ERRORS):
                 idle.producer.purge()  # what has not left yet would only be there twice
             raise
         kill_point(KillPoint.TASK_AFTER_FLUSH)
-        _idle[self] = idle
-        return Vote(slot=slot, attempt=attempt, records=target.records.total(), bytes=target.bytes)
-
-    def _write(self, idle: _Idle, slot: int, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> BatchProducer:
-        deadline = time.monotonic() + self.limit_ms / 1000
-
-        def check() -> None:
-            if idle.failures:
-                raise _failed(slot, f"{len(idle.failures)} records were refused, first {idle.failures[0]}")
-            if time.monotonic() > deadline:
-                raise _failed(slot, f"the brokers did not take them in {self.limit_ms} ms")
-
-        target = BatchProducer(idle.producer, topic=self.topic, topics=self.topics, check=check)
-        target.produce(first)
-        kill_point(KillPoint.TASK_MID_WRITE)
-        for batch in rest:
-            target.produce(batch)
-        try:
-            while idle.producer.flush(_FLUSH_SLICE_S):
-                check()
-        except CLIENT_ERRORS as error:
-            raise _failed(slot, str(error.__cause__ or error)) from error
-        check()
-        return target
+        _idle.mine()[self] = idle
+        return Vote(slot=slot, attempt=attempt, records=delivery.records.total(), bytes=delivery.bytes)
 
     def _take(self) -> _Idle:
         """The producer of this process for this sink; a new one where there is none that is in order."""
-        global _idle, _owner
-        if _owner != os.getpid():
-            # Forked: the parent's producers have no threads here. Releasing them would wait for those for ever.
-            _inherited.append(_idle)
-            _idle, _owner = {}, os.getpid()
-        idle = _idle.pop(self, None)
-        _idle.clear()  # of other jobs and other settings: nobody comes back to them
+        kept = _idle.mine()
+        idle = kept.pop(self, None)
+        kept.clear()  # of other jobs and other settings: nobody comes back to them
         if idle is not None:
             idle.producer.poll(0)  # lets the client report what it noticed meanwhile
             if not idle.failures:

@@ -6,7 +6,7 @@ A column without any type, because all that it holds is null, is taken as nulls 
 ``pyarrow.array([None])`` makes of a batch that happens to have no keys.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -58,6 +58,10 @@ class BatchColumns:
         self._schema: pa.Schema | None = None
         self._taken: list[tuple[int, str, pa.DataType | None]] = []
         """Of the last schema: index, the sink's name, type that nulls are given."""
+
+    def filled(self, batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+        """Those with a record in them, each as `of` takes it."""
+        return (taken for taken in map(self.of, batches) if taken.num_rows)
 
     def of(self, batch: Any) -> pa.RecordBatch:
         """``batch`` with the sink's columns only. Raises ConfigurationError with everything that is wrong."""

@@ -9,7 +9,6 @@ The producer after the current one is made ahead, in a thread: that costs about 
 """
 
 import logging
-import os
 import secrets
 import threading
 import time
@@ -24,6 +23,7 @@ from connections import KafkaCluster
 from connections.limits import SILENCE_MS
 from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
 from sinks.kafka.identifiers import TransactionalId
+from sinks.kafka.per_process import PerProcess
 
 __all__ = ["PoolKey", "PreparedProducer", "ProducerPool", "pool_for", "producer_settings"]
 
@@ -228,19 +228,13 @@ def _group_metadata_template(cluster: KafkaCluster) -> bytes:
     return template
 
 
-_pools: dict[tuple[str, str], ProducerPool] = {}
-_owner = os.getpid()
-_inherited: list[Any] = []
+_pools: PerProcess[tuple[str, str], ProducerPool] = PerProcess()
 
 
 def pool_for(key: PoolKey) -> ProducerPool:
     """This process's pool. Pools of other generations or configurations of the same job and sink are dropped."""
-    global _pools, _owner
-    if _owner != os.getpid():
-        # Forked: the parent's producers have no threads here. Releasing them would wait for those threads for ever.
-        _inherited.append(_pools)
-        _pools, _owner = {}, os.getpid()
-    pool = _pools.get((key.job, key.sink))
+    pools = _pools.mine()
+    pool = pools.get((key.job, key.sink))
     if pool is None or pool.key != key:
-        pool = _pools[(key.job, key.sink)] = ProducerPool(key)
+        pool = pools[(key.job, key.sink)] = ProducerPool(key)
     return pool

@@ -73,7 +73,7 @@ def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(
 
         for batch in batches:
             # what a writer has left in this process when it wrote for an earlier checkpoint
-            yield text([f"{os.getpid()} {len(producers._pools)}"] * batch.num_rows)
+            yield text([f"{os.getpid()} {len(producers._pools.mine())}"] * batch.num_rows)
 
     bench.pipeline(transform_batches=where, source={"max_offsets_per_checkpoint": 30}).run()
     assert [event["path"] for event in told(bench, "planned")] == ["batches"]

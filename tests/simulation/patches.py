@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,6 +20,7 @@ import coordinator.pipeline.settler
 import coordinator.service.engine
 import coordinator.service.errands
 import coordinator.service.orphan
+import sinks.kafka.delivery
 import sinks.kafka.producers
 import sinks.kafka.settling
 import sinks.kafka.writer
@@ -39,19 +39,13 @@ class Hooks:
 
 
 class _Pools:
-    """The module's dictionary of producer pools: a process has its own."""
+    """The module's producer pools: a simulated process has its own."""
 
-    def _mine(self) -> dict[Any, Any]:
+    def mine(self) -> dict[Any, Any]:
         process = scheduler().running
         assert process is not None
         mine: dict[Any, Any] = process.local.setdefault(_Pools, {})
         return mine
-
-    def get(self, key: Any) -> Any:
-        return self._mine().get(key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._mine()[key] = value
 
 
 def _passed(point: KillPoint) -> None:
@@ -67,8 +61,9 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     for module in timed:
         yield module, "time", TIME
     for module in (sinks.kafka.producers, sinks.kafka.writer):
-        yield module, "time", TIME
         yield module, "secrets", SECRETS
+    for module in (sinks.kafka.delivery, sinks.kafka.producers):
+        yield module, "time", TIME
     # a generator of its own would be seeded by the machine; this one is seeded by the world
     yield pipeline.pipeline, "random", SimpleNamespace(Random=lambda: random)
     yield pipeline.pipeline, "exit_with_codes", lambda: None
@@ -77,13 +72,13 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         pipeline.settler,
         service.engine,
         service.orphan,
+        sinks.kafka.delivery,
         sinks.kafka.settling,
         sinks.kafka.writer,
     ):
         yield module, "kill_point", _passed
     producers = sinks.kafka.producers
     yield producers, "_pools", _Pools()
-    yield producers, "_owner", os.getpid()
     prepared = producers.PreparedProducer
     yield producers, "PreparedProducer", lambda **given: prepared(made_at=scheduler().now, **given)
     yield producers, "Producer", partial(_late, "producer")

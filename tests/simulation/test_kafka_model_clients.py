@@ -19,6 +19,7 @@ from sinks.kafka.committer import KafkaCommitter
 from sinks.kafka.control import CoordinatorKind, NoAnswer
 from sinks.kafka.errors import DeliveryError, PreCommitError
 from sinks.kafka.patience import Clock
+from sinks.kafka.per_process import PerProcess
 from sinks.kafka.precommit import Owner, abort_losers, make_committables
 from sinks.kafka.receipts import ReceiptState
 from sinks.kafka.transactions import State, end_txn_version
@@ -38,7 +39,7 @@ class Sink:
 
         monkeypatch.setattr(producers, "Producer", producer)
         monkeypatch.setattr(producers, "Consumer", SimConsumer)
-        monkeypatch.setattr(producers, "_pools", {})
+        monkeypatch.setattr(producers, "_pools", PerProcess())
         self.writer = KafkaSlotWriter(
             cluster=KafkaCluster("simulated:9092"),
             topic="out",
@@ -173,7 +174,7 @@ def test_a_job_nobody_claimed_has_no_claim(sink: Sink) -> None:
 
 def test_a_slot_whose_brokers_are_gone_does_not_vote(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = sink.bench.transport
-    monkeypatch.setattr("sinks.kafka.writer.time.monotonic", clock.now)
+    monkeypatch.setattr("sinks.kafka.delivery.time.monotonic", clock.now)
     first = sink.write(b"a")
     assert first.records == 1
     clock.cut = lambda call: isinstance(call.request, Produce)

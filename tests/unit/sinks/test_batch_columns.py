@@ -6,9 +6,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from connections import KafkaCluster
 from coordinator.errors import ConfigurationError
+from coordinator.pipeline.interfaces import SlotWriter
+from coordinator.pipeline.tasks import CheckpointTask
+from sinks.kafka.at_least_once import AtLeastOnceWriter
 from sinks.kafka.batches import BatchColumns
+from sinks.kafka.writer import KafkaSlotWriter
 
+NOWHERE = KafkaCluster("127.0.0.1:9")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -86,3 +92,17 @@ def test_a_wrong_batch_after_right_ones_is_refused() -> None:
 def test_what_is_no_batch_is_refused_by_its_type(thing: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"yielded {type(thing).__name__} instead"):
         BatchColumns(routed=False).of(thing)
+
+
+@pytest.mark.parametrize(
+    "writer",
+    [
+        KafkaSlotWriter(cluster=NOWHERE, topic="out", topics=("out",), transaction_timeout_ms=1000),
+        AtLeastOnceWriter(cluster=NOWHERE, topic="out", topics=("out",), limit_ms=1000),
+    ],
+    ids=["exactly once", "at least once"],
+)
+def test_both_writers_refuse_a_batch_that_cannot_be_written_before_they_connect(writer: SlotWriter) -> None:
+    task = CheckpointTask(job="j", generation=1, checkpoint=1, splits=(), columns=(), sink="out")
+    with pytest.raises(ConfigurationError, match="value: is int64"):
+        writer(task, 0, 0, iter([batch(value=[1])]))

@@ -1,0 +1,87 @@
+"""Hands a slot's records to a producer and sees all of them delivered, in the slot's time. Runs on executors.
+
+Imports only the standard library, pyarrow, confluent_kafka and our pure modules.
+
+Why no failure report means that everything was delivered: the client accepts a record (``produce`` returned) and then
+owes exactly one report for it. With ``delivery.report.only.error`` the reports
+of successes are dropped by the client, those of failures are not. ``flush() == 0`` says that no accepted record waits
+and no report is unserved. Nobody purges the queue before the vote; a fatal error purges it with failure reports. So
+accepted = delivered + failures seen, and a slot votes only when accepted = produced and failures = 0.
+"""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, Producer
+
+from coordinator.killpoints import KillPoint, kill_point
+from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
+from sinks.kafka.records import BatchProducer
+
+__all__ = ["Delivery"]
+
+_FLUSH_SLICE_S = 1.0
+
+
+class Delivery:
+    """Of one slot, by one producer that nobody else uses meanwhile."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        failures: Sequence[KafkaError],
+        *,
+        topic: str | None,
+        topics: Sequence[str],
+        limit_ms: int,
+        failed: Callable[[str], DeliveryError],
+    ) -> None:
+        """``failures``: what the producer's reports say, while it polls or flushes. ``topic``: where everything goes;
+        None to route by the ``topic`` column among ``topics``. ``limit_ms``: from now, for all of it. ``failed``: the
+        error that says what a failure means, from its cause in a few words."""
+        self._producer, self._failures = producer, failures
+        self._limit_ms = limit_ms
+        self._deadline = time.monotonic() + limit_ms / 1000
+        self._failed = failed
+        self._target = BatchProducer(producer, topic=topic, topics=topics, check=self._check)
+
+    @property
+    def records(self) -> Counter[str]:
+        """Records that the client accepted, by topic."""
+        return self._target.records
+
+    @property
+    def bytes(self) -> int:
+        """Of their keys and values."""
+        return self._target.bytes
+
+    def produce(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> None:
+        """Hand all records to the client. Raises DeliveryError, RouteError, what ``rest`` raises."""
+        self._target.produce(first)
+        kill_point(KillPoint.TASK_MID_WRITE)
+        for batch in rest:
+            self._target.produce(batch)
+
+    def flush(self) -> None:
+        """Wait until the brokers have confirmed every record. Raises DeliveryError when one was refused or is late."""
+        with self.client_says():
+            while self._producer.flush(_FLUSH_SLICE_S):
+                self._check()
+        self._check()
+
+    @contextlib.contextmanager
+    def client_says(self) -> Iterator[None]:
+        """Only around calls of ours: what the transform or the source raises must keep its own words."""
+        try:
+            yield
+        except CLIENT_ERRORS as error:
+            raise self._failed(str(error.__cause__ or error)) from error
+
+    def _check(self) -> None:
+        if self._failures:
+            raise self._failed(f"{len(self._failures)} records were refused, first {self._failures[0]}")
+        if time.monotonic() > self._deadline:
+            raise self._failed(f"the brokers did not take them in {self._limit_ms} ms")
