@@ -57,6 +57,12 @@ class Links:
         self._broken: dict[str, _Entry] = {}
         self._told: dict[str, float] = {}
         """When a line about a link was written last."""
+        self._follow: Callable[[], None] = lambda: None
+
+    def follow(self, look: Callable[[], None]) -> None:
+        """``look`` is called after each attempt that failed and when a trouble is over, by the thread of the attempt;
+        it may ask for `troubles`, must be quick, and must not raise."""
+        self._follow = look
 
     def failed(self, link: str, why: object, *, waiting: str) -> None:
         """An attempt was not answered."""
@@ -76,6 +82,7 @@ class Links:
             self._broken[link] = replace(entry, told=True) if tells else entry
         if tells:
             self._tell(logging.WARNING, "link_down", link, entry, now, waits=waiting, why=entry.why)
+        self._follow()
 
     def worked(self, link: str) -> None:
         """An attempt was answered."""
@@ -84,10 +91,13 @@ class Links:
         now = self._clock()
         with self._lock:
             entry = self._broken.pop(link, None)
-            if entry is None or not entry.told:
+            if entry is None:
                 return
-            self._told[link] = now
-        self._tell(logging.INFO, "link_up", link, entry, now, lasted_s=round(now - entry.since, 1))
+            if entry.told:
+                self._told[link] = now
+        if entry.told:
+            self._tell(logging.INFO, "link_up", link, entry, now, lasted_s=round(now - entry.since, 1))
+        self._follow()
 
     def troubles(self) -> tuple[Trouble, ...]:
         """The links that do not work now, the oldest trouble first."""

@@ -135,6 +135,8 @@ class Pipeline:
         with contextlib.ExitStack() as stack:
             stack.callback(self._stopping.clear)
             links = Links()
+            progress = Progress(self._job, links=links)
+            stack.callback(progress.close)
             interval = self._settings.interval
             context = JobContext(
                 job=self._job,
@@ -158,8 +160,6 @@ class Pipeline:
             tasks = self._tasks(stack)
             if self._spark is not None:
                 tasks.start()
-            progress = Progress(self._job)
-            stack.callback(progress.close)
             committer = self._sink.committer()
             stack.callback(committer.close)
             members = Members(

@@ -1,12 +1,15 @@
 """One line that tells how a job is doing: live on a terminal, a plain log line now and then elsewhere."""
 
 import logging
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
+
+from coordinator.links import Links, Trouble
 
 _log = logging.getLogger("onceward.progress")
 
@@ -24,19 +27,39 @@ class Snapshot:
     """Records (offsets) not yet read."""
     oldest_transaction: float
     """Seconds since the oldest checkpoint began whose transactions may be open; 0 = none."""
+    troubles: tuple[Trouble, ...] = ()
+    """Links that do not work now, the oldest trouble first."""
 
     def text(self) -> str:
         return (
-            f"checkpoint {self.checkpoint} · {self.records_per_second:,.0f} records/s · lag {self.lag:,} · "
-            f"oldest open transaction {self.oldest_transaction:.1f} s"
+            f"checkpoint {self.checkpoint} · {self._broken()}{self.records_per_second:,.0f} records/s · "
+            f"lag {self.lag:,} · oldest open transaction {self.oldest_transaction:.1f} s"
         )
+
+    def _broken(self) -> str:
+        """Early in the line, which a narrow terminal cuts: it says why all the rest stands still."""
+        if not self.troubles:
+            return ""
+        oldest, *others = self.troubles
+        more = f" and {len(others)} more" if others else ""
+        return f"no answer from {oldest.link}{more} for {oldest.for_s:.0f} s, waiting: {oldest.waiting} · "
 
 
 class Progress:
     """Collects from the driver's threads; draws at most a few times per second."""
 
-    def __init__(self, job: str, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        job: str,
+        *,
+        links: Links | None = None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """``links``: those of the process; the line says which do not work, and is drawn when one fails or works again.
+        ``stream``: None for standard error."""
+        self._links = links or Links()
+        self._clock = clock or (lambda: time.monotonic())
         self._job = job
         self._stream = stream if stream is not None else sys.stderr
         self._live = self._stream.isatty()
@@ -46,6 +69,9 @@ class Progress:
         self._checkpoint = 0
         self._lag = 0
         self._shown = -_LOG_EVERY
+        self._drawn: tuple[str, ...] | None = None
+        """The broken links of the line that stands on the terminal; None = there is no line."""
+        self._links.follow(self.show)
 
     def began(self, checkpoint: int) -> None:
         """The checkpoint's transactions may be open from now on."""
@@ -79,22 +105,38 @@ class Progress:
                 records_per_second=records / (now - first) if now > first else 0.0,
                 lag=self._lag,
                 oldest_transaction=now - oldest,
+                troubles=self._links.troubles(),
             )
 
     def show(self) -> None:
+        """Draw the line, unless that was done a moment ago. On a terminal a link that fails or works again is shown at
+        once: nothing else may happen for long, and the line would keep the old story."""
         now = self._clock()
-        if now - self._shown < (0.2 if self._live else _LOG_EVERY):
-            return
-        self._shown = now
-        text = self.snapshot().text()
+        snapshot = self.snapshot()
+        broken = tuple(trouble.link for trouble in snapshot.troubles)
+        with self._lock:
+            changed = self._live and broken != (self._drawn or ())
+            if now - self._shown < (0.2 if self._live else _LOG_EVERY) and not changed:
+                return
+            self._shown, self._drawn = now, broken
+        text = f"{self._job}: {snapshot.text()}"
         if self._live:
-            self._stream.write(f"\r\x1b[2K{self._job}: {text}")
+            # One that wraps could not be drawn over.
+            self._stream.write(f"\r\x1b[2K{text[: self._width()]}")
             self._stream.flush()
         else:
-            _log.info("%s: %s", self._job, text)
+            _log.info("%s", text)
+
+    def _width(self) -> int | None:
+        """Of the terminal, in characters; None when it does not say."""
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or None
+        except (OSError, ValueError):
+            return None
 
     def close(self) -> None:
         """Leave the terminal on a fresh line."""
-        if self._live:
+        self._links.follow(lambda: None)
+        if self._live and self._drawn is not None:
             self._stream.write("\n")
             self._stream.flush()

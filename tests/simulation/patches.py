@@ -16,6 +16,7 @@ import coordinator.links
 import coordinator.pipeline.exits
 import coordinator.pipeline.generation
 import coordinator.pipeline.pipeline
+import coordinator.pipeline.progress
 import coordinator.pipeline.settler
 import coordinator.service.engine
 import coordinator.service.errands
@@ -57,8 +58,8 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     for module in (client.calls, client.renewing, client.watching, pipeline.exits, service.errands):
         yield module, "threading", THREADING
     yield sinks.kafka.producers, "threading", THREADING
-    timed = (client.calls, client.renewing, client.session, client.watching, pipeline.pipeline, coordinator.links)
-    for module in timed:
+    timed = (client.calls, client.renewing, client.session, client.watching, coordinator.links)
+    for module in (*timed, pipeline.pipeline, pipeline.progress):
         yield module, "time", TIME
     for module in (sinks.kafka.producers, sinks.kafka.writer):
         yield module, "secrets", SECRETS

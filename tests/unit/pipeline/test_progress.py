@@ -1,8 +1,14 @@
+import fcntl
 import io
 import logging
+import os
+import pty
+import struct
+import termios
 
 import pytest
 
+from coordinator.links import Links
 from coordinator.pipeline.progress import Progress
 
 
@@ -56,3 +62,81 @@ def test_the_rate_counts_the_records_of_the_last_seconds() -> None:
         now[0] += 1.0
         progress.read(200, 0)
     assert progress.snapshot().records_per_second == 200.0
+
+
+class Outage:
+    """A driver on a terminal whose links fail; only they move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.terminal = Terminal()
+        self.links = Links(clock=lambda: self.now)
+        self.progress = Progress("orders", links=self.links, stream=self.terminal, clock=lambda: self.now)
+
+    def line(self) -> str:
+        return self.terminal.getvalue().rpartition("\r\x1b[2K")[2]
+
+
+def test_a_broken_link_is_in_the_line_with_its_age_and_what_waits_although_nothing_else_moves() -> None:
+    here = Outage()
+    here.progress.began(7)
+    here.progress.read(10, 250)
+    for here.now in (0.1, 5.0, 12.1):
+        here.links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
+    assert here.line().startswith(
+        "orders: checkpoint 7 · no answer from cluster 'main' for 12 s, waiting: 4 EndTxn · 0 records/s · lag 250"
+    )
+
+
+def test_the_line_is_back_to_normal_as_soon_as_the_link_works() -> None:
+    here = Outage()
+    here.progress.began(7)
+    here.progress.read(10, 250)
+    usual = here.line()
+    here.links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
+    assert "no answer" in here.line(), "in the same moment"
+    here.links.worked("cluster 'main'")
+    assert here.line() == usual
+
+
+def test_of_several_broken_links_the_line_names_the_oldest_and_counts_the_others() -> None:
+    here = Outage()
+    for here.now, link in ((1.0, "broker 1"), (2.0, "broker 2"), (4.0, "coordinator at localhost:7878")):
+        here.links.failed(link, "refused", waiting="a call")
+    assert "no answer from broker 1 and 2 more for 3 s, waiting: a call ·" in here.line()
+    here.links.worked("broker 1")
+    assert "no answer from broker 2 and 1 more for 2 s" in here.line()
+
+
+def test_a_link_that_comes_and_goes_does_not_fill_a_log_that_is_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    links = Links()
+    with caplog.at_level(logging.INFO, logger="onceward.progress"):
+        progress = Progress("orders", links=links, stream=io.StringIO(), clock=lambda: 1.0)
+        for _ in range(50):
+            links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
+            links.worked("cluster 'main'")
+        progress.close()
+        links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
+    lines = [record.getMessage() for record in caplog.records if record.name == "onceward.progress"]
+    assert len(lines) == 1
+    assert "no answer from cluster 'main'" in lines[0]
+
+
+def test_a_driver_that_drew_nothing_leaves_the_terminal_alone() -> None:
+    terminal = Terminal()
+    Progress("orders", stream=terminal).close()
+    assert terminal.getvalue() == ""
+
+
+def test_the_line_is_cut_to_the_width_of_the_terminal() -> None:
+    control, terminal = pty.openpty()
+    try:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
+        with os.fdopen(terminal, "w") as stream:
+            progress = Progress("orders", stream=stream)
+            progress.began(7)
+            progress.read(10, 250)
+            drawn = os.read(control, 1000).decode()
+        assert drawn == "\r\x1b[2Korders: checkpoint 7 · 0 recor"
+    finally:
+        os.close(control)
