@@ -2,6 +2,7 @@
 
 from sinks.kafka import (
     committer,
+    delivery,
     fencing,
     identifiers,
     markers,
@@ -11,7 +12,6 @@ from sinks.kafka import (
     receipts,
     sink,
     transactions,
-    writer,
 )
 from tests.mutants.breaking import both, changed
 from tests.mutants.driver import ANY
@@ -111,8 +111,8 @@ TRANSACTIONS = (
         name="a task votes before its records are flushed",
         hurts="records that the brokers never took count as written",
         breaks=changed(
-            writer.KafkaSlotWriter._write,
-            ("while producer.flush(_FLUSH_SLICE_S):\n            check()", "pass"),
+            delivery.Delivery.flush,
+            ("while self._producer.flush(_FLUSH_SLICE_S):\n            self._check()", "pass"),
         ),
         hunt=BROKERS,
         caught_by=(Invariant.I1, Invariant.I4),
