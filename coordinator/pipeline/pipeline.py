@@ -115,7 +115,6 @@ class Pipeline:
         self._takeover = takeover
         self._adopt = adopt
         self._stopping = StopFlag()
-        self._journal = Journal(self._job)
         self._running: GenerationRun | None = None
 
     def stop(self) -> None:
@@ -156,8 +155,8 @@ class Pipeline:
             preflight.require_safe(self._job, findings)
             client = self._connect(stack, links)
             stack.enter_context(stopping_on_signals(self.stop))
-            self._journal = Journal(self._job)
-            tasks = self._tasks(stack)
+            journal = Journal(self._job)
+            tasks = self._tasks(stack, journal)
             if self._spark is not None:
                 tasks.start()
             committer = self._sink.committer()
@@ -169,7 +168,7 @@ class Pipeline:
                 committer=committer,
                 tasks=tasks,
                 settings=self._settings,
-                journal=self._journal,
+                journal=journal,
                 progress=progress,
             )
             return self._generations(members, client)
@@ -186,7 +185,7 @@ class Pipeline:
         stack.callback(client.close)
         return client
 
-    def _tasks(self, stack: contextlib.ExitStack) -> Tasks:
+    def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
         tasks = SparkTasks(
             job=self._job,
             source=self._source,
@@ -196,7 +195,7 @@ class Pipeline:
             spark=self._spark,
             embedded=self._address is None,
             per_checkpoint_operations=self._per_checkpoint_operations,
-            journal=self._journal,
+            journal=journal,
         )
         stack.callback(tasks.close)
         return tasks

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from coordinator import Pipeline
 from coordinator.pipeline.interfaces import Plan, Sink, Source
+from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.running import Tasks
 from coordinator.pipeline.tasks import CheckpointTask, Vote
 from coordinator.pipeline.votes import check_votes
@@ -65,5 +66,5 @@ class TasksInProcess:
 class SparklessPipeline(Pipeline):
     """A :class:`Pipeline` without a transform and without Spark."""
 
-    def _tasks(self, stack: contextlib.ExitStack) -> Tasks:
+    def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
         return TasksInProcess(self._job, self._source, self._sink)

@@ -65,7 +65,7 @@ class SimulatedPipeline(Pipeline):
         caller = Caller(around.channel, "coordinator:7878", patience=around.patience, broken=lambda: None, links=links)
         return CoordinatorClient(caller)
 
-    def _tasks(self, stack: contextlib.ExitStack) -> Tasks:
+    def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
         return self._surroundings.tasks
 
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
