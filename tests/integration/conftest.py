@@ -9,6 +9,7 @@ from coordinator.dev.kafka import LocalKafka
 from coordinator.dev.kafka.command import fetch_progress
 from coordinator.pipeline.spark import make_session
 from tests.conftest import unique_name
+from tests.integration.sink_tools import SinkJob
 from tests.integration.tools import Topics
 
 if TYPE_CHECKING:
@@ -26,6 +27,19 @@ def kafka() -> Iterator[LocalKafka]:
 def topics(kafka: LocalKafka, request: pytest.FixtureRequest) -> Topics:
     """Topics of this test on the session's broker."""
     return Topics(kafka.bootstrap_servers, unique_name(request))
+
+
+@pytest.fixture
+def out(topics: Topics) -> str:
+    """An output topic of this test."""
+    return topics.create("out")
+
+
+@pytest.fixture
+def sink(kafka: LocalKafka, job: str, out: str) -> Iterator[SinkJob]:
+    """A sink of this test's job at its first generation, which writes to `out`."""
+    with SinkJob(kafka.bootstrap_servers, job, topic=out) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

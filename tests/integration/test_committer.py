@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -28,17 +27,6 @@ from sinks.kafka.receipts import ReceiptState, read_receipts
 from sinks.kafka.transactions import State
 from tests.integration.sink_tools import QUICK, SinkJob
 from tests.integration.tools import Topics, wait_until
-
-
-@pytest.fixture
-def out(topics: Topics) -> str:
-    return topics.create("out")
-
-
-@pytest.fixture
-def sink(kafka: LocalKafka, job: str, out: str) -> Iterator[SinkJob]:
-    with SinkJob(kafka.bootstrap_servers, job, topic=out) as opened:
-        yield opened
 
 
 def commit_behind_its_back(sink: SinkJob, committable: Committable) -> None:

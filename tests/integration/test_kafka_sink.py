@@ -33,12 +33,6 @@ def out(topics: Topics) -> str:
     return topics.create("out", partitions=3)
 
 
-@pytest.fixture
-def sink(kafka: LocalKafka, job: str, out: str) -> Iterator[SinkJob]:
-    with SinkJob(kafka.bootstrap_servers, job, topic=out) as opened:
-        yield opened
-
-
 def settle(sink: SinkJob, checkpoint: int, *votes: Any) -> None:
     """Pre-commit, commit, and tell the workers."""
     committables = sink.pre_commit(checkpoint, votes)

@@ -1,9 +1,6 @@
 """What a job leaves at the brokers: it is listed for people, swept, and does not grow."""
 
-from collections.abc import Iterator
 from datetime import timedelta
-
-import pytest
 
 from coordinator.dev.kafka import LocalKafka
 from coordinator.protocol.values import CheckpointId, Claim, Generation, Outcome
@@ -13,17 +10,6 @@ from sinks.kafka.tidying import delete_receipts
 from sinks.kafka.transactions import State
 from tests.integration.sink_tools import SinkJob
 from tests.integration.tools import Topics, wait_until
-
-
-@pytest.fixture
-def out(topics: Topics) -> str:
-    return topics.create("out")
-
-
-@pytest.fixture
-def sink(kafka: LocalKafka, job: str, out: str) -> Iterator[SinkJob]:
-    with SinkJob(kafka.bootstrap_servers, job, topic=out) as opened:
-        yield opened
 
 
 def test_what_is_open_is_listed_with_owner_age_time_left_and_receipt(

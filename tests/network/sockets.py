@@ -2,13 +2,11 @@
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from tests.crash.background import Background
 from tests.crash.processes import descendants
 
 __all__ = ["Bypasses", "Connection", "connections", "family"]
@@ -53,34 +51,23 @@ def _inodes(pid: int) -> Iterator[str]:
                     yield target[len("socket:[") : -1]
 
 
-class Bypasses:
-    """Looks ten times a second whether a client reaches a server directly. A context manager with a thread.
+class Bypasses(Background):
+    """Looks ten times a second whether a client reaches a server directly.
 
     Such a client is not touched by any fault, so that nothing that it does proves anything.
     """
 
     def __init__(self, clients: Callable[[], Collection[int]], forbidden: Callable[[], Collection[int]]) -> None:
         """``clients``: process ids; what they have started counts too. ``forbidden``: the servers' own ports."""
+        super().__init__("bypasses")
         self._clients, self._forbidden = clients, forbidden
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="bypasses", daemon=True)
         self.found: set[int] = set()
         """Ports of servers that a client was connected to directly."""
         self.looks = 0
         """How often something was open to be looked at. Without a look nothing is known."""
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(_LOOK_S):
+    def work(self) -> None:
+        while not self.over.wait(_LOOK_S):
             remote = {one.remote_port for one in connections(family(self._clients()))}
             self.looks += bool(remote)
             self.found |= remote & set(self._forbidden())
