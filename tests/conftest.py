@@ -9,10 +9,18 @@ from hypothesis import settings
 
 # A test that fails because the machine was slow says nothing about the product.
 settings.register_profile("onceward", deadline=None)
+# For `make check`, by --hypothesis-profile; `make test` runs all examples.
+settings.register_profile("quick", deadline=None, max_examples=25)
 settings.load_profile("onceward")
 
 _RUN = secrets.token_hex(2)
 _COUNT = itertools.count(1)
+
+
+def examples(count: int) -> int:
+    """So many examples where a test needs other than 100, and in the profile's proportion."""
+    assert isinstance(settings.default, settings)
+    return max(1, count * settings.default.max_examples // 100)
 
 
 def unique_name(request: pytest.FixtureRequest) -> str:
@@ -25,6 +33,11 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 def job(request: pytest.FixtureRequest) -> str:
     """A job name that nothing else uses, on any broker or in any store."""
     return unique_name(request)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long begin first, so that no core is alone with one of them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

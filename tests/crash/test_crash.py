@@ -16,6 +16,8 @@ from tests.crash.points import SCENES, scene_of, visit
 from tests.crash.results import Schedule
 from tests.crash.suite import PARTS, Plan, ground_of_one, ground_of_three
 
+pytestmark = pytest.mark.long
+
 DRIVER_SLICE = [
     KillPoint.DRIVER_AFTER_OPEN,
     KillPoint.DRIVER_AFTER_PRE_COMMIT,

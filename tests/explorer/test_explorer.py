@@ -17,6 +17,8 @@ from tests.explorer.search import explore
 from tests.explorer.world import WORLDS, Bounds
 from tests.scenarios import play as player
 
+pytestmark = pytest.mark.long
+
 TINY = Bounds(checkpoints=3, crashes=1, messages=1, store=0, declines=0, timeouts=0)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.dev.kafka import LocalKafka
+from coordinator.dev.kafka import LocalKafka, places
 from coordinator.dev.kafka.command import fetch_progress
 from coordinator.pipeline.spark import make_session
 from tests.conftest import unique_name
@@ -14,6 +14,13 @@ from tests.integration.tools import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers side by side choose their servers' ports in ranges of their own: a port is free until it is used."""
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:
+        places.PORTS = places.PORTS[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,8 @@ from coordinator.dev.demo.markers import End
 from coordinator.dev.kafka import LocalKafka
 from tests.integration.tools import wait_until
 
+pytestmark = pytest.mark.long
+
 LIMIT = 2000
 HISTORY = History(generations=2, completed=9, aborted=1, unsettled=0)
 KILL = "driver.after_decision:8"

@@ -12,7 +12,7 @@ from tests.integration.processes import Process, World, world
 from tests.integration.test_kill_points import QUICK, free_address
 from tests.integration.tools import Topics, assert_exactly_once, wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 def fill(topics: Topics, source: str, first: int, records: int) -> None:

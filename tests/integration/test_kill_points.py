@@ -1,17 +1,17 @@
 """The driver, its tasks and the coordinator die at every kill point, and every record still takes effect once."""
 
 import signal
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator.dev.kafka.places import free_ports
 from coordinator.killpoints import KillPoint
 from tests.integration.processes import world
 from tests.integration.tools import Topics, assert_exactly_once, wait_until
 
-pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
 
@@ -41,9 +41,8 @@ COORDINATOR_RUNNING_POINTS = [
 
 
 def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    """For a server that is killed and comes back: no outgoing connection takes its port meanwhile."""
+    return f"127.0.0.1:{free_ports(1, None)[0].client}"
 
 
 def fill(topics: Topics, source: str, records: int) -> None:

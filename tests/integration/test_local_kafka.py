@@ -19,6 +19,8 @@ from coordinator.dev.kafka.places import free_ports
 from coordinator.dev.kafka.settings import NodePorts
 from tests.integration.tools import Topics, wait_until
 
+pytestmark = pytest.mark.long
+
 
 def transaction(servers: str, transactional_id: str) -> Producer:
     """A producer in an open transaction."""

@@ -17,7 +17,7 @@ from tests.integration.processes import World, world
 from tests.integration.test_kill_points import fill, free_address
 from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_until
 
-pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 SETTINGS = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
 PARTITIONS = 3

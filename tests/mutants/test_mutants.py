@@ -9,6 +9,8 @@ import pytest
 from tests.mutants.breaking import changed
 from tests.mutants.runner import HUNTS, MUTANTS, Report, hunt_clean, hunt_mutant
 
+pytestmark = pytest.mark.long
+
 Waiting = Callable[[str, str], Report]
 """Gives the report of one hunt, by its kind and its name."""
 

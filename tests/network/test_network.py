@@ -18,6 +18,8 @@ from tests.network.scenario import SCENARIOS, Phase, all_scenarios, load
 from tests.network.sockets import Bypasses, connections
 from tests.network.world import World, faulty_world
 
+pytestmark = pytest.mark.long
+
 LINK = (
     r"all|(driver|coordinator|second-executor)-brokers|driver-coordinator"
     r"|driver-(source-broker|sink-broker|transaction-coordinator)"

@@ -18,6 +18,8 @@ from tests.simulation.mutating import changed, first_violation
 from tests.simulation.network import LinkFaults
 from tests.simulation.run import digest, run_seed, transcript
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

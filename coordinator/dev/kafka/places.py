@@ -15,14 +15,16 @@ from typing import IO
 from coordinator.dev.kafka.errors import LocalKafkaError
 from coordinator.dev.kafka.settings import NodePorts
 
-__all__ = ["Place", "free_ports"]
+__all__ = ["PORTS", "Place", "free_ports"]
 
 _PREFIX = "onceward-kafka-"
 _LOCK = "owner.lock"
 _LOCK_LIMIT_S = 5.0
 # Below every system's range for outgoing connections: a client that keeps trying to reach a killed broker could
 # otherwise be given the broker's own port as its source port, connect to itself and keep the broker from coming back.
-_PORTS = range(18_000, 32_000)
+PORTS = range(18_000, 32_000)
+_handed_out: set[int] = set()
+"""By this process. A port that was chosen a moment ago may not be used yet, and looks free."""
 
 
 class Place:
@@ -99,11 +101,12 @@ def free_ports(nodes: int, first: int | None, extra: int = 0) -> Sequence[NodePo
                 f"Port {port} on 127.0.0.1 is in use; nothing was started. Name another one, or none for a free one."
             )
     chosen = list(wanted)
-    for port in random.sample(_PORTS, len(_PORTS)):
+    for port in sorted(random.sample(PORTS, len(PORTS)), key=_handed_out.__contains__):
         if len(chosen) == (3 + extra) * nodes:
             break
         if port not in chosen and _is_free(port):
             chosen.append(port)
+    _handed_out.update(chosen)
     return [
         NodePorts(client=client, internal=internal, controller=controller, extra=tuple(more))
         for client, internal, controller, *more in (chosen[node::nodes] for node in range(nodes))

@@ -1,19 +1,23 @@
 """The command: listings for people and programs, clear refusals, exit codes that tell the truth."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from coordinator.client.session import connect
 from coordinator.errors import ExitCode
+from coordinator.ops.cli import main
 from coordinator.protocol.answers import Stop
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
@@ -23,15 +27,37 @@ from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess, positi
 
 
 def onceward(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ONCEWARD_")}
+    """What the command says and ends with, run in this process: a Python of its own takes half a second of a core."""
+    printed, said = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["onceward", *arguments]),
+        mock.patch.object(sys, "stdin", io.StringIO()),
+        mock.patch.dict(os.environ, _environment(environment), clear=True),
+        redirect_stdout(printed),
+        redirect_stderr(said),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    code = ended.value.code
+    assert isinstance(code, int), code
+    return subprocess.CompletedProcess(arguments, code, printed.getvalue(), said.getvalue())
+
+
+def onceward_process(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """The same in a process of its own: for servers, which take over the logging and the signals of theirs."""
     return subprocess.run(
         [sys.executable, "-m", "coordinator.ops", *arguments],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        env={**clean, **environment, "COLUMNS": "200"},
+        env=_environment({}),
     )
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ONCEWARD_")}
+    return {**clean, **more, "COLUMNS": "200"}
 
 
 @pytest.fixture
@@ -171,7 +197,7 @@ def test_serve_announces_its_address_and_ends_with_zero_on_sigterm(tmp_path: Pat
     process = CoordinatorProcess(tmp_path / "c").wait_ready()
     try:
         wait_until(lambda: f"listens on {process.address}" in process.log.read_text(), "the address is announced")
-        listed = onceward("jobs", "--json", "--coordinator", process.address)
+        listed = onceward_process("jobs", "--json", "--coordinator", process.address)
         assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait() == ExitCode.FINISHED
@@ -182,7 +208,7 @@ def test_serve_announces_its_address_and_ends_with_zero_on_sigterm(tmp_path: Pat
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7878", "[::]:0", "192.0.2.1:0", "example.org:0", ":7878"])
 def test_serve_listens_on_loopback_only_unless_told_otherwise(tmp_path: Path, listen: str) -> None:
-    refused = onceward("serve", "--listen", listen, "--store", f"sqlite:///{tmp_path / 'store.db'}")
+    refused = onceward_process("serve", "--listen", listen, "--store", f"sqlite:///{tmp_path / 'store.db'}")
     assert refused.returncode == ExitCode.USAGE
     assert "Nothing was started" in refused.stderr
     assert list(tmp_path.iterdir()) == []
@@ -192,7 +218,7 @@ def test_serve_refuses_a_clusters_file_that_cannot_be_used(tmp_path: Path) -> No
     clusters = tmp_path / "clusters.toml"
     clusters.write_text("[clusters.main]\nbootstrap = 'x'\n")
     store = f"sqlite:///{tmp_path / 'store.db'}"
-    refused = onceward("serve", "--listen", "127.0.0.1:0", "--store", store, "--clusters", str(clusters))
+    refused = onceward_process("serve", "--listen", "127.0.0.1:0", "--store", store, "--clusters", str(clusters))
     assert refused.returncode == ExitCode.USAGE
     assert "clusters.main" in refused.stderr
     assert not (tmp_path / "store.db").exists()

@@ -34,6 +34,7 @@ from coordinator.protocol.requests import MAX_KEPT, MAX_QUEUED, RequestState
 from coordinator.protocol.state import JobState, restart
 from coordinator.protocol.status import TRANSITIONS, JobStatus, Transition, after
 from coordinator.protocol.values import JobName, ParticipantName, Snapshot
+from tests.conftest import examples
 from tests.unit.protocol.histories import Move, moves, to_event
 
 _CHANGING = (Verdict.ACCEPTED, Verdict.CONFLICT)
@@ -130,7 +131,7 @@ class _Witness:
 
 
 @given(moves)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_every_history_keeps_the_invariants(history: list[Move]) -> None:
     now, witness = 50.0, _Witness()
     state = JobState(durable=Durable(job=JobName("orders"), store_id="this"))
@@ -162,7 +163,7 @@ def test_every_history_keeps_the_invariants(history: list[Move]) -> None:
 
 
 @given(moves)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_whatever_is_not_accepted_leaves_the_state_as_it_was(history: list[Move]) -> None:
     now = 50.0
     state = JobState(durable=Durable(job=JobName("orders"), store_id="this"))
@@ -185,7 +186,7 @@ def test_whatever_is_not_accepted_leaves_the_state_as_it_was(history: list[Move]
 
 
 @given(moves)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_time_changes_nothing_before_the_next_deadline(history: list[Move]) -> None:
     now = 50.0
     state = JobState(durable=Durable(job=JobName("orders"), store_id="this"))

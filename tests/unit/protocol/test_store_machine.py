@@ -44,6 +44,7 @@ from coordinator.protocol.state import JobState, restart
 from coordinator.protocol.values import CheckpointKind, JobName, ParticipantName, Snapshot
 from coordinator.store.records import CheckpointState
 from coordinator.store.store import Store
+from tests.conftest import examples
 from tests.unit.protocol.histories import Move, a_move, to_event
 from tests.unit.store.jobs import MEMORY, event_of
 
@@ -373,7 +374,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestStoreMachine.settings = settings(max_examples=examples(20), stateful_step_count=20, deadline=None)
 
 
 def test_after_a_restart_a_checkpoint_has_waited_since_then_at_most() -> None:

@@ -26,6 +26,7 @@ from coordinator.protocol.values import (
 from coordinator.store.errors import NoSuchCheckpointError
 from coordinator.store.records import CheckpointState
 from coordinator.store.store import Store
+from tests.conftest import examples
 from tests.unit.protocol.histories import SINK, Move, moves
 from tests.unit.store.jobs import AT, JOB, StoredJob, event_of, fresh, ids, loaded, snapshots
 
@@ -34,7 +35,7 @@ LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort at (7, 3
 
 
 @given(moves)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_happened_a_restart_reads_what_the_core_had_decided(file: Path, history: list[Move]) -> None:
     file = fresh(file.parent)
     now = 50.0
