@@ -5,6 +5,7 @@
     ├── PreflightError          the clusters or the Spark session are unsafe; nothing was started     exit code 3
     ├── HaltedError             a person must decide; no data was guessed about                       exit code 4
     ├── FencedError             a newer generation owns the job; this process must change nothing     exit code 5
+    ├── GenerationEndedError    the coordinator has ended this generation; the driver opens the next one
     ├── CoordinatorLostError    the coordinator cannot be reached or its store failed                 exit code 6
     ├── RefusedError            the coordinator refused a call, state unchanged
     ├── StoreError              the store failed; whether the last write happened is unknown
@@ -21,6 +22,7 @@ __all__ = [
     "CoordinatorLostError",
     "ExitCode",
     "FencedError",
+    "GenerationEndedError",
     "HaltedError",
     "OncewardError",
     "PreflightError",
@@ -71,6 +73,11 @@ class FencedError(OncewardError):
     """A newer generation owns the job. This process must not touch its transactions any more."""
 
     exit_code = ExitCode.FENCED
+
+
+class GenerationEndedError(OncewardError):
+    """The coordinator has ended this generation, for example because it heard nothing from its driver for a lease. No
+    other driver has the job: this one may open the next generation, and must change nothing more for this one."""
 
 
 class CoordinatorLostError(OncewardError):

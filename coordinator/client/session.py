@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self, TypeVar
 
 from coordinator.client.calls import Caller, open_channel
+from coordinator.client.over import generation_over
 from coordinator.client.renewing import RenewThread
 from coordinator.client.watching import WatchThread
-from coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
+from coordinator.errors import HaltedError, OncewardError, RefusedError
 from coordinator.links import Links
 from coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
 from coordinator.protocol.committing import Age
@@ -102,7 +103,7 @@ class CoordinatorClient:
 
         :param driver: a random token of this attempt.
         :param wait: how long to wait for another driver; its lease and a bit more by default.
-        :param on_error: called from a background thread when the session is over (FencedError, CoordinatorLostError).
+        :param on_error: called from a background thread when the session is over (see :class:`Session`).
         :param on_wait: told once why it waits; logged by default.
         :param stopping: ends the waiting with RefusedError.
         :raises HaltedError: a person must decide first.
@@ -159,8 +160,9 @@ class CoordinatorClient:
 class Session:
     """One generation of a job. Thread-safe. Renews its lease from the beginning.
 
-    All calls raise FencedError when a newer generation owns the job, CoordinatorLostError when the coordinator cannot
-    be reached, RefusedError when it does not know the job or what was said means nothing.
+    All calls raise FencedError when a newer generation owns the job, GenerationEndedError when this one was ended and
+    no other driver has the job, CoordinatorLostError when the coordinator cannot be reached, RefusedError when it does
+    not know the job or what was said means nothing.
     """
 
     def __init__(self, caller: Caller, job: JobName, grant: Grant, on_error: Callable[[OncewardError], None]) -> None:
@@ -172,7 +174,7 @@ class Session:
         self.job = job
         self.grant = grant
         self.generation: Generation = grant.generation
-        self._renewing = RenewThread(grant.lease / 3, renew=self._renew, on_error=on_error)
+        self._renewing = RenewThread(grant.lease / 3, renew=self.renew, on_error=on_error)
 
     def tell_oldest(self, oldest: Callable[[], Age | None]) -> None:
         """Have each renewal say how old the oldest pre-committed transaction is, for listings. ``oldest`` is called
@@ -275,7 +277,7 @@ class Session:
 
     def close(self, reason: CloseReason, detail: str = "") -> None:
         """Leave: ends stream and lease, then tells the coordinator, as long as it takes."""
-        self._end_threads()
+        self.let_go()
         self._unless_fenced(self._close(reason, detail, None))
 
     def abandon(self, detail: str, *, back_within: float | None = None) -> None:
@@ -283,10 +285,16 @@ class Session:
 
         :param back_within: seconds after which the driver opens its next generation; None = it does not come back.
         """
-        self._end_threads()
+        self.let_go()
         reason = CloseReason.FAILED if back_within is None else CloseReason.RESTARTING
         with contextlib.suppress(OncewardError):
             self._close(reason, detail, _ABANDON_PATIENCE_S, back_within or 0.0)
+
+    def let_go(self) -> None:
+        """End stream and lease without a word. Says nothing more to the coordinator."""
+        self._renewing.close()
+        if self._watch is not None:
+            self._watch.close()
 
     def _close(self, reason: CloseReason, detail: str, patience: float | None, back_within: float = 0.0) -> Answer:
         request = pb.CloseJobRequest(
@@ -299,7 +307,8 @@ class Session:
         doing = f"closing job {self.job}"
         return self._caller.call(self._stub.CloseJob, request, _answered, doing=doing, patience=patience)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Be alive, and learn whether this is still the current generation."""
         oldest = self._oldest()
         request = pb.RenewRequest(
             job=self.job,
@@ -317,17 +326,9 @@ class Session:
         )
         self._unless_fenced(self._caller.call(self._stub.Renew, request, _answered, doing="renewing the lease"))
 
-    def _end_threads(self) -> None:
-        self._renewing.close()
-        if self._watch is not None:
-            self._watch.close()
-
     def _unless_fenced(self, answer: Answer) -> Answer:
         if answer.verdict is Verdict.FENCED:
-            raise FencedError(
-                f"Generation {self.generation} of job {self.job} is over: {answer.detail}. What is decided will be "
-                "settled by the generation that follows; this process ends no more transactions."
-            )
+            raise generation_over(self.job, self.generation, answer)
         return answer
 
 

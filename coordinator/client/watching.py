@@ -9,11 +9,12 @@ from typing import Any
 import grpc
 
 from coordinator.client.calls import REFUSALS, Caller, call_backoff
-from coordinator.errors import CoordinatorLostError, FencedError, OncewardError
+from coordinator.client.over import generation_over
+from coordinator.errors import CoordinatorLostError, OncewardError
 from coordinator.protocol.answers import Instruction
 from coordinator.v1 import participants_pb2 as pb
 from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from coordinator.wire.answers import instruction_from_wire
+from coordinator.wire.answers import answer_from_wire, instruction_from_wire
 from coordinator.wire.malformed import MalformedError
 
 __all__ = ["WatchThread"]
@@ -89,7 +90,7 @@ class WatchThread:
             self._closed.wait(backoff.next())
 
     def _watch_once(self) -> bool:
-        """One stream, to its end. True when it was up. Raises FencedError and CoordinatorLostError."""
+        """One stream, to its end. True when it was up. Raises CoordinatorLostError, or what `generation_over` says."""
         connected = False
         try:
             with self._lock:
@@ -103,10 +104,8 @@ class WatchThread:
             for response in self._call:
                 connected = True
                 if response.WhichOneof("content") == "end":
-                    raise FencedError(
-                        f"Generation {self._request.generation} of job {self._request.job} is over: "
-                        f"{response.end.detail}. What is decided will be settled by the generation that follows."
-                    )
+                    answer = answer_from_wire(response.end)
+                    raise generation_over(self._request.job, self._request.generation, answer)
                 instruction = instruction_from_wire(response.instruction)
                 if self._closed.is_set():
                     break

@@ -10,6 +10,7 @@ from coordinator.errors import (
     ConfigurationError,
     CoordinatorLostError,
     FencedError,
+    GenerationEndedError,
     OncewardError,
 )
 from coordinator.killpoints import KillPoint, kill_point
@@ -108,6 +109,10 @@ class GenerationRun:
                 self._restore()
             self._session.start_watch(self._mailbox.deliver)
             reason = self._loop()
+        except FencedError as error:
+            word = self._asked_about(error)
+            self._leave_failed(word)
+            raise word from error
         except BaseException as error:
             self._leave_failed(error)
             raise
@@ -400,12 +405,23 @@ class GenerationRun:
         m.journal.tell("aborted", checkpoint=checkpoint, transactions=transactions, reason=reason)
         kill_point(KillPoint.DRIVER_AFTER_ABORT)
 
+    def _asked_about(self, error: FencedError) -> OncewardError:
+        """What the driver leaves with when somebody newer is seen at the clusters. That may be the coordinator, which
+        settles for a driver that it takes for dead: it knows whether another driver has the job."""
+        try:
+            self._session.renew()
+        except OncewardError as word:
+            return word
+        return error
+
     def _leave_failed(self, error: BaseException) -> None:
         """Let go of everything. What is decided stays for the next generation; what is not is aborted by it."""
         reason = _shorten(str(error) or repr(error))
         self._m.tasks.cancel()
         self._settler.close(wait=not isinstance(error, KeyboardInterrupt))
-        if not isinstance(error, (FencedError, CoordinatorLostError, KeyboardInterrupt)):
+        if isinstance(error, GenerationEndedError):
+            self._session.let_go()
+        elif not isinstance(error, (FencedError, CoordinatorLostError, KeyboardInterrupt)):
             if (decided := self._mailbox.last_aborted()) is not None:
                 self._settler.forget(decided)
             with contextlib.suppress(Exception):  # whatever stays open is aborted by the next generation

@@ -14,6 +14,7 @@ from coordinator.errors import (
     ConfigurationError,
     CoordinatorLostError,
     FencedError,
+    GenerationEndedError,
     HaltedError,
     OncewardError,
     PreflightError,
@@ -203,7 +204,7 @@ class Pipeline:
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
         restarts = Restarts(self._restart, random.Random())
         lasting = as_duration(self._restart.reset_after).total_seconds()
-        failed = False
+        failed, takeover = False, self._takeover
         while True:
             begun = time.monotonic()
             stopped = self._stopping.is_set()
@@ -222,7 +223,7 @@ class Pipeline:
                 members,
                 client,
                 # the lock on the embedded coordinator's directory replaces the lease
-                takeover=self._takeover or self._address is None,
+                takeover=takeover or self._address is None,
                 adopt=self._adopt,
                 comes_back=comes_back,
             )
@@ -237,6 +238,8 @@ class Pipeline:
                 raise
             except Exception as error:
                 failed = True
+                if isinstance(error, GenerationEndedError):
+                    takeover = False  # whoever opens the job until this driver is back has it
                 delay = comes_back(error, run.settled_any)
                 if delay is None:
                     raise

@@ -29,7 +29,7 @@ class Verdict(StrEnum):
     EXPIRED = "expired"
     """The checkpoint was aborted because it was not acknowledged in time."""
     FENCED = "fenced"
-    """A newer generation owns the job, or this one was ended."""
+    """A newer generation owns the job, or this one was ended; ``may_return`` says whether the driver may come back."""
     WRONG_BASE = "wrong_base"
     """Built on something else than the last completed checkpoint."""
     UNKNOWN_CHECKPOINT = "unknown_checkpoint"
@@ -63,6 +63,8 @@ class Answer:
     """Of the checkpoint that the event names, where it is decided and still known."""
     retry_after: float = 0.0
     """Seconds, for BUSY."""
+    may_return: bool = False
+    """For FENCED: nobody but the coordinator had the job since; its driver may open the next generation."""
     grant: "Grant | None" = None
     """For an accepted OpenJob."""
     request: Request | None = None

@@ -73,7 +73,7 @@ def trigger(state: JobState, now: float) -> Step:
 
 def acknowledge(state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
     if not owns(state, event.generation):
-        return state, fenced()
+        return state, fenced(state, event.generation)
     participant = _participant(state, event.participant)
     if participant is None:
         return state, _unknown_participant(event.participant)
@@ -102,7 +102,7 @@ def acknowledge(state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
 def decline(state: JobState, event: Decline) -> tuple[JobState, Ready]:
     """A participant of the pending checkpoint says no."""
     if not owns(state, event.generation):
-        return state, fenced()
+        return state, fenced(state, event.generation)
     if _participant(state, event.participant) is None:
         return state, _unknown_participant(event.participant)
     if state.durable.pending is None or state.durable.pending.id != event.checkpoint:

@@ -44,10 +44,8 @@ from coordinator.protocol.values import (
 
 Step = tuple[JobState, tuple[Fact, ...]]
 
-_FENCED = Answer(
-    verdict=Verdict.FENCED,
-    detail="a newer generation owns the job or this one was ended; change nothing more and stop",
-)
+_AT_REST = (JobStatus.FINISHED, JobStatus.CANCELLED, JobStatus.HALTED)
+"""What a person asked for, or has to look at: a driver that has not heard of it does not begin the job again."""
 
 
 def owns(state: JobState, generation: Generation) -> bool:
@@ -62,8 +60,25 @@ def holds(state: JobState, generation: Generation) -> bool:
     return durable.driver is not None and generation == durable.generation and not durable.unreadable
 
 
-def fenced() -> Ready:
-    return Ready(answer=_FENCED)
+def over(durable: Durable, generation: Generation) -> Answer:
+    """What is said of ``generation``, which is not the current one or was ended.
+
+    That the coordinator settles for its driver does not keep the driver away: the coordinator gives way to every
+    driver, and has at most one generation between those of two drivers.
+    """
+    alone = durable.generation == generation or (durable.orphaned and durable.generation == generation + 1)
+    if not alone:
+        detail = "a newer generation owns the job; change nothing more and stop"
+    elif durable.status in _AT_REST:
+        detail = f"the job is {durable.status.value}; change nothing more and stop"
+    else:
+        detail = "it was ended, and no other driver has the job; change nothing more for it, and open the next one"
+        return Answer(verdict=Verdict.FENCED, detail=detail, may_return=True)
+    return Answer(verdict=Verdict.FENCED, detail=detail)
+
+
+def fenced(state: JobState, generation: Generation) -> Ready:
+    return Ready(answer=over(state.durable, generation))
 
 
 def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
@@ -241,7 +256,7 @@ def claim_refusal(durable: Durable, claim: Claim) -> str | None:
 
 def watch(state: JobState, event: Watch) -> tuple[JobState, Ready]:
     if not owns(state, event.generation):
-        return state, fenced()
+        return state, fenced(state, event.generation)
     return _alive(state, event.now, stream_lost_at=None, watched=True), Ready(answer=Answer(verdict=Verdict.ACCEPTED))
 
 
@@ -253,7 +268,7 @@ def stream_lost(state: JobState, event: StreamLost) -> tuple[JobState, Ready]:
 
 def renew(state: JobState, event: Renew) -> tuple[JobState, Ready]:
     if not owns(state, event.generation):
-        return state, fenced()
+        return state, fenced(state, event.generation)
     return heard(state, event), Ready(answer=Answer(verdict=Verdict.ACCEPTED))
 
 
@@ -284,7 +299,7 @@ def close_job(state: JobState, event: CloseJob) -> tuple[JobState, Ready]:
     if durable.driver is None and event.generation == durable.generation:
         return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
     if not owns(state, event.generation):
-        return state, fenced()
+        return state, fenced(state, event.generation)
     back = event.now + event.back_within + durable.settings.seconds("lease")
     state, facts = _end(state, event.now, _leaving(state, event), event.detail, AbortReason.CLOSED)
     if state.durable.awaits_driver:

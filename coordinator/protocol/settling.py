@@ -15,7 +15,7 @@ from coordinator.protocol.facts import (
     LossRecorded,
     LossSkipped,
 )
-from coordinator.protocol.opening import Step, fail_requests, fenced, holds, moved, owns
+from coordinator.protocol.opening import Step, fail_requests, holds, moved, over, owns
 from coordinator.protocol.state import JobState, record
 from coordinator.protocol.status import Transition
 from coordinator.protocol.values import (
@@ -105,7 +105,7 @@ def _unsettled(
 ) -> tuple[CompletedCheckpoint | None, Answer]:
     """The completed checkpoint that is spoken of, or why it cannot be settled now."""
     if not holds(state, generation):
-        return None, fenced().answer
+        return None, over(state.durable, generation)
     completed = state.durable.completed
     if checkpoint > state.durable.last_id or checkpoint < 1:
         detail = f"checkpoint {checkpoint} was never triggered"

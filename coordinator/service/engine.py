@@ -24,6 +24,7 @@ from coordinator.protocol.facts import (
     GenerationGranted,
     JobHalted,
 )
+from coordinator.protocol.opening import over
 from coordinator.protocol.state import JobState, restart
 from coordinator.protocol.values import Generation, JobName
 from coordinator.service.budget import Budget
@@ -263,6 +264,10 @@ class Engine:
         if state is None or state.durable.driver is None or state.durable.generation != generation:
             return None
         return wanted(state)
+
+    def over(self, job: JobName, generation: Generation) -> Answer:
+        """What the driver of ``generation`` is told when it is fenced. Raises UnknownJobError."""
+        return over(self.state(job).durable, generation)
 
     def state(self, job: JobName) -> JobState:
         """Raises UnknownJobError."""

@@ -18,15 +18,6 @@ from coordinator.wire.malformed import as_job
 
 __all__ = ["Watchers"]
 
-_END = pb.WatchResponse(
-    end=answer_to_wire(
-        Answer(
-            verdict=Verdict.FENCED,
-            detail="a newer generation owns the job or this one was ended; change nothing more and stop",
-        )
-    )
-).SerializeToString()
-
 
 @dataclass(eq=False, kw_only=True)
 class _Watcher:
@@ -76,8 +67,9 @@ class Watchers:
                 before.replaced = True
                 before.changed.set()
         try:
-            if (await answered).verdict is Verdict.FENCED:
-                await context.write(_END)
+            answer = await answered
+            if answer.verdict is Verdict.FENCED:
+                await context.write(_end(answer))
                 return
             await context.send_initial_metadata(())
             await self._show(engine, job, watcher, context)
@@ -105,7 +97,7 @@ class Watchers:
                 await context.abort(grpc.StatusCode.ABORTED, "a newer stream of this generation replaces this one")
             wanted = engine.wanted(job, watcher.generation)
             if wanted is None:
-                await context.write(_END)
+                await context.write(_end(engine.over(job, watcher.generation)))
                 return
             for instruction in wanted:
                 if instruction not in shown:
@@ -113,3 +105,7 @@ class Watchers:
                     await context.write(response.SerializeToString())
             shown = wanted
             await watcher.changed.wait()
+
+
+def _end(answer: Answer) -> bytes:
+    return pb.WatchResponse(end=answer_to_wire(answer)).SerializeToString()

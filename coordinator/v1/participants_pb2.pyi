@@ -646,6 +646,7 @@ class Answer(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_US_FIELD_NUMBER: _builtins.int
+    MAY_RETURN_FIELD_NUMBER: _builtins.int
     verdict: Global___Verdict.ValueType
     """What became of the call."""
     detail: _builtins.str
@@ -654,6 +655,8 @@ class Answer(_message.Message):
     """Of the checkpoint that the call names, where it is decided and still known."""
     retry_after_us: _builtins.int
     """For BUSY: ask again after so many microseconds."""
+    may_return: _builtins.bool
+    """For FENCED: nobody but the coordinator had the job since this generation. Its driver may open the next one."""
     def __init__(
         self,
         *,
@@ -661,10 +664,11 @@ class Answer(_message.Message):
         detail: _builtins.str = ...,
         decision: Global___Decision.ValueType | None = ...,
         retry_after_us: _builtins.int = ...,
+        may_return: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_decision", b"_decision", "decision", b"decision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decision", b"_decision", "decision", b"decision", "detail", b"detail", "retry_after_us", b"retry_after_us", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decision", b"_decision", "decision", b"decision", "detail", b"detail", "may_return", b"may_return", "retry_after_us", b"retry_after_us", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__decision: _TypeAlias = _typing.Literal["decision"]  # noqa: Y015
     _WhichOneofArgType__decision: _TypeAlias = _typing.Literal["_decision", b"_decision"]  # noqa: Y015

@@ -54,6 +54,7 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
         detail=answer.detail[:MAX_TEXT],
         decision=DECISION.to_wire(answer.decision) if answer.decision is not None else None,  # type: ignore[arg-type]
         retry_after_us=_microseconds(answer.retry_after),
+        may_return=answer.may_return,
     )
 
 
@@ -63,6 +64,7 @@ def answer_from_wire(message: pb.Answer, *, grant: Grant | None = None, request:
         detail=message.detail,
         decision=DECISION.from_wire(message.decision) if message.HasField("decision") else None,
         retry_after=_seconds(message.retry_after_us),
+        may_return=message.may_return,
         grant=grant,
         request=request,
     )

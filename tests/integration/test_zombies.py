@@ -1,4 +1,5 @@
-"""Processes that stand still while others take over their work, and wake: they change nothing and say so."""
+"""Processes that stand still while others take over their work, and wake: they change nothing and say so. A driver
+whose job nobody took goes on."""
 
 import json
 import signal
@@ -10,6 +11,7 @@ import pytest
 
 from coordinator.errors import ExitCode
 from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from coordinator.protocol.status import JobStatus
 from tests.integration.processes import Process, World
 from tests.integration.test_kill_points import free_address
 from tests.integration.test_orphans import coordinator, job_in, log, quick_world, readers_wait
@@ -60,19 +62,32 @@ def test_drivers_and_tasks_that_wake_after_others_took_over_change_nothing(topic
     assert_exactly_once(topics, source, sink)
 
 
+def test_a_driver_that_slept_longer_than_its_lease_goes_on_by_itself_if_nobody_took_over(
+    topics: Topics, here: World
+) -> None:
+    here.coordinator(here.spec["coordinator"])
+    driver = asleep(here.driver(kill_at=[f"{KillPoint.DRIVER_AFTER_PRE_COMMIT}:3:stop"]))
+    # a silent stream is noticed by its missing pings only
+    wait_until(lambda: job_in(here).status is JobStatus.SUSPENDED, f"the driver is given up:\n{log(here)}", 90)
+    driver.send(signal.SIGCONT)
+    assert driver.wait() == 0, driver.tail()
+    assert [event["generation"] for event in here.events("recovered")] == [1, 2], driver.tail()
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
+
+
 @pytest.mark.crash
-def test_a_driver_that_wakes_after_the_coordinator_settled_for_it_changes_nothing(topics: Topics, here: World) -> None:
+def test_a_driver_that_wakes_after_the_coordinator_settled_for_it_goes_on_by_itself(
+    topics: Topics, here: World
+) -> None:
     coordinator(here)
     zombie = asleep(here.driver(kill_at=[f"{KillPoint.DRIVER_BETWEEN_END_TXN}:3:stop"]))
     assert readers_wait(topics, here.spec["sink"]), "nothing was left to settle"
     # a silent stream is noticed by its missing pings only
     wait_until(lambda: job_in(here).generation == 2 and job_in(here).settled, f"it is settled:\n{log(here)}", 90)
     assert not readers_wait(topics, here.spec["sink"])
-    seen = topics.read(here.spec["sink"])
     zombie.send(signal.SIGCONT)
-    assert zombie.wait() == ExitCode.FENCED, zombie.tail()
-    assert topics.read(here.spec["sink"]) == seen
-    here.finish()
+    assert zombie.wait() == 0, zombie.tail()
+    assert [event["generation"] for event in here.events("recovered")] == [1, 3], zombie.tail()
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
 
 

@@ -297,6 +297,8 @@ def _settlement(text: str) -> Settlement:
 
 def _answer(answer: answers.Answer) -> str:
     parts = [answer.verdict.value]
+    if answer.may_return:
+        parts.append("may return")
     if answer.decision is not None:
         parts.append(answer.decision.value)
     if answer.request is not None:

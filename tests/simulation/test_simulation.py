@@ -37,6 +37,7 @@ def test_ten_thousand_worlds_keep_the_promise() -> None:
         assert counts[what] > 500, what
     assert counts["replays"] > 100
     assert counts["orphans"] > 500
+    assert counts["returns"] > 300
     assert endings["finished"] > 9_000
 
 

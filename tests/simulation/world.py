@@ -244,6 +244,8 @@ class World:
     def _journal(self, process: Process, event: str, facts: dict[str, Any]) -> None:
         if self.trace is not None:
             self.tell(process.name, " ".join((event, *(f"{key}={value}" for key, value in facts.items()))))
+        if event == "failed" and "no other driver has the job" in facts["reason"]:
+            self.counts["returns"] += 1
         if event == "recovered":
             self.counts["resumed"] += facts["resumed"]
             durable = self.store.jobs[JOB]

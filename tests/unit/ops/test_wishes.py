@@ -141,7 +141,7 @@ def test_restore_of_a_job_whose_driver_was_killed_waits_for_its_lease(tmp_path: 
         driver.wait_committed(1)
         assert onceward("checkpoint", "orders", "--state-dir", str(tmp_path)).stdout == "2\n"
         driver.wait_committed(2)
-        driver.session._end_threads()  # as if it were killed: it says nothing any more
+        driver.session.let_go()  # as if it were killed: it says nothing any more
     begun = time.monotonic()
     command = ("restore", "orders", "--from", "1", "--reason", "a test", "--yes", "--state-dir", str(tmp_path))
     ordered = onceward(*command)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.errors import FencedError
+from coordinator.client.over import generation_over
 from coordinator.pipeline.generation import GenerationRun, Members
 from coordinator.pipeline.interfaces import Age, Plan
 from coordinator.pipeline.journal import Journal
@@ -24,7 +24,10 @@ from coordinator.protocol.events import (
     Decline,
     Event,
     OpenJob,
+    Renew,
     Settle,
+    StreamLost,
+    TakeOrphan,
     Tick,
     Watch,
 )
@@ -81,7 +84,7 @@ class Coordinator:
             self.answered(event, ready.answer)
             self.send()
         if ready.answer.verdict is Verdict.FENCED:
-            raise FencedError("fenced")
+            raise generation_over(JOB, self.grant.generation, ready.answer)
         return ready.answer
 
     def send(self) -> None:
@@ -103,6 +106,34 @@ class Coordinator:
         with self._one:
             self.state = restart(self.state.durable, self.now)
             self.state, _ = step(self.state, Watch(now=self.now, generation=self.generation))
+
+    def give_up(self) -> None:
+        """The driver is taken for dead: no stream, and no word for a lease."""
+        with self._one:
+            self.state, _ = step(self.state, StreamLost(now=self.now, generation=self.generation))
+            self.pass_time(SETTINGS.seconds("lease"))
+        assert self.state.durable.driver is None
+
+    def settle_for_it(self) -> None:
+        """The driver does not come back, so the coordinator takes the next generation."""
+        self.give_up()
+        with self._one:
+            self.pass_time(SETTINGS.seconds("orphan_grace"))
+            self.state, _ = step(self.state, TakeOrphan(now=self.now))
+        assert self.state.durable.orphaned
+
+    def replace_it(self) -> None:
+        """Another driver takes the job over."""
+        event = OpenJob(
+            now=self.now,
+            driver="another",
+            participants=(SOURCE, self.sink),
+            settings=SETTINGS,
+            claim=None,
+            takeover=True,
+        )
+        with self._one:
+            self.state, _ = step(self.state, event)
 
     def cancel(self) -> None:
         """A person ends the job at once."""
@@ -209,6 +240,12 @@ class Coordinator:
 
     def close(self, reason: CloseReason, detail: str = "") -> None:
         self.tell(CloseJob(now=self.now, generation=self.grant.generation, reason=reason, detail=detail))
+
+    def renew(self) -> None:
+        self.tell(Renew(now=self.now, generation=self.grant.generation))
+
+    def let_go(self) -> None:
+        self.hang_up()
 
     def abandon(self, _detail: str, **_: Any) -> None:
         """As if the coordinator could not be reached for it."""

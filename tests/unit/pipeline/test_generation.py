@@ -1,12 +1,12 @@
 """A generation of the driver beside the real core: what it does when words get lost, repeated or late."""
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
 
-from coordinator.errors import CoordinatorLostError, OncewardError
+from coordinator.errors import CoordinatorLostError, FencedError, GenerationEndedError, OncewardError
 from coordinator.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
 from coordinator.protocol.events import Acknowledge, CloseReason, Event
 from coordinator.protocol.values import CheckpointId, Claim, Committable
@@ -164,3 +164,61 @@ def test_a_checkpoint_with_nothing_to_commit_is_settled_once_the_next_one_builds
     assert job.read == {2: (0, 10), 3: (10, 20), 4: (20, 30)}
     assert job.claimed == [0, 2, 3]
     assert job.generation.settled_any
+
+
+def away(what: Callable[[], None]) -> Callable[[int], None]:
+    """``what`` goes on while a driver runs checkpoint 3, which stands still for so long."""
+
+    def running(checkpoint: int) -> None:
+        if checkpoint == 3:
+            what()
+
+    return running
+
+
+def after_an_absence(what: Callable[[Coordinator], None]) -> tuple[Coordinator, Job, OncewardError]:
+    coordinator = Coordinator()
+    job = Job(coordinator, until=9, running=away(lambda: what(coordinator)))
+    with pytest.raises(OncewardError) as left:
+        job.generation.run()
+    assert (job.aborted, len(job.swept_beside)) == ([], 1), "it has changed something for a generation that is over"
+    return coordinator, job, left.value
+
+
+@pytest.mark.parametrize("what", [Coordinator.give_up, Coordinator.settle_for_it], ids=["given up", "settled for"])
+def test_a_driver_whose_generation_was_ended_changes_nothing_and_may_go_on_as_the_next_one(
+    what: Callable[[Coordinator], None],
+) -> None:
+    coordinator, former, error = after_an_absence(what)
+    assert isinstance(error, GenerationEndedError)
+    successor = Job(coordinator, until=5)
+    assert successor.generation.run() is CloseReason.STOPPED
+    assert successor.read[successor.ran[0]] == former.read[3], "its records are read again"
+
+
+def test_a_driver_that_was_replaced_while_it_was_away_is_fenced() -> None:
+    _, _, error = after_an_absence(Coordinator.replace_it)
+    assert isinstance(error, FencedError)
+
+
+@pytest.mark.parametrize(
+    ("what", "leaves_with"),
+    [
+        (Coordinator.settle_for_it, GenerationEndedError),
+        (Coordinator.replace_it, FencedError),
+        (lambda _: None, FencedError),
+    ],
+    ids=["the coordinator's", "another driver's", "another store's"],
+)
+def test_the_coordinator_is_asked_whose_generation_a_driver_has_met_at_the_clusters(
+    what: Callable[[Coordinator], None], leaves_with: type[OncewardError]
+) -> None:
+    def meets(coordinator: Coordinator) -> None:
+        what(coordinator)
+        raise FencedError("a newer generation is at work")
+
+    coordinator = Coordinator()
+    job = Job(coordinator, until=9)
+    job.committing = away(lambda: meets(coordinator))
+    with pytest.raises(leaves_with):
+        job.generation.run()

@@ -1,0 +1,17 @@
+"""What it means for a driver that its generation is over."""
+
+from coordinator.errors import FencedError, GenerationEndedError, OncewardError
+from coordinator.protocol.answers import Answer
+
+__all__ = ["generation_over"]
+
+
+def generation_over(job: str, generation: int, answer: Answer) -> OncewardError:
+    """For ``answer``, which is FENCED: GenerationEndedError where the driver may come back, else FencedError."""
+    said = f"Generation {generation} of job {job} is over: {answer.detail}."
+    if answer.may_return:
+        return GenerationEndedError(f"{said} What is decided is settled, what is not is aborted and read again.")
+    return FencedError(
+        f"{said} What is decided will be settled by the generation that follows; this process ends no more "
+        "transactions."
+    )
