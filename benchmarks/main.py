@@ -24,7 +24,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.measuring import Bench, Sizes
 from benchmarks.ours.system import OURS
 from benchmarks.peers import PEERS
-from benchmarks.report import goals, print_report, summary
+from benchmarks.report import goals, print_report, steps, summary
 from benchmarks.rounds import run_rounds, set_up
 from benchmarks.systems import System
 from benchmarks.workloads import Workload
@@ -39,7 +39,7 @@ _MATPLOTLIB = "matplotlib==3.11.2"
 # A broker that is short of CPU for a while is not given up by its own controller: that is for tests of crashes.
 _BROKER = {"broker.session.timeout.ms": "120000", "broker.heartbeat.interval.ms": "2000"}
 _QUICK = Sizes(
-    records=20_000, per_checkpoint=10_000, interval_ms=200, steady_s=2.0, warm_s=0.5, rate=2_000, small_checkpoints=6,
+    records=20_000, interval_ms=200, steady_s=2.0, warm_s=0.5, rate=2_000, small_checkpoints=6,
     small_records=100,
 )  # fmt: skip
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> Path:
     parser.add_argument("--workloads", default="all", help="all, or some of: " + ", ".join(Workload))
     parser.add_argument("--rounds", type=int, help="default: 3")
     parser.add_argument("--records", type=int, help=f"in a full topic; default: {Sizes().records:,}")
-    parser.add_argument("--per-checkpoint", type=int, help="most records of one checkpoint of ours; 0: none")
+    parser.add_argument("--per-checkpoint", type=int, help="most records of one checkpoint of ours; 0: adaptive")
     parser.add_argument("--threads", type=int, help="of each system; default: 2")
     parser.add_argument("--rate", type=int, help="records/s of steady and backlog; default: 20,000")
     parser.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> Path:
         }
         with LocalKafka(heap="768m", directory=Path(scratch) / "kafka", properties=_BROKER) as kafka:
             runs = run_rounds(Bench(kafka, sizes, Path(scratch)), ready, workloads, rounds, say)
-    results |= {"runs": runs, "summary": summary(runs), "goals": goals(runs)}
+    results |= {"runs": runs, "summary": summary(runs), "steps": steps(runs), "goals": goals(runs)}
     place: Path = options.results / f"systems-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     place.mkdir(parents=True)
     results["plots"] = "left out" if options.no_plots else _plots(results, place, say)

@@ -31,10 +31,10 @@ def main() -> None:
     directory = Path(sys.argv[2])
     for workload, systems in results["summary"].items():
         _bars(workload, systems, results, directory / f"{workload}.png")
-    for run in results["runs"]:
-        if "timeline" in run.get("figures", {}) and run["figures"]["timeline"]["spans"]:
-            name = f"timeline-{run['system']}-{run['round']}.png"
-            _timeline(run, directory / name)
+    # one picture of each, of the last round
+    for name, run in {f"timeline-{run['workload']}-{run['system']}": run for run in results["runs"]}.items():
+        if run.get("figures", {}).get("timeline", {}).get("spans"):
+            _timeline(run, directory / f"{name}.png")
 
 
 def _bars(workload: str, systems: dict[str, Any], results: dict[str, Any], file: Path) -> None:
@@ -67,11 +67,11 @@ def _bars(workload: str, systems: dict[str, Any], results: dict[str, Any], file:
 
 
 def _timeline(run: dict[str, Any], file: Path) -> None:
-    """A row per checkpoint; what the journal does not tell is in the title."""
+    """A row per checkpoint on one axis of time: where rows overlap, one checkpoint ran while another one settled."""
     timeline = run["figures"]["timeline"]
     spans = timeline["spans"]
     steps = list(timeline["median_ms"])
-    colours = dict(zip(steps, plt.get_cmap("tab10").colors, strict=False))
+    colours = dict(zip(steps, plt.get_cmap("tab20").colors, strict=False))
     checkpoints = sorted({span["checkpoint"] for span in spans})
     first = min(span["began_s"] for span in spans)
     picture, panel = plt.subplots(figsize=(11, 1.8 + 0.35 * len(checkpoints)))
@@ -88,17 +88,16 @@ def _timeline(run: dict[str, Any], file: Path) -> None:
         plt.Rectangle((0, 0), 1, 1, color=colours[step], label=f"{step} ({timeline['median_ms'][step]:g} ms)")
         for step in steps
     ]
-    panel.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
+    panel.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), title="median", frameon=False)
     panel.set_yticks(range(len(checkpoints)), [str(checkpoint) for checkpoint in checkpoints])
     panel.invert_yaxis()
     panel.set_ylabel("checkpoint")
     panel.set_xlabel("ms")
-    missing = ", ".join(timeline["missing"])
-    title = f"{run['system']}, {run['workload']}"
-    panel.set_title(f"{title}; not told apart: {missing}" if missing else title, fontsize=10)
+    overlap = f"each goes on for {timeline['median_overlap_ms']:g} ms beside the next (median)"
+    read = f"{timeline['median_read']:,.0f} offsets per checkpoint"
+    panel.set_title(f"{run['system']}, {run['workload']}: {read}; {overlap}", fontsize=10)
     panel.spines[["top", "right"]].set_visible(False)
-    picture.tight_layout()
-    picture.savefig(file, dpi=110)
+    picture.savefig(file, dpi=110, bbox_inches="tight")
     plt.close(picture)
 
 

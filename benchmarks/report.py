@@ -12,9 +12,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ours.timeline import STEPS
 from benchmarks.rounds import Run
 
-__all__ = ["GOALS", "Spread", "goals", "print_report", "ratios", "summary"]
+__all__ = ["GOALS", "Spread", "goals", "print_report", "ratios", "steps", "summary"]
 
 _BARE_TEXT = ("records", "output_records", "output_checksum", "measured", "sent", "seen", "twice", "not_sent")
 
@@ -58,6 +59,26 @@ def summary(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, Any]]]:
                 found = values(runs, run["workload"], run["system"], figure)
                 figures[figure] = Spread.of(list(found.values())).as_json()
     return made
+
+
+def steps(runs: Iterable[Run]) -> dict[str, dict[str, dict[str, float]]]:
+    """Workload, system, step of a checkpoint: milliseconds, the median over the rounds of each round's median. Beside
+    the steps, `overlap`: of it and the next checkpoint, and `offsets`: how many it read."""
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for run in runs:
+        timeline = run.get("figures", {}).get("timeline")
+        if timeline and timeline["checkpoints"]:
+            of = found.setdefault(run["workload"], {}).setdefault(run["system"], {})
+            more = {"overlap": timeline["median_overlap_ms"], "offsets": timeline["median_read"]}
+            for name, value in {**timeline["median_ms"], **more}.items():
+                of.setdefault(name, []).append(value)
+    return {
+        workload: {
+            system: {name: statistics.median(measured) for name, measured in of.items()}
+            for system, of in systems.items()
+        }
+        for workload, systems in found.items()
+    }
 
 
 def ratios(
@@ -167,6 +188,7 @@ def print_report(results: dict[str, Any], console: Console) -> None:
     for system, reason in results["set_up"].items():
         if reason:
             console.print(f"  {system} was not measured: {reason}", markup=False)
+    _print_steps(results["steps"], console)
     table = Table(title="goals", title_justify="left")
     for name in ("figure", "reach", "measured", "min", "max", "against", ""):
         table.add_column(name)
@@ -177,6 +199,20 @@ def print_report(results: dict[str, Any], console: Console) -> None:
         verdict = {True: "reached", False: "not reached", None: "not measured"}[row["reached"]]
         bound = "at most" if row["at_most"] else "at least"
         table.add_row(row["goal"], f"{bound} {row['reach']:g}", *cells, row["against"] or "", verdict)
+    console.print(table)
+
+
+def _print_steps(workloads: dict[str, dict[str, dict[str, float]]], console: Console) -> None:
+    told = {name for systems in workloads.values() for of in systems.values() for name in of}
+    if not told:
+        return
+    names = [*(step for step in STEPS if step in told), *sorted(told.difference(STEPS))]
+    table = Table(title="steps of a checkpoint, median ms", title_justify="left")
+    for name in ("workload", "system", *names):
+        table.add_column(name, justify="left" if name in ("workload", "system") else "right")
+    for workload, systems in workloads.items():
+        for system, of in systems.items():
+            table.add_row(workload, system, *(f"{of[name]:,g}" if name in of else "-" for name in names))
     console.print(table)
 
 

@@ -37,7 +37,7 @@ class Task:
     interval_ms: int
     """Between commits or checkpoints; 0 = back to back, where that can be said."""
     per_checkpoint: int
-    """Most records of one checkpoint, for systems with such a limit; 0 = none."""
+    """Most records of one checkpoint, for systems with such a limit; 0 = as many as the system finds right."""
     scratch: Path
     """A directory of the run's own, which exists."""
 

@@ -1,142 +1,157 @@
-"""A checkpoint's steps in time, as the job's journal tells them.
+"""The steps of checkpoints in time, as the job's journal tells them (docs/operations.md, Events).
 
-Read from the events: ``pre-committed`` (`seconds`: from the plan to the votes) and ``settled``. A journal that tells
-more is understood: ``planned`` and ``completed`` at the moment when planning ended and when the decision arrived, and a
-``steps`` object in ``pre-committed`` with seconds of `schedule`, `read`, `transform`, `produce`, `flush` and `vote`, of
-the slowest slot. What no event tells is named as missing, and shown as part of the span around it.
+``pre-committed`` tells seconds of the steps up to its own moment, ``settled`` of those after the acknowledgement. Steps
+that the job cannot tell apart come as one, for example ``read+transform`` where they share Spark's JVM.
 """
 
 import itertools
 import json
 import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 __all__ = ["STEPS", "Span", "Timeline"]
 
-STEPS = {
-    "plan": "event `planned` (checkpoint, seconds)",
-    "schedule": "`steps.schedule` in event `pre-committed`",
-    "read": "`steps.read` in event `pre-committed`",
-    "transform": "`steps.transform` in event `pre-committed`",
-    "produce": "`steps.produce` in event `pre-committed`",
-    "flush": "`steps.flush` in event `pre-committed`",
-    "vote": "`steps.vote` in event `pre-committed`",
-    "decide": "event `completed` (checkpoint) when the decision arrives",
-    "settle": "event `completed`, which ends `decide` and begins `settle`",
-}
-"""Each step, and what the journal has to tell for it."""
+STEPS = (
+    "plan",
+    "schedule",
+    "queue",
+    "read",
+    "transform",
+    "read+transform",
+    "produce",
+    "flush",
+    "vote",
+    "prove",
+    "decide",
+    "settle",
+)
+"""In the order in which they follow each other."""
 
-_IN_TASKS = ("schedule", "read", "transform", "produce", "flush", "vote")
 _WARM_UP = 3
 """Checkpoints that pay for the start of processes."""
+_SHOWN = 12
+"""Checkpoints in a picture."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """One step, or several that the journal does not tell apart."""
+    """One step of one checkpoint."""
 
     checkpoint: int
     step: str
     began: float
-    """Seconds since the first span of the timeline."""
+    """Seconds since the epoch."""
     ended: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """Of one run; `settled` are the moments at which checkpoints were settled."""
+    """Of one run: its checkpoints that were settled and had read something, without those that came first."""
 
     spans: tuple[Span, ...]
     settled: tuple[float, ...]
-    runs: tuple[float, ...]
-    """Seconds from a checkpoint's plan to its votes."""
-    missing: dict[str, str]
-    """Steps that are not told, with the event that would tell them."""
+    """Moments, in seconds since the epoch."""
+    jobs: tuple[float, ...]
+    """Seconds from a checkpoint's plan to the proof of its votes."""
+    read: tuple[int, ...]
+    """Offsets."""
+    checkpoints: int
+    """All that were settled, with the first ones."""
 
     @classmethod
-    def read(cls, file: Path) -> Self:
-        """From a journal; an empty one is an empty timeline."""
+    def from_file(cls, file: Path) -> Self:
+        """A journal; an empty one is an empty timeline."""
         return cls.of([json.loads(line) for line in file.read_text().splitlines()])
 
     @classmethod
-    def of(cls, events: list[dict[str, Any]]) -> Self:
-        found: dict[str, dict[int, dict[str, Any]]] = {}
+    def of(cls, events: Iterable[Mapping[str, Any]]) -> Self:
+        committed: dict[int, Mapping[str, Any]] = {}
+        settled: dict[int, Mapping[str, Any]] = {}
         for event in events:
-            if "checkpoint" in event:
-                found.setdefault(event["event"], {})[event["checkpoint"]] = event
-        spans: list[Span] = []
-        for checkpoint, run in found.get("pre-committed", {}).items():
-            marks = {name: of[checkpoint] for name, of in found.items() if checkpoint in of}
-            spans += _spans(checkpoint, run, marks)
-        zero = min((span.began for span in spans), default=0.0)
-        told = {step for span in spans for step in span.step.split("+") if "+" not in span.step}
-        settled = found.get("settled", {})
+            if event["event"] == "pre-committed":
+                committed[event["checkpoint"]] = event
+            elif event["event"] == "settled" and event["checkpoint"] in committed:
+                settled[event["checkpoint"]] = event
+        counted = sorted(settled)[_WARM_UP:]
         return cls(
             spans=tuple(
-                Span(checkpoint=s.checkpoint, step=s.step, began=s.began - zero, ended=s.ended - zero) for s in spans
+                span
+                for checkpoint in counted
+                for event in (committed[checkpoint], settled[checkpoint])
+                for span in _spans(checkpoint, event)
             ),
-            settled=tuple(settled[checkpoint]["at"] - zero for checkpoint in sorted(settled)),
-            runs=tuple(run["seconds"] for run in found.get("pre-committed", {}).values()),
-            missing={step: event for step, event in STEPS.items() if step not in told},
+            settled=tuple(settled[checkpoint]["at"] for checkpoint in counted),
+            jobs=tuple(committed[checkpoint]["seconds"] for checkpoint in counted),
+            read=tuple(committed[checkpoint]["read"] for checkpoint in counted),
+            checkpoints=len(settled),
         )
 
     def cycle(self) -> dict[str, Any]:
-        """Milliseconds from one settled checkpoint to the next, and of the Spark job within, without the first ones."""
-        gaps = [b - a for a, b in itertools.pairwise(self.settled[_WARM_UP:])]
+        """Milliseconds from one settled checkpoint to the next, and of the Spark job within."""
+        gaps = [b - a for a, b in itertools.pairwise(self.settled)]
         if not gaps:
-            return {"checkpoints": len(self.settled), "timeline": self.as_json()}
+            return {"checkpoints": self.checkpoints}
         return {
-            "checkpoints": len(self.settled),
-            "cycle_ms": round(statistics.median(gaps) * 1000, 1),
-            "cycle_ms_worst": round(max(gaps) * 1000, 1),
-            "job_ms": round(statistics.median(self.runs[_WARM_UP:]) * 1000, 1),
-            "timeline": self.as_json(),
+            "checkpoints": self.checkpoints,
+            "cycle_ms": _ms(statistics.median(gaps)),
+            "cycle_ms_worst": _ms(max(gaps)),
+            "job_ms": _ms(statistics.median(self.jobs)),
         }
 
+    def overlaps(self) -> list[float]:
+        """Seconds that each checkpoint went on after the next one had begun, as far as they were both there."""
+        whole: dict[int, tuple[float, float]] = {}
+        for span in self.spans:
+            began, ended = whole.get(span.checkpoint, (span.began, span.ended))
+            whole[span.checkpoint] = (min(began, span.began), max(ended, span.ended))
+        return [max(0.0, one[1] - next_[0]) for one, next_ in itertools.pairwise(whole.values())]
+
     def as_json(self) -> dict[str, Any]:
-        """For the result and the picture: spans of the last checkpoints, medians of all, and what is missing."""
-        last = {span.checkpoint for span in self.spans}
-        shown = set(sorted(last)[-12:])
+        """For the result and the picture: medians of all checkpoints, and spans of the last ones in seconds."""
         took: dict[str, list[float]] = {}
         for span in self.spans:
-            took.setdefault(span.step, []).append((span.ended - span.began) * 1000)
+            took.setdefault(span.step, []).append(span.ended - span.began)
+        shown = set(list(dict.fromkeys(span.checkpoint for span in self.spans))[-_SHOWN:])
+        zero = min((span.began for span in self.spans if span.checkpoint in shown), default=0.0)
         return {
-            "median_ms": {step: round(statistics.median(values), 1) for step, values in took.items()},
-            "missing": self.missing,
+            "checkpoints": len(self.settled),
+            "median_read": _median(self.read),
+            "median_ms": {step: _ms(statistics.median(took[step])) for step in _in_order(took)},
+            "median_overlap_ms": _ms(_median(self.overlaps())),
             "spans": [
-                {"checkpoint": s.checkpoint, "step": s.step, "began_s": round(s.began, 4), "ended_s": round(s.ended, 4)}
-                for s in self.spans
-                if s.checkpoint in shown
+                {
+                    "checkpoint": span.checkpoint,
+                    "step": span.step,
+                    "began_s": round(span.began - zero, 6),
+                    "ended_s": round(span.ended - zero, 6),
+                }
+                for span in self.spans
+                if span.checkpoint in shown
             ],
         }
 
 
-def _spans(checkpoint: int, run: dict[str, Any], marks: dict[str, dict[str, Any]]) -> list[Span]:
-    """The steps of one checkpoint, in order, without gaps but the one in which it waits for its turn."""
+def _in_order(steps: Iterable[str]) -> list[str]:
+    """Steps that are not known here come last: the journal of another version may tell them."""
+    return sorted(steps, key=lambda step: STEPS.index(step) if step in STEPS else len(STEPS))
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 0
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)
+
+
+def _spans(checkpoint: int, event: Mapping[str, Any]) -> list[Span]:
+    """The event's steps one after the other, the last one until the event's own moment."""
     made: list[Span] = []
-
-    def add(step: str, began: float, ended: float) -> None:
-        made.append(Span(checkpoint=checkpoint, step=step, began=began, ended=max(began, ended)))
-
-    began, ended = run["at"] - run["seconds"], run["at"]
-    if planned := marks.get("planned"):
-        add("plan", planned["at"] - planned.get("seconds", 0.0), planned["at"])
-    told = run.get("steps", {})
-    if told:
-        at = began
-        for step in _IN_TASKS:
-            if step in told:
-                add(step, at, at + told[step])
-                at += told[step]
-    else:
-        add("+".join(_IN_TASKS), began, ended)
-    settled = marks.get("settled")
-    if completed := marks.get("completed"):
-        add("decide", ended, completed["at"])
-        if settled:
-            add("settle", completed["at"], settled["at"])
-    elif settled:
-        add("decide+settle", ended, settled["at"])
+    ended = event["at"]
+    for step, took in reversed(event["steps"].items()):
+        made.insert(0, Span(checkpoint=checkpoint, step=step, began=ended - took, ended=ended))
+        ended -= took
     return made

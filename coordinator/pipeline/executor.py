@@ -4,10 +4,12 @@ Each task finds its checkpoint in a local property, not in its closure: one Data
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coordinator.errors import ConfigurationError
 from coordinator.pipeline.faults import unusable
+from coordinator.pipeline.steps import Stopwatch, Timed
 from coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
 
 if TYPE_CHECKING:
@@ -41,8 +43,11 @@ def writing(write: Any) -> BatchesTransform:
     """The task that writes one slot and returns its vote as the only row."""
 
     def onceward_write(batches: Batches) -> Batches:
+        clock = Stopwatch()
         task, slot, attempt = _current()
-        yield _ballot(_written(write, task, slot, attempt, batches))
+        made = Timed(batches)
+        vote = _written(write, task, slot, attempt, made)
+        yield _ballot(replace(vote, steps=clock.steps(task.submitted, made, None)))
 
     return onceward_write
 
@@ -54,11 +59,13 @@ def fusing(read: Any, write: Any, transform: BatchesTransform | None, columns: t
     """
 
     def onceward_fused(numbers: Batches) -> Batches:
+        clock = Stopwatch()
         task, slot, attempt = _current()
         used = frozenset(columns)
-        batches = (batch for number in _drained(numbers) for batch in read(task.splits[number], used))
-        made = (batch.select(columns) for batch in batches) if transform is None else applied(transform, batches)
-        yield _ballot(_written(write, task, slot, attempt, made))
+        batches = Timed(batch for number in _drained(numbers) for batch in read(task.splits[number], used))
+        made = Timed((batch.select(columns) for batch in batches) if transform is None else applied(transform, batches))
+        vote = _written(write, task, slot, attempt, made)
+        yield _ballot(replace(vote, steps=clock.steps(task.submitted, made, batches)))
 
     return onceward_fused
 

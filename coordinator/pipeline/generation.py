@@ -23,6 +23,7 @@ from coordinator.pipeline.replaying import Replayer
 from coordinator.pipeline.running import Tasks
 from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.pipeline.settler import Settler
+from coordinator.pipeline.steps import of_checkpoint
 from coordinator.protocol.answers import Abort, Decision, Replay, Trigger, Verdict
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
@@ -283,7 +284,7 @@ class GenerationRun:
             self._positions[checkpoint] = start = m.source.resolve()
             return Snapshot(positions=start), Snapshot()
         positions = self._positions[base]
-        plan = self._plan(checkpoint, positions)
+        plan, planning = self._plan(checkpoint, positions)
         kill_point(KillPoint.DRIVER_AFTER_PLAN)
         self._positions[checkpoint] = plan.positions
         if plan.records == 0:
@@ -298,6 +299,7 @@ class GenerationRun:
         began = m.runtime.monotonic()
         try:
             votes = m.tasks.run(generation=self._session.generation, checkpoint=checkpoint, plan=plan)
+            voted = m.runtime.monotonic()
             kill_point(KillPoint.DRIVER_AFTER_VOTES)
             committables = m.sink.pre_commit(
                 checkpoint, votes, m.tasks.inputs(plan, len(votes)), unsettled=self._settler.unsettled()
@@ -305,7 +307,8 @@ class GenerationRun:
         except Exception:
             m.source.ran(plan, m.runtime.monotonic() - began, failed=True)
             raise
-        seconds = m.runtime.monotonic() - began
+        proved = m.runtime.monotonic()
+        seconds = proved - began
         m.source.ran(plan, seconds)
         kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
         m.progress.read(plan.records, plan.lag)
@@ -318,6 +321,11 @@ class GenerationRun:
             read=plan.records,
             written=records,
             seconds=round(seconds, 3),
+            steps={
+                "plan": round(planning, 6),
+                **of_checkpoint((vote.steps for vote in votes), voted - began),
+                "prove": round(proved - voted, 6),
+            },
             **plan.sizing,
         )
         return (
@@ -333,15 +341,18 @@ class GenerationRun:
             if swept:
                 self._m.journal.tell("swept", transactions=len(swept))
 
-    def _plan(self, checkpoint: CheckpointId, positions: Document) -> Plan:
-        """Plan, waiting a little for new data; a stop, an abort or a person who waits ends the wait."""
+    def _plan(self, checkpoint: CheckpointId, positions: Document) -> tuple[Plan, float]:
+        """A plan and the seconds that it took, after waiting a little for new data; a stop, an abort or a person who
+        waits ends the wait."""
         give_up = self._m.runtime.monotonic() + min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
         while True:
+            began = self._m.runtime.monotonic()
             plan = self._m.source.plan(positions)
-            if plan.records or plan.finished or plan.positions != positions or self._m.runtime.monotonic() > give_up:
-                return plan
+            ended = self._m.runtime.monotonic()
+            if plan.records or plan.finished or plan.positions != positions or ended > give_up:
+                return plan, ended - began
             if self._mailbox.wait(lambda: self._disturbed(checkpoint), _IDLE_POLL):
-                return plan
+                return plan, ended - began
 
     def _disturbed(self, checkpoint: CheckpointId) -> bool:
         """True when waiting for data in ``checkpoint`` must end."""

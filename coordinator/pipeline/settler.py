@@ -39,6 +39,8 @@ class Work:
     """Which committables: those of the acknowledgement, or the last that replaced lost ones."""
     proved: Mapping[int, Settlement] = field(default_factory=dict)
     """By slot: proved committed before the amendment."""
+    since: float
+    """When it was handed in, on the runtime's monotonic clock: from then on a decision is waited for."""
 
 
 class Settler:
@@ -69,10 +71,12 @@ class Settler:
         self._on_lost = on_lost
         self._on_error = on_error
         self._on_wait = on_wait
+        self._runtime = runtime
         self._worker = runtime.worker("onceward-settle")
         self._lock = runtime.lock()
         self._work: dict[CheckpointId, Work] = {}
-        self._submitted: set[tuple[CheckpointId, int]] = set()
+        self._submitted: dict[tuple[CheckpointId, int], float] = {}
+        """When the decision on each was first known, on the runtime's monotonic clock."""
         self._settlements: dict[tuple[CheckpointId, int], tuple[Settlement, ...]] = {}
         self._closing = False
         self.settled = NO_CHECKPOINT
@@ -90,12 +94,16 @@ class Settler:
     ) -> None:
         """Remember what to commit if ``checkpoint`` is completed."""
         with self._lock:
-            self._work[checkpoint] = Work(committables=committables, positions=positions, amendment=amendment)
+            now = self._runtime.monotonic()
+            self._work[checkpoint] = Work(
+                committables=committables, positions=positions, amendment=amendment, since=now
+            )
             # Only what can never be committed or aborted again: an idle job burns an id each second while the brokers
             # may take minutes to answer for the last checkpoint that wrote something.
             done = [c for c, w in self._work.items() if c < checkpoint and (c <= self.settled or not w.committables)]
             for old in done:
                 del self._work[old]
+            self._submitted = {turn: at for turn, at in self._submitted.items() if turn[0] in self._work}
 
     def work(self, checkpoint: CheckpointId) -> Work | None:
         """What is remembered of ``checkpoint``."""
@@ -114,6 +122,7 @@ class Settler:
                 positions=former.positions,
                 amendment=former.amendment + 1,
                 proved={**former.proved, **proved},
+                since=former.since,
             )
 
     def forget(self, checkpoint: CheckpointId) -> None:
@@ -139,7 +148,7 @@ class Settler:
                 return  # a closing driver leaves what it has not begun to the next generation
             if turn in self._submitted and turn not in self._settlements:
                 return
-            self._submitted.add(turn)
+            self._submitted.setdefault(turn, self._runtime.monotonic())
             self._worker.submit(lambda: self._safely(checkpoint, lambda: self.settle(checkpoint)))
 
     def passed(self, checkpoint: CheckpointId) -> None:
@@ -149,7 +158,7 @@ class Settler:
             if work is None or work.committables or self._closing or checkpoint <= self.settled:
                 return
             if (checkpoint, work.amendment) not in self._submitted:
-                self._submitted.add((checkpoint, work.amendment))
+                self._submitted[checkpoint, work.amendment] = self._runtime.monotonic()
                 self._worker.submit(lambda: self._safely(checkpoint, lambda: self._done(checkpoint, work, ())))
 
     def close(self, *, wait: bool) -> None:
@@ -215,12 +224,19 @@ class Settler:
         newly = checkpoint > self.settled
         with self._lock:
             self.settled = CheckpointId(max(checkpoint, self.settled))
+            decided = self._submitted.get((checkpoint, work.amendment), work.since)
         if not newly:
             return
         committed = {settlement.slot for settlement in settlements if settlement.outcome is Outcome.COMMITTED}
         self._sink.settled(checkpoint, [one for one in work.committables if one.slot in committed])
         self._on_settled(checkpoint)
-        self._journal.tell("settled", checkpoint=checkpoint, transactions=len(committed))
+        settled = self._runtime.monotonic()
+        self._journal.tell(
+            "settled",
+            checkpoint=checkpoint,
+            transactions=len(committed),
+            steps={"decide": round(decided - work.since, 6), "settle": round(settled - decided, 6)},
+        )
         self._sink.write_claim(
             Claim(store_id=self._session.grant.store_id, generation=self._session.generation, settled=checkpoint)
         )

@@ -1,6 +1,7 @@
 """One Spark job per checkpoint: the DataFrame from reader to votes, reused where that is right."""
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -95,6 +96,7 @@ class CheckpointJob:
         Raises CheckpointFailedError when votes are missing, ConfigurationError when the batches of
         ``transform_batches`` cannot be written, and whatever Spark raises.
         """
+        submitted = time.time()
         built = self._build(len(plan.splits))
         task = CheckpointTask(
             job=self._job,
@@ -104,6 +106,7 @@ class CheckpointJob:
             columns=built.facts.columns,
             sink=self._sink.participant.name,
             sink_options=self._sink.options(),
+            submitted=submitted,
         )
         context = self._spark.sparkContext
         context.setLocalProperty(TASK_PROPERTY, task.to_json())

@@ -26,6 +26,8 @@ class CheckpointTask:
     """The sink participant's name."""
     sink_options: Mapping[str, Any] = field(default_factory=dict)
     """What the sink wants all of its writers to know in this checkpoint."""
+    submitted: float = 0.0
+    """When the driver began with its tasks, in seconds since the epoch."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -50,6 +52,8 @@ class Vote:
     """Bytes of keys and values of those records."""
     body: Mapping[str, Any] = field(default_factory=dict)
     """What the sink's ``pre_commit`` needs; empty for a slot without a record, which has no transaction."""
+    steps: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that each step of the task took (``coordinator.pipeline.steps``); empty where nobody measured."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

@@ -139,7 +139,10 @@ DRIVER = (
         hurts="its transactions are no longer kept from the sweep although they may still be open",
         breaks=changed(
             settler.Settler.complete,
-            ("self._submitted.add(turn)", "self._submitted.add(turn)\n        self.settled = checkpoint"),
+            (
+                "self._submitted.setdefault(turn,",
+                "self.settled = checkpoint\n        self._submitted.setdefault(turn,",
+            ),
         ),
         hunt=ANY,
         caught_by=(Invariant.I1, Invariant.I8),

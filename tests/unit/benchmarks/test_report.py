@@ -1,5 +1,6 @@
 """What becomes of runs: rounds in turn, medians, ratios, goals; and what counts as a right output."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from benchmarks.errors import BenchmarkError, NotOfferedError, SetUpError
 from benchmarks.measuring import Look, steady_rate
 from benchmarks.ours.timeline import STEPS, Timeline
 from benchmarks.ours.transforms import filter_batches, json_batches
-from benchmarks.report import goals, ratios, summary
+from benchmarks.report import goals, ratios, steps, summary
 from benchmarks.rounds import Run, planned, run_rounds, set_up
 from benchmarks.systems import Command, Kind, System, Task
 from benchmarks.topics import Ends
@@ -108,10 +109,11 @@ def test_goals_know_which_direction_is_better_and_what_was_not_measured() -> Non
 
 
 def test_the_steady_rate_leaves_out_start_and_end() -> None:
-    seen = [(0, 0), (5, 0), (6, 100), (7, 500), (8, 900), (20, 1_000), (30, 1_000)]
+    seen = [(0, 0), (5, 0), (6, 100), (8, 400), (9, 800), (10, 900), (20, 1_000), (30, 1_000)]
     looks = [Look(at=at, ends=Ends(appended=appended, visible=0)) for at, appended in seen]
-    assert steady_rate(looks, 1_000, 1_000) == 400
-    assert steady_rate(looks, 100_000, 1_000) == 40_000, "of the input, where most records are dropped"
+    # from 250, a second before the eighth, to 900
+    assert steady_rate(looks, 1_000, 1_000) == pytest.approx(650 / 3)
+    assert steady_rate(looks, 100_000, 1_000) == pytest.approx(65_000 / 3), "of the input, where most are dropped"
 
 
 @pytest.mark.parametrize("workload", [Workload.COPY, Workload.JSON])
@@ -160,41 +162,55 @@ def test_transforms_on_batches_make_what_is_expected(workload: Workload, functio
 _SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
-def test_a_timeline_names_what_the_journal_does_not_tell() -> None:
-    events = [
-        event
-        for n in range(1, 8)
-        for event in (
-            {"event": "pre-committed", "checkpoint": n, "at": n + 0.5, "seconds": 0.4},
-            {"event": "settled", "checkpoint": n, "at": n + 0.6},
-        )
+def checkpoint(number: int, at: float, **steps: float) -> list[dict[str, Any]]:
+    """What a journal tells of one whose votes are proved at ``at``; it is acknowledged a tenth of a second later."""
+    decide, settle = steps.pop("decide"), steps.pop("settle")
+    end = at + 0.1 + decide + settle
+    return [
+        {"event": "pre-committed", "checkpoint": number, "at": at, "seconds": 0.5, "read": 7, "steps": steps},
+        {"event": "settled", "checkpoint": number, "at": end, "steps": {"decide": decide, "settle": settle}},
     ]
-    timeline = Timeline.of(events)
-    assert timeline.missing == STEPS, "every step, as things are told today"
-    assert timeline.cycle()["cycle_ms"] == 1000
-    assert timeline.cycle()["job_ms"] == 400
-    assert timeline.as_json()["median_ms"] == {
-        "schedule+read+transform+produce+flush+vote": 400, "decide+settle": pytest.approx(100)
-    }  # fmt: skip
 
 
-def test_a_timeline_has_every_step_that_is_told() -> None:
-    steps = {"schedule": 0.1, "read": 0.1, "transform": 0.0, "produce": 0.1, "flush": 0.05, "vote": 0.05}
-    timeline = Timeline.of(
-        [
-            {"event": "planned", "checkpoint": 1, "at": 10.0, "seconds": 0.1},
-            {"event": "pre-committed", "checkpoint": 1, "at": 10.4, "seconds": 0.4, "steps": steps},
-            {"event": "completed", "checkpoint": 1, "at": 10.5},
-            {"event": "settled", "checkpoint": 1, "at": 10.7},
-        ]
-    )
-    assert timeline.missing == {}
-    assert [span.step for span in timeline.spans] == list(STEPS)
-    assert timeline.spans[0].began == 0
-    assert timeline.spans[-1].ended == pytest.approx(0.8)
+def test_a_timeline_has_the_steps_of_every_checkpoint_in_their_order_and_place() -> None:
+    steps = {"plan": 0.01, "schedule": 0.09, "queue": 0.0, "read": 0.1, "transform": 0.0, "produce": 0.2}
+    steps |= {"flush": 0.1, "vote": 0.05, "prove": 0.05, "decide": 0.02, "settle": 0.03}
+    timeline = Timeline.of(event for n in range(1, 6) for event in checkpoint(n, 10.0 * n, **steps))
+    assert (timeline.checkpoints, len(timeline.settled)) == (5, 2), "the first three start processes"
+    of_last = [span for span in timeline.spans if span.checkpoint == 5]
+    assert [span.step for span in of_last] == [step for step in STEPS if step != "read+transform"]
+    assert (of_last[0].began, of_last[-1].ended) == (pytest.approx(49.4), pytest.approx(50.15))
+    assert {"gap": of_last[9].began - of_last[8].ended} == {"gap": pytest.approx(0.1)}
+    for before, after in itertools.pairwise(of_last[:9]):
+        assert after.began == pytest.approx(before.ended)
+    assert timeline.as_json()["median_ms"] == {step: pytest.approx(took * 1000) for step, took in steps.items()}
+    assert timeline.cycle() == {"checkpoints": 5, "cycle_ms": 10_000, "cycle_ms_worst": 10_000, "job_ms": 500}
 
 
-def test_an_empty_journal_is_an_empty_timeline(tmp_path: Path) -> None:
+def test_a_timeline_shows_how_long_a_checkpoint_goes_on_beside_the_next_one() -> None:
+    steps = {"plan": 0.1, "read+transform": 0.4, "decide": 0.1, "settle": 0.4}
+    beside = Timeline.of(event for n in range(1, 8) for event in checkpoint(n, 0.8 * n, **steps))
+    # 0.5 s before its job ends one begins, 0.6 s after it it is settled: 0.3 s of that beside the next one's job
+    assert beside.overlaps() == [pytest.approx(0.3)] * 3
+    assert beside.as_json()["median_overlap_ms"] == pytest.approx(300)
+    after = Timeline.of(event for n in range(1, 8) for event in checkpoint(n, 2.0 * n, **steps))
+    assert after.overlaps() == [0.0] * 3
+
+
+def test_steps_are_told_per_workload_and_system_as_medians_over_the_rounds() -> None:
+    timelines = [{"checkpoints": 9, "median_ms": {"plan": plan}, "median_overlap_ms": 0.0, "median_read": 1} for plan in
+                 (1, 2, 9)]  # fmt: skip
+    measured: list[Run] = [
+        {"workload": "copy", "system": "ours", "round": number, "figures": {"timeline": timeline}}
+        for number, timeline in enumerate([*timelines, {"checkpoints": 0}], start=1)
+    ]
+    assert steps(measured + runs("flink", 1)) == {"copy": {"ours": {"plan": 2, "overlap": 0, "offsets": 1}}}
+
+
+def test_checkpoints_that_were_not_settled_or_read_nothing_are_in_no_timeline(tmp_path: Path) -> None:
     (tmp_path / "events").touch()
-    timeline = Timeline.read(tmp_path / "events")
-    assert (timeline.spans, timeline.cycle()["checkpoints"]) == ((), 0)
+    timeline = Timeline.from_file(tmp_path / "events")
+    assert (timeline.spans, timeline.cycle(), timeline.as_json()["spans"]) == ((), {"checkpoints": 0}, [])
+    given = checkpoint(1, 5.0, plan=1.0, decide=0.1, settle=0.1)
+    assert Timeline.of(given[:1]).checkpoints == 0
+    assert Timeline.of(given[1:]).checkpoints == 0
