@@ -1,13 +1,16 @@
 """A backlog on the real broker is worked off in ranges that begin small and follow the time that they take."""
 
+import hashlib
 import itertools
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from coordinator import CheckpointSettings
+from coordinator import CheckpointSettings, Pipeline
 from coordinator.pipeline.journal import EVENTS_VARIABLE
 from coordinator.protocol.events import CloseReason
 from sinks import KafkaSink
@@ -15,6 +18,9 @@ from sources import KafkaSource
 from sources.kafka.sizing import FIRST, GROWTH, LEAST
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.tools import Topics, assert_exactly_once
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -49,15 +55,62 @@ def test_a_backlog_begins_small_grows_with_the_measured_speed_and_says_so(
     checkpoints = work_off(topics, job, tmp_path)
     assert sum(one["read"] for one in checkpoints) == sum(BACKLOG)
     assert (checkpoints[0]["read"], checkpoints[0]["sized_by"]) == (FIRST, "adaptive")
-    assert all(one["read"] <= one["limit"] for one in checkpoints)
     assert checkpoints[-1]["sized_by"] == "everything"
+    grew = follows_the_time(checkpoints)
+    assert grew or all(one["seconds"] > 0.2 for one in checkpoints), "it is quick and takes no more"
+
+
+def follows_the_time(checkpoints: Sequence[dict[str, Any]]) -> int:
+    """Each took no more than it might; one that ran long is followed by a smaller one. How often they grew."""
+    assert all(one["read"] <= one["limit"] for one in checkpoints)
     grew = 0
     for former, one in itertools.pairwise(checkpoints):
         assert one["limit"] <= max(former["limit"], GROWTH * former["read"])
         if former["seconds"] > former["aim_seconds"] * 1.2:  # it ran long: the next one is smaller, at once
             assert one["limit"] < former["limit"] or one["limit"] <= LEAST * len(BACKLOG)
         grew += one["limit"] > former["limit"]
-    assert grew or all(one["seconds"] > 0.2 for one in checkpoints), "it is quick and takes no more"
+    return grew
+
+
+HEAVY = 2_200
+"""Offset of the record that costs so much work that its checkpoint runs long."""
+
+
+def working(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A copy; one record takes seconds of work."""
+    for batch in batches:
+        if HEAVY in batch.column("offset").to_pylist():
+            hashlib.pbkdf2_hmac("sha256", b"heavy", b"record", 5_000_000)
+        yield batch.select(["key", "value"])
+
+
+def test_ranges_through_spark_begin_small_and_shrink_after_a_checkpoint_that_ran_long(
+    topics: Topics, job: str, tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "events"))
+    given, output = topics.create("in", 1), topics.create("out", 1)
+    topics.fill(given, [b"0-%d" % n for n in range(6_000)], partition=0, key=b"0")
+    pipeline = Pipeline(
+        job=job,
+        source=KafkaSource(topics.servers, topics=[given], start="earliest", end="latest"),
+        sink=KafkaSink(topics.servers, topic=output),
+        transform_batches=working,
+        spark=spark,
+        settings=CheckpointSettings(interval="300ms"),
+        state_dir=tmp_path / "state",
+    )
+    assert pipeline.run() is CloseReason.FINISHED
+    assert_exactly_once(topics, given, output)
+    lines = map(json.loads, (tmp_path / "events").read_text().splitlines())
+    checkpoints = [line for line in lines if line["event"] == "pre-committed"]
+    assert (checkpoints[0]["read"], checkpoints[0]["sized_by"]) == (FIRST, "adaptive")
+    assert len(checkpoints) > 2, "all was read before anything was known of its time"
+    follows_the_time(checkpoints)
+    reached = itertools.accumulate(one["read"] for one in checkpoints)
+    heavy = next(n for n, end in enumerate(reached) if end > HEAVY)
+    assert checkpoints[heavy]["steps"]["transform"] > checkpoints[0]["steps"]["transform"]
+    if heavy + 1 < len(checkpoints):
+        assert checkpoints[heavy + 1]["limit"] < max(checkpoints[heavy]["limit"], LEAST + 1)
 
 
 def test_without_the_controller_a_checkpoint_reads_all_that_is_there(

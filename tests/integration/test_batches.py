@@ -93,6 +93,17 @@ def test_the_other_paths_say_which_they_are_and_what_they_read(bench: Bench, pat
     assert planned["path"] == path
     assert planned["columns"] == (["key", "value"] if path == "copy" else ["value", "offset"])
     assert len(bench.topics.read(bench.sink)) == 15
+    (committed,), (settled,) = told(bench, "pre-committed"), told(bench, "settled")
+    work = ["read", "transform"] if path == "copy" else ["read+transform"]
+    assert list(committed["steps"]) == [
+        "plan", "schedule", "queue", *work, "produce", "flush", "vote", "prove"
+    ]  # fmt: skip
+    assert sum(committed["steps"].values()) - committed["steps"]["plan"] == pytest.approx(
+        committed["seconds"], abs=0.01
+    )
+    assert all(committed["steps"][step] > 0 for step in ("schedule", work[0], "produce", "flush", "vote", "prove"))
+    assert list(settled["steps"]) == ["decide", "settle"]
+    assert sum(settled["steps"].values()) == pytest.approx(settled["at"] - committed["at"], abs=0.5)
 
 
 def test_headers_reach_the_function_and_come_out_again(bench: Bench) -> None:

@@ -179,8 +179,8 @@ def test_a_timeline_has_the_steps_of_every_checkpoint_in_their_order_and_place()
     assert (timeline.checkpoints, len(timeline.settled)) == (5, 2), "the first three start processes"
     of_last = [span for span in timeline.spans if span.checkpoint == 5]
     assert [span.step for span in of_last] == [step for step in STEPS if step != "read+transform"]
-    assert (of_last[0].began, of_last[-1].ended) == (pytest.approx(49.4), pytest.approx(50.15))
-    assert {"gap": of_last[9].began - of_last[8].ended} == {"gap": pytest.approx(0.1)}
+    assert [of_last[0].began, of_last[-1].ended] == pytest.approx([49.4, 50.15])
+    assert of_last[9].began - of_last[8].ended == pytest.approx(0.1)
     for before, after in itertools.pairwise(of_last[:9]):
         assert after.began == pytest.approx(before.ended)
     assert timeline.as_json()["median_ms"] == {step: pytest.approx(took * 1000) for step, took in steps.items()}
