@@ -19,6 +19,9 @@ from sources import KafkaSource
 from tests.integration.sparkless import SparklessPipeline
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 __all__ = ["main"]
@@ -27,6 +30,11 @@ __all__ = ["main"]
 def _through_the_jvm(df: "DataFrame") -> "DataFrame":
     """A transform, so that reader and writer are different Python workers."""
     return df.select("key", "value")
+
+
+def _in_the_worker(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    for batch in batches:
+        yield batch.select(["key", "value"])
 
 
 def main() -> int:
@@ -45,10 +53,14 @@ def main() -> int:
             topics=[spec["source"]],
             start="earliest",
             max_offsets_per_checkpoint=spec["per_checkpoint"],
-            adaptive=False,
+            adaptive=spec["adaptive"],
+            min_partitions=spec["min_partitions"],
         ),
         transform=_through_the_jvm if spec["transform"] else None,
-        sink=KafkaSink(cluster, topic=spec["sink"], transaction_timeout=spec["transaction_timeout"]),
+        transform_batches=_in_the_worker if spec["batches"] else None,
+        sink=KafkaSink(
+            cluster, topic=spec["sink"], transaction_timeout=spec["transaction_timeout"], delivery=spec["delivery"]
+        ),
         coordinator=spec["coordinator"],
         settings=CheckpointSettings(**spec["settings"]),
         restart=Restart(initial="100ms", maximum="1s"),

@@ -10,11 +10,13 @@ from typing import Any, Self, assert_never
 from coordinator.dev.kept import Kept
 from coordinator.errors import ExitCode
 from coordinator.killpoints import KillPoint
-from coordinator.ops.verify import Grade, judge
+from coordinator.ops.verify import EVERYTHING, Grade, History, Property, judge
+from coordinator.ops.verify.judge import NOT_AT_LEAST_ONCE
 from coordinator.protocol.values import JsonObject
 from tests.checker.recorder import Recorder
 from tests.crash.feeder import Feeder
 from tests.crash.ground import CLUSTER, Armed, Ground
+from tests.crash.repeats import unexplained
 from tests.crash.results import Kill, Outcome, Schedule
 from tests.integration.tools import Topics, wait_until
 
@@ -50,6 +52,10 @@ class Setup:
         *,
         spark: str | None = None,
         transform: bool = False,
+        batches: bool = False,
+        adaptive: bool = False,
+        min_partitions: int | None = None,
+        at_least_once: bool = False,
         per_checkpoint: int | None = 300,
         transaction_timeout: str | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -58,13 +64,26 @@ class Setup:
         source_on: Sequence[int] = (),
         sink_on: Sequence[int] = (),
     ) -> None:
-        """``spark``: arguments of spark-submit; None = tasks run in the driver. ``rate``: records per second and
+        """``spark``: arguments of spark-submit; None = tasks run in the driver. ``transform``, ``batches``: through the
+        JVM, or through a function in the worker; else a plain copy. ``rate``: records per second and
         partition. ``output``: settings of the output topic. ``source_on``, ``sink_on``: the brokers that hold every
         partition, first the one that leads it; empty = as the cluster likes."""
         self.spark, self.transform, self.rate, self.output = spark, transform, rate, output
         self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
         self.source_on, self.sink_on = source_on, sink_on
+        self.batches, self.adaptive, self.min_partitions = batches, adaptive, min_partitions
+        self.at_least_once = at_least_once
         self.settings = {**_QUICK, **(settings or {})}
+
+    @property
+    def promised(self) -> frozenset[Property]:
+        """What the judge is asked about."""
+        promised = EVERYTHING
+        if self.min_partitions is not None:
+            promised -= {Property.ORDER, Property.PREFIX}
+        if self.at_least_once:
+            promised -= NOT_AT_LEAST_ONCE | {Property.PREFIX}
+        return promised
 
 
 def at_point(process: str, point: KillPoint, nth: int = 1) -> Kill:
@@ -148,7 +167,11 @@ class Job:
             "coordinator": self.ground.address_for_drivers,
             "spark": self.setup.spark is not None,
             "transform": self.setup.transform,
+            "batches": self.setup.batches,
             "per_checkpoint": self.setup.per_checkpoint,
+            "adaptive": self.setup.adaptive,
+            "min_partitions": self.setup.min_partitions,
+            "delivery": "at_least_once" if self.setup.at_least_once else "exactly_once",
             "transaction_timeout": self.setup.transaction_timeout,
             "settings": self.setup.settings,
         }
@@ -251,7 +274,10 @@ class Job:
         schedule = self.schedule
         self.count()
         self.ground.serving()
-        verdict = judge(self.recorder.finish(whole_input=True))
+        history = self.recorder.finish(whole_input=True)
+        verdict = judge(history, self.setup.promised)
+        if self.setup.at_least_once:
+            schedule.reasons += self._repeated(history)
         schedule.rulings = {ruling.property.value: ruling.grade.value for ruling in verdict.rulings.values()}
         match verdict.grade:
             case Grade.PASS:
@@ -264,6 +290,16 @@ class Job:
                 schedule.reasons.append(verdict.text())
             case _:
                 assert_never(verdict.grade)
+
+    def _repeated(self, history: History) -> list[str]:
+        """What is wrong with what is there twice, or with there being transactions."""
+        wrong = []
+        if any(event["transactions"] for event in self.events("pre-committed")):
+            wrong.append("the job wrote transactions")
+        assert self.setup.per_checkpoint is not None
+        # every generation but the first follows the death of a driver
+        deaths = [event["checkpoint"] for event in self.events("recovered") if event["generation"] > 1]
+        return [*wrong, *unexplained(history, deaths, self.setup.per_checkpoint)]
 
     def give_up(self, stuck: StuckError) -> None:
         """It does not go on. That is a failure, unless the driver has halted."""

@@ -15,7 +15,17 @@ from tests.crash.jobs import Job, Setup, at_point, judged
 from tests.crash.results import Schedule
 from tests.integration.tools import open_transactions_hold_back, wait_until
 
-__all__ = ["FITS", "FITS_NOT", "SCENES", "Scene", "add_fat_record", "lose_transactions", "scene_of", "visit"]
+__all__ = [
+    "FITS",
+    "FITS_NOT",
+    "SCENES",
+    "Scene",
+    "add_fat_record",
+    "kill_without_transactions",
+    "lose_transactions",
+    "scene_of",
+    "visit",
+]
 
 Visit: TypeAlias = Callable[[Job, KillPoint, int], None]
 
@@ -78,6 +88,20 @@ def visit(ground: Ground, scene: Scene, points: Sequence[KillPoint], passes: Seq
         scene.end(job)
 
     return judged(ground, Schedule(part="kill points", name=name), scene.setup, body)
+
+
+def kill_without_transactions(ground: Ground, name: str, *, passes: Sequence[int]) -> Schedule:
+    """A job that delivers at least once: its driver dies while a checkpoint is written, written, and decided."""
+
+    def body(job: Job) -> None:
+        job.settles()
+        for nth in passes:
+            for point in (KillPoint.TASK_MID_WRITE, KillPoint.DRIVER_AFTER_VOTES, KillPoint.DRIVER_AFTER_ACKNOWLEDGE):
+                _driver_dies(job, point, nth)
+        job.drive()
+
+    setup = Setup(adaptive=True, at_least_once=True)
+    return judged(ground, Schedule(part="kill points", name=name), setup, body)
 
 
 def _driver_dies(job: Job, point: KillPoint, nth: int) -> None:
@@ -231,13 +255,13 @@ SCENES: Sequence[Scene] = (
     Scene(
         name="coordinator",
         claims=lambda point: point.startswith("coordinator."),
-        setup=Setup(settings={"lease": "30s"}),
+        setup=Setup(adaptive=True, settings={"lease": "30s"}),
         visit=_coordinator_dies,
     ),
     Scene(
         name="driver",
         claims=lambda _point: True,
-        setup=Setup(),
+        setup=Setup(adaptive=True),
         visit=_driver_dies,
         end=_drives_again,
     ),

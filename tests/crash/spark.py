@@ -47,11 +47,29 @@ _AWAY_S = 300.0
 """For a process of Spark to be there again."""
 
 
-def kill_tasks(ground: Ground, name: str, nth: int, *, transform: bool) -> Schedule:
-    """At every kill point of a task, the ``nth`` time through, one Python worker dies; Spark retries."""
+def kill_tasks(
+    ground: Ground,
+    name: str,
+    nth: int,
+    *,
+    transform: bool = False,
+    batches: bool = False,
+    min_partitions: int | None = None,
+) -> Schedule:
+    """At every kill point of a task, the ``nth`` time through, one Python worker dies; Spark retries. Ranges are sized
+    as they are by default."""
     kills = [at_point("Python worker", point, nth) for point in KillPoint if point.startswith("task.")]
     armed = ground.arm(*kills)
-    setup = Setup(spark=LOCAL, transform=transform, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
+    setup = Setup(
+        spark=LOCAL,
+        transform=transform,
+        batches=batches,
+        adaptive=True,
+        min_partitions=min_partitions,
+        per_checkpoint=_MUCH,
+        settings=_SETTINGS,
+        rate=_FEW,
+    )
 
     def body(job: Job) -> None:
         job.note(*kills)

@@ -13,7 +13,7 @@ from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
 from tests.crash.ground import Ground
 from tests.crash.leaks import count_leaks
-from tests.crash.points import SCENES, visit
+from tests.crash.points import SCENES, kill_without_transactions, visit
 from tests.crash.results import Schedule
 from tests.crash.small_disk import SmallDisk
 from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks
@@ -59,6 +59,7 @@ def ground_of_three(directory: Path) -> Iterator[tuple[Ground, SmallDisk]]:
 
 def _points(plan: Plan) -> Iterator[Schedule]:
     with ground_of_one(plan.directory / "points") as ground:
+        yield kill_without_transactions(ground, "at-least-once", passes=(1, 2))
         for scene in SCENES:
             for nth in (1, 2):
                 if points := scene.points():
@@ -74,8 +75,10 @@ def _disk(plan: Plan) -> Iterator[Schedule]:
 def _spark(plan: Plan) -> Iterator[Schedule]:
     with ground_of_one(plan.directory / "spark") as ground:
         for nth in (1, 2):
-            yield kill_tasks(ground, f"tasks-copy-{nth}", nth, transform=False)
+            yield kill_tasks(ground, f"tasks-copy-{nth}", nth)
             yield kill_tasks(ground, f"tasks-dataframe-{nth}", nth, transform=True)
+        yield kill_tasks(ground, "tasks-batches", 1, batches=True)
+        yield kill_tasks(ground, "tasks-split", 1, batches=True, min_partitions=7)
         yield kill_drivers(ground, "drivers", seed=plan.seed, times=2)
         yield kill_in_spark(ground, "local-cluster", seed=plan.seed, times=3)
         yield kill_standalone(ground, "standalone", seed=plan.seed)

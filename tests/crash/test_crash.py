@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from coordinator.killpoints import KillPoint
+from coordinator.ops.verify import Content, Fed, History, Lane, Told, Visible
 from tests.crash.brokers import fill_disk, roll_brokers
 from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
 from tests.crash.ground import Ground
-from tests.crash.points import SCENES, scene_of, visit
+from tests.crash.points import SCENES, kill_without_transactions, scene_of, visit
+from tests.crash.repeats import unexplained
 from tests.crash.results import Schedule
 from tests.crash.suite import PARTS, Plan, ground_of_one, ground_of_three
 
@@ -65,6 +67,33 @@ def test_the_coordinator_survives_being_killed_inside_the_write_of_a_decision(gr
 def test_a_random_schedule(ground: Ground) -> None:
     schedule = combine(ground, 7, moves=4)
     assert_good(schedule)
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_without_transactions_only_what_was_open_when_the_driver_died_is_repeated(ground: Ground) -> None:
+    assert_good(kill_without_transactions(ground, "slice-at-least-once", passes=[1]))
+
+
+def test_a_record_that_no_crash_explains_is_found_among_the_repeated_ones() -> None:
+    lane, what = Lane("in", 0), [Content("out", "=k", f"={n}") for n in range(8)]
+    fed = [Fed(lane, n, (content,)) for n, content in enumerate(what)]
+    told = [Told(1, 0, 1, "checkpoint", "settled", {lane: 4}), Told(2, 1, 2, "checkpoint", "settled", {lane: 8})]
+
+    def found(repeated: list[int], deaths: list[int], per_checkpoint: int = 2) -> list[str]:
+        rest = [Visible(Lane("out", 0), at, what[n]) for at, n in enumerate([*range(8), *repeated])]
+        return unexplained(History(job="j", fed=fed, rest=rest, told=told), deaths, per_checkpoint)
+
+    assert found([4, 5], [1]) == []
+    assert found([], []) == []
+    assert found([4, 4], [1, 1]) == [], "two drivers died over the same checkpoint"
+    assert found([0], [0]) == [], "nothing was completed yet"
+    for repeated, deaths in (([4], []), ([3], [1]), ([6], [1]), ([4, 4], [1])):
+        said, *_ = found(repeated, deaths)
+        assert f"in-0 offset {repeated[0]}" in said
+    assert found([4, 5, 6, 7], [1, 1], 4) == []
+    assert "4 records are repeated" in found([4, 5, 6, 7], [1], 4 - 1)[-1]
 
 
 def run_part(part: str, directory: Path) -> None:
