@@ -123,8 +123,7 @@ def test_a_worker_dies_at_every_kill_point_of_a_task(topics: Topics, job: str, t
     fill(topics, source, 2000)
     options: dict[str, Any] = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 300}
     if path == "split":
-        # and ranges sized as by default: smaller when a retry made one run long, never above the limit
-        options |= {"min_partitions": 5, "adaptive": True}
+        options["min_partitions"] = 5
     with world(
         tmp_path,
         job=job,
