@@ -30,6 +30,7 @@ def mixed(world: World, scenarios: Sequence[Scenario], *, seed: int, minutes: fl
             seconds=chance.uniform(0.5, chosen.seconds),
             kill=chance.choice([None, None, Kill.DRIVER, Kill.COORDINATOR]),
             aborts=False,  # a fault that is shorter than it was meant to be may not be noticed
+            returns=False,
         )
         phases = chance.choices(scenario.phases, k=_RUNS_OF_A_JOB)
         yield run_scenario(world, scenario, phases, f"seed-{seed}-{number}", chance.randrange(2**31))

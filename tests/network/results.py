@@ -33,7 +33,7 @@ class Run:
     connects_per_s: float = 0.0
     """Through the busiest link, while the fault was in force."""
     left: int | None = None
-    """Exit code of a driver that the fault made leave, so that it had to be started again."""
+    """Exit code of a driver that the fault made leave, so that it had to be started again; no fault justifies that."""
     seconds: float = 0.0
 
     @property

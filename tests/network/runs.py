@@ -27,8 +27,8 @@ from tests.network.world import BROKERS, World
 
 __all__ = ["run_scenario", "setup_of"]
 
-_SETTINGS = {"interval": "200ms", "lease": "60s", "orphan_grace": "60s", "timeout": "60s"}
-"""A driver that is cut off for longer than its lease has lost its job; here leases outlast the faults."""
+_SETTINGS = {"interval": "200ms", "lease": "10s", "stream_grace": "2s", "orphan_grace": "30s", "timeout": "60s"}
+"""Leases as they are by default: some faults last longer, and the driver comes back as its next generation."""
 _RATE, _PER_CHECKPOINT = 20, 3000
 """Records per second and partition, which every run has to judge; what a fault has held up fits into one checkpoint."""
 _REACH_S = 90.0
@@ -120,6 +120,7 @@ def _run(world: World, job: Job, scenario: Scenario, phase: Phase, run: Run, cha
         run.reasons.append(f"{run.connects_per_s} connections per second through one link")
     if job.driver is not None and job.driver.exit_code is not None and scenario.do is Do.WAIT:
         run.left = job.driver.exit_code
+        run.reasons.append(f"the driver left with {run.left}:\n{job.driver.tail()}")
         job.drive()  # as a supervisor would
     if scenario.do is Do.WAIT:
         job.wait(lambda: _settled_after(job, healed), "a checkpoint is settled after the heal")
@@ -211,6 +212,8 @@ def _settled_by_coordinator(job: Job) -> None:
 def _check_events(job: Job, scenario: Scenario, phase: Phase, run: Run, since: float, healed: float) -> None:
     if scenario.aborts and not [e for e in job.events("aborted") if e["at"] > since]:
         run.reasons.append("no checkpoint was decided against")
+    if scenario.returns and not [e for e in job.events("failed") if e["at"] > since]:
+        run.reasons.append("the driver's generation was not ended, so that nothing is known of its return")
     before_decision = phase in (Phase.TRIGGER, Phase.RUN, Phase.PREPARED)
     told = [e for e in job.events("settled") if since + _IN_HAND_S < e["at"] < healed]
     if scenario.undecided and before_decision and told:

@@ -104,6 +104,8 @@ class Scenario:
     """A checkpoint must be decided against."""
     undecided: bool = False
     """Before the decision: no checkpoint may be settled while the fault is in force."""
+    returns: bool = False
+    """The driver's generation must be ended meanwhile, and the same driver goes on as the next one."""
     leaves_within_s: float = 0.0
     """A driver that is asked to stop must have left after this."""
     connects_per_s: float = 100.0
