@@ -272,7 +272,7 @@ def test_the_first_sweep_leaves_decided_transactions_alone(tmp_path: Path) -> No
         await here.orphan()
         here.after_the_grace_time()
         await until(lambda: brokers.count("commit"), "commits are asked for")
-        assert brokers.kept == [0, 1]
+        await until(lambda: brokers.kept == [0, 1], "the sweep has begun, in a thread of its own")
         brokers.silent.clear()
         await until(lambda: brokers.count("sweep") > 1, "it looks for latecomers")
         assert brokers.kept == []
