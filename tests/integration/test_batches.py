@@ -68,12 +68,15 @@ def test_the_function_sees_the_sources_columns_and_what_it_yields_is_written_onc
 def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(bench: Bench) -> None:
     bench.fill(0, 50)
 
+    job = bench.job
+
     def where(batches: Batches) -> Batches:
         from sinks.kafka import producers
 
         for batch in batches:
-            # what a writer has left in this process when it wrote for an earlier checkpoint
-            yield text([f"{os.getpid()} {len(producers._pools.mine())}"] * batch.num_rows)
+            # what a writer has left in this process when it wrote for an earlier checkpoint of this job
+            pools = [pool for pool in producers._pools.mine() if job in pool]
+            yield text([f"{os.getpid()} {len(pools)}"] * batch.num_rows)
 
     bench.pipeline(transform_batches=where, source={"max_offsets_per_checkpoint": 30}).run()
     assert [event["path"] for event in told(bench, "planned")] == ["batches"]
