@@ -31,7 +31,7 @@ mutants: ## breaks the product in every way in turn, and says who notices (a min
 	@sh scripts/setup.sh --no-broker
 	@$(PY) -m tests.mutants $(MUTANT)
 
-crash: setup ## kills every process everywhere on real brokers (2 hours); SEED= SCHEDULES= PART=
+crash: setup ## kills every process everywhere on real brokers (over an hour); SEED= SCHEDULES= PART=
 	@$(PY) -m tests.crash $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(PART),--part $(PART))
 	@$(if $(SEED)$(PART),,$(PY) -m pytest -m crash tests/checker tests/integration)
 

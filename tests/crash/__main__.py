@@ -29,7 +29,7 @@ def main() -> int:
     parts = arguments.part or list(PARTS)
     if "disk" in parts and shutil.which("strace") is None:
         parser.error("the part `disk` needs strace, which is not installed; nothing was started")
-    build: Path = arguments.build
+    build: Path = arguments.build.resolve()  # processes are started elsewhere
     run = build / "run"
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(parents=True)

@@ -36,7 +36,7 @@ def main() -> int:
         toxiproxy_server()
     except ToxiproxyError as error:
         parser.error(f"{error} Nothing was started.")
-    build: Path = arguments.build
+    build: Path = arguments.build.resolve()  # processes are started elsewhere
     run_directory = build / "run"
     shutil.rmtree(run_directory, ignore_errors=True)
     run_directory.mkdir(parents=True)
