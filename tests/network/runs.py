@@ -106,7 +106,7 @@ def _run(world: World, job: Job, scenario: Scenario, phase: Phase, run: Run, cha
     """``usual``: connections of an undisturbed driver with its coordinator."""
     began = time.monotonic()
     driver = _brought_to(world, job, phase, chance)
-    before = world.open_connections()
+    usual = max(usual, world.open_connections())  # of a driver that has only just been started there are fewer
     accepted = world.proxies.accepted()
     with in_force(world, scenario.fault, _transaction_coordinators(world, job, scenario)):
         since = time.time()
@@ -136,9 +136,9 @@ def _run(world: World, job: Job, scenario: Scenario, phase: Phase, run: Run, cha
         wait_until(
             lambda: all(stable >= highs[lane] for lane, _, stable in _ends(world, job)), "readers get on", _QUIET_S
         )
-        allowed = max(before, usual) + _SPARE_CONNECTIONS
+        allowed = usual + _SPARE_CONNECTIONS
         wait_until(lambda: world.open_connections() <= allowed, f"at most {allowed} connections are open", _QUIET_S)
-    run.connections = before, world.open_connections()
+    run.connections = usual, world.open_connections()
     run.seconds = round(time.monotonic() - began, 1)
 
 
