@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -194,6 +195,10 @@ class BrokerView:
                 answer = self._wait(question, f"the offsets of {partition.topic}-{partition.partition}")
             except KafkaException as error:
                 last_error = error.args[0]
+                continue
+            if answer.offset == OFFSET_INVALID:
+                # What the client leaves there when the connection broke before the answer came: no offset, no error.
+                last_error = KafkaError(KafkaError._TRANSPORT, "the answer holds no offset")
                 continue
             found[Partition(partition.topic, partition.partition)] = answer.offset
         if not found and last_error is not None:

@@ -1,0 +1,49 @@
+"""What the client says about offsets, told apart from what it does not say."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_INVALID
+
+from connections import KafkaCluster
+from coordinator.errors import CheckpointFailedError
+from sources.kafka.metadata import BrokerView
+from sources.kafka.positions import Partition
+
+FIRST, SECOND = Partition("orders", 0), Partition("orders", 1)
+
+
+@pytest.fixture
+def view() -> BrokerView:
+    return BrokerView(KafkaCluster("localhost:1", name="main"))
+
+
+def answering(view: BrokerView, offsets: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the client of ``view`` answer with these offsets, by number of the partition."""
+
+    def list_offsets(wanted: dict[Any, Any], **_: Any) -> dict[Any, Any]:
+        made = {}
+        for partition in wanted:
+            made[partition] = answer = Future[Any]()
+            answer.set_result(SimpleNamespace(offset=offsets[partition.partition]))
+        return made
+
+    admin = SimpleNamespace(poll=lambda _: 0, list_offsets=list_offsets)
+    monkeypatch.setattr(view, "_admin", admin)
+
+
+def test_a_partition_whose_answer_holds_no_offset_has_not_answered(
+    view: BrokerView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(view, {0: 1834, 1: OFFSET_INVALID}, monkeypatch)
+    assert view.high_watermarks([FIRST, SECOND]) == {FIRST: 1834}
+
+
+def test_no_offset_at_all_is_a_failure_to_ask_and_not_an_empty_log(
+    view: BrokerView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(view, {0: OFFSET_INVALID, 1: OFFSET_INVALID}, monkeypatch)
+    with pytest.raises(CheckpointFailedError):
+        view.log_starts([FIRST, SECOND])
