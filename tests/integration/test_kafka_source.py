@@ -262,7 +262,9 @@ def test_a_range_of_only_aborted_records_ends(topics: Topics, opened: Opener) ->
     topic = topics.create("in")
     transaction(topics, topic, 10, commit=False)
     source = opened([topic], start="earliest")
-    plan = source.plan(source.resolve())
+    start = source.resolve()
+    wait_until(lambda: source.plan(start).records, "the brokers have written the marker of the abort")
+    plan = source.plan(start)
     assert plan.records == 11
     assert read_values(source, plan) == []
     assert positions(plan.positions, topic) == {0: 11}
