@@ -37,6 +37,8 @@ _QUIET_S = 30.0
 """For connections that a fault has cost to be closed."""
 _SPARE_CONNECTIONS = 2 * len(BROKERS)
 """A client that has only just started opens some more later: a reader and a writer, one to each broker."""
+_AT_REST = 10
+"""Checkpoints without a fault after the last run of a job."""
 _IN_HAND_S = 1.0
 """What was under way when a fault began may still be told."""
 
@@ -68,6 +70,8 @@ def run_scenario(world: World, scenario: Scenario, phases: Sequence[Phase], job:
         usual = world.open_connections()
         for phase, run in zip(phases, runs, strict=True):
             _run(world, made, scenario, phase, run, chance, usual)
+        made.settles(_AT_REST)  # nobody is coming back any more, so what a fault has cost shows
+        _connections_are_as_usual(world, runs[-1], runs[-1].connections[0])
 
     paths = world.paths
     if scenario.fault.bypass:
@@ -136,10 +140,15 @@ def _run(world: World, job: Job, scenario: Scenario, phase: Phase, run: Run, cha
         wait_until(
             lambda: all(stable >= highs[lane] for lane, _, stable in _ends(world, job)), "readers get on", _QUIET_S
         )
-        allowed = usual + _SPARE_CONNECTIONS
+    _connections_are_as_usual(world, run, usual)
+    run.seconds = round(time.monotonic() - began, 1)
+
+
+def _connections_are_as_usual(world: World, run: Run, usual: int) -> None:
+    allowed = usual + _SPARE_CONNECTIONS
+    with _noted(run):
         wait_until(lambda: world.open_connections() <= allowed, f"at most {allowed} connections are open", _QUIET_S)
     run.connections = usual, world.open_connections()
-    run.seconds = round(time.monotonic() - began, 1)
 
 
 @contextlib.contextmanager

@@ -108,8 +108,8 @@ class Scenario:
     """The driver's generation must be ended meanwhile, and the same driver goes on as the next one."""
     leaves_within_s: float = 0.0
     """A driver that is asked to stop must have left after this."""
-    connects_per_s: float = 100.0
-    """Most connections through one link, per second of the fault."""
+    connects_per_s: float = 50.0
+    """Most connections through one link, per second of the fault: twice the most ever seen."""
 
 
 def load(folder: Path) -> Scenario:
