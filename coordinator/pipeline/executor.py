@@ -3,7 +3,7 @@
 Each task finds its checkpoint in a local property, not in its closure: one DataFrame serves all checkpoints.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,6 +21,8 @@ BatchesTransform: TypeAlias = Callable[["Batches"], "Batches"]
 
 Called once per task, also for a split without records (no batch comes then); may yield any number of batches.
 """
+
+FusedTask: TypeAlias = Callable[[Iterable[int]], Iterable[str]]
 
 VOTE_SCHEMA = "vote string"
 READER_NAME = "onceward_read"
@@ -52,20 +54,21 @@ def writing(write: Any) -> BatchesTransform:
     return onceward_write
 
 
-def fusing(read: Any, write: Any, transform: BatchesTransform | None, columns: tuple[str, ...]) -> BatchesTransform:
-    """Reader, function and writer in one worker process, without a trip through the JVM.
+def fusing(read: Any, write: Any, transform: BatchesTransform | None, columns: tuple[str, ...]) -> FusedTask:
+    """Reader, function and writer in one worker process, without a trip through the JVM: numbers of splits -> the vote.
 
     Without ``transform`` the ``columns`` are copied and nothing else is read.
     """
 
-    def onceward_fused(numbers: Batches) -> Batches:
+    def onceward_fused(numbers: Iterable[int]) -> Iterator[str]:
         clock = Stopwatch()
         task, slot, attempt = _current()
         used = frozenset(columns)
-        batches = Timed(batch for number in _drained(numbers) for batch in read(task.splits[number], used))
+        # all numbers first: Spark reuses a worker process only if its task has drained the input
+        batches = Timed(batch for number in list(numbers) for batch in read(task.splits[number], used))
         made = Timed((batch.select(columns) for batch in batches) if transform is None else applied(transform, batches))
         vote = _written(write, task, slot, attempt, made)
-        yield _ballot(replace(vote, steps=clock.steps(task.submitted, made, batches)))
+        yield replace(vote, steps=clock.steps(task.submitted, made, batches)).to_json()
 
     return onceward_fused
 

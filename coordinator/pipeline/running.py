@@ -74,7 +74,11 @@ class SparkTasks:
             with _our_handlers_kept():
                 self._spark, self._made = make_session(self._job)
             preflight.require_safe(self._job, check_session(self._spark, embedded=self._embedded))
-        ship(self._spark, tuple(type(part).__module__ for part in (self._source.read(), self._sink.write())))
+        ship(
+            self._spark,
+            tuple(type(part).__module__ for part in (self._source.read(), self._sink.write())),
+            arrow=self._transform is not None,
+        )
         checkpoint_job = CheckpointJob(
             spark=self._spark,
             job=self._job,

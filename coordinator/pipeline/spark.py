@@ -151,10 +151,12 @@ def _check_configuration(conf: Any, *, embedded: bool) -> list[Finding]:
     return findings
 
 
-def ship(spark: "SparkSession", modules: tuple[str, ...] = ()) -> None:
+def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -> None:
     """Send our modules to all executors, then run one task that proves which code and which libraries they have.
 
     ``modules`` are where reader and writer come from: a user's own folder ``sinks`` would win over what is shipped.
+    ``arrow``: checkpoints go through Arrow and the JVM. The proof is asked for in the same way: Spark keeps other
+    worker processes for the other way, and what is loaded for the proof is loaded for the checkpoints.
     Raises PreflightError with everything that is missing, too old, or other code than here.
     """
     context: Any = spark.sparkContext
@@ -171,8 +173,11 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = ()) -> None:
     probe = _probe_task(tuple(_LEAST_VERSIONS), tuple(expected))
     failure: Exception | None = None
     try:
-        probes = _ask_executors(spark, probe)
-    except Exception as error:  # noqa: BLE001 - raised below unless the reason is found
+        probes = _ask_through_arrow(spark, probe) if arrow else _ask_plainly(spark, probe)
+    except Exception as error:
+        if not arrow:
+            raise
+        # raised below unless the reason is found, perhaps that what Arrow needs is not there
         failure, probes = error, _ask_plainly(spark, probe)
     problems = sorted({problem for found in probes for problem in _problems(found, expected)})
     if problems:
@@ -186,11 +191,9 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = ()) -> None:
         raise failure
 
 
-def _ask_executors(
+def _ask_through_arrow(
     spark: "SparkSession", probe: "Callable[[object], Iterator[dict[str, str]]]"
 ) -> list[dict[str, str]]:
-    """What ``probe`` finds, asked through Arrow as checkpoints are run: what is loaded for it is loaded for them."""
-
     # by value too, so it imports what it uses
     def through_arrow(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import json
@@ -205,7 +208,6 @@ def _ask_executors(
 
 
 def _ask_plainly(spark: "SparkSession", probe: "Callable[[object], Iterator[dict[str, str]]]") -> list[dict[str, str]]:
-    """The same of executors that cannot be asked through Arrow, perhaps for want of what is asked for."""
     tasks = max(1, spark.sparkContext.defaultParallelism)
     found: list[dict[str, str]] = spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(probe).collect()
     return found

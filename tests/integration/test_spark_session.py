@@ -33,16 +33,22 @@ import pyarrow  # the driver has it
 os.environ["PYTHONPATH"] = os.pathsep.join([sys.argv[1], os.environ.get("PYTHONPATH", "")])
 spark, _ = make_session("orders")
 try:
-    ship(spark)
+    ship(spark, arrow=sys.argv[2] == "arrow")
 except PreflightError as error:
     print(error)
 """
 
 
 @pytest.mark.slow
-def test_an_executor_that_cannot_even_be_asked_through_arrow_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["arrow", "plainly"])
+def test_an_executor_that_lacks_arrow_is_refused_with_what_it_lacks_however_it_is_asked(
+    tmp_path: Path, way: str
+) -> None:
     (tmp_path / "pyarrow.py").write_text("raise ImportError('there is none here')")
     ended = subprocess.run(
-        [sys.executable, "-c", EXECUTORS_WITHOUT_ARROW, str(tmp_path)], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", EXECUTORS_WITHOUT_ARROW, str(tmp_path), way],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert "pyarrow is missing: ImportError('there is none here')" in ended.stdout, ended.stderr[-3000:]
