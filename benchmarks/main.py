@@ -5,42 +5,32 @@ the reason, and has no figures.
 """
 
 import argparse
-import json
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
 
-from benchmarks.environments import python_environment
-from benchmarks.errors import SetUpError
+from benchmarks.bench import BROKER, Bench
 from benchmarks.machine import describe_machine
-from benchmarks.measuring import Bench, Sizes
 from benchmarks.ours.system import OURS
 from benchmarks.peers import PEERS
 from benchmarks.report import goals, print_report, steps, summary
-from benchmarks.rounds import run_rounds, set_up
+from benchmarks.results import RESULTS, draw, new_directory, say, write
+from benchmarks.rounds import Run, run_rounds, set_up
+from benchmarks.scratch import scratch_directory
+from benchmarks.sizes import Sizes
 from benchmarks.systems import System
 from benchmarks.workloads import Workload
 from coordinator.dev.kafka import LocalKafka
 
-__all__ = ["RESULTS", "main"]
+__all__ = ["main"]
 
 T = TypeVar("T")
 
-RESULTS = Path(__file__).resolve().parent / "results"
-_MATPLOTLIB = "matplotlib==3.11.2"
-# A broker that is short of CPU for a while is not given up by its own controller: that is for tests of crashes.
-_BROKER = {"broker.session.timeout.ms": "120000", "broker.heartbeat.interval.ms": "2000"}
 _QUICK = Sizes(
-    records=20_000, interval_ms=200, steady_s=2.0, warm_s=0.5, rate=2_000, small_checkpoints=6,
-    small_records=100,
+    records=20_000, interval_ms=200, steady_s=2.0, warm_s=0.5, rate=2_000, small_checkpoints=6, small_records=100
 )  # fmt: skip
 
 
@@ -70,27 +60,27 @@ def main(arguments: Sequence[str]) -> Path:
     sizes = Sizes(**{**asdict(base), **{name: value for name, value in given.items() if value is not None}})
     rounds = options.rounds or (1 if options.quick else 3)
 
-    def say(text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
-    with tempfile.TemporaryDirectory(prefix="onceward-bench-", dir=options.directory) as scratch:
+    place = new_directory(options.results, "systems")
+    runs: list[Run] = []
+    with scratch_directory(options.directory) as scratch:
         reasons = set_up(systems, say)
         ready = [system for system in systems if reasons[system.name] is None]
         results: dict[str, Any] = {
-            "machine": describe_machine(Path(scratch)),
+            "machine": describe_machine(scratch),
             "quick": options.quick,
             "rounds": rounds,
             "sizes": asdict(sizes),
             "systems": {s.name: {"versions": s.versions, "settings": s.settings} for s in systems},
             "set_up": reasons,
+            "runs": runs,
         }
-        with LocalKafka(heap="768m", directory=Path(scratch) / "kafka", properties=_BROKER) as kafka:
-            runs = run_rounds(Bench(kafka, sizes, Path(scratch)), ready, workloads, rounds, say)
-    results |= {"runs": runs, "summary": summary(runs), "steps": steps(runs), "goals": goals(runs)}
-    place: Path = options.results / f"systems-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    place.mkdir(parents=True)
-    results["plots"] = "left out" if options.no_plots else _plots(results, place, say)
-    (place / "result.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        with LocalKafka(heap="768m", directory=scratch / "kafka", properties=BROKER) as kafka:
+            for run in run_rounds(Bench(kafka, sizes, scratch), ready, workloads, rounds, say):
+                runs.append(run)
+                write(results, place)  # hours of work are not lost with what comes after them
+    results |= {"summary": summary(runs), "steps": steps(runs), "goals": goals(runs)}
+    results["plots"] = "left out" if options.no_plots else draw(results, place)
+    write(results, place)
     print_report(results, console)
     console.print(f"machine: {results['machine']}\n{place}", markup=False)
     return place
@@ -102,19 +92,3 @@ def _chosen(parser: argparse.ArgumentParser, option: str, names: str, known: dic
     if unknown := wanted - known.keys():
         parser.error(f"{option}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return [value for name, value in known.items() if name in wanted]
-
-
-def _plots(results: dict[str, Any], place: Path, say: Callable[[str], None]) -> str:
-    """The pictures' names, or why there are none: that costs no figure."""
-    try:
-        say("drawing")
-        python = python_environment("plots", [_MATPLOTLIB])
-        file = place / "result.json"
-        file.write_text(json.dumps(results), encoding="utf-8")
-        script = str(Path(__file__).with_name("plots.py"))
-        subprocess.run([str(python), script, str(file), str(place)], check=True, stderr=subprocess.PIPE, text=True)
-    except SetUpError as error:
-        return f"none: {error}"
-    except subprocess.CalledProcessError as error:
-        return f"none: {error.stderr.strip()[-600:]}"
-    return ", ".join(sorted(picture.name for picture in place.glob("*.png")))

@@ -1,6 +1,7 @@
 """The rounds: every system once per round on each workload, in turn, so that what the machine does meets all alike."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaException
@@ -9,7 +10,7 @@ from benchmarks.errors import BenchmarkError, NotOfferedError, SetUpError
 from benchmarks.systems import Kind, System
 from benchmarks.workloads import Workload
 
-__all__ = ["Run", "Runner", "planned", "run_rounds", "set_up"]
+__all__ = ["Run", "Runner", "measured", "planned", "run_rounds", "set_up"]
 
 Run = dict[str, Any]
 """``workload``, ``system``, ``round`` (from 1), and ``figures``, or ``failed`` or ``not_offered`` with the reason."""
@@ -53,26 +54,31 @@ def run_rounds(
     workloads: Sequence[Workload],
     rounds: int,
     say: Callable[[str], None],
-) -> list[Run]:
-    """All runs. One that fails is a row with its reason, and the others go on."""
-    runs: list[Run] = []
+) -> Iterator[Run]:
+    """All runs, each as it ends. One that fails is a row with its reason, and the others go on."""
     not_offered: set[tuple[str, Workload]] = set()
     for workload, number, system in planned(systems, workloads, rounds):
-        if (system.name, workload) in not_offered:
-            continue
-        run: Run = {"workload": workload.value, "system": system.name, "round": number}
-        try:
-            run["figures"] = runner.run(system, workload)
-            say(f"{workload} {number}/{rounds} {system.name}: {_short(run['figures'])}")
-        except NotOfferedError as error:
-            run["not_offered"] = str(error)
-            not_offered.add((system.name, workload))
-            say(f"{workload} {system.name}: {error}")
-        except (BenchmarkError, KafkaException) as error:
-            run["failed"] = str(error)
-            say(f"{workload} {number}/{rounds} {system.name} FAILED: {error}")
-        runs.append(run)
-    return runs
+        if (system.name, workload) not in not_offered:
+            run: Run = {"workload": workload.value, "system": system.name, "round": number}
+            measured(run, rounds, partial(runner.run, system, workload), say)
+            if "not_offered" in run:
+                not_offered.add((system.name, workload))
+            yield run
+
+
+def measured(run: Run, rounds: int, measure: Callable[[], dict[str, Any]], say: Callable[[str], None]) -> Run:
+    """``run`` with the figures that ``measure`` gives, or with the reason why it gives none."""
+    words = f"{run['workload']} {run['round']}/{rounds} {run['system']}"
+    try:
+        run["figures"] = measure()
+        say(f"{words}: {_short(run['figures'])}")
+    except NotOfferedError as error:
+        run["not_offered"] = str(error)
+        say(f"{words}: {error}")
+    except (BenchmarkError, KafkaException) as error:
+        run["failed"] = str(error)
+        say(f"{words} FAILED: {error}")
+    return run
 
 
 _SHORT = ("records_per_s", "caught_up_s", "p50_ms", "p99_ms", "cycle_ms", "cpu_s", "peak_pss_mb")

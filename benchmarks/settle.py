@@ -7,7 +7,6 @@ connection yet, as the next generation would. Also timed: the sweep before it, a
 import argparse
 import json
 import os
-import sys
 import time
 from datetime import timedelta
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.results import say
 from coordinator.dev.kafka import LocalKafka
 from coordinator.pipeline.interfaces import JobContext
 from coordinator.pipeline.tasks import CheckpointTask
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
     with LocalKafka(options.brokers, options.transaction_version, heap="384m") as kafka:
         began = time.monotonic()
         committables = _pre_committed(kafka.bootstrap_servers, options.transactions)
-        _say(f"pre-committed {options.transactions} transactions in {time.monotonic() - began:.0f} s")
+        say(f"pre-committed {options.transactions} transactions in {time.monotonic() - began:.0f} s")
         results: dict[str, Any] = {
             "cores": os.cpu_count(),
             "brokers": options.brokers,
@@ -66,7 +66,7 @@ def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
             batch = pa.RecordBatch.from_pydict({"key": [b"%d" % slot], "value": [b"%d" % slot]})
             votes.append(write(task, slot, slot, iter([batch])))
             if slot % 100 == 99:
-                _say(f"{slot + 1} of {count}")
+                say(f"{slot + 1} of {count}")
         return sink.pre_commit(CheckpointId(1), votes, [[] for _ in votes], unsettled=())
     finally:
         sink.close()
@@ -78,7 +78,7 @@ def _timed(servers: str, committables: tuple[Committable, ...]) -> dict[str, flo
         began = time.perf_counter()
         swept = committer.sweep(_JOB, keep=committables)
         sweep = time.perf_counter() - began
-        settled = [committer.commit(committables) for _ in range(1)]
+        settled = [committer.commit(committables)]
         first = time.perf_counter() - began - sweep
         settled.append(committer.commit(committables))
         again = time.perf_counter() - began - sweep - first
@@ -93,7 +93,3 @@ def _timed(servers: str, committables: tuple[Committable, ...]) -> dict[str, flo
         "commit_again_seconds": round(again, 3),
         "commits_per_second": round(len(committables) / first),
     }
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -2,7 +2,7 @@
 
 Sends records at a constant rate and reads the output as a read_committed reader would, in one process, so that both
 ends of a latency are on one clock. Sending begins at once; what counts begins `warm_s` after the first record came out.
-Prints one JSON object: counts, and percentiles in milliseconds over the records that were sent in the measured time.
+Writes one JSON object: counts, and percentiles in milliseconds over the records that were sent in the measured time.
 """
 
 import json
@@ -10,21 +10,18 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from confluent_kafka import TopicPartition
 
+from benchmarks.percentiles import percentile
 from benchmarks.topics import Topics
 from benchmarks.workloads import KEY_BYTES, stamp, stamped
 
-__all__ = ["Reader", "percentile"]
+__all__ = ["Reader"]
 
 _DRAIN_S = 60.0
 """Nothing more comes when nothing came for so long."""
-
-
-def percentile(ordered: list[float], share: float) -> float:
-    """A value that was measured, of values in ascending order."""
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 @dataclass
@@ -106,13 +103,12 @@ def main() -> None:
             seen, changed = reader.seen, time.monotonic()
         time.sleep(0.05)
     reader.stop()
-    ordered = sorted(latency * 1000 for latency in reader.latencies)
     result: dict[str, float] = {"sent": sent, "not_sent": lost, "seen": reader.seen, "twice": reader.twice}
-    if ordered:
+    if latencies := sorted(reader.latencies):
         shares = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "worst_ms": 1.0}
-        result |= {name: round(percentile(ordered, share), 1) for name, share in shares.items()}
-        result["measured"] = len(ordered)
-    print(json.dumps(result))
+        result |= {name: round(percentile(latencies, share) * 1000, 1) for name, share in shares.items()}
+        result["measured"] = len(latencies)
+    Path(options["result"]).write_text(json.dumps(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

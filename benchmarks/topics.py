@@ -1,6 +1,7 @@
 """Topics of a benchmark: made, filled, watched and read."""
 
 import contextlib
+import itertools
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -10,11 +11,16 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, 
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from benchmarks.errors import BenchmarkError
-from benchmarks.workloads import Content, Workload, canonical, record
+from benchmarks.workloads import RECORD_BYTES, Content, Workload, canonical, record
 
-__all__ = ["Ends", "Topics"]
+__all__ = ["Ends", "Topics", "batches"]
 
 _BATCH = 10_000
+_BATCH_BYTES = 8_000_000
+_QUEUED = 1_000_000
+_QUEUED_BYTES = 256_000_000
+_BY_KEY = -1
+"""As librdkafka names no partition in particular."""
 _LIMIT_S = 300.0
 _PAUSE_S = 0.2
 
@@ -64,16 +70,28 @@ class Topics:
         with contextlib.suppress(KafkaException):
             self._admin.delete_topics([name])[name].result(_LIMIT_S)
 
-    def fill(self, name: str, workload: Workload, records: int) -> None:
-        """Records 0 to `records` - 1 of `workload`, evenly over the partitions; all confirmed on return."""
+    def fill(
+        self,
+        name: str,
+        workload: Workload,
+        records: int,
+        *,
+        record_bytes: int = RECORD_BYTES,
+        by_key: bool = False,
+    ) -> None:
+        """Records 0 to `records` - 1 of `workload`, all confirmed on return: evenly over the partitions, or to where
+        Java's partitioner wants their keys."""
         producer = self.producer(linger_ms=20)
-        for batch, first in enumerate(range(0, records, _BATCH)):
-            made = (record(workload, number) for number in range(first, min(first + _BATCH, records)))
+        most = min(_QUEUED, _QUEUED_BYTES // record_bytes)
+        for batch, numbers in enumerate(batches(records, len(self._partitions), record_bytes)):
+            made = (record(workload, number, record_bytes) for number in numbers)
             producer.produce_batch(
-                name, [{"key": key, "value": value} for key, value in made], batch % len(self._partitions)
+                name,
+                [{"key": key, "value": value} for key, value in made],
+                _BY_KEY if by_key else batch % len(self._partitions),
             )
             producer.poll(0)
-            while len(producer) > 1_000_000:
+            while len(producer) > most:
                 producer.poll(0.05)
         if producer.flush(_LIMIT_S) or self.ends(name).appended != records:
             raise BenchmarkError(f"Topic {name} did not take all of {records:,} records; nothing was measured on it.")
@@ -84,6 +102,7 @@ class Topics:
                 "bootstrap.servers": self._servers,
                 "enable.idempotence": True,
                 "linger.ms": linger_ms,
+                "partitioner": "murmur2_random",
                 "batch.num.messages": _BATCH,
                 "queue.buffering.max.messages": 2_000_000,
             }
@@ -152,3 +171,12 @@ class Topics:
     @property
     def all(self) -> Sequence[int]:
         return self._partitions
+
+
+def batches(records: int, partitions: int, record_bytes: int) -> Iterator[range]:
+    """Numbers of records, 0 to `records` - 1, in batches that hardly differ in size. There are as many batches for each
+    partition as for every other one, so that the partitions hardly differ either."""
+    most = max(1, min(_BATCH, _BATCH_BYTES // record_bytes)) * partitions
+    count = -(-records // most) * partitions
+    edges = [records * batch // count for batch in range(count + 1)]
+    return (range(first, end) for first, end in itertools.pairwise(edges))

@@ -1,10 +1,11 @@
 """The workloads: what a record is, what must come out, and how an output is compared with that.
 
-Records are made from their number, so nothing has to be kept: 100 bytes, a key of 8 and a value of 92. The content of
-an output is its count and the sum of its records' checksums, which does not depend on order or partitions. What JSON
-looks like is each system's own matter, so a JSON record counts by its fields.
+Records are made from their number, so nothing has to be kept: 100 bytes, a key of 8 and a value of 92, or a larger
+value where a copy says so. The content of an output is its count and the sum of its records' checksums, which does not
+depend on order or partitions. What JSON looks like is each system's own matter, so a JSON record counts by its fields.
 """
 
+import functools
 import json
 import struct
 from collections.abc import Callable, Iterable
@@ -13,12 +14,12 @@ from enum import StrEnum
 from typing import Self
 from zlib import crc32
 
-__all__ = ["KEY_BYTES", "VALUE_BYTES", "Content", "Workload", "canonical", "expected", "record", "stamp", "stamped"]
+__all__ = ["KEY_BYTES", "RECORD_BYTES", "Content", "Workload", "canonical", "expected", "record", "stamp", "stamped"]
 
+RECORD_BYTES = 100
 KEY_BYTES = 8
-VALUE_BYTES = 92
+_VALUE_BYTES = RECORD_BYTES - KEY_BYTES
 _KEYS = 100_000
-_PAD = b"x" * VALUE_BYTES
 _STAMP = struct.Struct(">dq")
 _KEPT = 100
 """The filter keeps one record of so many: those whose key ends in 00."""
@@ -62,18 +63,23 @@ class Content:
         return cls(records=count, checksum=total % 2**64)
 
 
-def record(workload: Workload, number: int) -> tuple[bytes, bytes]:
-    """Key and value of input record `number` (from 0)."""
+def record(workload: Workload, number: int, record_bytes: int = RECORD_BYTES) -> tuple[bytes, bytes]:
+    """Key and value of input record `number` (from 0); JSON is of 100 bytes always."""
     key = b"%08d" % (number % _KEYS)
     if workload is Workload.JSON:
         text = b'{"id":%d,"amount":%d,"quantity":%d,"currency":"eur","pad":"' % (number, number * 7 % 1000, number % 9)
-        return key, text + _PAD[: VALUE_BYTES - len(text) - 2] + b'"}'
-    return key, b"%012d" % number + _PAD[12:]
+        return key, text + _pad(_VALUE_BYTES - len(text) - 2) + b'"}'
+    return key, b"%012d" % number + _pad(record_bytes - KEY_BYTES - 12)
 
 
 def stamped(number: int, at: float) -> bytes:
     """A value of the steady workload: seconds since the epoch, and its number."""
-    return _STAMP.pack(at, number) + _PAD[_STAMP.size :]
+    return _STAMP.pack(at, number) + _pad(_VALUE_BYTES - _STAMP.size)
+
+
+@functools.cache
+def _pad(size: int) -> bytes:
+    return b"x" * size
 
 
 def stamp(value: bytes) -> tuple[float, int]:
@@ -94,7 +100,7 @@ def _json_fields(key: bytes, value: bytes) -> bytes:
     return b"%s|%d|%d|%s|%d" % (key, fields["id"], fields["total"], fields["currency"].encode(), len(fields))
 
 
-def expected(workload: Workload, records: int) -> Content:
+def expected(workload: Workload, records: int, record_bytes: int = RECORD_BYTES) -> Content:
     """What the output must hold when the input held records 0 to `records` - 1."""
     if workload is Workload.JSON:
         return Content.of(
@@ -102,4 +108,5 @@ def expected(workload: Workload, records: int) -> Content:
             for number in range(records)
         )
     kept = _KEPT if workload is Workload.FILTER else 1
-    return Content.of(key + value for key, value in (record(workload, number) for number in range(0, records, kept)))
+    made = (record(workload, number, record_bytes) for number in range(0, records, kept))
+    return Content.of(key + value for key, value in made)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,7 +52,7 @@ async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float, wa
         await asyncio.sleep(seconds)
         share = (coordinator.cpu_seconds - cpu) / (time.perf_counter() - begun)
         memory, broken = coordinator.memory, measured.failures
-        coordinator.stop(signal.SIGKILL)
+        coordinator.kill()
         while any(driver.watching.is_set() for driver in drivers):
             await asyncio.sleep(0.01)
         begun = time.perf_counter()

@@ -11,9 +11,10 @@ from typing import Any
 
 from benchmarks.coordinator.drivers import Measurements, SimulatedDriver, all_watch
 from benchmarks.coordinator.server import ServedCoordinator, served
+from benchmarks.percentiles import percentile
 from coordinator.protocol.values import JobName
 
-__all__ = ["measure_jobs", "percentile"]
+__all__ = ["measure_jobs"]
 
 INTERVAL_S = 1.0
 SLOTS = 4
@@ -80,14 +81,6 @@ async def _lags(seconds: float) -> list[float]:
         await asyncio.sleep(0.02)
         lags.append(max(time.perf_counter() - now - 0.02, 0.0))
     return lags
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that ``share`` of all are not above; NaN for none."""
-    if not values:
-        return float("nan")
-    ordered = sorted(values)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
 def _milliseconds(name: str, values: Sequence[float]) -> dict[str, float]:

@@ -6,7 +6,6 @@ disk and the rest of the machine do meanwhile is part of every number, so severa
 
 import argparse
 import json
-import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,12 +19,12 @@ from benchmarks.coordinator.held import measure_held
 from benchmarks.coordinator.jobs import measure_jobs
 from benchmarks.coordinator.size import measure_size
 from benchmarks.machine import describe_machine
+from benchmarks.results import RESULTS
+from benchmarks.scratch import scratch_directory
 
 __all__ = ["PARTS", "main"]
 
 Rows: TypeAlias = list[dict[str, Any]]
-
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 PARTS: dict[str, tuple[str, Callable[[Path], Rows], Callable[[Path], Rows]]] = {
     "committables": (
@@ -60,12 +59,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON file goes")
     options = parser.parse_args(arguments)
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="onceward-bench-", dir=options.directory) as scratch:
-        results: dict[str, Any] = {"machine": describe_machine(Path(scratch)), "quick": options.quick}
+    with scratch_directory(options.directory) as scratch:
+        results: dict[str, Any] = {"machine": describe_machine(scratch), "quick": options.quick}
         for name in options.part or PARTS:
             title, full, quick = PARTS[name]
             with console.status(f"{name}: {title}"):
-                results[name] = (quick if options.quick else full)(Path(scratch) / name)
+                results[name] = (quick if options.quick else full)(scratch / name)
             console.print(_table(f"{name}: {title}", results[name]))
     options.results.mkdir(parents=True, exist_ok=True)
     file = options.results / f"coordinator-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"

@@ -1,9 +1,7 @@
 """``onceward serve`` as a process of its own, on a core of its own."""
 
 import os
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -11,10 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from benchmarks.processes import ProcessTree
+from benchmarks.guarded import Guarded
+from benchmarks.processes import process
 
 __all__ = ["ServedCoordinator", "served"]
 
+_LISTENS = b"onceward coordinator listens"
 _STOP_LIMIT_S = 30.0
 
 
@@ -30,34 +30,37 @@ class ServedCoordinator:
         self.address = f"127.0.0.1:{_free_port()}"
         cores = sorted(os.sched_getaffinity(0))
         self._core, self._others = cores[0], set(cores[1:]) or set(cores)
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Guarded | None = None
         self.start()
 
     def start(self) -> float:
         """Returns the seconds from the process's start to the first call that it takes."""
         command = [sys.executable, "-m", "coordinator.ops", "serve", "--listen", self.address]
+        command += ["--store", f"sqlite:///{self.store}"]
+        log = self.directory / "serve.log"
+        said = log.stat().st_size if log.exists() else 0
         os.sched_setaffinity(0, {self._core})  # a process inherits it
         try:
             begun = time.perf_counter()
-            with (self.directory / "serve.log").open("ab") as log:
-                self._process = subprocess.Popen(
-                    [*command, "--store", f"sqlite:///{self.store}"], stdout=subprocess.PIPE, stderr=log, text=True
-                )
+            started = self._process = Guarded("the coordinator", command, log, directory=Path.cwd())
         finally:
             os.sched_setaffinity(0, self._others)
-        assert self._process.stdout is not None
-        if not self._process.stdout.readline().startswith("onceward coordinator listens"):
-            raise SystemExit(f"The coordinator did not start:\n{(self.directory / 'serve.log').read_text()[-2000:]}")
-        self._cpu = ProcessTree(self._process.pid)
+        while _LISTENS not in log.read_bytes()[said:]:
+            if started.wait(0.001):
+                self.kill()
+                raise SystemExit(f"The coordinator did not start:\n{started.last_words()}")
         return time.perf_counter() - begun
 
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+    def stop(self) -> None:
         """End it and wait for its end. Idempotent."""
         if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(_STOP_LIMIT_S)
-            assert self._process.stdout is not None
-            self._process.stdout.close()
+            self._process.stop(_STOP_LIMIT_S)
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL. Idempotent."""
+        if self._process is not None:
+            self._process.end()
             self._process = None
 
     @property
@@ -68,13 +71,14 @@ class ServedCoordinator:
     def memory(self) -> int:
         """Resident bytes."""
         assert self._process is not None
-        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        found = process(self._process.pid)
+        return found.rss if found else 0
 
     @property
     def cpu_seconds(self) -> float:
         """Used since its start."""
-        return self._cpu.sample().cpu_seconds
+        assert self._process is not None
+        return self._process.tree.sample().cpu_seconds
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ __all__ = ["EVENTS", "OURS", "Ours"]
 
 EVENTS = "events.jsonl"
 """The journal's file in the run's directory."""
+_EXECUTOR_MB = 1024
 _OF_COPY = ("ours-batches", "ours-at-least-once")
 
 
@@ -27,10 +28,15 @@ class Ours:
     name: str
     path: Literal["dataframe", "fused", "batches"]
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    executors: bool = False
+    """Each thread is the only one of an executor, a process of its own, and not one of the driver's JVM."""
     kind: Kind = Kind.OURS
     versions: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, str] = field(default_factory=lambda: {"spark": "a session made by the job, local[*,4]"})
     steady_interval_ms: int = 0
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"spark": f"a session made by the job, {self._master('threads')}"}
 
     def set_up(self) -> None:
         """Nothing: the repository's own environment has it all."""
@@ -47,9 +53,14 @@ class Ours:
             arguments=[sys.executable, "-m", "benchmarks.ours.job", json.dumps(job)],
             environment={
                 EVENTS_VARIABLE: str(task.scratch / EVENTS),
+                "PYSPARK_SUBMIT_ARGS": f"--master {self._master(task.threads)} pyspark-shell",
                 "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
             },
         )
+
+    def _master(self, threads: int | str) -> str:
+        """With a task's four tries, as clusters have them, in local mode too."""
+        return f"local-cluster[{threads},1,{_EXECUTOR_MB}]" if self.executors else f"local[{threads},4]"
 
 
 OURS = (

@@ -9,9 +9,10 @@ import pytest
 
 from benchmarks.coordinator.documents import written
 from benchmarks.coordinator.held import measure_held
-from benchmarks.coordinator.jobs import measure_jobs, percentile
+from benchmarks.coordinator.jobs import measure_jobs
 from benchmarks.coordinator.main import main
 from benchmarks.coordinator.size import JOBS, measure_size
+from benchmarks.percentiles import percentile
 from coordinator.protocol.values import JobName
 from coordinator.store.store import Store
 from sinks.kafka.committables import KafkaCommittable

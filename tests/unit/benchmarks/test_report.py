@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.errors import BenchmarkError, NotOfferedError, SetUpError
-from benchmarks.measuring import Look, steady_rate
 from benchmarks.ours.timeline import STEPS, Timeline
 from benchmarks.ours.transforms import filter_batches, json_batches
+from benchmarks.progress import Look, Pauses, steady_rate
 from benchmarks.report import goals, ratios, steps, summary
 from benchmarks.rounds import Run, planned, run_rounds, set_up
 from benchmarks.systems import Command, Kind, System, Task
-from benchmarks.topics import Ends
+from benchmarks.topics import Ends, batches
 from benchmarks.workloads import Content, Workload, canonical, expected, record, stamp, stamped
 
 
@@ -69,7 +69,7 @@ def test_what_gave_no_figure_is_in_the_result_with_its_reason() -> None:
     said: list[str] = []
     reasons = set_up([good, broken, without, absent], said.append)
     assert reasons == {"good": None, "broken": None, "without": None, "absent": "no cc"}
-    found = run_rounds(Recorded(), [good, broken, without], [Workload.COPY], 2, said.append)
+    found = list(run_rounds(Recorded(), [good, broken, without], [Workload.COPY], 2, said.append))
     assert [(run["system"], run["round"]) for run in found] == [
         ("good", 1), ("broken", 1), ("without", 1), ("good", 2), ("broken", 2),
     ]  # fmt: skip
@@ -112,8 +112,41 @@ def test_the_steady_rate_leaves_out_start_and_end() -> None:
     seen = [(0, 0), (5, 0), (6, 100), (8, 400), (9, 800), (10, 900), (20, 1_000), (30, 1_000)]
     looks = [Look(at=at, ends=Ends(appended=appended, visible=0)) for at, appended in seen]
     # from 250, a second before the eighth, to 900
-    assert steady_rate(looks, 1_000, 1_000) == pytest.approx(650 / 3)
-    assert steady_rate(looks, 100_000, 1_000) == pytest.approx(65_000 / 3), "of the input, where most are dropped"
+    assert steady_rate(looks, 1_000) == pytest.approx(650 / 3)
+    assert steady_rate(looks, 100_000) == pytest.approx(65_000 / 3), "of the input, where most are dropped"
+
+
+def test_markers_of_transactions_make_no_rate_higher() -> None:
+    # 100 records/s, and after each hundred of them as many markers
+    looks = [Look(at=float(at), ends=Ends(appended=200 * at, visible=0)) for at in range(11)]
+    assert steady_rate(looks, 1_000) == pytest.approx(100)
+
+
+def test_a_pause_is_told_from_the_end_by_those_before_it() -> None:
+    pauses = Pauses()
+    seen = [(0, 0), (30, 0), (31, 10), (33, 10), (36, 20), (37, 30), (40, 30)]
+    waited = [pauses.seen(Look(at=float(at), ends=Ends(appended=n, visible=n))) for at, n in seen]
+    assert waited == [0, 30, 0, 2, 0, 0, 3]
+    assert pauses.longest == 5, "the start is none"
+
+
+@pytest.mark.parametrize("partitions", [1, 4, 256])
+@pytest.mark.parametrize(
+    ("records", "size"), [(600, 100), (20_000, 100), (60_000, 100), (999_999, 100), (300, 100_000)]
+)
+def test_every_partition_gets_as_many_records_as_every_other(records: int, size: int, partitions: int) -> None:
+    made = list(batches(records, partitions, size))
+    assert [number for some in made for number in some] == list(range(records))
+    of = [sum(len(some) for some in made[partition::partitions]) for partition in range(partitions)]
+    assert max(of) - min(of) <= len(made) / partitions
+    assert max(len(some) for some in made) <= min(10_000, 8_000_000 // size)
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 100_000])
+def test_copies_are_of_the_size_that_is_asked_for(size: int) -> None:
+    made = [record(Workload.COPY, number, size) for number in range(3)]
+    assert {len(key) + len(value) for key, value in made} == {size}
+    assert Content.of(key + value for key, value in made) == expected(Workload.COPY, 3, size)
 
 
 @pytest.mark.parametrize("workload", [Workload.COPY, Workload.JSON])

@@ -1,0 +1,48 @@
+"""Copy records added to a topic at a constant rate, while a system works off what was there."""
+
+import threading
+import time
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.topics import Topics
+from benchmarks.workloads import Workload, record
+
+__all__ = ["Adding"]
+
+_LIMIT_S = 120.0
+
+
+class Adding(threading.Thread):
+    """Begins when it is started, with record ``first``."""
+
+    def __init__(self, topics: Topics, topic: str, first: int, rate: int) -> None:
+        super().__init__(daemon=True)
+        self._topics, self._topic, self._first, self._rate = topics, topic, first, rate
+        self._ended = threading.Event()
+        self._not_there = 0
+        self.there = first
+        """Records in the topic, counting those on their way to it."""
+
+    def run(self) -> None:
+        producer = self._topics.producer(linger_ms=2)
+        began = time.monotonic()
+        while not self._ended.wait(0.005):
+            due = self._first + int((time.monotonic() - began) * self._rate)
+            made = (record(Workload.COPY, number) for number in range(self.there, due))
+            batch = [{"key": key, "value": value} for key, value in made]
+            self._not_there += len(batch) - producer.produce_batch(self._topic, batch)
+            self.there = due
+            producer.poll(0)
+        self._not_there += producer.flush(_LIMIT_S)
+
+    def stop(self) -> None:
+        """Returns when what was added is in the topic."""
+        self._ended.set()
+        self.join()
+
+    def must_be_there(self) -> None:
+        """Once stopped. Raises BenchmarkError when not all that was to be added came there."""
+        if self._not_there:
+            raise BenchmarkError(
+                f"{self._not_there:,} records could not be added to {self._topic}: no load, no figure."
+            )

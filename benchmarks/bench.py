@@ -1,0 +1,238 @@
+"""Each workload as it is run and measured. Nothing is asked of the system itself: progress is the broker's word, the
+ends of the output's partitions as every reader and as a read_committed reader see them. A wrong output is no figure.
+"""
+
+import json
+import secrets
+import sys
+from pathlib import Path
+
+from benchmarks.adding import Adding
+from benchmarks.errors import BenchmarkError
+from benchmarks.guarded import Guarded
+from benchmarks.ours.system import EVENTS
+from benchmarks.ours.timeline import Timeline
+from benchmarks.progress import steady_rate
+from benchmarks.running import STANDSTILL_S, Figures, Running
+from benchmarks.sizes import Placed, Sizes
+from benchmarks.systems import Kind, System, Task
+from benchmarks.topics import Topics
+from benchmarks.workloads import Content, Workload, expected
+from coordinator.dev.kafka import LocalKafka
+
+__all__ = ["BROKER", "Bench"]
+
+# A broker that is short of CPU for a while is not given up by its own controller: that is for tests of crashes.
+BROKER = {"broker.session.timeout.ms": "120000", "broker.heartbeat.interval.ms": "2000"}
+"""Properties of the one to measure on."""
+
+
+class Bench:
+    """Runs systems one after the other on one broker; input topics are filled once and kept until `close`."""
+
+    def __init__(self, kafka: LocalKafka, sizes: Sizes, directory: Path) -> None:
+        self._kafka = kafka
+        self._sizes = sizes
+        self._directory = directory
+        self._topics = Topics(kafka.bootstrap_servers, sizes.partitions)
+        self._inputs: dict[Workload, tuple[str, Content]] = {}
+        self._of_run: list[str] = []
+        """Topics that go when the run ends, however it ends."""
+        self._topics.warm_up()
+
+    def run(self, system: System, workload: Workload) -> Figures:
+        """Figures of one run. Raises BenchmarkError and NotOfferedError."""
+        name = f"{system.name}-{workload}-{secrets.token_hex(3)}"
+        try:
+            figures = self._figures(system, name, workload)
+        finally:
+            while self._of_run:
+                self._topics.delete(self._of_run.pop())
+        if system.kind is Kind.OURS:
+            timeline = Timeline.from_file(self._scratch(name) / EVENTS)
+            if workload is Workload.CYCLE:
+                figures = {**timeline.cycle(), **figures}
+            figures["timeline"] = timeline.as_json()
+        return figures
+
+    def close(self) -> None:
+        """Delete the inputs."""
+        for source in {source for source, _ in self._inputs.values()}:
+            self._topics.delete(source)
+        self._inputs.clear()
+
+    # -- workloads
+
+    def _figures(self, system: System, name: str, workload: Workload) -> Figures:
+        match workload:
+            case Workload.STEADY:
+                return self._steady(system, name)
+            case Workload.BACKLOG:
+                return self._backlog(system, name)
+            case Workload.CYCLE:
+                return self._cycle(system, name)
+            case _:
+                return self._full(system, name, workload)
+
+    def _full(self, system: System, name: str, workload: Workload) -> Figures:
+        records = self._sizes.records
+        source, content = self._input(workload)
+        with self._started(system, workload, name, source) as running:
+            self._watch(running, content.records)
+            running.finish()
+        figures = self._checked(running, workload, content)
+        visible = running.looks[-1].ends.visible
+        done = next(look.at for look in running.looks if look.ends.visible == visible)
+        return {
+            "records": records,
+            "records_per_s": round(steady_rate(running.looks, records)),
+            "records_per_s_whole": round(records / done),
+            "cpu_s_per_million": round(figures["cpu_s"] / records * 1e6, 2),
+            "broker_cpu_s_per_million": round(figures["broker_cpu_s"] / records * 1e6, 2),
+            **figures,
+        }
+
+    def _cycle(self, system: System, name: str) -> Figures:
+        """Ours alone; the time between settled checkpoints is in the journal."""
+        sizes = self._sizes
+        records = sizes.small_checkpoints * sizes.small_records
+        source = self._own_input(name, Workload.COPY, records)
+        given = {"interval_ms": 0, "per_checkpoint": sizes.small_records}
+        with self._started(system, Workload.CYCLE, name, source, **given) as running:
+            self._watch(running, records)
+            running.finish()
+        return self._checked(running, Workload.COPY, expected(Workload.COPY, records, sizes.record_bytes))
+
+    def _steady(self, system: System, name: str) -> Figures:
+        source = self._own_input(name, Workload.STEADY, 0)
+        given = {"interval_ms": system.steady_interval_ms, "per_checkpoint": 0}
+        with self._started(system, Workload.STEADY, name, source, **given) as running:
+            figures = self._loaded(running, source)
+            running.finish()
+        if "measured" not in figures:
+            raise running.failed("wrote nothing of what was sent in the measured time")
+        if figures["seen"] != figures["sent"] or figures["twice"] or figures["not_sent"]:
+            raise BenchmarkError(f"{name}: the output is not what was sent, each once: {figures}.")
+        per_million = {"cpu_s_per_million": round(running.usage.cpu_seconds / figures["sent"] * 1e6, 2)}
+        return {**figures, "interval_ms": system.steady_interval_ms, **per_million, **running.resources()}
+
+    def _loaded(self, running: Running, source: str) -> Figures:
+        """What the load's own process has measured."""
+        sizes, file = self._sizes, self._scratch(running.name) / "load.json"
+        options = {
+            "servers": self._kafka.bootstrap_servers,
+            "partitions": sizes.partitions,
+            "source": source,
+            "sink": running.name,
+            "rate": sizes.rate,
+            "seconds": sizes.steady_s,
+            "warm_s": sizes.warm_s,
+            "limit_s": STANDSTILL_S,
+            "result": str(file),
+        }
+        command = [sys.executable, "-m", "benchmarks.steady", json.dumps(options)]
+        root = Path(__file__).resolve().parents[1]
+        with Guarded(f"the load of {running.name}", command, file.with_suffix(".log"), directory=root) as load:
+            while not load.wait(0.2):
+                running.sample()
+                running.must_run()
+            if load.exit_code:
+                raise BenchmarkError(f"{load.name} failed, so there is no figure: {load.last_words()}")
+        figures: Figures = json.loads(file.read_text())
+        return figures
+
+    def _backlog(self, system: System, name: str) -> Figures:
+        sizes = self._sizes
+        source = self._own_input(name, Workload.COPY, sizes.records)
+        adding = Adding(self._topics, source, sizes.records, sizes.rate)
+        with self._started(system, Workload.BACKLOG, name, source) as running:
+            adding.start()
+            try:
+                # A second's worth of records is on its way at any time.
+                running.watch(
+                    self._topics,
+                    lambda ends: ends.visible >= adding.there - 2 * sizes.rate,
+                    interval_ms=sizes.interval_ms,
+                    quiet=False,
+                )
+                caught_up = running.looks[-1]
+            finally:
+                adding.stop()
+            adding.must_be_there()
+            self._watch(running, adding.there)
+            running.finish()
+        figures = self._checked(running, Workload.COPY, expected(Workload.COPY, adding.there))
+        return {
+            "caught_up_s": round(caught_up.at, 2),
+            "records_per_s_whole": round(caught_up.ends.visible / caught_up.at),
+            **figures,
+        }
+
+    # -- the run
+
+    def _started(self, system: System, workload: Workload, name: str, source: str, **different: int) -> Running:
+        sizes, scratch = self._sizes, self._scratch(name)
+        scratch.mkdir(parents=True)
+        given = {"interval_ms": sizes.interval_ms, "per_checkpoint": sizes.per_checkpoint, **different}
+        command = system.command(
+            Task(
+                workload=workload,
+                servers=self._kafka.bootstrap_servers,
+                source=source,
+                sink=name,
+                name=name,
+                partitions=sizes.partitions,
+                threads=sizes.threads,
+                scratch=scratch,
+                interval_ms=given["interval_ms"],
+                per_checkpoint=given["per_checkpoint"],
+            )
+        )
+        self._topics.create(name)
+        self._of_run.append(name)
+        return Running(name, command, scratch, self._kafka.pids.values())
+
+    def _watch(self, running: Running, records: int) -> None:
+        """Until they are all there, and nothing more comes."""
+        running.watch(
+            self._topics, lambda ends: ends.appended >= records, interval_ms=self._sizes.interval_ms, quiet=True
+        )
+
+    def _checked(self, running: Running, workload: Workload, wanted: Content) -> Figures:
+        """What every run says, once its output is what it should be."""
+        found = self._topics.content(running.name, workload)
+        if found != wanted:
+            raise BenchmarkError(
+                f"{running.name}: the output is wrong: {found.records:,} records, checksum {found.checksum}, instead "
+                f"of {wanted.records:,}, checksum {wanted.checksum}."
+            )
+        return {**running.resources(), "output_records": found.records, "output_checksum": found.checksum}
+
+    # -- topics and files
+
+    def _input(self, workload: Workload) -> tuple[str, Content]:
+        """The full topic of a workload, and what comes of it; a filter reads what a copy reads."""
+        if workload not in self._inputs:
+            sizes = self._sizes
+            content = expected(workload, sizes.records, sizes.record_bytes)
+            if workload is Workload.FILTER and Workload.COPY in self._inputs:
+                self._inputs[workload] = (self._inputs[Workload.COPY][0], content)
+            else:
+                source = self._new_input(f"all-{workload}-{secrets.token_hex(3)}", workload, sizes.records)
+                self._inputs[workload] = (source, content)
+        return self._inputs[workload]
+
+    def _own_input(self, name: str, workload: Workload, records: int) -> str:
+        """Of this run alone."""
+        self._of_run.append(f"in-{name}")
+        return self._new_input(name, workload, records)
+
+    def _new_input(self, name: str, workload: Workload, records: int) -> str:
+        topic = f"in-{name}"
+        self._topics.create(topic)
+        by_key = self._sizes.placed is Placed.BY_KEY
+        self._topics.fill(topic, workload, records, record_bytes=self._sizes.record_bytes, by_key=by_key)
+        return topic
+
+    def _scratch(self, name: str) -> Path:
+        return self._directory / name

@@ -1,0 +1,99 @@
+"""One system at work: started, sampled and stopped from outside."""
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.guarded import Guarded
+from benchmarks.processes import ProcessTree, Usage, processes
+from benchmarks.progress import Look, Pauses, look_every
+from benchmarks.systems import Command
+from benchmarks.topics import Ends, Topics
+
+__all__ = ["STANDSTILL_S", "Figures", "Running"]
+
+Figures = dict[str, Any]
+
+STANDSTILL_S = 600.0
+_STOP_LIMIT_S = 30.0
+_NOT_QUIET_LIMIT_S = 1_800.0
+"""Hang guards, not measurements."""
+_SAMPLE_S = 0.2
+_QUIET_INTERVALS = 3
+"""Complete when nothing was added for so many intervals, or times the longest pause, a second at least, and all that
+was added is visible."""
+
+
+class Running(Guarded):
+    """A context manager, as every guarded process."""
+
+    def __init__(self, name: str, command: Command, scratch: Path, brokers: Iterable[int]) -> None:
+        """``name``: of its output topic. ``scratch``: where it runs and where its log is. ``brokers``: process ids."""
+        self.looks: list[Look] = []
+        self.usage = Usage()
+        self._brokers = ProcessTree(*brokers)
+        self._broker_before = self._broker_cpu = self._brokers.sample().cpu_seconds
+        self._sampled = 0.0
+        super().__init__(name, command.arguments, scratch / "log", directory=scratch, environment=command.environment)
+        self.began = time.monotonic()
+
+    def watch(self, topics: Topics, enough: Callable[[Ends], bool], *, interval_ms: int, quiet: bool) -> None:
+        """Until `enough`, and with `quiet` until nothing more comes and all that came is visible.
+
+        Raises BenchmarkError when that does not come.
+        """
+        every = look_every(len(topics.all))
+        pauses = Pauses()
+        while True:
+            began = time.monotonic()
+            look = Look(at=began - self.began, ends=topics.ends(self.name))
+            self.looks.append(look)
+            pause = pauses.seen(look)
+            self.sample()
+            quiet_s = max(1.0, _QUIET_INTERVALS * max(interval_ms / 1000, pauses.longest))
+            settled = look.ends.appended == look.ends.visible and pause >= quiet_s
+            if enough(look.ends) and (settled or not quiet):
+                return
+            self.must_run()
+            if not quiet and look.at > _NOT_QUIET_LIMIT_S:
+                raise BenchmarkError(
+                    f"{self.name} did not catch up within {_NOT_QUIET_LIMIT_S:.0f} s; the load came too quickly."
+                )
+            if pause > STANDSTILL_S:
+                raise self.failed(f"wrote nothing for {STANDSTILL_S:.0f} s")
+            time.sleep(max(0.0, began + every - time.monotonic()))
+
+    def sample(self) -> None:
+        """Look at the processes, unless that was done a moment ago."""
+        if time.monotonic() - self._sampled >= _SAMPLE_S:
+            self._sample()
+
+    def finish(self) -> None:
+        """Ask it to stop; what that costs is not in its figures."""
+        self._sample()
+        self.stop(_STOP_LIMIT_S)
+
+    def resources(self) -> Figures:
+        """Of it and of the brokers, until it was told to stop."""
+        return {
+            "cpu_s": round(self.usage.cpu_seconds, 2),
+            "broker_cpu_s": round(self._broker_cpu - self._broker_before, 2),
+            "peak_rss_mb": round(self.usage.peak_rss / 1e6),
+            "peak_pss_mb": round(self.usage.peak_pss / 1e6),
+        }
+
+    def must_run(self) -> None:
+        """Raises BenchmarkError with its last words when it has ended."""
+        if self.exit_code is not None:
+            raise self.failed("ended")
+
+    def failed(self, what: str) -> BenchmarkError:
+        return BenchmarkError(f"{self.name} {what} (exit code {self.exit_code}); it last said: {self.last_words()}")
+
+    def _sample(self) -> None:
+        now = processes()
+        self.usage = self.tree.sample(now)
+        self._broker_cpu = self._brokers.sample(now).cpu_seconds
+        self._sampled = time.monotonic()

@@ -1,0 +1,122 @@
+"""What is measured of processes, and that none is left, however a benchmark ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.guarded import Guarded
+from benchmarks.processes import Process, ProcessTree, process
+from benchmarks.scratch import scratch_directory
+
+ROOT = Path(__file__).resolve().parents[3]
+_BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+_CHILD = (
+    "import subprocess, sys, time; c = subprocess.Popen(['sleep', '100']); print(c.pid, flush=True); time.sleep(100)"
+)
+_OTHER_GROUP = _CHILD.replace("'100']", "'100'], start_new_session=True")
+_OWNER = """
+import sys, time
+from pathlib import Path
+from benchmarks.guarded import Guarded
+Guarded("it", [sys.executable, "-c", sys.argv[1]], Path(sys.argv[2]), directory=Path.cwd())
+print("started", flush=True)
+time.sleep(100)
+"""
+
+
+def until(condition: Callable[[], object]) -> None:
+    limit = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def lives(pid: int) -> bool:
+    found = process(pid)
+    return found is not None and not found.ended
+
+
+def told(log: Path) -> int:
+    """The process id that the program has printed."""
+    until(lambda: log.exists() and log.read_text().endswith("\n"))
+    return int(log.read_text())
+
+
+def test_what_ended_stays_in_the_sum_and_who_is_left_without_parent_stays_in_the_tree() -> None:
+    tree = ProcessTree(os.getpid())
+    own = process(os.getpid())
+    assert own is not None
+
+    def one(start: int, parent: int, seconds: float, rss: int) -> Process:
+        return Process(start=start, parent=parent, seconds=seconds, rss=rss, ended=False)
+
+    here = {os.getpid(): own, -2: one(5, os.getpid(), 1.0, 100), -3: one(6, -2, 2.0, 50), -9: one(1, 1, 50.0, 9)}
+    before = tree.sample(here)
+    assert before.cpu_seconds == pytest.approx(own.seconds + 3.0)
+    # -2 ended, so -3 has another parent; -2's id is used again by a stranger; -3 starts a process
+    later = {os.getpid(): own, -2: one(7, 1, 70.0, 9), -3: one(6, 1, 2.5, 60), -4: one(8, -3, 0.25, 10)}
+    after = tree.sample(later)
+    assert after.cpu_seconds == pytest.approx(own.seconds + 1.0 + 2.5 + 0.25)
+    assert after.peak_rss == own.rss + 150
+
+
+def test_cpu_of_a_whole_tree_is_counted(tmp_path: Path) -> None:
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_BUSY!r}]); {_CHILD}"
+    with Guarded("it", [sys.executable, "-c", nested], tmp_path / "log", directory=tmp_path) as running:
+        until(lambda: running.tree.sample().cpu_seconds >= 0.2)
+        assert running.tree.sample().peak_pss > 1_000_000
+
+
+@pytest.mark.parametrize("program", [_CHILD, _OTHER_GROUP])
+def test_all_that_a_guarded_process_has_started_ends_with_it(tmp_path: Path, program: str) -> None:
+    with Guarded("it", [sys.executable, "-c", program], tmp_path / "log", directory=tmp_path) as running:
+        child = told(tmp_path / "log")
+        assert lives(child)
+    assert running.exit_code == -signal.SIGKILL
+    until(lambda: not lives(child))
+
+
+def test_a_killed_benchmark_leaves_no_process(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, _CHILD, str(log)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "started\n"
+        child = told(log)
+    finally:
+        owner.kill()
+        owner.communicate()
+    until(lambda: not lives(child))
+
+
+def test_a_program_that_is_not_there_is_no_end_of_all_benchmarks(tmp_path: Path) -> None:
+    with pytest.raises(BenchmarkError, match="could not be started"):
+        Guarded("it", [str(tmp_path / "nothing")], tmp_path / "log", directory=tmp_path)
+
+
+def test_what_a_killed_benchmark_left_is_removed_by_the_next_and_what_is_in_use_is_not(tmp_path: Path) -> None:
+    left, foreign = tmp_path / "onceward-bench-left", tmp_path / "onceward-bench-foreign"
+    for directory in (left, foreign):
+        directory.mkdir()
+        (directory / "data").touch()
+    (left / "in-use").touch()
+    with scratch_directory(tmp_path) as first, scratch_directory(tmp_path) as second:
+        assert first.exists()
+        assert second.exists()
+        assert not left.exists()
+        assert (foreign / "data").exists(), "without a lock nobody knows whose it is"
+    assert not first.exists()
+    assert not second.exists()
