@@ -178,5 +178,5 @@ def batches(records: int, partitions: int, record_bytes: int) -> Iterator[range]
     partition as for every other one, so that the partitions hardly differ either."""
     most = max(1, min(_BATCH, _BATCH_BYTES // record_bytes)) * partitions
     count = -(-records // most) * partitions
-    edges = [records * batch // count for batch in range(count + 1)]
+    edges = [records * batch // count for batch in range(count + 1)] if count else []
     return (range(first, end) for first, end in itertools.pairwise(edges))
