@@ -112,14 +112,14 @@ class Progress:
         """Draw the line, unless that was done a moment ago. On a terminal a link that fails or works again is shown at
         once: nothing else may happen for long, and the line would keep the old story."""
         now = self._clock()
-        snapshot = self.snapshot()
-        broken = tuple(trouble.link for trouble in snapshot.troubles)
+        # Asked after every checkpoint and for every attempt that fails, so what is not drawn costs next to nothing.
+        broken = tuple(trouble.link for trouble in self._links.troubles()) if self._live else ()
         with self._lock:
             changed = self._live and broken != (self._drawn or ())
             if now - self._shown < (0.2 if self._live else _LOG_EVERY) and not changed:
                 return
             self._shown, self._drawn = now, broken
-        text = f"{self._job}: {snapshot.text()}"
+        text = f"{self._job}: {self.snapshot().text()}"
         if self._live:
             # One that wraps could not be drawn over.
             self._stream.write(f"\r\x1b[2K{text[: self._width()]}")

@@ -9,7 +9,7 @@ import termios
 import pytest
 
 from coordinator.links import Links
-from coordinator.pipeline.progress import Progress
+from coordinator.pipeline.progress import Progress, Snapshot
 
 
 class Terminal(io.StringIO):
@@ -120,6 +120,24 @@ def test_a_link_that_comes_and_goes_does_not_fill_a_log_that_is_no_terminal(capl
     lines = [record.getMessage() for record in caplog.records if record.name == "onceward.progress"]
     assert len(lines) == 1
     assert "no answer from cluster 'main'" in lines[0]
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["log", "terminal"])
+def test_nothing_is_counted_up_for_a_line_that_is_not_drawn(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[Snapshot] = []
+    snapshot = Progress.snapshot
+
+    def seen(progress: Progress) -> Snapshot:
+        counted.append(snapshot(progress))
+        return counted[-1]
+
+    monkeypatch.setattr(Progress, "snapshot", seen)
+    progress = Progress("orders", stream=stream, clock=lambda: 1.0)
+    for _ in range(50):
+        progress.read(10, 250)
+    assert len(counted) == 1
 
 
 def test_a_driver_that_drew_nothing_leaves_the_terminal_alone() -> None:
