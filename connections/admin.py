@@ -5,13 +5,13 @@ import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 from connections.cluster import KafkaCluster, Setting
 from coordinator.errors import ConfigurationError, PreflightError
 
-__all__ = ["KAFKA_LOGGER", "admin_client", "cluster_id", "reach"]
+__all__ = ["KAFKA_LOGGER", "admin_client", "cluster_id", "reach", "told_offset"]
 
 KAFKA_LOGGER = logging.getLogger("onceward.kafka")
 """Where Kafka clients log. A client with a logger delivers its lines in ``poll()``: somebody must call it."""
@@ -53,6 +53,14 @@ def cluster_id(admin: AdminClient, timeout: float = 10.0) -> str:
     except FutureTimeoutError:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
     return str(description.cluster_id)
+
+
+def told_offset(answer: ListOffsetsResultInfo) -> int:
+    """The offset in an answer to ``list_offsets``. Raises KafkaException for an answer that holds none: the client
+    gives one without an error when the connection broke before the brokers' came (2.16.1)."""
+    if answer.offset == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the answer holds no offset"))
+    return int(answer.offset)
 
 
 def reach(cluster: KafkaCluster, timeout: float = 10.0) -> str:

@@ -150,12 +150,12 @@ def _receipts(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
         fix = f"create it with 1 partition and replication factor {replication}, or grant CREATE"
         yield _error(subject, f"does not exist and cannot be created: {describe_code(code)}", fix)
         return
-    limit = time.monotonic() + _CREATION_LIMIT_S
+    limit, backoff = time.monotonic() + _CREATION_LIMIT_S, broker_backoff()
     while topic_facts(control, [RECEIPT_TOPIC])[RECEIPT_TOPIC].code != 0:
         if time.monotonic() > limit:
             yield _error(subject, f"was created, but no broker knows it after {_CREATION_LIMIT_S:.0f} s", "start again")
             return
-        time.sleep(0.05)
+        time.sleep(backoff.next())
 
 
 def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import (
-    OFFSET_INVALID,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -24,7 +23,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-from connections.admin import KAFKA_LOGGER, admin_client, cluster_id
+from connections.admin import KAFKA_LOGGER, admin_client, cluster_id, told_offset
 from connections.cluster import KafkaCluster, Setting
 from coordinator.backoff import Backoff
 from coordinator.errors import CheckpointFailedError
@@ -192,15 +191,11 @@ class BrokerView:
         last_error: KafkaError | None = None
         for partition, question in questions.items():
             try:
-                answer = self._wait(question, f"the offsets of {partition.topic}-{partition.partition}")
+                offset = told_offset(self._wait(question, f"the offsets of {partition.topic}-{partition.partition}"))
             except KafkaException as error:
                 last_error = error.args[0]
                 continue
-            if answer.offset == OFFSET_INVALID:
-                # What the client leaves there when the connection broke before the answer came: no offset, no error.
-                last_error = KafkaError(KafkaError._TRANSPORT, "the answer holds no offset")
-                continue
-            found[Partition(partition.topic, partition.partition)] = answer.offset
+            found[Partition(partition.topic, partition.partition)] = offset
         if not found and last_error is not None:
             raise self._unanswered(f"offsets of {len(wanted)} partitions", last_error)
         return found

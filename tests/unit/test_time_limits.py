@@ -62,7 +62,7 @@ def test_every_question_to_a_broker_has_a_deadline(method: str) -> None:
     bare = [
         where(file, node)
         for file in PRODUCT
-        if file.is_relative_to(ROOT / "sources") or file.is_relative_to(ROOT / "connections") or "sinks" in file.parts
+        if "confluent_kafka" in (text := file.read_text(encoding="utf-8")) or "kafka.net" in text
         for node in calls(file)
         if isinstance(node.func, ast.Attribute)
         and node.func.attr == method
@@ -71,6 +71,26 @@ def test_every_question_to_a_broker_has_a_deadline(method: str) -> None:
         and not (method in ("bootstrap_async", "wait_for") and node.args)
     ]
     assert bare == []
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["consume", "flush", "init_transactions", "send_offsets_to_transaction", "abort_transaction", "poll"],
+)
+def test_every_call_of_a_reader_or_a_producer_has_a_limit(method: str) -> None:
+    """Without one they wait for as long as the client likes."""
+    made = [
+        (where(file, node), len(node.args))
+        for file in PRODUCT
+        if "confluent_kafka" in file.read_text(encoding="utf-8")
+        for node in calls(file)
+        if isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+        and ast.unparse(node.func.value) != "delivery"
+    ]
+    assert made
+    before = {"consume": 1, "send_offsets_to_transaction": 2}.get(method, 0)
+    assert [text for text, count in made if count <= before] == []
 
 
 @pytest.mark.parametrize("client", ["Consumer", "Producer", "AdminClient"])

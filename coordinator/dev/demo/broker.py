@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import KafkaAdminClient
 from kafka.admin import TransactionState
 
+from connections.admin import told_offset
 from coordinator.dev.demo.expected import Record
 from coordinator.dev.demo.judge import Seen
 from coordinator.dev.demo.markers import End, MarkerReader
@@ -73,7 +74,7 @@ class Broker:
             wanted = dict.fromkeys(self._leaders(topics), _LATEST)
             answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_TIMEOUT_S)
             wait(answers.values(), _TIMEOUT_S)
-            return {partition: answer.result(0).offset for partition, answer in answers.items()}
+            return {partition: told_offset(answer.result(0)) for partition, answer in answers.items()}
 
         return _asked_again(ask)
 

@@ -3,9 +3,11 @@
 Shares no code with the sources and the sinks.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
@@ -14,14 +16,17 @@ from kafka.admin import TransactionState
 from kafka.errors import KafkaError as ControlError
 
 from connections import KafkaCluster
-from connections.admin import admin_client
+from connections.admin import admin_client, told_offset
 from connections.cluster import Setting
+from coordinator.backoff import Backoff
 from coordinator.ops.verify.history import Lane, PartitionEnd
 
 __all__ = ["ClusterView", "Raw", "Reader", "read_range"]
 
 _T = TypeVar("_T")
 _ANSWER_S = 15.0
+_LISTED_S = 40.0
+"""Above the limits of kafka-python's own, 30 s."""
 _PATIENCE_S = 60.0
 """For brokers that are being restarted."""
 _AT_REST = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
@@ -113,12 +118,16 @@ class ClusterView:
     def open_transactions(self, job: str) -> Mapping[str, str]:
         """Transactional ids of ``job`` that are neither committed nor aborted -> state at the broker."""
 
-        def ask() -> Mapping[str, str]:
+        def listing() -> Mapping[int, Sequence[Any]]:
             admin = KafkaAdminClient(**self.cluster.control_config())
             try:
-                listed = admin.list_transactions()
+                listed: Mapping[int, Sequence[Any]] = admin.list_transactions()
             finally:
                 admin.close()
+            return listed
+
+        def ask() -> Mapping[str, str]:
+            listed = _within(_LISTED_S, listing)
             found = {
                 str(one.transactional_id): str(TransactionState(one.state).value)
                 for per_broker in listed.values()
@@ -137,16 +146,32 @@ class ClusterView:
             wanted = {TopicPartition(*lane): spec for lane in self.lanes(topics)}
             answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_ANSWER_S)
             return {
-                Lane(partition.topic, partition.partition): answer.result(_ANSWER_S).offset
+                Lane(partition.topic, partition.partition): told_offset(answer.result(_ANSWER_S))
                 for partition, answer in answers.items()
             }
 
         return _asked_again(ask)
 
 
+def _within(limit_s: float, work: Callable[[], _T]) -> _T:
+    """For a library that waits without an end where a TLS handshake is never answered (kafka-python 3.0.12): its thread
+    is left behind then. Raises TimeoutError, and what ``work`` raises."""
+    done: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:  # noqa: BLE001 - raised again where it is waited for
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="onceward-verify", daemon=True).start()
+    return done.result(limit_s)
+
+
 def _asked_again(ask: Callable[[], _T]) -> _T:
     """Leaders and coordinators need a moment after they were made, moved or restarted."""
     limit = time.monotonic() + _PATIENCE_S
+    backoff = Backoff(first=0.1, longest=1.0)
     while True:
         try:
             return ask()
@@ -156,7 +181,7 @@ def _asked_again(ask: Callable[[], _T]) -> _T:
         except (ControlError, TimeoutError) as error:
             if time.monotonic() > limit:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, str(error))) from error
-        time.sleep(0.1)
+        time.sleep(backoff.next())
 
 
 class Reader:
