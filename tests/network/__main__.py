@@ -32,6 +32,8 @@ def main() -> int:
     parser.add_argument("--phase", action="append", choices=[phase.value for phase in Phase], help="only these")
     parser.add_argument("--build", type=Path, default=_BUILD, help="where report, logs and histories go")
     arguments = parser.parse_args()
+    if arguments.minutes is not None and (arguments.scenario or arguments.phase):
+        parser.error("--minutes mixes all scenarios at all phases: leave --scenario and --phase out.")
     try:
         toxiproxy_server()
     except ToxiproxyError as error:

@@ -25,10 +25,13 @@ def mixed(world: World, scenarios: Sequence[Scenario], *, seed: int, minutes: fl
     while time.monotonic() < end:
         number += 1
         chosen = chance.choice(usable)
+        kill = chance.choice([None, None, Kill.DRIVER, Kill.COORDINATOR])
         scenario = replace(
             chosen,
             seconds=chance.uniform(0.5, chosen.seconds),
-            kill=chance.choice([None, None, Kill.DRIVER, Kill.COORDINATOR]),
+            kill=kill,
+            # one that is started makes all of its connections at once
+            connects_per_s=chosen.connects_per_s * (1 if kill is None else 2),
             aborts=False,  # a fault that is shorter than it was meant to be may not be noticed
             returns=False,
         )

@@ -24,9 +24,10 @@ def line(run: Run) -> str:
     """A run in one line, and its reasons."""
     recovery = "" if run.recovery_s is None else f", back after {run.recovery_s:.1f} s"
     left = "" if run.left is None else f", the driver had left with {run.left}"
+    killed = "" if run.killed is None else f" and the {run.killed} killed"
     story = [
-        f"{run.outcome.value:<7} {run.scenario}, {run.phase}: fault {run.fault_s:.0f} s{recovery}{left}, connections "
-        f"{run.connections[0]} -> {run.connections[1]}, {run.seconds:.0f} s"
+        f"{run.outcome.value:<7} {run.scenario}, {run.phase}{killed}: fault {run.fault_s:.0f} s{recovery}{left}, "
+        f"connections {run.connections[0]} -> {run.connections[1]}, {run.seconds:.0f} s"
     ]
     story += [f"    {text}" for reason in run.reasons for text in reason.splitlines()]
     return "\n".join(story)
@@ -69,15 +70,15 @@ def _markdown(runs: Sequence[Run], totals: dict[str, object]) -> Iterator[str]:
     yield ""
     yield from (f"- {name}: {json.dumps(value)}" for name, value in totals.items())
     yield ""
-    yield "| scenario | fault | phase | outcome | good | fault s | back after s | left | connections | per s | run s |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "| scenario | row | phase | killed | outcome | good | fault s | back s | left | connections | per s | run s |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for run in runs:
         left = "" if run.left is None else run.left
         back = "" if run.recovery_s is None else f"{run.recovery_s:.1f}"
         yield (
-            f"| {run.scenario} | {run.row} | {run.phase} | {run.outcome.value} | {'yes' if run.good else 'NO'} "
-            f"| {run.fault_s:.1f} | {back} | {left} | {run.connections[0]} → {run.connections[1]} "
-            f"| {run.connects_per_s} | {run.seconds:.0f} |"
+            f"| {run.scenario} | {run.row} | {run.phase} | {run.killed or ''} | {run.outcome.value} "
+            f"| {'yes' if run.good else 'NO'} | {run.fault_s:.1f} | {back} | {left} "
+            f"| {run.connections[0]} → {run.connections[1]} | {run.connects_per_s} | {run.seconds:.0f} |"
         )
     for run in runs:
         if run.reasons:

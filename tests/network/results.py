@@ -19,6 +19,8 @@ class Run:
     phase: str
     job: str
     seed: int | None = None
+    killed: str | None = None
+    """What died by SIGKILL in the middle of the fault."""
     outcome: Outcome = Outcome.UNKNOWN
     expected: Outcome = Outcome.PASS
     """UNKNOWN for a run that is void on purpose."""
@@ -33,7 +35,8 @@ class Run:
     connects_per_s: float = 0.0
     """Through the busiest link, while the fault was in force."""
     left: int | None = None
-    """Exit code of a driver that the fault made leave, so that it had to be started again; no fault justifies that."""
+    """Exit code of a driver that the fault made leave, so that it had to be started again. Nothing justifies that but a
+    preflight which was not answered, of a driver that was started under the fault."""
     seconds: float = 0.0
 
     @property

@@ -23,6 +23,7 @@ from tests.network.executors import STANDALONE, NotPermittedError, two_workers
 from tests.network.faults import SINK_BROKER, SOURCE_BROKER, in_force
 from tests.network.results import Run
 from tests.network.scenario import Do, Kill, Phase, Scenario
+from tests.network.supervising import settled_after, supervise
 from tests.network.world import BROKERS, World
 
 __all__ = ["run_scenario", "setup_of"]
@@ -59,7 +60,15 @@ def run_scenario(world: World, scenario: Scenario, phases: Sequence[Phase], job:
     """One run per phase, in this order; they share a job and its verdict. ``seed``: of the moments."""
     expected = Outcome.UNKNOWN if scenario.fault.bypass else Outcome.PASS
     runs = [
-        Run(scenario=scenario.name, row=scenario.row, phase=phase.value, job=job, seed=seed, expected=expected)
+        Run(
+            scenario=scenario.name,
+            row=scenario.row,
+            phase=phase.value,
+            job=job,
+            seed=seed,
+            expected=expected,
+            killed=scenario.kill and scenario.kill.value,
+        )
         for phase in phases
     ]
     chance = random.Random(seed)
@@ -122,13 +131,10 @@ def _run(world: World, job: Job, scenario: Scenario, phase: Phase, run: Run, cha
     run.connects_per_s = round(max(more.values(), default=0) / max(run.fault_s, 1.0), 1)
     if run.connects_per_s > scenario.connects_per_s:
         run.reasons.append(f"{run.connects_per_s} connections per second through one link")
-    if job.driver is not None and job.driver.exit_code is not None and scenario.do is Do.WAIT:
-        run.left = job.driver.exit_code
-        run.reasons.append(f"the driver left with {run.left}:\n{job.driver.tail()}")
-        job.drive()  # as a supervisor would
     if scenario.do is Do.WAIT:
-        job.wait(lambda: _settled_after(job, healed), "a checkpoint is settled after the heal")
-        run.recovery_s = round(_settled_after(job, healed)[0] - healed, 2)
+        supervise(job, run, healed)
+        job.wait(lambda: settled_after(job, healed), "a checkpoint is settled after the heal")
+        run.recovery_s = round(settled_after(job, healed)[0] - healed, 2)
     elif scenario.do is Do.ORPHAN:
         _settled_by_coordinator(job)
         run.recovery_s = round(time.time() - healed, 2)
@@ -235,10 +241,6 @@ def _check_events(job: Job, scenario: Scenario, phase: Phase, run: Run, since: f
     told = [e for e in job.events("settled") if since + _IN_HAND_S < e["at"] < healed]
     if scenario.undecided and before_decision and told:
         run.reasons.append(f"checkpoint {told[0]['checkpoint']} was settled without its decision")
-
-
-def _settled_after(job: Job, at: float) -> list[float]:
-    return [event["at"] for event in job.events("settled") if event["at"] > at]
 
 
 def _stands_still(pid: int) -> bool:

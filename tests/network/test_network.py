@@ -5,10 +5,15 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
+from coordinator.errors import ExitCode
+from sinks.kafka.control import REQUEST_TIMEOUT_MS
+from tests.crash.jobs import Job
 from tests.crash.results import Outcome
 from tests.integration.tools import wait_until
 from tests.network.report import passed
@@ -16,6 +21,7 @@ from tests.network.results import Run
 from tests.network.runs import run_scenario, setup_of
 from tests.network.scenario import SCENARIOS, Phase, all_scenarios, load
 from tests.network.sockets import Bypasses, connections
+from tests.network.supervising import supervise
 from tests.network.world import World, faulty_world
 
 pytestmark = pytest.mark.long
@@ -96,6 +102,12 @@ def test_one_make_network_is_at_least_150_runs_and_every_setup_can_be_used() -> 
         assert setup_of(one).settings["interval"] == "200ms"
 
 
+def test_a_late_request_is_given_up_before_it_arrives_and_arrives_before_the_heal() -> None:
+    late = load(SCENARIOS / "end-txn-late")
+    (toxic,) = late.fault.toxics
+    assert REQUEST_TIMEOUT_MS + 1_000 < toxic.attributes["latency"] < 1_000 * late.seconds - 1_000
+
+
 def test_a_word_that_is_not_known_is_refused(tmp_path: Path) -> None:
     known = (SCENARIOS / "e12-coordinator-cut" / "scenario.toml").read_text()
     for old, new in (("undecided", "undecidable"), ("down", "dawn"), ("seconds", "secons")):
@@ -121,3 +133,25 @@ def test_the_suite_passes_only_with_what_was_expected(
     run = Run(scenario="s", row="E1", phase="p", job="j", outcome=outcome, expected=expected, reasons=reasons)
     assert passed([run]) is good
     assert not passed([])
+
+
+@pytest.mark.parametrize(
+    ("killed", "left", "failed"),
+    [
+        (None, ExitCode.PREFLIGHT, True),
+        ("driver", ExitCode.PREFLIGHT, False),
+        ("driver", ExitCode.FENCED, True),
+        ("coordinator", ExitCode.PREFLIGHT, True),
+    ],
+)
+def test_only_a_driver_that_was_started_under_the_fault_may_leave_unanswered(
+    killed: str | None, left: ExitCode, failed: bool
+) -> None:
+    started = []
+    driver = SimpleNamespace(exit_code=int(left), tail=lambda: "its last words")
+    job = SimpleNamespace(
+        driver=driver, drive=lambda: started.append(True), wait=lambda condition, _: condition() or pytest.fail("waits")
+    )
+    run = Run(scenario="s", row="E1", phase="p", job="j", killed=killed)
+    supervise(cast(Job, job), run, 0.0)
+    assert (run.left, bool(run.reasons), len(started)) == (left, failed, 1)

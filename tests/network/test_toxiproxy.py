@@ -99,6 +99,15 @@ def test_an_answer_is_lost_and_its_request_is_not(proxies: LocalToxiproxy, echo:
 
 
 @pytest.mark.slow
+def test_a_request_arrives_after_its_client_has_given_up_and_gone(proxies: LocalToxiproxy, echo: Echo) -> None:
+    link = proxies.link("late", echo.address)
+    link.add(Toxic(type="latency", stream=Stream.UP, attributes={"latency": 1000}))
+    assert says(link.address, b"late") is None
+    assert echo.heard == b""
+    wait_until(lambda: echo.heard == b"late", "it arrives", 20)
+
+
+@pytest.mark.slow
 def test_a_link_can_lead_to_nobody_and_back(proxies: LocalToxiproxy, echo: Echo) -> None:
     link = proxies.link("led", echo.address)
     nobody = socket.create_server(("127.0.0.1", 0))

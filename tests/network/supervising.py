@@ -1,0 +1,30 @@
+"""What a supervisor does for a job: a driver that has left is started again."""
+
+from collections.abc import Sequence
+
+from coordinator.errors import ExitCode
+from tests.crash.jobs import Job
+from tests.network.results import Run
+from tests.network.scenario import Kill
+
+__all__ = ["settled_after", "supervise"]
+
+
+def supervise(job: Job, run: Run, healed: float) -> None:
+    """After the heal. Only a driver that was started under the fault may have left, and only because its preflight was
+    not answered: that is what exit code 3 is for. Any other has failed. Raises StuckError."""
+    driver, began_under_it = job.driver, run.killed == Kill.DRIVER
+    assert driver is not None
+    if began_under_it:
+        job.wait(lambda: driver.exit_code is not None or settled_after(job, healed), "the next driver runs or leaves")
+    if driver.exit_code is None:
+        return
+    run.left = driver.exit_code
+    if not (began_under_it and run.left == ExitCode.PREFLIGHT):
+        run.reasons.append(f"the driver left with {run.left}:\n{driver.tail()}")
+    job.drive()
+
+
+def settled_after(job: Job, at: float) -> Sequence[float]:
+    """When checkpoints were settled after ``at``, seconds since the epoch."""
+    return [event["at"] for event in job.events("settled") if event["at"] > at]
