@@ -1,13 +1,15 @@
 """From Arrow batches to produced records, in order, with bounded memory. Runs on executors.
 
-One ``produce`` for each record, with its arguments by position, costs the calling thread less than ``produce_batch``,
-which wants a dict for each (confluent-kafka 2.16, measured), and can say everything: partitions, headers, timestamps.
-Headers and timestamps are keywords of it, which doubles the time. Records of one topic are never reordered.
+One ``produce`` for each record costs the calling thread less than ``produce_batch``, which wants a dict for each
+(confluent-kafka 2.16, measured), and can say everything: partitions, headers, timestamps, all of them by position. The
+loop over a chunk is C's, and what it takes are tuples that are made as they are needed. Records of one topic are never
+reordered.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, starmap
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +29,9 @@ QUEUED_RECORDS = 400_000
 _POLL_S = 0.02
 _ANY = -1
 """The partition that leaves the choice to the partitioner."""
+_NOW = 0
+"""The timestamp that leaves it to the client."""
+_Arguments: TypeAlias = tuple[Any, ...]
 _REFUSALS: tuple[type[Exception], ...] = (*CLIENT_ERRORS, TypeError, ValueError)
 
 
@@ -86,57 +91,48 @@ class BatchProducer:
             yield name, chunk if len(names) == 1 else chunk.filter(pc.equal(column, name))
 
     def _produce_to(self, topic: str, records: pa.RecordBatch) -> None:
-        count = records.num_rows
-        values = _binary(records.column("value")).to_pylist()
-        keys = _column(records, "key")
-        named = [None] * count if keys is None else _binary(keys).to_pylist()
-        partitions = _column(records, "partition")
-        numbers = [_ANY] * count if partitions is None else self._numbers(partitions)
-        headers, timestamps = _column(records, "headers"), _column(records, "timestamp")
-        if headers is None and timestamps is None:
-            self._produce_plain(topic, values, named, numbers)
-            return
-        for value, key, number, given, at in zip(
-            values,
-            named,
-            numbers,
-            [None] * count if headers is None else _headers(headers),
-            [None] * count if timestamps is None else _milliseconds(timestamps),
-            strict=True,
-        ):
-            extra: dict[str, Any] = {}
-            if given is not None:
-                extra["headers"] = given
-            if at is not None:
-                extra["timestamp"] = at
-            self._produce_one(topic, value, key, number, extra)
-
-    def _produce_plain(
-        self, topic: str, values: Sequence[bytes | None], keys: Sequence[bytes | None], numbers: Sequence[int]
-    ) -> None:
-        """The hot loop: arguments by position, and nothing else for each record."""
-        produce = self._producer.produce
-        for value, key, number in zip(values, keys, numbers, strict=True):
+        rows = self._arguments(topic, records)
+        accepted: list[None] = []  # what `produce` returns, so as long as there are records that the client took
+        while len(accepted) < records.num_rows:
             try:
-                produce(topic, value, key, number)
+                accepted.extend(starmap(self._producer.produce, rows))
             except BufferError:
-                self._produce_one(topic, value, key, number, {})
+                # The queue is full, and no later record may overtake the one that was refused.
+                [refused] = self._arguments(topic, records.slice(len(accepted), 1))
+                self._produce_patiently(refused)
+                accepted.append(None)
             except _REFUSALS as error:
                 raise _refused(topic, error) from error
 
-    def _produce_one(
-        self, topic: str, value: bytes | None, key: bytes | None, number: int, extra: dict[str, Any]
-    ) -> None:
-        """Waits while the client's queue is full, so that no later record overtakes this one."""
+    def _arguments(self, topic: str, records: pa.RecordBatch) -> Iterator[_Arguments]:
+        """Of one ``produce`` each, by position; those at the end that nobody gave are left out."""
+        count = records.num_rows
+        keys, partitions = _column(records, "key"), _column(records, "partition")
+        columns: list[Iterable[Any]] = [
+            [topic] * count,
+            _binary(records.column("value")).to_pylist(),
+            [None] * count if keys is None else _binary(keys).to_pylist(),
+            [_ANY] * count if partitions is None else self._numbers(partitions),
+        ]
+        headers, timestamps = _column(records, "headers"), _column(records, "timestamp")
+        if headers is not None or timestamps is not None:
+            columns += [[None] * count, [None] * count]  # a callback, under its two names
+            columns.append([_NOW] * count if timestamps is None else _milliseconds(timestamps))
+        if headers is not None:
+            columns.append(_headers(headers))
+        return zip(*columns, strict=True)
+
+    def _produce_patiently(self, arguments: _Arguments) -> None:
+        """Waits while the client's queue is full."""
         while True:
             try:
-                self._producer.produce(topic, value, key, number, **extra)
+                self._producer.produce(*arguments)
                 return
             except BufferError:
                 self._check()
                 self._poll(_POLL_S)
             except _REFUSALS as error:
-                raise _refused(topic, error) from error
+                raise _refused(arguments[0], error) from error
 
     def _numbers(self, partitions: pa.Array) -> list[int]:
         numbers = partitions.to_pylist()
@@ -221,28 +217,24 @@ def _binary(column: pa.Array) -> pa.Array:
 
 
 def _headers(column: pa.Array) -> Iterator[list[tuple[Any, Any]] | None]:
-    """(name, value) pairs of each record. All at once, which takes half the time of a dict for each header."""
+    """(name, value) pairs of each record, made when they are asked for: half the time of a dict for each header, and
+    nothing for the garbage collector to look at."""
     names, values = column.flatten().flatten()
-    pairs = list(zip(names.to_pylist(), values.to_pylist(), strict=True))
-    end = 0
+    pairs = zip(names.to_pylist(), values.to_pylist(), strict=True)
     for length in pc.list_value_length(column).to_pylist():
-        if length is None:
-            yield None
-        else:
-            end += length
-            yield pairs[end - length : end]
+        yield None if length is None else list(islice(pairs, length))
 
 
-def _milliseconds(column: pa.Array) -> list[int | None]:
-    """Whole milliseconds since 1970, rounded down."""
+def _milliseconds(column: pa.Array) -> list[int]:
+    """Whole milliseconds since 1970, rounded down; `_NOW` for null."""
     per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[column.type.unit]
     raw = column.cast(pa.int64()).to_pylist()
     result = [None if at is None else at * 1_000 if per_ms == 0 else at // per_ms for at in raw]
     wrong = next((at for at in result if at is not None and at <= 0), None)
     if wrong is not None:
-        # The client takes 0 for "now", and Kafka takes no time before 1970.
+        # The client takes 0 for now, and Kafka takes no time before 1970.
         raise DeliveryError(
             f"A record's timestamp column says {wrong} ms since 1970, which Kafka cannot hold. Nothing of this slot "
             "becomes visible and its records belong to the next checkpoint. Use a later time, or null for now."
         )
-    return result
+    return [_NOW if at is None else at for at in result]

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 from confluent_kafka import Message
 
-__all__ = ["batch_builder", "bounded", "schema_of"]
+__all__ = ["BatchBuilder", "batch_builder", "bounded", "schema_of"]
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS = pa.list_(_HEADER)
@@ -26,6 +26,7 @@ _FIELDS: Final[Mapping[str, pa.DataType]] = {
 
 _Stamps: TypeAlias = Sequence[tuple[int, int]]
 """(type as librdkafka numbers it, milliseconds since 1970) of each message."""
+BatchBuilder: TypeAlias = Callable[[Sequence[Message]], pa.RecordBatch]
 
 
 def schema_of(include_headers: bool) -> pa.Schema:
@@ -33,13 +34,11 @@ def schema_of(include_headers: bool) -> pa.Schema:
     return pa.schema(list(fields.items()))
 
 
-def batch_builder(
-    schema: pa.Schema, columns: frozenset[str], topic: str, partition: int
-) -> Callable[[Sequence[Message]], pa.RecordBatch]:
+def batch_builder(schema: pa.Schema, columns: frozenset[str], topic: str, partition: int) -> BatchBuilder:
     """What turns messages into a batch: at most one call per message and used column, nulls for the other columns."""
     makers: dict[str, Callable[[Sequence[Message], _Stamps], pa.Array]] = {
-        "key": lambda ms, _: pa.array([m.key() for m in ms], pa.binary()),
-        "value": lambda ms, _: pa.array([m.value() for m in ms], pa.binary()),
+        "key": lambda ms, _: pa.array(list(map(Message.key, ms)), pa.binary()),
+        "value": lambda ms, _: pa.array(list(map(Message.value, ms)), pa.binary()),
         "topic": lambda ms, _: pa.repeat(topic, len(ms)),
         "partition": lambda ms, _: pa.repeat(pa.scalar(partition, pa.int32()), len(ms)),
         "offset": lambda ms, _: _offsets(ms),
@@ -51,7 +50,7 @@ def batch_builder(
     timed = not columns.isdisjoint(("timestamp", "timestampType"))
 
     def build(messages: Sequence[Message]) -> pa.RecordBatch:
-        stamps = [m.timestamp() for m in messages] if timed else []
+        stamps = list(map(Message.timestamp, messages)) if timed else []
         arrays = [pa.nulls(len(messages), kind) if make is None else make(messages, stamps) for make, kind in chosen]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

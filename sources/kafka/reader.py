@@ -25,7 +25,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError
-from sources.kafka.columns import batch_builder, bounded, schema_of
+from sources.kafka.collector import collector_paused
+from sources.kafka.columns import BatchBuilder, batch_builder, bounded, schema_of
 from sources.kafka.faults import offset_gone
 
 __all__ = ["OWNED_SETTINGS", "KafkaSplitReader", "close_idle_clients"]
@@ -118,13 +119,7 @@ class KafkaSplitReader:
         healthy = False
         try:
             consumer.assign([TopicPartition(topic, partition, start)])
-            pace = _Pace(rows=min(_FIRST_ROWS, self.max_rows))
-            for messages in self._messages(consumer, topic, partition, start, end, pace):
-                batch = build(messages)
-                # Adapts to the size of the records without looking at each.
-                average = max(1, batch.nbytes // len(messages))
-                pace.rows = max(1, min(self.max_rows, self.batch_bytes // average))
-                yield from bounded(batch, self.batch_bytes)
+            yield from self._batches(consumer, build, topic, partition, start, end)
             healthy = True
         except GeneratorExit:
             healthy = True  # the plan had enough, for example a limit
@@ -136,46 +131,42 @@ class KafkaSplitReader:
             else:
                 consumer.close()
 
-    def _messages(
-        self, consumer: Consumer, topic: str, partition: int, start: int, end: int, pace: "_Pace"
-    ) -> Iterator[list[Message]]:
-        position = start
+    def _batches(
+        self, consumer: Consumer, build: BatchBuilder, topic: str, partition: int, start: int, end: int
+    ) -> Iterator[pa.RecordBatch]:
+        position, rows = start, min(_FIRST_ROWS, self.max_rows)
         progress = time.monotonic()
         last_said = "nothing"
         while position < end:
-            # Never asking for more than can come lets a small range return without waiting for the time-out.
-            got = consumer.consume(min(pace.rows, end - position), _WAIT_SECONDS)
-            if not got:
-                if time.monotonic() - progress > self.give_up_after:
-                    raise self._stalled(topic, partition, position, end, last_said)
-                continue
-            # Events are rare and come as messages with an error.
-            errors: list[Message] = []
-            if any(map(_error, got)):
-                errors = [m for m in got if m.error() is not None]
-                got = [m for m in got if m.error() is None]
-            if got:
-                progress = time.monotonic()
-                first, last = _offset(got[0]), _offset(got[-1])
-                if first < position or last - first + 1 < len(got) or got[0].topic() != topic:
-                    raise _confused(topic, partition, position, got)
-                position = last + 1
-                if position > end:
-                    got = [m for m in got if _offset(m) < end]
-                if got:
-                    yield got
-            for message in errors:
-                event = message.error()
-                assert event is not None
-                if event.code() == KafkaError._PARTITION_EOF:
+            batch = None
+            with collector_paused():
+                # Never asking for more than can come lets a small range return without waiting for the time-out.
+                records, events = _parted(consumer.consume(min(rows, end - position), _WAIT_SECONDS))
+                if records:
+                    position = _reached(records, topic, partition, position)
+                    if position > end:
+                        records = [m for m in records if _offset(m) < end]
+                    batch = build(records) if records else None
+                del records
+            if batch is not None:
+                # Adapts to the size of the records without looking at each.
+                rows = max(1, min(self.max_rows, self.batch_bytes * batch.num_rows // max(1, batch.nbytes)))
+                yield from bounded(batch, self.batch_bytes)
+                progress = time.monotonic()  # whoever takes the batches may be slow
+            elif not events and time.monotonic() - progress > self.give_up_after:
+                raise self._stalled(topic, partition, position, end, last_said)
+            for event in events:
+                error = event.error()
+                assert error is not None
+                if error.code() == KafkaError._PARTITION_EOF:
                     progress = time.monotonic()
-                    position = max(position, _offset(message))
-                elif event.code() == KafkaError._AUTO_OFFSET_RESET:
+                    position = max(position, _offset(event))
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                     raise self._gone(consumer, topic, partition, position, end)
-                elif event.fatal() or event.code() not in _PASSING:
-                    raise KafkaException(event)
+                elif error.fatal() or error.code() not in _PASSING:
+                    raise KafkaException(error)
                 else:
-                    last_said = event.str()
+                    last_said = error.str()
 
     def _stalled(self, topic: str, partition: int, position: int, end: int, said: str) -> CheckpointFailedError:
         return CheckpointFailedError(
@@ -225,22 +216,27 @@ def close_idle_clients() -> None:
             consumer.close()
 
 
+def _parted(got: list[Message]) -> tuple[list[Message], list[Message]]:
+    """Records and events. Events are rare and come as messages with an error."""
+    if not any(map(Message.error, got)):
+        return got, []
+    return [m for m in got if m.error() is None], [m for m in got if m.error() is not None]
+
+
+def _reached(records: Sequence[Message], topic: str, partition: int, position: int) -> int:
+    """The offset behind ``records``, which begin at ``position`` or later."""
+    first, last = _offset(records[0]), _offset(records[-1])
+    if first < position or last - first + 1 < len(records) or records[0].topic() != topic:
+        raise _confused(topic, partition, position, records)
+    return last + 1
+
+
 def _confused(topic: str, partition: int, position: int, got: Sequence[Message]) -> RuntimeError:
     return RuntimeError(
         f"Reading {topic}-{partition} from offset {position}, the Kafka client delivered {len(got)} records from "
         f"{got[0].topic()}-{got[0].partition()} offset {got[0].offset()} to {got[-1].offset()}. That is a bug of the "
         "client or of ours; no record was taken. Please report it with the client's version."
     )
-
-
-_error = Message.error
-
-
-@dataclass(kw_only=True)
-class _Pace:
-    """How many messages the next call asks for."""
-
-    rows: int
 
 
 def _offset(message: Message) -> int:

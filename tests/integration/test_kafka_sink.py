@@ -387,6 +387,35 @@ def test_a_full_client_queue_loses_and_reorders_nothing(kafka: LocalKafka, job: 
         assert topics.values(single) == values
 
 
+def test_a_full_client_queue_keeps_to_each_record_what_belongs_to_it(kafka: LocalKafka, job: str, out: str) -> None:
+    cluster = KafkaCluster(kafka.bootstrap_servers, config={"queue.buffering.max.messages": 100, "linger.ms": 0})
+    first = datetime(2024, 2, 29, tzinfo=UTC)
+    numbers = range(5_000)
+    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = pa.RecordBatch.from_arrays(
+        [
+            pa.array([b"%d" % n for n in numbers], pa.binary()),
+            pa.array([None if n % 3 == 0 else b"k%d" % n for n in numbers], pa.binary()),
+            pa.array([n % 2 for n in numbers], pa.int32()),
+            pa.array([None if n % 5 == 0 else [{"key": "n", "value": b"%d" % n}] for n in numbers], headers),
+            pa.array([None if n % 7 == 0 else first + timedelta(milliseconds=n) for n in numbers]),
+        ],
+        ["value", "key", "partition", "headers", "timestamp"],
+    )
+    with SinkJob(kafka.bootstrap_servers, job, topic=out, cluster=cluster) as sink:
+        settle(sink, 1, sink.write(1, rows))
+        wait_until(lambda: len(messages(sink.servers, out)) == len(numbers), "all arrived")
+        found = messages(sink.servers, out)
+    assert [int(message.value()) for message in found] == [*numbers[::2], *numbers[1::2]]
+    now = int(time.time() * 1000)
+    for message in found:
+        n = int(message.value())
+        assert message.key() == (None if n % 3 == 0 else b"k%d" % n)
+        assert message.headers() == (None if n % 5 == 0 else [("n", b"%d" % n)])
+        at = message.timestamp()[1]
+        assert abs(at - now) < 600_000 if n % 7 == 0 else at == int(first.timestamp() * 1000) + n
+
+
 def test_the_writer_travels_to_executors(sink: SinkJob, topics: Topics, out: str) -> None:
     writer = pickle.loads(pickle.dumps(sink.sink.write()))
     settle(sink, 1, sink.write(1, batch(b"1"), writer=writer))

@@ -1,5 +1,6 @@
 """The Kafka source against a real broker: where it starts, what it plans, what it refuses to go on from."""
 
+import gc
 import json
 import os
 import subprocess
@@ -512,6 +513,27 @@ def test_a_batch_stays_bounded_where_large_records_follow_small_ones(topics: Top
     assert max(batch.num_rows for batch in batches) > 1_000, "small records are still taken together"
     read = [value for batch in batches for value in batch.column("value").to_pylist()]
     assert read == [*values(12_000), *[bytes(100_000)] * 60, *values(10)]
+
+
+def test_the_garbage_collector_does_not_look_at_messages(topics: Topics, opened: Opener) -> None:
+    """Its passes over growing lists of messages took as long as all the rest of reading."""
+    topic = topics.create("in")
+    topics.fill(topic, values(20_000))
+    source = opened([topic], start="earliest")
+    [split] = source.plan(source.resolve()).splits
+    passes: list[str] = []
+
+    def count(phase: str, _: object) -> None:
+        passes.append(phase)
+
+    assert gc.isenabled()
+    gc.callbacks.append(count)
+    try:
+        assert sum(batch.num_rows for batch in source.read()(split, KEY_VALUE)) == 20_000
+    finally:
+        gc.callbacks.remove(count)
+    assert passes.count("start") < 10, "one for every 700 messages would be 28"
+    assert gc.isenabled()
 
 
 def test_min_partitions_cuts_ranges_and_reads_the_same_records(topics: Topics, opened: Opener) -> None:
