@@ -161,15 +161,21 @@ def dev_kafka(
     transaction_version: Annotated[int, typer.Option(min=0, max=2, help="The cluster's transaction.version.")] = 2,
     directory: Annotated[Path | None, typer.Option(help="Keep the data here.")] = None,
     port: Annotated[int | None, typer.Option(help="Of the first broker; by default a free one.")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="A topic to make, if it is not there; may be repeated.")
+    ] = None,
+    partitions: Annotated[int, typer.Option(min=1, help="Of each --topic.")] = 3,
 ) -> None:
     """Run a real Kafka on loopback until Ctrl-C; prints its bootstrap servers."""
     if brokers not in (1, 3):
         raise ConfigurationError(f"{brokers} brokers are not supported. Nothing was started. Use --brokers 1 or 3.")
     try:
         from coordinator.dev.kafka.command import run_dev_kafka
+
+        made = run_dev_kafka(brokers, transaction_version, directory, port, topics=topic or [], partitions=partitions)
     except ImportError as error:
         raise _not_installed("The local Kafka", error) from error
-    raise typer.Exit(run_dev_kafka(brokers, transaction_version, directory, port))
+    raise typer.Exit(made)
 
 
 def main() -> None:

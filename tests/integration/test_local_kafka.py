@@ -17,6 +17,7 @@ from kafka import KafkaAdminClient
 from coordinator.dev.kafka import LocalKafka, LocalKafkaError
 from coordinator.dev.kafka.places import free_ports
 from coordinator.dev.kafka.settings import NodePorts
+from coordinator.dev.kafka.topics import make_topics
 from tests.integration.tools import Topics, wait_until
 
 pytestmark = pytest.mark.long
@@ -254,14 +255,24 @@ def test_a_port_that_somebody_takes_at_the_last_moment_is_replaced(monkeypatch: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_prints_bootstrap_servers_and_stops_cleanly_on_a_signal(number: signal.Signals) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "coordinator.dev.kafka"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    servers = process.stdout.readline().strip()
-    assert AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=30).brokers
-    process.send_signal(number)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert "Traceback" not in said
+def test_the_command_makes_topics_prints_bootstrap_servers_and_stops_cleanly_on_a_signal(
+    number: signal.Signals,
+) -> None:
+    command = [sys.executable, "-m", "coordinator.ops", "dev", "kafka", "--partitions", "2"]
+    command += ["--topic", "orders", "--topic", "orders-eur", "--topic", "orders"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            servers = process.stdout.readline().strip()
+            found = AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=30).topics
+            made = {name: len(topic.partitions) for name, topic in found.items() if not name.startswith("__")}
+            assert made == {"orders": 2, "orders-eur": 2}
+            make_topics(servers, ["orders"], partitions=2, replicas=1)  # there already, as in a directory that is kept
+            with pytest.raises(LocalKafkaError, match="Topic no/name was not made"):
+                make_topics(servers, ["no/name"], partitions=2, replicas=1)
+            process.send_signal(number)
+            _, said = process.communicate(timeout=30)
+            assert process.returncode == 0
+            assert "Traceback" not in said
+        finally:
+            process.kill()

@@ -3,6 +3,7 @@
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
@@ -35,12 +36,15 @@ def run_dev_kafka(
     directory: Path | None = None,
     port: int | None = None,
     transaction_timeout_scan_ms: int = 10_000,
+    topics: Sequence[str] = (),
+    partitions: int = 3,
 ) -> int:
     """Run a local Kafka until SIGINT or SIGTERM, then stop it cleanly; returns the exit code.
 
-    Options as in `LocalKafka`. Prints the bootstrap servers, and nothing else on standard output, so that a script can
-    read them. Returns 1, with the broker's words, if a broker ends by itself. Raises `LocalKafkaError`. Only the main
-    thread can call it, because it takes over the two signals until it returns.
+    Options as in `LocalKafka`; ``topics`` are made if they are not there. Prints the bootstrap servers when all of it
+    can be used, and nothing else on standard output, so that a script can read them. Returns 1, with the broker's
+    words, if a broker ends by itself. Raises `LocalKafkaError`. Only the main thread can call it, because it takes over
+    the two signals until it returns.
     """
     stop = threading.Event()
 
@@ -59,6 +63,10 @@ def run_dev_kafka(
     try:
         print(f"starting {brokers} broker{'s' if brokers > 1 else ''} ...", file=sys.stderr, flush=True)
         with kafka:
+            if topics:
+                from coordinator.dev.kafka.topics import make_topics  # brokers alone need no client
+
+                make_topics(kafka.bootstrap_servers, topics, partitions=partitions, replicas=brokers)
             print(kafka.bootstrap_servers, flush=True)
             place = f"data in {kafka.directory}" if directory else "data is removed at the end"
             print(f"transaction.version {transaction_version}, {place}; stop with Ctrl-C", file=sys.stderr, flush=True)
