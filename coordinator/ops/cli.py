@@ -182,6 +182,8 @@ def main() -> None:
     """Entry point: errors of ours become one message on standard error, and their exit code."""
     # what a client warns of while it asks again
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="onceward: %(message)s")
+    # kafka-python warns of steps of its own that take a tenth of a second, as they do on any busy machine
+    logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
     try:
         app()
     except OncewardError as error:
