@@ -22,6 +22,10 @@ _FIGURES = {
     "p99_ms": "end to end p99, ms",
     "caught_up_s": "seconds until nothing waits",
     "cycle_ms": "ms per checkpoint",
+    "mb_per_s": "MB per second",
+    "cpu_s_per_gb": "CPU seconds per GB",
+    "broker_cpu_s_per_million": "broker's CPU seconds per million records",
+    "ms_per_slot": "ms per checkpoint and slot",
 }
 _OURS, _THEIRS = "#1f6f8b", "#b0b7bd"
 
@@ -29,12 +33,17 @@ _OURS, _THEIRS = "#1f6f8b", "#b0b7bd"
 def main() -> None:
     results: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     directory = Path(sys.argv[2])
+    axes = results.get("axes", {})
     for workload, systems in results["summary"].items():
-        _bars(workload, systems, results, directory / f"{workload}.png")
+        if workload in axes:
+            _lines(axes[workload], systems, results, directory / f"{workload}.png")
+            _steps(axes[workload], results["steps"].get(workload, {}), directory / f"steps-{workload}.png")
+        else:
+            _bars(workload, systems, results, directory / f"{workload}.png")
     # one picture of each, of the last round
     for name, run in {f"timeline-{run['workload']}-{run['system']}": run for run in results["runs"]}.items():
         if run.get("figures", {}).get("timeline", {}).get("spans"):
-            _timeline(run, directory / f"{name}.png")
+            _timeline(run, directory / f"{name.replace(' ', '-').replace(',', '')}.png")
 
 
 def _bars(workload: str, systems: dict[str, Any], results: dict[str, Any], file: Path) -> None:
@@ -59,8 +68,61 @@ def _bars(workload: str, systems: dict[str, Any], results: dict[str, Any], file:
         panel.locator_params(axis="x", nbins=4)
         panel.set_title(_FIGURES[figure], fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
+    _save(picture, workload, results, file)
+
+
+def _lines(axis: dict[str, Any], systems: dict[str, Any], results: dict[str, Any], file: Path) -> None:
+    """One panel per figure over what was varied: the median, and a line from the least to the most."""
+    figures = [name for name in axis["figures"] if name in _FIGURES and any(name in of for of in systems.values())]
+    if not figures:
+        return
+    picture, panels = plt.subplots(1, len(figures), figsize=(3.6 * len(figures), 3.2), squeeze=False)
+    for panel, figure in zip(panels[0], figures, strict=True):
+        found = {axis["points"][name]["at"]: of[figure] for name, of in systems.items() if figure in of}
+        medians = [spread["median"] for spread in found.values()]
+        errors = [
+            [spread["median"] - spread["min"] for spread in found.values()],
+            [spread["max"] - spread["median"] for spread in found.values()],
+        ]
+        panel.errorbar(list(found), medians, yerr=errors, color=_OURS, ecolor="#444444", marker="o")
+        for at, median in zip(found, medians, strict=True):
+            text = f"{median:,.0f}" if median >= 100 else f"{median:,.2f}"
+            panel.annotate(text, (at, median), textcoords="offset points", xytext=(0, 6), ha="center", fontsize=8)
+        panel.set_xscale("log")
+        panel.set_xticks(list(found), [f"{at:,}" for at in found])
+        panel.minorticks_off()
+        panel.margins(0.15, 0.15)
+        panel.set_ylim(bottom=0)
+        panel.set_xlabel(axis["unit"])
+        panel.set_title(_FIGURES[figure], fontsize=10)
+        panel.spines[["top", "right"]].set_visible(False)
+    _save(picture, axis["title"], results, file)
+
+
+def _steps(axis: dict[str, Any], points: dict[str, dict[str, float]], file: Path) -> None:
+    """Where the time of a checkpoint goes, over what was varied: medians of its steps, one on the other."""
+    if not points:
+        return
+    steps = list(dict.fromkeys(step for of in points.values() for step in of if step not in ("overlap", "offsets")))
+    picture, panel = plt.subplots(figsize=(9, 1.6 + 0.45 * len(points)))
+    ends = [0.0] * len(points)
+    for step, colour in zip(steps, plt.get_cmap("tab20").colors, strict=False):
+        took = [of.get(step, 0.0) for of in points.values()]
+        panel.barh(range(len(points)), took, left=ends, color=colour, label=step)
+        ends = [end + more for end, more in zip(ends, took, strict=True)]
+    panel.set_yticks(range(len(points)), list(points))
+    panel.invert_yaxis()
+    panel.set_xlabel("ms of a checkpoint (medians of its steps)")
+    panel.set_title(axis["title"], fontsize=10)
+    panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    panel.spines[["top", "right"]].set_visible(False)
+    picture.savefig(file, dpi=110, bbox_inches="tight")
+    plt.close(picture)
+
+
+def _save(picture: Any, what: str, results: dict[str, Any], file: Path) -> None:
     machine = results["machine"]
-    picture.suptitle(f"{workload}: {machine['cores']} cores, {results['rounds']} rounds, {machine['at']}", fontsize=11)
+    picture.suptitle(f"{what}: {machine['cores']} cores, {results['rounds']} rounds, {machine['at']}", fontsize=11)
     picture.tight_layout()
     picture.savefig(file, dpi=110)
     plt.close(picture)

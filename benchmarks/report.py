@@ -5,7 +5,7 @@ the machine did in one round met both sides.
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,9 @@ from rich.table import Table
 from benchmarks.ours.timeline import STEPS
 from benchmarks.rounds import Run
 
-__all__ = ["GOALS", "Spread", "goals", "print_report", "ratios", "steps", "summary"]
+__all__ = ["GOALS", "Spread", "goals", "print_report", "print_steps", "print_summary", "ratios", "steps", "summary"]
 
-_BARE_TEXT = ("records", "output_records", "output_checksum", "measured", "sent", "seen", "twice", "not_sent")
+_NO_FIGURES = ("records", "output_records", "output_checksum", "measured", "sent", "seen", "twice", "not_sent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def summary(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, Any]]]:
             if reason in run:
                 figures.setdefault(reason, []).append(run[reason])
         for figure, value in run.get("figures", {}).items():
-            if isinstance(value, int | float) and figure not in _BARE_TEXT and figure not in figures:
+            if isinstance(value, int | float) and figure not in _NO_FIGURES and figure not in figures:
                 found = values(runs, run["workload"], run["system"], figure)
                 figures[figure] = Spread.of(list(found.values())).as_json()
     return made
@@ -175,20 +175,11 @@ def goals(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def print_report(results: dict[str, Any], console: Console) -> None:
     """The result as tables: a row per system and workload, then the goals."""
     for workload, systems in results["summary"].items():
-        table = Table(title=workload, title_justify="left")
-        names = list(dict.fromkeys(name for of in systems.values() for name in of if name not in _REASONS))
-        for name in ("system", *names):
-            table.add_column(name.replace("_", " "), justify="left" if name == "system" else "right")
-        for system, figures in systems.items():
-            table.add_row(system, *(_cell(figures.get(name)) for name in names))
-        console.print(table)
-        for system, figures in systems.items():
-            for reason in dict.fromkeys(text for kind in _REASONS for text in figures.get(kind, ())):
-                console.print(f"  {system}: {reason}", markup=False)
+        print_summary(workload, systems, console)
     for system, reason in results["set_up"].items():
         if reason:
             console.print(f"  {system} was not measured: {reason}", markup=False)
-    _print_steps(results["steps"], console)
+    print_steps(results["steps"], console)
     table = Table(title="goals", title_justify="left")
     for name in ("figure", "reach", "measured", "min", "max", "against", ""):
         table.add_column(name)
@@ -202,7 +193,24 @@ def print_report(results: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _print_steps(workloads: dict[str, dict[str, dict[str, float]]], console: Console) -> None:
+def print_summary(
+    title: str, systems: Mapping[str, Mapping[str, Any]], console: Console, figures: Sequence[str] = ()
+) -> None:
+    """One workload of the summary as a table, a row per system, and why figures are missing. No ``figures``: all."""
+    table = Table(title=title, title_justify="left")
+    names = figures or list(dict.fromkeys(name for of in systems.values() for name in of if name not in _REASONS))
+    for name in ("system", *names):
+        table.add_column(name.replace("_", " "), justify="left" if name == "system" else "right")
+    for system, found in systems.items():
+        table.add_row(system, *(_cell(found.get(name)) for name in names))
+    console.print(table)
+    for system, found in systems.items():
+        for reason in dict.fromkeys(text for kind in _REASONS for text in found.get(kind, ())):
+            console.print(f"  {system}: {reason}", markup=False)
+
+
+def print_steps(workloads: Mapping[str, Mapping[str, Mapping[str, float]]], console: Console) -> None:
+    """The steps of checkpoints as a table, a row per workload and system."""
     told = {name for systems in workloads.values() for of in systems.values() for name in of}
     if not told:
         return

@@ -58,6 +58,8 @@ class Timeline:
     """Seconds from a checkpoint's plan to the proof of its votes."""
     read: tuple[int, ...]
     """Offsets."""
+    slots: tuple[int, ...]
+    """With something in them, so with a transaction; 0 where the job writes none."""
     checkpoints: int
     """All that were settled, with the first ones."""
 
@@ -86,11 +88,12 @@ class Timeline:
             settled=tuple(settled[checkpoint]["at"] for checkpoint in counted),
             jobs=tuple(committed[checkpoint]["seconds"] for checkpoint in counted),
             read=tuple(committed[checkpoint]["read"] for checkpoint in counted),
+            slots=tuple(committed[checkpoint]["transactions"] for checkpoint in counted),
             checkpoints=len(settled),
         )
 
     def cycle(self) -> dict[str, Any]:
-        """Milliseconds from one settled checkpoint to the next, and of the Spark job within."""
+        """Milliseconds from one settled checkpoint to the next, and of the Spark job within; the slots that it had."""
         gaps = [b - a for a, b in itertools.pairwise(self.settled)]
         if not gaps:
             return {"checkpoints": self.checkpoints}
@@ -99,6 +102,7 @@ class Timeline:
             "cycle_ms": _ms(statistics.median(gaps)),
             "cycle_ms_worst": _ms(max(gaps)),
             "job_ms": _ms(statistics.median(self.jobs)),
+            "slots": statistics.median(self.slots),
         }
 
     def overlaps(self) -> list[float]:

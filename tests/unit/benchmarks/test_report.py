@@ -199,8 +199,9 @@ def checkpoint(number: int, at: float, **steps: float) -> list[dict[str, Any]]:
     """What a journal tells of one whose votes are proved at ``at``; it is acknowledged a tenth of a second later."""
     decide, settle = steps.pop("decide"), steps.pop("settle")
     end = at + 0.1 + decide + settle
+    written = {"event": "pre-committed", "checkpoint": number, "at": at, "seconds": 0.5}
     return [
-        {"event": "pre-committed", "checkpoint": number, "at": at, "seconds": 0.5, "read": 7, "steps": steps},
+        {**written, "read": 7, "transactions": 4, "steps": steps},
         {"event": "settled", "checkpoint": number, "at": end, "steps": {"decide": decide, "settle": settle}},
     ]
 
@@ -217,7 +218,8 @@ def test_a_timeline_has_the_steps_of_every_checkpoint_in_their_order_and_place()
     for before, after in itertools.pairwise(of_last[:9]):
         assert after.began == pytest.approx(before.ended)
     assert timeline.as_json()["median_ms"] == {step: pytest.approx(took * 1000) for step, took in steps.items()}
-    assert timeline.cycle() == {"checkpoints": 5, "cycle_ms": 10_000, "cycle_ms_worst": 10_000, "job_ms": 500}
+    cycle = {"checkpoints": 5, "cycle_ms": 10_000, "cycle_ms_worst": 10_000, "job_ms": 500, "slots": 4}
+    assert timeline.cycle() == cycle
 
 
 def test_a_timeline_shows_how_long_a_checkpoint_goes_on_beside_the_next_one() -> None:
