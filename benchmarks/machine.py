@@ -2,12 +2,18 @@
 
 import os
 import platform
+import re
 import sqlite3
+import subprocess
 import time
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from coordinator.dev.kafka import LocalKafkaError
+from coordinator.dev.kafka.jars import manifest
+from coordinator.dev.kafka.java import find_java
 
 __all__ = ["describe_machine"]
 
@@ -25,6 +31,9 @@ def describe_machine(directory: Path) -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
+        "java": _java(),
+        "kafka": next(jar.version for jar in manifest() if jar.name == "kafka-clients"),
+        "commit": _commit(),
         **{name: version(name) for name in _PACKAGES},
         "disk_sync_median_ms": _sync_ms(directory),
         "load_average": [round(load, 1) for load in os.getloadavg()],
@@ -37,6 +46,25 @@ def _processor() -> str:
         line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
     ]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def _java() -> str:
+    """What runs broker, Spark and peers."""
+    try:
+        said = subprocess.run([find_java(), "-version"], capture_output=True, text=True, check=True).stderr
+    except (LocalKafkaError, OSError, subprocess.SubprocessError) as error:
+        return f"none: {error}"
+    found = re.search(r'version "([^"]+)"', said)
+    return found[1] if found else said.strip()
+
+
+def _commit() -> str:
+    """Of the code that is measured, which the version alone does not tell; "-dirty" when files differ from it."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
 
 
 def _sync_ms(directory: Path) -> float:

@@ -5,7 +5,7 @@ the machine did in one round met both sides.
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,10 +183,9 @@ def print_report(results: dict[str, Any], console: Console) -> None:
     table = Table(title="goals", title_justify="left")
     for name in ("figure", "reach", "measured", "min", "max", "against", ""):
         table.add_column(name)
-    show: Callable[[float], str] = lambda value: f"{value:,.2f}"  # noqa: E731
     for row in results["goals"]:
         measured = row["measured"]
-        cells = [show(measured[name]) for name in ("median", "min", "max")] if measured else ["-", "-", "-"]
+        cells = [f"{measured[name]:,.2f}" for name in ("median", "min", "max")] if measured else ["-", "-", "-"]
         verdict = {True: "reached", False: "not reached", None: "not measured"}[row["reached"]]
         bound = "at most" if row["at_most"] else "at least"
         table.add_row(row["goal"], f"{bound} {row['reach']:g}", *cells, row["against"] or "", verdict)

@@ -1,20 +1,24 @@
-"""``python -m benchmarks settle``: how long a recovery takes to commit many pending transactions, as JSON.
+"""``python -m benchmarks settle``: how long a recovery takes to commit many pending transactions; JSON and a table.
 
 Pre-commits one checkpoint of many slots with the product's own writer, and commits it with a committer that has no
 connection yet, as the next generation would. Also timed: the sweep before it, and committing everything once more.
 """
 
 import argparse
-import json
-import os
 import time
+from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
+from rich.table import Table
 
-from benchmarks.results import say
+from benchmarks.machine import describe_machine
+from benchmarks.results import RESULTS, new_directory, say, write
+from benchmarks.scratch import scratch_directory
 from coordinator.dev.kafka import LocalKafka
 from coordinator.pipeline.interfaces import JobContext
 from coordinator.pipeline.tasks import CheckpointTask
@@ -29,23 +33,40 @@ _TOPIC = "settled"
 _PARTITIONS = 8
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: Sequence[str]) -> Path:
+    """Returns the directory with the result."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks settle", description=__doc__)
-    parser.add_argument("--transactions", type=int, default=1_000)
+    parser.add_argument("--transactions", type=int, help="default: 1,000")
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     parser.add_argument("--transaction-version", type=int, choices=(0, 1, 2), default=2)
+    parser.add_argument("--quick", action="store_true", help="50 transactions: whether it works, not how fast it is")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the directory of the result goes")
     options = parser.parse_args(arguments)
+    count = options.transactions or (50 if options.quick else 1_000)
+    with scratch_directory(None) as scratch:
+        machine = describe_machine(scratch)
     with LocalKafka(options.brokers, options.transaction_version, heap="384m") as kafka:
         began = time.monotonic()
-        committables = _pre_committed(kafka.bootstrap_servers, options.transactions)
-        say(f"pre-committed {options.transactions} transactions in {time.monotonic() - began:.0f} s")
+        committables = _pre_committed(kafka.bootstrap_servers, count)
+        say(f"pre-committed {count} transactions in {time.monotonic() - began:.0f} s")
         results: dict[str, Any] = {
-            "cores": os.cpu_count(),
+            "machine": machine,
+            "quick": options.quick,
             "brokers": options.brokers,
+            "transaction_version": options.transaction_version,
             "transactions": len(committables),
             **_timed(kafka.bootstrap_servers, committables),
         }
-    print(json.dumps(results, indent=2))
+    place = new_directory(options.results, "settle")
+    write(results, place)
+    console = Console()
+    table = Table(title="committing pending transactions", title_justify="left", show_header=False)
+    for name, value in results.items():
+        if name != "machine":
+            table.add_row(name.replace("_", " "), str(value))
+    console.print(table)
+    console.print(f"machine: {machine}\n{place}", markup=False)
+    return place
 
 
 def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:

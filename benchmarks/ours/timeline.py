@@ -55,7 +55,7 @@ class Timeline:
     settled: tuple[float, ...]
     """Moments, in seconds since the epoch."""
     jobs: tuple[float, ...]
-    """Seconds from a checkpoint's plan to the proof of its votes."""
+    """Seconds from the end of a checkpoint's plan to the proof of its votes."""
     read: tuple[int, ...]
     """Offsets."""
     slots: tuple[int, ...]

@@ -37,7 +37,7 @@ class Axis:
     """What the table and the picture show; the result has everything."""
 
     def named(self, point: Point) -> str:
-        return f"{point.at:,} {self.unit}"
+        return f"{point.at:,} {self.unit if point.at > 1 else self.unit.removesuffix('s')}"
 
 
 def axes(*, quick: bool) -> tuple[Axis, ...]:
