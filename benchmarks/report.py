@@ -209,18 +209,16 @@ def print_summary(
 
 
 def print_steps(workloads: Mapping[str, Mapping[str, Mapping[str, float]]], console: Console) -> None:
-    """The steps of checkpoints as a table, a row per workload and system."""
-    told = {name for systems in workloads.values() for of in systems.values() for name in of}
-    if not told:
-        return
-    names = [*(step for step in STEPS if step in told), *sorted(told.difference(STEPS))]
-    table = Table(title="steps of a checkpoint, median ms", title_justify="left")
-    for name in ("workload", "system", *names):
-        table.add_column(name, justify="left" if name in ("workload", "system") else "right")
+    """The steps of checkpoints as a table for each workload, a column per system."""
     for workload, systems in workloads.items():
-        for system, of in systems.items():
-            table.add_row(workload, system, *(f"{of[name]:,g}" if name in of else "-" for name in names))
-    console.print(table)
+        told = {name for of in systems.values() for name in of}
+        table = Table(title=f"{workload}: steps of a checkpoint, median ms", title_justify="left")
+        table.add_column("step")
+        for system in systems:
+            table.add_column(system, justify="right")
+        for name in (*(step for step in STEPS if step in told), *sorted(told.difference(STEPS))):
+            table.add_row(name, *(f"{of[name]:,g}" if name in of else "-" for of in systems.values()))
+        console.print(table)
 
 
 _REASONS = ("failed", "not_offered")
