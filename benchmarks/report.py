@@ -212,7 +212,7 @@ def print_steps(workloads: Mapping[str, Mapping[str, Mapping[str, float]]], cons
     """The steps of checkpoints as a table for each workload, a column per system."""
     for workload, systems in workloads.items():
         told = {name for of in systems.values() for name in of}
-        table = Table(title=f"{workload}: steps of a checkpoint, median ms", title_justify="left")
+        table = Table(title=f"{workload}: medians of a checkpoint: ms of its steps, offsets", title_justify="left")
         table.add_column("step")
         for system in systems:
             table.add_column(system, justify="right")
