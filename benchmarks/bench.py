@@ -52,7 +52,7 @@ class Bench:
             timeline = Timeline.from_file(self._scratch(name) / EVENTS)
             if workload is Workload.CYCLE:
                 figures = {**timeline.cycle(), **figures}
-            figures["timeline"] = timeline.as_json()
+            figures |= {"aborted_checkpoints": timeline.aborted, "timeline": timeline.as_json()}
         return figures
 
     def close(self) -> None:

@@ -62,6 +62,8 @@ class Timeline:
     """With something in them, so with a transaction; 0 where the job writes none."""
     checkpoints: int
     """All that were settled, with the first ones."""
+    aborted: int
+    """Checkpoints that came to nothing: the output is right all the same, but what they did is in every figure."""
 
     @classmethod
     def from_file(cls, file: Path) -> Self:
@@ -72,7 +74,9 @@ class Timeline:
     def of(cls, events: Iterable[Mapping[str, Any]]) -> Self:
         committed: dict[int, Mapping[str, Any]] = {}
         settled: dict[int, Mapping[str, Any]] = {}
+        aborted = 0
         for event in events:
+            aborted += event["event"] == "aborted"
             if event["event"] == "pre-committed":
                 committed[event["checkpoint"]] = event
             elif event["event"] == "settled" and event["checkpoint"] in committed:
@@ -90,6 +94,7 @@ class Timeline:
             read=tuple(committed[checkpoint]["read"] for checkpoint in counted),
             slots=tuple(committed[checkpoint]["transactions"] for checkpoint in counted),
             checkpoints=len(settled),
+            aborted=aborted,
         )
 
     def cycle(self) -> dict[str, Any]:

@@ -249,3 +249,5 @@ def test_checkpoints_that_were_not_settled_or_read_nothing_are_in_no_timeline(tm
     given = checkpoint(1, 5.0, plan=1.0, decide=0.1, settle=0.1)
     assert Timeline.of(given[:1]).checkpoints == 0
     assert Timeline.of(given[1:]).checkpoints == 0
+    failed = [*given, {"event": "aborted", "checkpoint": 2, "at": 9.0}]
+    assert (Timeline.of(given).aborted, Timeline.of(failed).aborted) == (0, 1)
