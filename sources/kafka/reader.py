@@ -18,13 +18,23 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError
+from sources.kafka.clients import (
+    FAST_SETTINGS,
+    SHORT_SETTINGS,
+    Client,
+    close_idle_clients,
+    is_short,
+    keep,
+    noticed,
+    take,
+)
 from sources.kafka.collector import collector_paused
 from sources.kafka.columns import BatchBuilder, batch_builder, bounded, schema_of
 from sources.kafka.faults import offset_gone
@@ -39,16 +49,6 @@ OWNED_SETTINGS: Final[Mapping[str, str]] = {
     "isolation.level": "read_committed",
 }
 """Exactly-once rests on these; another value is refused by the preflight."""
-
-_FAST_SETTINGS: Final[Mapping[str, str]] = {
-    # The defaults back off for a second whenever the queue is full (measured: 3.0 s instead of 0.8 s for 1 M records).
-    "fetch.queue.backoff.ms": "2",
-    "fetch.message.max.bytes": str(2 * 1024 * 1024),
-    "fetch.wait.max.ms": "2",
-    "queued.min.messages": "20000",
-    # What bounds the memory of a reader, together with one fetch.
-    "queued.max.messages.kbytes": str(32 * 1024),
-}
 
 _KAFKA_LOG = logging.getLogger("onceward.kafka")
 
@@ -98,10 +98,13 @@ class KafkaSplitReader:
     batch_bytes: int = _BATCH_BYTES
     """In one batch, unless a single record is larger."""
 
-    def settings(self) -> dict[str, Any]:
-        """The consumer's configuration with secrets resolved here; what the user tuned wins over what is only fast."""
+    def settings(self, *, short: bool = False) -> dict[str, Any]:
+        """The consumer's configuration with secrets resolved here; what the user tuned wins over what is only fast.
+
+        ``short``: for ranges that hold little.
+        """
         return {
-            **_FAST_SETTINGS,
+            **(SHORT_SETTINGS if short else FAST_SETTINGS),
             **self.cluster.client_config(),
             **OWNED_SETTINGS,
             "group.id": self.group_id,
@@ -114,8 +117,8 @@ class KafkaSplitReader:
         if start >= end:
             return
         build = batch_builder(schema_of(self.include_headers), columns, topic, partition)
-        client = (os.getpid(), self.cluster, self.group_id)
-        consumer = _take(client) or Consumer(self.settings(), logger=_KAFKA_LOG)
+        client = Client(os.getpid(), self.cluster, self.group_id, is_short(topic, end - start))
+        consumer = take(client) or Consumer(self.settings(short=client.short), logger=_KAFKA_LOG)
         healthy = False
         try:
             consumer.assign([TopicPartition(topic, partition, start)])
@@ -127,7 +130,7 @@ class KafkaSplitReader:
         finally:
             if healthy:
                 consumer.unassign()  # else it would go on fetching
-                _keep(client, consumer)
+                keep(client, consumer)
             else:
                 consumer.close()
 
@@ -144,6 +147,7 @@ class KafkaSplitReader:
                 records, events = _parted(consumer.consume(min(rows, end - position), _WAIT_SECONDS))
                 if records:
                     position = _reached(records, topic, partition, position)
+                    noticed(topic, records)
                     if position > end:
                         records = [m for m in records if _offset(m) < end]
                     batch = build(records) if records else None
@@ -182,38 +186,6 @@ class KafkaSplitReader:
         except KafkaException:
             low, high = -1, -1
         return offset_gone(topic, partition, position=position, end=end, log_start=low, log_end=high)
-
-
-_Client: TypeAlias = tuple[int, KafkaCluster, str]
-"""Process (a fork inherits this module, but not the client's threads), cluster, group."""
-
-_MAX_IDLE = 2
-_idle: list[tuple[_Client, Consumer]] = []
-"""Clients of this process that wait for the next task, oldest first. Several only if it serves several jobs."""
-
-
-def _take(client: _Client) -> Consumer | None:
-    for i, (known, consumer) in enumerate(_idle):
-        if known == client:
-            del _idle[i]
-            return consumer
-    return None
-
-
-def _keep(client: _Client, consumer: Consumer) -> None:
-    _idle.append((client, consumer))
-    if len(_idle) > _MAX_IDLE:
-        (pid, _, _), oldest = _idle.pop(0)
-        if pid == os.getpid():
-            oldest.close()
-
-
-def close_idle_clients() -> None:
-    """Close the clients that this process keeps for its next task."""
-    while _idle:
-        (pid, _, _), consumer = _idle.pop()
-        if pid == os.getpid():
-            consumer.close()
 
 
 def _parted(got: list[Message]) -> tuple[list[Message], list[Message]]:

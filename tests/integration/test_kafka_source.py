@@ -23,6 +23,7 @@ from coordinator.errors import ConfigurationError, HaltedError
 from coordinator.pipeline.interfaces import JobContext, Plan
 from coordinator.protocol.values import Document, JobName
 from sources import KafkaSource
+from sources.kafka import clients
 from sources.kafka.reader import KafkaSplitReader, close_idle_clients
 from tests.integration.tools import Topics, wait_for, wait_until
 
@@ -513,6 +514,27 @@ def test_a_batch_stays_bounded_where_large_records_follow_small_ones(topics: Top
     assert max(batch.num_rows for batch in batches) > 1_000, "small records are still taken together"
     read = [value for batch in batches for value in batch.column("value").to_pylist()]
     assert read == [*values(12_000), *[bytes(100_000)] * 60, *values(10)]
+
+
+def test_short_and_long_ranges_by_turns_read_every_record_however_large(topics: Topics, opened: Opener) -> None:
+    """A short range's client asks for 64 KiB at a time; a record that is larger comes all the same."""
+    topic = topics.create("in")
+    sent: list[bytes | None] = [*values(3_000), bytes(300_000), *values(3_000, "w"), bytes(200_000), bytes(300_000)]
+    topics.fill(topic, sent)
+    source = opened([topic], start="earliest")
+    [split] = source.plan(source.resolve()).splits
+    read = source.read()
+    found: list[bytes | None] = []
+    used: set[bool] = set()
+    start = 0
+    while start < len(sent):
+        end = min(len(sent), start + (50 if start % 1_000 < 500 else 500))
+        used.add(clients.is_short(topic, end - start))
+        for batch in read({**split, "start": start, "end": end}, KEY_VALUE):
+            found += batch.column("value").to_pylist()
+        start = end
+    assert found == sent
+    assert {client.short for client, _ in clients._idle} == used == {False, True}
 
 
 def test_the_garbage_collector_does_not_look_at_messages(topics: Topics, opened: Opener) -> None:
