@@ -30,6 +30,7 @@ PAGES = (
     ROOT / "docs/crash.md",
     ROOT / "docs/deploy.md",
     ROOT / "docs/network.md",
+    ROOT / "docs/performance.md",
     ROOT / "docs/verify.md",
     OPERATIONS,
     PROTOCOL,
