@@ -18,6 +18,9 @@ EVENTS = "events.jsonl"
 """The journal's file in the run's directory."""
 _EXECUTOR_MB = 1024
 _OF_COPY = ("ours-batches", "ours-at-least-once")
+_SCHEDULING_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that only starts tasks: what the second compiler would make quicker is not worth its own time
+(docs/performance.md). Where Spark runs the transform it is Java's choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,7 @@ class Ours:
 
     @property
     def settings(self) -> dict[str, str]:
-        return {"spark": f"a session made by the job, {self._master('threads')}"}
+        return {"spark": f"a session made by the job, {self._submitted('threads')}"}
 
     def set_up(self) -> None:
         """Nothing: the repository's own environment has it all."""
@@ -53,10 +56,15 @@ class Ours:
             arguments=[sys.executable, "-m", "benchmarks.ours.job", json.dumps(job)],
             environment={
                 EVENTS_VARIABLE: str(task.scratch / EVENTS),
-                "PYSPARK_SUBMIT_ARGS": f"--master {self._master(task.threads)} pyspark-shell",
+                "PYSPARK_SUBMIT_ARGS": f"{self._submitted(task.threads)} pyspark-shell",
                 "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
             },
         )
+
+    def _submitted(self, threads: int | str) -> str:
+        """As for spark-submit."""
+        java = "" if self.path == "dataframe" else f" --driver-java-options '{_SCHEDULING_JVM}'"
+        return f"--master {self._master(threads)}{java}"
 
     def _master(self, threads: int | str) -> str:
         """With a task's four tries, as clusters have them, in local mode too."""
