@@ -24,6 +24,8 @@ from sinks.kafka.records import BatchProducer
 __all__ = ["Delivery"]
 
 _FLUSH_SLICE_S = 1.0
+_STALLED_S = 60.0
+"""As a reader's: a client to which nothing comes for so long is given up, and the next attempt has a new one."""
 
 
 class Delivery:
@@ -85,3 +87,5 @@ class Delivery:
             raise self._failed(f"{len(self._failures)} records were refused, first {self._failures[0]}")
         if time.monotonic() > self._deadline:
             raise self._failed(f"the brokers did not take them in {self._limit_ms} ms")
+        if self._target.stalled_for() > _STALLED_S:
+            raise self._failed(f"none of the records that wait was confirmed for {_STALLED_S:.0f} s")

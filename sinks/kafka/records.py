@@ -6,6 +6,7 @@ loop over a chunk is C's, and what it takes are tuples that are made as they are
 reordered.
 """
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, starmap
@@ -59,16 +60,27 @@ class BatchProducer:
         self._queued: deque[tuple[int, int]] = deque()
         """(records accepted up to and with a chunk, its bytes), oldest first."""
         self._queued_bytes = 0
+        self._taken: list[None] = []
+        """As long as there are records of the present batch and topic that the client accepted."""
+        self._confirmed, self._moved = 0, time.monotonic()
+
+    def stalled_for(self) -> float:
+        """Seconds for which records wait and none of them was confirmed."""
+        waiting, now = len(self._producer), time.monotonic()
+        confirmed = self._accepted + len(self._taken) - waiting
+        if not waiting or confirmed > self._confirmed:
+            self._confirmed, self._moved = max(confirmed, self._confirmed), now
+        return now - self._moved
 
     def produce(self, batch: pa.RecordBatch) -> None:
         """Hand all records of ``batch`` to the client. Raises DeliveryError, RouteError."""
         for chunk, size in _chunks(batch):
+            self.stalled_for()  # where none waits it counts from now
             self._wait_for_room(chunk.num_rows, size)
             for topic, routed in self._by_topic(chunk):
                 self._produce_to(topic, routed)
                 self.records[topic] += routed.num_rows
             self.bytes += size
-            self._accepted += chunk.num_rows
             self._queued.append((self._accepted, size))
             self._queued_bytes += size
             self._poll(0)
@@ -92,7 +104,7 @@ class BatchProducer:
 
     def _produce_to(self, topic: str, records: pa.RecordBatch) -> None:
         rows = self._arguments(topic, records)
-        accepted: list[None] = []  # what `produce` returns, so as long as there are records that the client took
+        accepted = self._taken = []  # of what `produce` returns
         while len(accepted) < records.num_rows:
             try:
                 accepted.extend(starmap(self._producer.produce, rows))
@@ -103,6 +115,8 @@ class BatchProducer:
                 accepted.append(None)
             except _REFUSALS as error:
                 raise _refused(topic, error) from error
+        self._accepted += records.num_rows
+        self._taken = []
 
     def _arguments(self, topic: str, records: pa.RecordBatch) -> Iterator[_Arguments]:
         """Of one ``produce`` each, by position; those at the end that nobody gave are left out."""

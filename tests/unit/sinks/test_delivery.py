@@ -1,0 +1,107 @@
+"""A client that gets nothing delivered is given up; one that gets on is not, however slowly. Without a broker."""
+
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from sinks.kafka import delivery as module
+from sinks.kafka.delivery import Delivery
+from sinks.kafka.errors import DeliveryError
+from sinks.kafka.records import BatchProducer
+
+RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b", b"c"]})
+
+
+@pytest.fixture
+def nowhere() -> Iterator[Producer]:
+    """Takes records for a broker that nobody is."""
+    producer = Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    yield producer
+    producer.purge()
+    producer.flush(10)
+
+
+def test_a_slot_whose_records_nobody_confirms_is_given_up(nowhere: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STALLED_S", 0.2)
+    monkeypatch.setattr(module, "_FLUSH_SLICE_S", 0.05)
+    delivery = Delivery(nowhere, [], topic="out", topics=("out",), limit_ms=60_000, failed=DeliveryError)
+    delivery.produce(RECORDS, iter([]))
+    with pytest.raises(DeliveryError, match="none of the records that wait was confirmed"):
+        delivery.flush()
+
+
+class Confirming:
+    """A client whose broker has confirmed so many of what was produced."""
+
+    def __init__(self) -> None:
+        self.produced = self.confirmed = 0
+
+    def produce(self, *_: object) -> None:
+        self.produced += 1
+
+    def poll(self, _: float) -> None:
+        """Nothing to report."""
+
+    def __len__(self) -> int:
+        return self.produced - self.confirmed
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def target(client: Confirming) -> BatchProducer:
+    return BatchProducer(client, topic="out", topics=(), check=lambda: None)  # type: ignore[arg-type]
+
+
+def test_every_record_that_is_confirmed_counts_from_anew(clock: list[float]) -> None:
+    client = Confirming()
+    made = target(client)
+    made.produce(RECORDS)
+    clock[0] = 50.0
+    assert made.stalled_for() == 50.0
+    client.confirmed = 1
+    assert made.stalled_for() == 0.0
+    clock[0] = 75.0
+    assert made.stalled_for() == 25.0
+
+
+def test_a_full_queue_that_moves_on_slowly_does_not_stand_still(clock: list[float]) -> None:
+    class Full(Confirming):
+        def produce(self, *_: object) -> None:
+            if len(self) == 1:
+                raise BufferError
+            self.produced += 1
+
+        def poll(self, seconds: float) -> None:
+            if seconds:  # waits for room
+                clock[0] += 40.0
+                self.confirmed += 1
+
+    stood_still = []
+    made = BatchProducer(
+        Full(),  # type: ignore[arg-type]
+        topic="out",
+        topics=(),
+        check=lambda: stood_still.append(made.stalled_for()),
+    )
+    made.produce(pa.concat_batches([RECORDS, RECORDS]))
+    assert clock[0] == 200.0
+    assert max(stood_still) < 60.0
+
+
+def test_while_no_record_waits_nothing_stands_still(clock: list[float]) -> None:
+    client = Confirming()
+    made = target(client)
+    made.produce(RECORDS)
+    client.confirmed = 3
+    clock[0] = 1000.0  # a slow transform
+    made.produce(RECORDS)
+    clock[0] = 1005.0
+    assert made.stalled_for() == 5.0
