@@ -124,7 +124,7 @@ def test_sizes_come_to_rest(interval: float, fixed: float, speed: float) -> None
 @enough
 @given(st.lists(st.floats(0.7, 1.3), min_size=40, max_size=40), st.floats(1e4, 1e6))
 def test_times_that_vary_by_a_third_make_no_size_run_away(noise: list[float], speed: float) -> None:
-    machine, now = Machine(0.05, 1 / speed), sizing()
+    machine, now = Machine(0.05, 1 / speed), sizing(1.0 / NEARLY)
     for number, factor in enumerate(noise):
         ranges = taken(now, [10**12] * 4)
         if number > A_FEW:
