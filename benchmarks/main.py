@@ -14,10 +14,11 @@ from rich.console import Console
 
 from benchmarks.bench import BROKER, Bench
 from benchmarks.machine import describe_machine
+from benchmarks.options import add_options, rounds_of
 from benchmarks.ours.system import OURS
 from benchmarks.peers import PEERS
 from benchmarks.report import goals, print_report, steps, summary
-from benchmarks.results import RESULTS, draw, new_directory, say, write
+from benchmarks.results import draw, new_directory, say, write
 from benchmarks.rounds import Run, run_rounds, set_up
 from benchmarks.scratch import scratch_directory
 from benchmarks.sizes import Sizes
@@ -40,15 +41,11 @@ def main(arguments: Sequence[str]) -> Path:
     parser.add_argument("--peers", default="", help="all, or some of: " + ", ".join(peer.name for peer in PEERS))
     parser.add_argument("--ours", default="all", help="all, or some of: " + ", ".join(ours.name for ours in OURS))
     parser.add_argument("--workloads", default="all", help="all, or some of: " + ", ".join(Workload))
-    parser.add_argument("--rounds", type=int, help="default: 3")
     parser.add_argument("--records", type=int, help=f"in a full topic; default: {Sizes().records:,}")
     parser.add_argument("--per-checkpoint", type=int, help="most records of one checkpoint of ours; 0: adaptive")
     parser.add_argument("--threads", type=int, help="of each system; default: 2")
     parser.add_argument("--rate", type=int, help="records/s of steady and backlog; default: 20,000")
-    parser.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
-    parser.add_argument("--no-plots", action="store_true")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the directory of results goes")
-    parser.add_argument("--directory", type=Path, help="where broker and stores are meanwhile: the disk measured")
+    add_options(parser)
     options = parser.parse_args(arguments)
     console = Console()
     ours: dict[str, System] = {system.name: system for system in OURS}
@@ -58,7 +55,7 @@ def main(arguments: Sequence[str]) -> Path:
     given = {name: getattr(options, name) for name in ("records", "per_checkpoint", "threads", "rate")}
     base = _QUICK if options.quick else Sizes()
     sizes = Sizes(**{**asdict(base), **{name: value for name, value in given.items() if value is not None}})
-    rounds = options.rounds or (1 if options.quick else 3)
+    rounds = rounds_of(options)
 
     place = new_directory(options.results, "systems")
     runs: list[Run] = []

@@ -17,8 +17,9 @@ from rich.console import Console
 from benchmarks.bench import BROKER, Bench
 from benchmarks.errors import BenchmarkError
 from benchmarks.machine import describe_machine
+from benchmarks.options import add_options, rounds_of
 from benchmarks.report import print_steps, print_summary, steps, summary
-from benchmarks.results import RESULTS, draw, new_directory, say, write
+from benchmarks.results import draw, new_directory, say, write
 from benchmarks.rounds import Run, measured
 from benchmarks.scale.axes import Axis, Point, axes
 from benchmarks.scratch import scratch_directory
@@ -33,14 +34,10 @@ def main(arguments: Sequence[str]) -> Path:
     names = [axis.name for axis in axes(quick=True)]
     parser = argparse.ArgumentParser(prog="python -m benchmarks scale", description=__doc__)
     parser.add_argument("--axis", choices=names, action="append", help="vary only this; may be repeated")
-    parser.add_argument("--rounds", type=int, help="default: 3")
-    parser.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
-    parser.add_argument("--no-plots", action="store_true")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the directory of results goes")
-    parser.add_argument("--directory", type=Path, help="where broker and stores are meanwhile: the disk measured")
+    add_options(parser)
     options = parser.parse_args(arguments)
     chosen = [axis for axis in axes(quick=options.quick) if axis.name in (options.axis or names)]
-    rounds = options.rounds or (1 if options.quick else 3)
+    rounds = rounds_of(options)
     console = Console()
     place = new_directory(options.results, "scale")
     runs: list[Run] = []

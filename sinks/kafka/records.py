@@ -60,22 +60,17 @@ class BatchProducer:
         self._queued: deque[tuple[int, int]] = deque()
         """(records accepted up to and with a chunk, its bytes), oldest first."""
         self._queued_bytes = 0
-        self._taken: list[None] = []
-        """As long as there are records of the present batch and topic that the client accepted."""
         self._confirmed, self._moved = 0, time.monotonic()
+        """Records that the brokers have confirmed, and when that was last seen to grow, or nothing to wait."""
 
     def stalled_for(self) -> float:
         """Seconds for which records wait and none of them was confirmed."""
-        waiting, now = len(self._producer), time.monotonic()
-        confirmed = self._accepted + len(self._taken) - waiting
-        if not waiting or confirmed > self._confirmed:
-            self._confirmed, self._moved = max(confirmed, self._confirmed), now
-        return now - self._moved
+        self._outstanding()
+        return time.monotonic() - self._moved
 
     def produce(self, batch: pa.RecordBatch) -> None:
         """Hand all records of ``batch`` to the client. Raises DeliveryError, RouteError."""
         for chunk, size in _chunks(batch):
-            self.stalled_for()  # where none waits it counts from now
             self._wait_for_room(chunk.num_rows, size)
             for topic, routed in self._by_topic(chunk):
                 self._produce_to(topic, routed)
@@ -103,20 +98,25 @@ class BatchProducer:
             yield name, chunk if len(names) == 1 else chunk.filter(pc.equal(column, name))
 
     def _produce_to(self, topic: str, records: pa.RecordBatch) -> None:
-        rows = self._arguments(topic, records)
-        accepted = self._taken = []  # of what `produce` returns
-        while len(accepted) < records.num_rows:
-            try:
-                accepted.extend(starmap(self._producer.produce, rows))
-            except BufferError:
-                # The queue is full, and no later record may overtake the one that was refused.
-                [refused] = self._arguments(topic, records.slice(len(accepted), 1))
-                self._produce_patiently(refused)
-                accepted.append(None)
-            except _REFUSALS as error:
-                raise _refused(topic, error) from error
-        self._accepted += records.num_rows
-        self._taken = []
+        rows, before = self._arguments(topic, records), self._accepted
+        while not self._all_taken(topic, rows):
+            # No later record may overtake the one that was refused.
+            [refused] = self._arguments(topic, records.slice(self._accepted - before, 1))
+            self._produce_patiently(refused)
+            self._accepted += 1
+
+    def _all_taken(self, topic: str, rows: Iterator[_Arguments]) -> bool:
+        """Hand ``rows`` to the client; False when its queue was too full for the last one that was drawn."""
+        accepted: list[None] = []  # what `produce` returns, so as long as there are records that the client took
+        try:
+            accepted.extend(starmap(self._producer.produce, rows))
+        except BufferError:
+            return False
+        except _REFUSALS as error:
+            raise _refused(topic, error) from error
+        finally:
+            self._accepted += len(accepted)
+        return True
 
     def _arguments(self, topic: str, records: pa.RecordBatch) -> Iterator[_Arguments]:
         """Of one ``produce`` each, by position; those at the end that nobody gave are left out."""
@@ -165,11 +165,18 @@ class BatchProducer:
         except CLIENT_ERRORS as error:
             raise _broken(error) from error
 
+    def _outstanding(self) -> int:
+        """Records that wait for the brokers."""
+        outstanding = len(self._producer)
+        confirmed = self._accepted - outstanding
+        if not outstanding or confirmed > self._confirmed:
+            self._confirmed, self._moved = confirmed, time.monotonic()
+        return outstanding
+
     def _wait_for_room(self, records: int, size: int) -> None:
         while True:
-            outstanding = len(self._producer)
-            confirmed = self._accepted - outstanding
-            while self._queued and self._queued[0][0] <= confirmed:
+            outstanding = self._outstanding()
+            while self._queued and self._queued[0][0] <= self._confirmed:
                 self._queued_bytes -= self._queued.popleft()[1]
             if outstanding == 0:
                 return

@@ -1,0 +1,24 @@
+"""What every benchmark that goes in rounds can be told."""
+
+import argparse
+from pathlib import Path
+
+from benchmarks.results import RESULTS
+
+__all__ = ["add_options", "rounds_of"]
+
+_ROUNDS = 3
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """--rounds, --quick, --no-plots, --results, --directory."""
+    parser.add_argument("--rounds", type=int, help=f"default: {_ROUNDS}")
+    parser.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
+    parser.add_argument("--no-plots", action="store_true")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the directory of results goes")
+    parser.add_argument("--directory", type=Path, help="where broker and stores are meanwhile: the disk measured")
+
+
+def rounds_of(options: argparse.Namespace) -> int:
+    """As many as were asked for; a quick run has one."""
+    return options.rounds or (1 if options.quick else _ROUNDS)
