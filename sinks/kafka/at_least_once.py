@@ -1,6 +1,6 @@
 """Writes one slot without a transaction: records, flush, count, vote. Runs on executors.
 
-Imports only the standard library, pyarrow, confluent_kafka and our pure modules.
+Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
 
 What is written is visible at once, and stays if the checkpoint comes to nothing: its records are then read and written
 again. The vote rests on the same count as that of the transactional writer (see ``sinks.kafka.delivery``): everything
@@ -12,34 +12,46 @@ it is never used again, and what it still holds is dropped.
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError
 
 from connections import KafkaCluster
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.tasks import CheckpointTask, Vote
 from sinks.kafka.batches import BatchColumns
+from sinks.kafka.client import ArrowProducer
 from sinks.kafka.delivery import Delivery
 from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
 from sinks.kafka.per_process import PerProcess
-from sinks.kafka.producers import producer_settings
+from sinks.kafka.producers import STALE_AFTER_S, producer_settings
 
 __all__ = ["AtLeastOnceWriter"]
 
 _LOGGER = logging.getLogger("onceward.kafka")
+_METADATA_LIMIT_S = 30.0
 
 
 @dataclass(kw_only=True)
 class _Idle:
     """A producer with nothing under way."""
 
-    producer: Producer
+    producer: ArrowProducer
     failures: list[KafkaError] = field(default_factory=list)
-    """Delivery reports of records that failed, and fatal errors; filled while the producer polls or flushes."""
+    """Delivery reports of records that failed; filled while the producer polls or flushes."""
+    made_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def usable(self) -> bool:
+        try:
+            self.producer.poll(0)  # lets the client report what it noticed meanwhile
+        except CLIENT_ERRORS:
+            return False
+        return not self.failures and time.monotonic() - self.made_at < STALE_AFTER_S
 
 
 _idle: "PerProcess[AtLeastOnceWriter, _Idle]" = PerProcess()
@@ -93,18 +105,17 @@ class AtLeastOnceWriter:
         kept = _idle.mine()
         idle = kept.pop(self, None)
         kept.clear()  # of other jobs and other settings: nobody comes back to them
-        if idle is not None:
-            idle.producer.poll(0)  # lets the client report what it noticed meanwhile
-            if not idle.failures:
-                return idle
+        return idle if idle is not None and idle.usable else self._make()
+
+    def _make(self) -> _Idle:
         failures: list[KafkaError] = []
         config = self.cluster.client_config(**producer_settings(self.cluster), **{"delivery.timeout.ms": self.limit_ms})
-        config["on_delivery"] = lambda error, _message: failures.append(error)
-        config["error_cb"] = lambda error: failures.append(error) if error.fatal() else None
         try:
-            return _Idle(producer=Producer(config, logger=_LOGGER), failures=failures)
+            producer = ArrowProducer(config, topics=self.topics, failed=failures.append, logger=_LOGGER)
+            producer.load_metadata(_METADATA_LIMIT_S)
         except CLIENT_ERRORS as error:
             raise _failed(slot=None, why=str(error)) from error
+        return _Idle(producer=producer, failures=failures)
 
 
 def _failed(slot: int | None, why: str) -> DeliveryError:

@@ -1,10 +1,10 @@
 """Hands a slot's records to a producer and sees all of them delivered, in the slot's time. Runs on executors.
 
-Imports only the standard library, pyarrow, confluent_kafka and our pure modules.
+Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
 
-Why no failure report means that everything was delivered: the client accepts a record (``produce`` returned) and then
-owes exactly one report for it. With ``delivery.report.only.error`` the reports
-of successes are dropped by the client, those of failures are not. ``flush() == 0`` says that no accepted record waits
+Why no failure report means that everything was delivered: the client accepts a record (``produce`` counted it) and then
+owes exactly one report for it. With ``delivery.report.only.error`` the reports of successes are dropped by the client,
+those of failures are not. ``flush() == 0`` says that no accepted record waits
 and no report is unserved. Nobody purges the queue before the vote; a fatal error purges it with failure reports. So
 accepted = delivered + failures seen, and a slot votes only when accepted = produced and failures = 0.
 """
@@ -15,9 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError
 
 from coordinator.killpoints import KillPoint, kill_point
+from sinks.kafka.client import ArrowProducer
 from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
 from sinks.kafka.records import BatchProducer
 
@@ -33,7 +34,7 @@ class Delivery:
 
     def __init__(
         self,
-        producer: Producer,
+        producer: ArrowProducer,
         failures: Sequence[KafkaError],
         *,
         topic: str | None,
@@ -80,7 +81,7 @@ class Delivery:
         try:
             yield
         except CLIENT_ERRORS as error:
-            raise self._failed(str(error.__cause__ or error)) from error
+            raise self._failed(str(error)) from error
 
     def _check(self) -> None:
         if self._failures:

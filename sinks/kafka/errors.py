@@ -17,9 +17,8 @@ from coordinator.errors import CheckpointFailedError, HaltedError, OncewardError
 __all__ = ["CLIENT_ERRORS", "ContradictionError", "ControlPlaneError", "DeliveryError", "PreCommitError", "RouteError"]
 
 
-CLIENT_ERRORS: tuple[type[Exception], ...] = (KafkaException, SystemError)
-"""What a producer's calls raise. A fatal error during a callback surfaces as a SystemError whose cause is the
-KafkaException (confluent-kafka 2.16)."""
+CLIENT_ERRORS: tuple[type[Exception], ...] = (KafkaException,)
+"""What a producer's calls raise."""
 
 
 class ControlPlaneError(OncewardError):

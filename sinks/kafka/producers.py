@@ -17,27 +17,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import KafkaError
 
 from connections import KafkaCluster
 from connections.limits import SILENCE_MS
+from sinks.kafka.client import ArrowProducer
 from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
 from sinks.kafka.identifiers import TransactionalId
 from sinks.kafka.per_process import PerProcess
 
-__all__ = ["PoolKey", "PreparedProducer", "ProducerPool", "pool_for", "producer_settings"]
+__all__ = ["STALE_AFTER_S", "PoolKey", "PreparedProducer", "ProducerPool", "pool_for", "producer_settings"]
 
 _LOGGER = logging.getLogger("onceward.kafka")
 _INIT_LIMIT_S = 30.0
-_STALE_AFTER_S = 300.0
-"""A prepared producer older than this is made anew: connections and broker state behind it may be gone."""
+STALE_AFTER_S = 300.0
+"""A producer older than this is made anew: connections and broker state behind it may be gone, and partitions added."""
 
 _FORCED: Mapping[str, Any] = {
     "enable.idempotence": True,
     "acks": "all",
     # As Java's: keyed joins with topics that Java producers wrote need the same partition for the same key.
     "partitioner": "murmur2_random",
-    "delivery.report.only.error": True,
 }
 _TUNED: Mapping[str, Any] = {
     "linger.ms": 5,
@@ -64,6 +64,8 @@ class PoolKey:
     generation: int
     cluster: KafkaCluster
     transaction_timeout_ms: int
+    topics: tuple[str, ...]
+    """That are written to."""
 
 
 @dataclass(kw_only=True)
@@ -71,13 +73,9 @@ class PreparedProducer:
     """A producer that is initialised and has begun nothing."""
 
     id: TransactionalId
-    producer: Producer
-    group_metadata: bytes
-    """Of the receipt's consumer group, which is named like the id."""
+    producer: ArrowProducer
     failures: list[KafkaError] = field(default_factory=list)
     """Delivery reports of records that failed; filled while the producer polls or flushes."""
-    broken: list[KafkaError] = field(default_factory=list)
-    """Fatal errors that the client reported by itself."""
     made_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -86,7 +84,7 @@ class PreparedProducer:
             self.producer.poll(0)  # lets the client report what it noticed meanwhile
         except CLIENT_ERRORS:
             return False
-        return not self.broken and time.monotonic() - self.made_at < _STALE_AFTER_S
+        return time.monotonic() - self.made_at < STALE_AFTER_S
 
 
 class ProducerPool:
@@ -103,7 +101,6 @@ class ProducerPool:
         self._voted: dict[int, int] = {}
         """Id number -> checkpoint of the transaction that used it last, whose fate is open."""
         self._ahead: _Making | None = None
-        self._template = _group_metadata_template(key.cluster)
 
     def take(self, committed: Mapping[str, int]) -> PreparedProducer:
         """A producer to begin one transaction with. `committed`: id suffix -> the last checkpoint whose transaction
@@ -155,7 +152,6 @@ class ProducerPool:
     def _make(self, number: int) -> PreparedProducer:
         identifier = self._id(number)
         failures: list[KafkaError] = []
-        broken: list[KafkaError] = []
         cluster = self.key.cluster
         settings: dict[str, str | int | float | bool] = {
             **producer_settings(cluster),
@@ -163,13 +159,12 @@ class ProducerPool:
             "transactional.id": str(identifier),
             "transaction.timeout.ms": self.key.transaction_timeout_ms,
         }
-        config = cluster.client_config(**settings)
-        config["on_delivery"] = lambda error, _message: failures.append(error)
-        config["error_cb"] = lambda error: broken.append(error) if error.fatal() else None
         try:
-            producer = Producer(config, logger=_LOGGER)
+            producer = ArrowProducer(
+                cluster.client_config(**settings), topics=self.key.topics, failed=failures.append, logger=_LOGGER
+            )
             # With metadata at hand init_transactions takes 3 ms; without it waits for a timer of 500 ms.
-            producer.list_topics(timeout=_INIT_LIMIT_S)
+            producer.load_metadata(_INIT_LIMIT_S)
             producer.init_transactions(_INIT_LIMIT_S)
         except CLIENT_ERRORS as error:
             raise DeliveryError(
@@ -177,13 +172,7 @@ class ProducerPool:
                 "the next checkpoint. Check that the brokers can be reached from the executors, and the user's rights "
                 "on transactional ids with that prefix."
             ) from error
-        return PreparedProducer(
-            id=identifier,
-            producer=producer,
-            group_metadata=self._template.replace(_MARK, str(identifier).encode()),
-            failures=failures,
-            broken=broken,
-        )
+        return PreparedProducer(id=identifier, producer=producer, failures=failures)
 
 
 class _Making:
@@ -207,25 +196,6 @@ class _Making:
     def result(self) -> PreparedProducer | None:
         self._thread.join()
         return self._prepared
-
-
-_MARK = b"onceward-group-mark"
-
-
-def _group_metadata_template(cluster: KafkaCluster) -> bytes:
-    """Serialised group metadata with a mark where the group's name belongs: a consumer for every id would cost threads
-    and connections. The client's own serialisation begins with a magic and zero-terminates strings."""
-    consumer = Consumer(cluster.client_config(**{"group.id": _MARK.decode()}), logger=_LOGGER)
-    try:
-        template = bytes(consumer.consumer_group_metadata())
-    finally:
-        consumer.close()
-    if template.count(_MARK) != 1:
-        raise DeliveryError(
-            "This confluent-kafka release serialises consumer groups in a way that is not known here, so no receipt "
-            "can be written. Nothing was written at all. Use the release that this version of onceward was tested with."
-        )
-    return template
 
 
 _pools: PerProcess[tuple[str, str], ProducerPool] = PerProcess()

@@ -1,39 +1,26 @@
-"""From Arrow batches to produced records, in order, with bounded memory. Runs on executors.
-
-One ``produce`` for each record costs the calling thread less than ``produce_batch``, which wants a dict for each
-(confluent-kafka 2.16, measured), and can say everything: partitions, headers, timestamps, all of them by position. The
-loop over a chunk is C's, and what it takes are tuples that are made as they are needed. Records of one topic are never
-reordered.
-"""
+"""From Arrow batches to produced records, in order, with bounded memory. Runs on executors."""
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, starmap
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError
 
+from sinks.kafka.client import ArrowProducer, UnfitRecordError
 from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError, RouteError
 
 __all__ = ["BatchProducer"]
 
 CHUNK_RECORDS = 10_000
 CHUNK_BYTES = 8 << 20
-"""Of keys and values turned into Python objects at a time."""
+"""Of keys and values handed to the client at a time."""
 QUEUED_BYTES = 64 << 20
 """Of keys and values that wait in the client for the brokers; more is not produced until some are confirmed."""
 QUEUED_RECORDS = 400_000
 
-_POLL_S = 0.02
-_ANY = -1
-"""The partition that leaves the choice to the partitioner."""
-_NOW = 0
-"""The timestamp that leaves it to the client."""
-_Arguments: TypeAlias = tuple[Any, ...]
-_REFUSALS: tuple[type[Exception], ...] = (*CLIENT_ERRORS, TypeError, ValueError)
+_POLL_S = 0.005
 
 
 class BatchProducer:
@@ -41,7 +28,7 @@ class BatchProducer:
 
     def __init__(
         self,
-        producer: Producer,
+        producer: ArrowProducer,
         *,
         topic: str | None,
         topics: Sequence[str],
@@ -56,7 +43,7 @@ class BatchProducer:
         self._topic = topic
         self._declared = frozenset(topics)
         self._check = check
-        self._accepted = 0
+        self._before = producer.accepted
         self._queued: deque[tuple[int, int]] = deque()
         """(records accepted up to and with a chunk, its bytes), oldest first."""
         self._queued_bytes = 0
@@ -71,6 +58,7 @@ class BatchProducer:
     def produce(self, batch: pa.RecordBatch) -> None:
         """Hand all records of ``batch`` to the client. Raises DeliveryError, RouteError."""
         for chunk, size in _chunks(batch):
+            _check_partitions(chunk)
             self._wait_for_room(chunk.num_rows, size)
             for topic, routed in self._by_topic(chunk):
                 self._produce_to(topic, routed)
@@ -98,66 +86,21 @@ class BatchProducer:
             yield name, chunk if len(names) == 1 else chunk.filter(pc.equal(column, name))
 
     def _produce_to(self, topic: str, records: pa.RecordBatch) -> None:
-        rows, before = self._arguments(topic, records), self._accepted
-        while not self._all_taken(topic, rows):
-            # No later record may overtake the one that was refused.
-            [refused] = self._arguments(topic, records.slice(self._accepted - before, 1))
-            self._produce_patiently(refused)
-            self._accepted += 1
-
-    def _all_taken(self, topic: str, rows: Iterator[_Arguments]) -> bool:
-        """Hand ``rows`` to the client; False when its queue was too full for the last one that was drawn."""
-        accepted: list[None] = []  # what `produce` returns, so as long as there are records that the client took
         try:
-            accepted.extend(starmap(self._producer.produce, rows))
-        except BufferError:
-            return False
-        except _REFUSALS as error:
+            self._producer.produce(topic, records, self._full)
+        except UnfitRecordError as error:
+            raise _unfit(topic, error) from error
+        except CLIENT_ERRORS as error:
             raise _refused(topic, error) from error
-        finally:
-            self._accepted += len(accepted)
-        return True
 
-    def _arguments(self, topic: str, records: pa.RecordBatch) -> Iterator[_Arguments]:
-        """Of one ``produce`` each, by position; those at the end that nobody gave are left out."""
-        count = records.num_rows
-        keys, partitions = _column(records, "key"), _column(records, "partition")
-        columns: list[Iterable[Any]] = [
-            [topic] * count,
-            _binary(records.column("value")).to_pylist(),
-            [None] * count if keys is None else _binary(keys).to_pylist(),
-            [_ANY] * count if partitions is None else self._numbers(partitions),
-        ]
-        headers, timestamps = _column(records, "headers"), _column(records, "timestamp")
-        if headers is not None or timestamps is not None:
-            columns += [[None] * count, [None] * count]  # a callback, under its two names
-            columns.append([_NOW] * count if timestamps is None else _milliseconds(timestamps))
-        if headers is not None:
-            columns.append(_headers(headers))
-        return zip(*columns, strict=True)
+    def _full(self) -> None:
+        """The client's own queue has no room, which is smaller than ours where the cluster's configuration says so."""
+        self._check()
+        self._poll(_POLL_S)
 
-    def _produce_patiently(self, arguments: _Arguments) -> None:
-        """Waits while the client's queue is full."""
-        while True:
-            try:
-                self._producer.produce(*arguments)
-                return
-            except BufferError:
-                self._check()
-                self._poll(_POLL_S)
-            except _REFUSALS as error:
-                raise _refused(arguments[0], error) from error
-
-    def _numbers(self, partitions: pa.Array) -> list[int]:
-        numbers = partitions.to_pylist()
-        # A negative number would mean "any partition" to the client.
-        wrong = next((number for number in numbers if number is not None and number < 0), None)
-        if wrong is not None:
-            raise RouteError(
-                f"A record's partition column says {wrong}. Nothing of this checkpoint becomes visible and its records "
-                "stay unread. Use a partition number from 0, or null for the partitioner."
-            )
-        return [_ANY if number is None else number for number in numbers]
+    @property
+    def _accepted(self) -> int:
+        return self._producer.accepted - self._before
 
     def _poll(self, seconds: float) -> None:
         try:
@@ -186,21 +129,38 @@ class BatchProducer:
             self._poll(_POLL_S)
 
 
+def _check_partitions(records: pa.RecordBatch) -> None:
+    if "partition" not in records.schema.names:
+        return
+    lowest = pc.min(records.column("partition")).as_py()
+    if lowest is not None and lowest < 0:  # would mean "any partition" to the client
+        raise RouteError(
+            f"A record's partition column says {lowest}. Nothing of this checkpoint becomes visible and its records "
+            "stay unread. Use a partition number from 0, or null for the partitioner."
+        )
+
+
 def _refused(topic: str, error: Exception) -> DeliveryError:
     said = error.args[0] if error.args else None
-    if isinstance(error, SystemError) or (isinstance(said, KafkaError) and said.fatal()):
+    if isinstance(said, KafkaError) and said.fatal():
         return _broken(error)
     return DeliveryError(
         f"The client refused a record for topic {topic!r}: {error}. Nothing of this slot becomes visible and its "
-        "records belong to the next checkpoint. Check the record's size, headers and partition; one that is larger "
-        "than message.max.bytes needs that setting raised here and at the topic."
+        "records belong to the next checkpoint. Check the record's size and partition; one that is larger than "
+        "message.max.bytes needs that setting raised here and at the topic."
+    )
+
+
+def _unfit(topic: str, error: UnfitRecordError) -> DeliveryError:
+    return DeliveryError(
+        f"A record for topic {topic!r} cannot be written: {error}. Nothing of this slot becomes visible and its "
+        "records belong to the next checkpoint."
     )
 
 
 def _broken(error: Exception) -> DeliveryError:
-    said = error.__cause__ or error
     return DeliveryError(
-        f"The client cannot go on with this transaction: {said}. Nothing of this slot becomes visible and its records "
+        f"The client cannot go on with this transaction: {error}. Nothing of this slot becomes visible and its records "
         "belong to the next checkpoint. If the producer was fenced, look for another program that uses its id."
     )
 
@@ -219,43 +179,3 @@ def _chunks(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
 def _size(batch: pa.RecordBatch) -> int:
     columns = [batch.column(name) for name in ("key", "value") if name in batch.schema.names]
     return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
-
-
-def _column(records: pa.RecordBatch, name: str) -> pa.Array | None:
-    """The column, or None when it is absent or says nothing."""
-    if name not in records.schema.names:
-        return None
-    column = records.column(name)
-    return None if column.null_count == len(column) else column
-
-
-def _binary(column: pa.Array) -> pa.Array:
-    if pa.types.is_string(column.type):
-        return column.cast(pa.binary())
-    if pa.types.is_large_string(column.type):
-        return column.cast(pa.large_binary())
-    return column
-
-
-def _headers(column: pa.Array) -> Iterator[list[tuple[Any, Any]] | None]:
-    """(name, value) pairs of each record, made when they are asked for: half the time of a dict for each header, and
-    nothing for the garbage collector to look at."""
-    names, values = column.flatten().flatten()
-    pairs = zip(names.to_pylist(), values.to_pylist(), strict=True)
-    for length in pc.list_value_length(column).to_pylist():
-        yield None if length is None else list(islice(pairs, length))
-
-
-def _milliseconds(column: pa.Array) -> list[int]:
-    """Whole milliseconds since 1970, rounded down; `_NOW` for null."""
-    per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[column.type.unit]
-    raw = column.cast(pa.int64()).to_pylist()
-    result = [None if at is None else at * 1_000 if per_ms == 0 else at // per_ms for at in raw]
-    wrong = next((at for at in result if at is not None and at <= 0), None)
-    if wrong is not None:
-        # The client takes 0 for now, and Kafka takes no time before 1970.
-        raise DeliveryError(
-            f"A record's timestamp column says {wrong} ms since 1970, which Kafka cannot hold. Nothing of this slot "
-            "becomes visible and its records belong to the next checkpoint. Use a later time, or null for now."
-        )
-    return [_NOW if at is None else at for at in result]

@@ -1,13 +1,13 @@
 """Writes one slot: transaction, records, receipt, flush, vote. Runs on executors.
 
-Imports only the standard library, pyarrow, confluent_kafka and our pure modules.
+Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
 
 Order. The receipt is enlisted while the last records are still on their way, then everything is flushed together: a
 delivery failure found by the flush still prevents the vote (see ``sinks.kafka.delivery``), so the order costs nothing
 and saves a round trip.
 
-After the vote the producer is never closed or aborted (``close`` aborts the open transaction): its reference is
-dropped, and whoever holds the committable ends the transaction.
+After the vote the producer's reference is dropped, which leaves the transaction open: whoever holds the committable
+ends it.
 """
 
 import contextlib
@@ -67,6 +67,7 @@ class KafkaSlotWriter:
                 generation=task.generation,
                 cluster=self.cluster,
                 transaction_timeout_ms=self.transaction_timeout_ms,
+                topics=self.topics,
             )
         )
         committed: Mapping[str, int] = task.sink_options.get(COMMITTED_OPTION, {})
@@ -108,7 +109,7 @@ class KafkaSlotWriter:
         kill_point(KillPoint.TASK_BEFORE_RECEIPT)
         receipt = TopicPartition(_RECEIPT_TOPIC, 0, task.checkpoint, metadata=token)
         with delivery.client_says():
-            producer.send_offsets_to_transaction([receipt], prepared.group_metadata, _CALL_LIMIT_S)
+            producer.send_offsets_to_transaction(str(prepared.id), [receipt], _CALL_LIMIT_S)
         kill_point(KillPoint.TASK_AFTER_RECEIPT)
         delivery.flush()
         kill_point(KillPoint.TASK_AFTER_FLUSH)

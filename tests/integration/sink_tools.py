@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Producer
 
 from connections import KafkaCluster
 from coordinator.pipeline.interfaces import JobContext, SlotWriter
 from coordinator.pipeline.tasks import CheckpointTask, Vote
 from coordinator.protocol.values import CheckpointId, Committable, Generation, JobName
 from sinks import KafkaSink
+from sinks.kafka.client import ArrowProducer
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.committer import KafkaCommitter
 from sinks.kafka.control import ControlPlane
@@ -94,7 +94,7 @@ class SinkJob:
         name = KafkaCommittable.of(committable).transaction.id
         return self.transactions.describe([name])[name]
 
-    def open_transaction(self, topic: str, *, n: int = 0, timeout_ms: int = 60_000) -> tuple[str, Producer]:
+    def open_transaction(self, topic: str, *, n: int = 0, timeout_ms: int = 60_000) -> tuple[str, ArrowProducer]:
         """An open transaction under an id of this job, as a losing attempt leaves it. Keep the producer alive."""
         pool = ProducerPool(
             PoolKey(
@@ -103,11 +103,13 @@ class SinkJob:
                 generation=self.generation,
                 cluster=self.cluster,
                 transaction_timeout_ms=timeout_ms,
+                topics=(topic,),
             )
         )
         prepared = pool.take({})
         prepared.producer.begin_transaction()
-        prepared.producer.produce(topic, b"left open")
+        left = pa.record_batch([pa.array([b"left open"])], ["value"])
+        prepared.producer.produce(topic, left, lambda: prepared.producer.poll(1))
         assert prepared.producer.flush(10) == 0
         return str(prepared.id), prepared.producer
 

@@ -19,6 +19,7 @@ from coordinator.pipeline.interfaces import Finding, JobContext, Severity
 from coordinator.protocol.values import CheckpointId, JobName, Outcome
 from sinks import KafkaSink
 from sinks.kafka import producers, records
+from sinks.kafka.client.partitioner import LONGEST_KEY
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.errors import DeliveryError, PreCommitError, RouteError
 from sinks.kafka.fencing import fence_ids
@@ -154,6 +155,23 @@ def test_keys_go_where_java_sends_them(sink: SinkJob, topics: Topics, out: str) 
 def routed(names: list[str | None], values: list[bytes], **columns: pa.Array) -> pa.RecordBatch:
     arrays = {"topic": pa.array(names, pa.string()), "value": pa.array(values, pa.binary()), **columns}
     return pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
+
+
+def test_keys_of_any_length_go_where_the_client_itself_sends_them(sink: SinkJob, topics: Topics, out: str) -> None:
+    """Those that we place, those that are left to the client, and the border between them."""
+    keys = [bytes([length % 251]) * length for length in (*range(12), *range(LONGEST_KEY - 3, LONGEST_KEY + 4), 1000)]
+    other = topics.create("other", partitions=3)
+    client = Producer({"bootstrap.servers": topics.servers, "partitioner": "murmur2_random", "log_level": 0})
+    for key in keys:
+        client.produce(other, b"x", key)
+    assert client.flush(30) == 0
+    settle(sink, 1, sink.write(1, batch(*((key, b"x") for key in keys))))
+    wait_until(lambda: len(messages(topics.servers, out)) == len(keys), "all arrived")
+    placed, expected = (
+        {message.key(): message.partition() for message in messages(topics.servers, topic)} for topic in (out, other)
+    )
+    assert placed == expected
+    assert len(set(placed.values())) == 3
 
 
 def test_a_partition_column_decides_and_null_leaves_it_to_the_partitioner(
@@ -340,7 +358,7 @@ def test_a_producer_made_ahead_that_went_stale_is_replaced(sink: SinkJob, monkey
     settle(sink, 1, first)
     ahead = made_ahead(sink, first)
     old = sink.transactions.describe([ahead])[ahead]
-    monkeypatch.setattr(producers, "_STALE_AFTER_S", 0.0)
+    monkeypatch.setattr(producers, "STALE_AFTER_S", 0.0)
     second = sink.write(2, batch(b"2"))
     assert second.body["id"] == ahead
     assert sink.transactions.describe([ahead])[ahead].epoch > old.epoch

@@ -17,7 +17,7 @@ from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock
 from tests.simulation.kafka.cluster import Cluster
 from tests.simulation.kafka.control import SimControl
-from tests.simulation.kafka.producer import SimConsumer, SimProducer
+from tests.simulation.kafka.producer import SimProducer
 from tests.simulation.kafka.settings import Produce, Settings
 from tests.simulation.kafka.transactions import PREPARED, State
 from tests.simulation.kafka.transport import Call
@@ -93,14 +93,11 @@ class Brokers:
 
         return Committers({"kafka": make}, {"main": DESCRIBED})
 
-    def producer(self, config: Mapping[str, Any], *, logger: object = None) -> SimProducer:
+    def producer(self, config: Mapping[str, Any], **more: Any) -> SimProducer:
         """Of the process that runs now."""
         process = self.clock.running
         assert process is not None
-        return SimProducer(config, cluster=self.cluster, transport=Wire(self, process), implicit=self._implicit)
-
-    def consumer(self, config: Mapping[str, Any], *, logger: object = None) -> SimConsumer:
-        return SimConsumer(config)
+        return SimProducer(config, cluster=self.cluster, transport=Wire(self, process), implicit=self._implicit, **more)
 
     # -- what is true
 

@@ -36,7 +36,6 @@ class Hooks:
 
     kill_point: Callable[[KillPoint], None]
     producer: Callable[..., Any]
-    consumer: Callable[..., Any]
 
 
 class _Pools:
@@ -82,8 +81,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     yield producers, "_pools", _Pools()
     prepared = producers.PreparedProducer
     yield producers, "PreparedProducer", lambda **given: prepared(made_at=scheduler().now, **given)
-    yield producers, "Producer", partial(_late, "producer")
-    yield producers, "Consumer", partial(_late, "consumer")
+    yield producers, "ArrowProducer", partial(_late, "producer")
 
 
 def _late(name: str, *args: Any, **kwargs: Any) -> Any:

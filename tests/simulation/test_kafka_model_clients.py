@@ -24,7 +24,7 @@ from sinks.kafka.precommit import Owner, abort_losers, make_committables
 from sinks.kafka.receipts import ReceiptState
 from sinks.kafka.transactions import State, end_txn_version
 from sinks.kafka.writer import KafkaSlotWriter
-from tests.simulation.kafka import Call, Produce, Settings, SimConsumer, SimProducer
+from tests.simulation.kafka import Call, Produce, Settings, SimProducer
 from tests.simulation.kafka.contract.bench import OUT, Bench
 
 
@@ -34,11 +34,10 @@ class Sink:
     def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, timeout_ms: int = 60_000) -> None:
         self.bench = bench
 
-        def producer(config: dict[str, Any], logger: object = None) -> SimProducer:
-            return SimProducer(config, cluster=bench.cluster, transport=bench.transport, logger=logger)
+        def producer(config: dict[str, Any], **more: Any) -> SimProducer:
+            return SimProducer(config, cluster=bench.cluster, transport=bench.transport, **more)
 
-        monkeypatch.setattr(producers, "Producer", producer)
-        monkeypatch.setattr(producers, "Consumer", SimConsumer)
+        monkeypatch.setattr(producers, "ArrowProducer", producer)
         monkeypatch.setattr(producers, "_pools", PerProcess())
         self.writer = KafkaSlotWriter(
             cluster=KafkaCluster("simulated:9092"),
@@ -220,10 +219,19 @@ def test_a_late_batch_after_the_end_stays_out(bench: Bench) -> None:
 # -- the client
 
 
+def records(*values: bytes) -> pa.RecordBatch:
+    partitions = pa.array([0] * len(values), pa.int32())
+    return pa.record_batch([pa.array(values, pa.binary()), partitions], ["value", "partition"])
+
+
+def write(producer: SimProducer, value: bytes) -> None:
+    producer.produce("out", records(value), lambda: producer.poll(0))
+
+
 def test_a_batch_whose_answer_was_lost_is_written_once(bench: Bench) -> None:
     producer = bench.producer()
     producer.begin_transaction()
-    producer.produce("out", b"a", partition=0)
+    write(producer, b"a")
     bench.transport.deaf = _once(_is(Produce))
     assert producer.flush(5) == 0
     assert bench.cluster.log(OUT).high_watermark == 1
@@ -232,10 +240,10 @@ def test_a_batch_whose_answer_was_lost_is_written_once(bench: Bench) -> None:
 def test_a_client_finds_the_new_leader(bench: Bench) -> None:
     producer = bench.producer()
     producer.begin_transaction()
-    producer.produce("out", b"a", partition=0)
+    write(producer, b"a")
     assert producer.flush(5) == 0
     bench.cluster.fail(bench.cluster.log(OUT).leader, bench.transport.now(), election_s=1.0)
-    producer.produce("out", b"b", partition=0)
+    write(producer, b"b")
     assert producer.flush(0.5) == 1
     assert producer.flush(5) == 0
     assert [entry.record.value for entry in bench.cluster.log(OUT).entries if entry.record] == [b"a", b"b"]
@@ -245,7 +253,7 @@ def test_a_client_finds_the_new_coordinators(bench: Bench) -> None:
     producer = bench.producer()
     for checkpoint in (1, 2):
         producer.begin_transaction()
-        producer.send_offsets_to_transaction([TopicPartition("onceward", 0, checkpoint)], bench.group("t"), 5)
+        producer.send_offsets_to_transaction("t", [TopicPartition("onceward", 0, checkpoint)], 5)
         producer.abort_transaction(5)
         for kind in CoordinatorKind:
             node = bench.coordinator(kind) % 3 + 1
@@ -254,28 +262,27 @@ def test_a_client_finds_the_new_coordinators(bench: Bench) -> None:
 
 def test_records_that_are_not_taken_in_time_are_reported_as_failed(bench: Bench) -> None:
     failures: list[KafkaError] = []
-    producer = bench.producer(timeout_ms=10_000, on_delivery=lambda error, _record: failures.append(error))
+    producer = bench.producer(timeout_ms=10_000, failed=failures.append)
     producer.begin_transaction()
-    producer.produce("out", b"a", partition=0)
+    write(producer, b"a")
     bench.transport.cut = lambda _call: True
     assert producer.flush(5) == 1
     assert producer.flush(10) == 0
     assert [failure.code() for failure in failures] == [KafkaError._MSG_TIMED_OUT]
     with pytest.raises(KafkaException):
-        producer.send_offsets_to_transaction([TopicPartition("onceward", 0, 1)], bench.group("t"), 1)
+        producer.send_offsets_to_transaction("t", [TopicPartition("onceward", 0, 1)], 1)
 
 
 def test_a_fenced_client_is_told_for_good(bench: Bench) -> None:
-    broken: list[KafkaError] = []
-    producer = bench.producer(error_cb=broken.append)
+    producer = bench.producer()
     producer.begin_transaction()
     bench.producer()
-    producer.produce("out", b"a", partition=0)
+    write(producer, b"a")
     for _ in range(2):
         with pytest.raises(KafkaException) as raised:
             producer.flush(5)
         assert raised.value.args[0].code() == KafkaError._FENCED
-    assert [error.fatal() for error in broken] == [True]
+        assert raised.value.args[0].fatal()
     with pytest.raises(KafkaException):
         producer.begin_transaction()
     with pytest.raises(KafkaException):
@@ -285,7 +292,7 @@ def test_a_fenced_client_is_told_for_good(bench: Bench) -> None:
 def test_a_client_that_goes_away_leaves_its_transaction_open(bench: Bench) -> None:
     producer = bench.producer()
     producer.begin_transaction()
-    producer.produce("out", b"a", partition=0)
+    write(producer, b"a")
     producer.flush(5)
     del producer
     bench.wait(10)
@@ -296,7 +303,7 @@ def test_an_aborted_client_can_begin_again(bench: Bench) -> None:
     producer = bench.producer()
     for value in (b"a", b"b"):
         producer.begin_transaction()
-        producer.produce("out", value, partition=0)
+        write(producer, value)
         producer.flush(5)
         producer.abort_transaction(5)
         assert bench.visible() == []
@@ -306,7 +313,7 @@ def test_an_aborted_client_can_begin_again(bench: Bench) -> None:
 def test_a_client_that_gave_up_a_batch_does_not_begin_again(bench: Bench) -> None:
     producer = bench.producer()
     producer.begin_transaction()
-    producer.produce("out", b"a", partition=0)
+    write(producer, b"a")
     bench.transport.deaf = _is(Produce)
     assert producer.flush(1) == 1
     producer.abort_transaction(5)
@@ -317,7 +324,7 @@ def test_a_client_that_gave_up_a_batch_does_not_begin_again(bench: Bench) -> Non
 def test_an_abort_of_nothing_is_not_told_to_the_brokers(bench: Bench) -> None:
     producer = bench.producer()
     producer.begin_transaction()
-    producer.produce("out", b"a", partition=0)
+    write(producer, b"a")
     producer.abort_transaction(5)
     assert len(producer) == 0
     assert bench.view().state is State.EMPTY
@@ -326,13 +333,15 @@ def test_an_abort_of_nothing_is_not_told_to_the_brokers(bench: Bench) -> None:
 def test_the_queue_has_an_end(bench: Bench) -> None:
     producer = bench.producer(room=2)
     producer.begin_transaction()
-    messages: list[dict[str, Any]] = [{"value": b"%d" % number} for number in range(3)]
-    assert producer.produce_batch("out", messages, partition=0) == 2
-    assert [message["_error"].code() for message in messages if "_error" in message] == [KafkaError._QUEUE_FULL]
-    with pytest.raises(BufferError):
-        producer.produce("out", b"x")
-    producer.poll(0)
-    assert len(producer) == 0
+    waited: list[int] = []
+
+    def full() -> None:
+        waited.append(len(producer))
+        producer.poll(0)
+
+    producer.produce("out", records(b"0", b"1", b"2"), full)
+    assert waited == [2]
+    assert (producer.accepted, len(producer)) == (3, 1)
 
 
 def test_calls_out_of_order_are_refused(bench: Bench) -> None:
@@ -340,14 +349,12 @@ def test_calls_out_of_order_are_refused(bench: Bench) -> None:
     with pytest.raises(KafkaException):
         producer.init_transactions(1)
     with pytest.raises(KafkaException):
-        producer.produce("out", b"a")
+        write(producer, b"a")
     with pytest.raises(KafkaException):
         producer.abort_transaction(1)
     producer.begin_transaction()
     with pytest.raises(KafkaException):
         producer.begin_transaction()
-    with pytest.raises(ValueError, match="no group metadata"):
-        producer.send_offsets_to_transaction([], b"else", 1)
 
 
 def test_an_unsafe_configuration_is_refused(bench: Bench) -> None:
@@ -358,7 +365,7 @@ def test_an_unsafe_configuration_is_refused(bench: Bench) -> None:
 def test_the_clients_receipt_is_like_librdkafkas(bench: Bench) -> None:
     producer = bench.producer()
     producer.begin_transaction()
-    producer.send_offsets_to_transaction([TopicPartition("onceward", 0, 7, metadata="token")], bench.group("t"), 5)
+    producer.send_offsets_to_transaction("t", [TopicPartition("onceward", 0, 7, metadata="token")], 5)
     view = bench.view()
     assert bench.receipt_of().state is ReceiptState.UNSTABLE
     bench.end(("t", view.producer_id, view.epoch))

@@ -91,7 +91,6 @@ class World:
         chance.setstate(_fresh(self.random))
         Hooks.kill_point = self.storm.kill_point
         Hooks.producer = self.brokers.producer
-        Hooks.consumer = self.brokers.consumer
         try:
             self._adopt(self.host.start())
             self.start_driver()

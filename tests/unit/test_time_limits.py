@@ -93,7 +93,7 @@ def test_every_call_of_a_reader_or_a_producer_has_a_limit(method: str) -> None:
     assert [text for text, count in made if count <= before] == []
 
 
-@pytest.mark.parametrize("client", ["Consumer", "Producer", "AdminClient"])
+@pytest.mark.parametrize("client", ["Consumer", "ArrowProducer", "AdminClient"])
 def test_every_kafka_client_is_made_with_our_limits(client: str) -> None:
     made = [(file, node) for file in PRODUCT for node in calls(file) if ast.unparse(node.func) == client]
     assert made
@@ -138,10 +138,9 @@ def test_a_producer_notices_a_silent_broker_before_its_transaction_times_out(
         made.append(config)
         raise RuntimeError("seen enough")
 
-    monkeypatch.setattr("sinks.kafka.producers._group_metadata_template", lambda _cluster: b"")
-    monkeypatch.setattr("sinks.kafka.producers.Producer", producer)
+    monkeypatch.setattr("sinks.kafka.producers.ArrowProducer", producer)
     cluster = KafkaCluster("localhost:1")
-    key = PoolKey(job="j", sink="s", generation=1, cluster=cluster, transaction_timeout_ms=transaction_ms)
+    key = PoolKey(job="j", sink="s", generation=1, cluster=cluster, transaction_timeout_ms=transaction_ms, topics=())
     with pytest.raises(RuntimeError, match="seen enough"):
         ProducerPool(key).take({})
     assert made[0]["socket.timeout.ms"] == silence_ms

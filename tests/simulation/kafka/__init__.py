@@ -19,14 +19,13 @@ A contract test (``tests/integration/test_kafka_model_contract.py``) runs the sa
                                Applied never = lost, twice = delayed duplicate; an answer may be kept from the sender.
     DirectTransport()          arrives at once, for tests: .cut(call), .deaf(call) lose requests and answers
     SimControl(cluster, transport)                            a ControlPlane; all but the sockets is the product's
-    SimProducer(config, cluster=, transport=, logger=)        confluent_kafka.Producer as the sink uses it
-    SimConsumer(config, logger=)                              confluent_kafka.Consumer for its group metadata
+    SimProducer(config, cluster=, transport=, topics=, failed=, logger=)   the sink's ArrowProducer
 """
 
 from tests.simulation.kafka.cluster import Cluster
 from tests.simulation.kafka.control import SimControl
 from tests.simulation.kafka.log import Entry, Fate, PartitionLog, Span
-from tests.simulation.kafka.producer import SimConsumer, SimProducer
+from tests.simulation.kafka.producer import SimProducer
 from tests.simulation.kafka.settings import (
     OFFSETS_TOPIC,
     AddOffsets,
@@ -58,7 +57,6 @@ __all__ = [
     "Produce",
     "Record",
     "Settings",
-    "SimConsumer",
     "SimControl",
     "SimProducer",
     "Span",

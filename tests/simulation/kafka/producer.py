@@ -1,4 +1,4 @@
-"""The executors' client on the modelled brokers: what the sink uses of confluent-kafka's Producer and Consumer.
+"""The executors' client on the modelled brokers: what the sink's ArrowProducer is on real ones.
 
 Like librdkafka it enlists partitions before it writes to them, numbers batches per partition, repeats a batch until it
 is answered, and is fenced for good by 47 and 90. Unlike it there is no thread: batches travel in ``poll`` and
@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 from zlib import crc32
 
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
@@ -31,7 +32,7 @@ from tests.simulation.kafka.settings import (
 )
 from tests.simulation.kafka.transport import Transport
 
-__all__ = ["SimConsumer", "SimProducer"]
+__all__ = ["SimProducer"]
 
 _FENCED = (Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED)
 _NOT_NOW = (
@@ -40,8 +41,7 @@ _NOT_NOW = (
     Code.NOT_ENOUGH_REPLICAS,
     Code.CONCURRENT_TRANSACTIONS,
 )
-_REQUIRED = {"enable.idempotence": True, "acks": "all", "delivery.report.only.error": True}
-_GROUP_MAGIC = b"SIMGROUP:"
+_REQUIRED = {"enable.idempotence": True, "acks": "all"}
 _RETRY_S = 0.02
 
 
@@ -64,6 +64,8 @@ class SimProducer:
         *,
         cluster: Cluster,
         transport: Transport,
+        topics: Sequence[str] = (),
+        failed: Callable[[KafkaError], object] = lambda _error: None,
         logger: object = None,
         implicit: bool = False,
     ) -> None:
@@ -75,10 +77,8 @@ class SimProducer:
         self._name = str(config["transactional.id"])
         self._timeout_ms = int(config["transaction.timeout.ms"])
         self._room = int(config.get("queue.buffering.max.messages", 100_000))
-        self._on_delivery: Callable[[KafkaError, Record], None] = config.get(
-            "on_delivery", lambda _error, _record: None
-        )
-        self._error_cb: Callable[[KafkaError], None] = config.get("error_cb", lambda _error: None)
+        self._failed = failed
+        self.accepted = 0
         self._requests = Requests(cluster, transport)
         self._transport = transport
         self._implicit = implicit
@@ -93,8 +93,8 @@ class SimProducer:
     def __len__(self) -> int:
         return len(self._outbox)
 
-    def list_topics(self, topic: str | None = None, timeout: float = -1) -> None:
-        """Reach any broker. What it says about topics is not returned: the product does not look at it."""
+    def load_metadata(self, timeout: float) -> None:
+        """Reach any broker. What it says about topics does not matter: partitions are the model's own choice."""
         deadline = self._deadline(timeout)
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4)
         while isinstance(self._requests.once(None, request), NoAnswer):
@@ -102,7 +102,7 @@ class SimProducer:
                 raise failure(KafkaError._TRANSPORT, "no broker answers")
             self._transport.sleep(_RETRY_S)
 
-    def init_transactions(self, timeout: float = -1) -> None:
+    def init_transactions(self, timeout: float) -> None:
         """Take the id over. Raises KafkaException."""
         if self._phase is not _Phase.NEW:
             raise wrong_state("init_transactions was called before")
@@ -131,40 +131,32 @@ class SimProducer:
         self._phase = _Phase.OPEN
         self._enlisted, self._anything_enlisted = set(), False
 
-    def produce(
-        self,
-        topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
-        partition: int = -1,
-        timestamp: int = 0,
-        headers: Sequence[tuple[str, bytes]] = (),
-    ) -> None:
-        """Queue one record. Raises BufferError when the queue is full, KafkaException."""
-        self._refuse_closed()
-        if len(self._outbox) >= self._room:
-            raise BufferError("Local: Queue full")
-        self._queue(topic, Record(value=value, key=key, headers=tuple(headers), stamp=timestamp), partition)
+    def produce(self, topic: str, records: pa.RecordBatch, full: Callable[[], None]) -> None:
+        """Queue records one by one; `full` is called while the queue is full. Raises KafkaException."""
+        for row in records.to_pylist():
+            self._refuse_closed()
+            while len(self._outbox) >= self._room:
+                full()
+                self._refuse_closed()
+            stamp = row.get("timestamp")
+            record = Record(
+                value=row["value"],
+                key=row.get("key"),
+                headers=tuple((header["key"], header["value"]) for header in row.get("headers") or ()),
+                stamp=0 if stamp is None else int(stamp.timestamp() * 1000),
+            )
+            partition = row.get("partition")
+            self._queue(topic, record, -1 if partition is None else partition)
+            self.accepted += 1
 
-    def produce_batch(self, topic: str, messages: Sequence[dict[str, Any]], partition: int = -1) -> int:
-        """Queue records given by their ``key`` and ``value``; how many found room. The others get an ``_error``."""
-        self._refuse_closed()
-        accepted = min(len(messages), self._room - len(self._outbox))
-        for message in messages[:accepted]:
-            self._queue(topic, Record(value=message.get("value"), key=message.get("key")), partition)
-        for message in messages[accepted:]:
-            message["_error"] = KafkaError(KafkaError._QUEUE_FULL)
-        return accepted
-
-    def poll(self, timeout: float = -1) -> int:
+    def poll(self, timeout: float) -> None:
         """One attempt to get rid of what is queued, then wait if something is left."""
         self._refuse_broken()
         self._send_round(self._transport.now())
         if len(self._outbox) and timeout > 0:
             self._transport.sleep(timeout)
-        return 0
 
-    def flush(self, timeout: float = -1) -> int:
+    def flush(self, timeout: float) -> int:
         """Attempts until nothing is queued or the time is over; how many records are left."""
         deadline = self._deadline(timeout)
         self._refuse_broken()
@@ -177,12 +169,9 @@ class SimProducer:
                 self._transport.sleep(min(_RETRY_S, deadline - self._transport.now()))
         return len(self._outbox)
 
-    def send_offsets_to_transaction(
-        self, positions: Sequence[TopicPartition], group_metadata: bytes, timeout: float = -1
-    ) -> None:
+    def send_offsets_to_transaction(self, group: str, positions: Sequence[TopicPartition], timeout: float) -> None:
         """Commit offsets with the transaction. Raises KafkaException."""
         self._refuse_closed()
-        group = SimConsumer.group_of(group_metadata)
         deadline = self._deadline(timeout)
         if not self._implicit:
             self._enlist(
@@ -200,11 +189,8 @@ class SimProducer:
             group_id=group,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
-            # the client sends the C string with its terminating NUL
             offsets={
-                (position.topic, position.partition): Offset(
-                    offset=position.offset, metadata=f"{position.metadata}\0" if position.metadata else ""
-                )
+                (position.topic, position.partition): Offset(offset=position.offset, metadata=position.metadata or "")
                 for position in positions
             },
             implicit=self._implicit,
@@ -217,7 +203,7 @@ class SimProducer:
         if answer.error_code:
             raise self._fail(answer.error_code, "TxnOffsetCommit was refused")
 
-    def abort_transaction(self, timeout: float = -1) -> None:
+    def abort_transaction(self, timeout: float) -> None:
         """Drop what is queued and abort what the brokers know of. Raises KafkaException."""
         self._refuse_broken()
         if self._phase not in (_Phase.OPEN, _Phase.FAILED):
@@ -241,7 +227,7 @@ class SimProducer:
     # -- inside
 
     def _deadline(self, timeout: float) -> float:
-        return self._transport.now() + (timeout if timeout >= 0 else 60.0)
+        return self._transport.now() + timeout
 
     def _coordinator(self, request: Any, deadline: float) -> Any:
         return self._requests.coordinator(CoordinatorKind.TRANSACTION, self._name, request, deadline)
@@ -326,15 +312,14 @@ class SimProducer:
         else:
             self._phase, self._why = _Phase.FAILED, abortable(code, why)
             raised = KafkaException(self._why)
-        for record in self._outbox.drop():
-            self._on_delivery(raised.args[0], record)
+        for _ in self._outbox.drop():
+            self._failed(raised.args[0])
         return raised
 
     def _break(self, code: int, why: str) -> KafkaException:
         """The producer cannot go on."""
         known = KafkaError._FENCED if code in _FENCED else code
         self._phase, self._why = _Phase.BROKEN, fatal(known, f"{self._name}: {why} (error {code})")
-        self._error_cb(self._why)
         return KafkaException(self._why)
 
     @property
@@ -352,23 +337,3 @@ class SimProducer:
             raise KafkaException(self._why)
         if self._phase is not _Phase.OPEN:
             raise wrong_state(f"no transaction is open, phase {self._phase.value}")
-
-
-class SimConsumer:
-    """Only what gives a group its metadata."""
-
-    def __init__(self, config: Mapping[str, Any], *, logger: object = None) -> None:
-        self._group = str(config["group.id"])
-
-    def consumer_group_metadata(self) -> bytes:
-        return _GROUP_MAGIC + self._group.encode() + b"\0"
-
-    def close(self) -> None:
-        """It has no connection."""
-
-    @staticmethod
-    def group_of(metadata: bytes) -> str:
-        """Raises ValueError for bytes that did not come from `consumer_group_metadata`."""
-        if not metadata.startswith(_GROUP_MAGIC) or not metadata.endswith(b"\0"):
-            raise ValueError(f"no group metadata of the model: {metadata!r}")
-        return metadata.removeprefix(_GROUP_MAGIC)[:-1].decode()

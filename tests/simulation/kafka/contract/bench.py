@@ -1,8 +1,9 @@
 """A modelled cluster with short ways to ask it: for the unit tests of the model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from confluent_kafka import KafkaError
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
@@ -19,7 +20,6 @@ from tests.simulation.kafka import (
     Produce,
     Record,
     Settings,
-    SimConsumer,
     SimControl,
     SimProducer,
 )
@@ -101,7 +101,15 @@ class Bench:
         )
         return int(self.ask(request, kind=CoordinatorKind.GROUP, key=name).error_code)
 
-    def producer(self, name: str = "t", *, timeout_ms: int = 60_000, room: int = 100_000, **more: Any) -> SimProducer:
+    def producer(
+        self,
+        name: str = "t",
+        *,
+        timeout_ms: int = 60_000,
+        room: int = 100_000,
+        failed: Callable[[KafkaError], object] = print,
+        **more: Any,
+    ) -> SimProducer:
         """A client that can begin. `room`: for records in its queue."""
         config = {
             "queue.buffering.max.messages": room,
@@ -109,16 +117,11 @@ class Bench:
             "transaction.timeout.ms": timeout_ms,
             "enable.idempotence": True,
             "acks": "all",
-            "delivery.report.only.error": True,
             **more,
         }
-        producer = SimProducer(config, cluster=self.cluster, transport=self.transport)
+        producer = SimProducer(config, cluster=self.cluster, transport=self.transport, failed=failed)
         producer.init_transactions(30)
         return producer
-
-    @staticmethod
-    def group(name: str) -> bytes:
-        return SimConsumer({"group.id": name}).consumer_group_metadata()
 
     # -- as anybody
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
@@ -16,6 +16,7 @@ from kafka.protocol.producer import (
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from connections import KafkaCluster
+from sinks.kafka.client import ArrowProducer
 from sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
 from tests.simulation.kafka import Partition
 from tests.simulation.kafka.contract.worlds import Ids, away, client_config
@@ -37,7 +38,7 @@ class BrokerWorld:
         self._servers: dict[str, Any] = {"bootstrap.servers": servers, "log_level": 0}
         self._admin = AdminClient(dict(self._servers))
         self.control = ControlPlane(KafkaCluster(servers))
-        self._kept: list[Producer] = []
+        self._kept: list[ArrowProducer] = []
         if "onceward" not in self._admin.list_topics(timeout=_LIMIT_S).topics:
             self.create_topic("onceward", 1)
 
@@ -48,19 +49,14 @@ class BrokerWorld:
             assert time.monotonic() < deadline, f"{topic} was not made in time"
             time.sleep(0.02)
 
-    def producer(self, transactional_id: str, timeout_ms: int, failures: list[object]) -> Producer:
-        config = client_config(transactional_id, timeout_ms, failures)
-        producer = Producer({**self._servers, **config, "linger.ms": 2}, logger=_SILENT)
-        producer.list_topics(timeout=_LIMIT_S)
+    def producer(self, transactional_id: str, timeout_ms: int, failures: list[object]) -> ArrowProducer:
+        config = client_config(transactional_id, timeout_ms)
+        producer = ArrowProducer(
+            {**self._servers, **config, "linger.ms": 2}, topics=(), failed=failures.append, logger=_SILENT
+        )
+        producer.load_metadata(_LIMIT_S)
         self._kept.append(producer)
         return producer
-
-    def group_metadata(self, group: str) -> bytes:
-        consumer = Consumer({**self._servers, "group.id": group})
-        try:
-            return bytes(consumer.consumer_group_metadata())
-        finally:
-            consumer.close()
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -14,7 +14,6 @@ from tests.simulation.kafka import (
     Produce,
     Record,
     Settings,
-    SimConsumer,
     SimControl,
     SimProducer,
 )
@@ -37,11 +36,8 @@ class ModelWorld:
         self._cluster.create_topic(topic, partitions)
 
     def producer(self, transactional_id: str, timeout_ms: int, failures: list[object]) -> SimProducer:
-        config = client_config(transactional_id, timeout_ms, failures)
-        return SimProducer(config, cluster=self._cluster, transport=self._transport)
-
-    def group_metadata(self, group: str) -> bytes:
-        return SimConsumer({"group.id": group}).consumer_group_metadata()
+        config = client_config(transactional_id, timeout_ms)
+        return SimProducer(config, cluster=self._cluster, transport=self._transport, failed=failures.append)
 
     def wait(self, seconds: float) -> None:
         self._transport.sleep(seconds)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaException, TopicPartition
+import pyarrow as pa
+from confluent_kafka import TopicPartition
 from kafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest, ListTransactionsRequest
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
@@ -318,8 +319,8 @@ class Writer:
 
     def receipt(self, checkpoint: int, token: str) -> "Writer":
         where = TopicPartition(RECEIPT_TOPIC, 0, checkpoint, metadata=token)
-        metadata = self._stage.world.group_metadata(self._stage.name(self.who))
-        outcome = self._outcome(lambda: self.producer.send_offsets_to_transaction([where], metadata, _LIMIT_S))
+        group = self._stage.name(self.who)
+        outcome = self._outcome(lambda: self.producer.send_offsets_to_transaction(group, [where], _LIMIT_S))
         self._stage._say(f"{self.who}: receipt {outcome}")
         return self
 
@@ -333,8 +334,9 @@ class Writer:
         return self._stage.ids(self.who)
 
     def _flushed(self, topic: str, values: Sequence[bytes], partition: int) -> None:
-        for value in values:
-            self.producer.produce(topic, value, partition=partition)
+        numbers = pa.array([partition] * len(values), pa.int32())
+        records = pa.record_batch([pa.array(values, pa.binary()), numbers], ["value", "partition"])
+        self.producer.produce(topic, records, lambda: self.producer.poll(_LIMIT_S))
         left = self.producer.flush(_LIMIT_S)
         assert left == 0, f"{left} records left"
 
@@ -342,7 +344,5 @@ class Writer:
         try:
             call()
         except CLIENT_ERRORS as error:
-            cause = error if isinstance(error, KafkaException) else error.__cause__
-            said = cause.args[0] if isinstance(cause, KafkaException) else None
-            return "refused for good" if said is None or said.fatal() else "refused"
+            return "refused for good" if error.args[0].fatal() else "refused"
         return "well"

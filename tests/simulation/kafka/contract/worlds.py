@@ -24,8 +24,6 @@ class World(Protocol):
     def producer(self, transactional_id: str, timeout_ms: int, failures: list[object]) -> Any:
         """Neither initialised nor begun. `failures` gets the reports of records that were not delivered."""
 
-    def group_metadata(self, group: str) -> bytes: ...
-
     def wait(self, seconds: float) -> None: ...
 
     def now(self) -> float: ...
@@ -50,16 +48,13 @@ class World(Protocol):
         """(code, offset of the first record)."""
 
 
-def client_config(transactional_id: str, timeout_ms: int, failures: list[object]) -> dict[str, Any]:
+def client_config(transactional_id: str, timeout_ms: int) -> dict[str, Any]:
     """Of a producer; the rest is each world's own."""
     return {
-        "on_delivery": lambda error, _message: failures.append(error),
-        "error_cb": lambda _error: None,
         "transactional.id": transactional_id,
         "transaction.timeout.ms": timeout_ms,
         "enable.idempotence": True,
         "acks": "all",
-        "delivery.report.only.error": True,
     }
 
 

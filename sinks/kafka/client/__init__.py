@@ -1,0 +1,12 @@
+"""librdkafka's producer for records that are columns: what confluent-kafka does record by record, batch by batch.
+
+library.py      the functions and structures of its C interface
+producer.py     ArrowProducer: a producer and its transactions
+messages.py     Arrow columns as the structures that the library reads
+partitioner.py  which partition a key belongs to
+"""
+
+from sinks.kafka.client.messages import UnfitRecordError
+from sinks.kafka.client.producer import ArrowProducer
+
+__all__ = ["ArrowProducer", "UnfitRecordError"]

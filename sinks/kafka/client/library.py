@@ -1,0 +1,194 @@
+"""librdkafka's C interface (rdkafka.h), as far as a producer needs it: the library that confluent-kafka brings along.
+
+confluent-kafka offers one call for each record, and each call parses arguments, allocates and takes the interpreter's
+lock again when the record is delivered. The library itself takes whole arrays of records; what that saves is in
+docs/performance.md. It keeps this interface and the layout of these structures compatible within ``librdkafka.so.1``.
+
+Loaded through confluent-kafka's own module, so it is the same library in the same version, wherever a wheel has it.
+"""
+
+import ctypes
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from typing import Any
+
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException, cimpl
+
+__all__ = [
+    "COPY",
+    "DELIVERED",
+    "ERRED",
+    "LOGGED",
+    "MESSAGE",
+    "PURGE_ALL",
+    "UNASSIGNED",
+    "VALUE_UNION",
+    "Metadata",
+    "TopicPosition",
+    "ValueType",
+    "lib",
+    "raise_error",
+]
+
+COPY = 0x2
+"""RD_KAFKA_MSG_F_COPY: the call copies key and value, so they may go afterwards."""
+UNASSIGNED = -1
+"""RD_KAFKA_PARTITION_UA: the client's partitioner decides."""
+PURGE_ALL = 0x1 | 0x2
+"""RD_KAFKA_PURGE_F_QUEUE and _INFLIGHT."""
+
+MESSAGE = np.dtype(
+    [
+        ("err", np.intc),
+        ("rkt", np.uintp),
+        ("partition", np.int32),
+        ("payload", np.uintp),
+        ("len", np.uintp),
+        ("key", np.uintp),
+        ("key_len", np.uintp),
+        ("offset", np.int64),
+        ("private", np.uintp),
+    ],
+    align=True,
+)
+"""rd_kafka_message_t"""
+
+VALUE_UNION = np.dtype(
+    {
+        "names": ["vtype", "i32", "i64", "ptr", "size", "val", "val_size"],
+        "formats": [np.intc, np.int32, np.int64, np.uintp, np.uintp, np.uintp, np.intp],
+        "offsets": [0, 8, 8, 8, 16, 16, 24],
+        "itemsize": 72,
+    }
+)
+"""rd_kafka_vu_t: its kind, and a union of which the members here are those of the kinds in `ValueType`."""
+
+
+class ValueType:
+    """rd_kafka_vtype_t: what an argument of ``rd_kafka_produceva`` says."""
+
+    TOPIC = 2
+    PARTITION = 3
+    VALUE = 4
+    KEY = 5
+    FLAGS = 7
+    TIMESTAMP = 8
+    HEADER = 9
+
+
+class TopicPosition(ctypes.Structure):
+    """rd_kafka_topic_partition_t"""
+
+    _fields_ = [
+        ("topic", c_char_p),
+        ("partition", c_int32),
+        ("offset", c_int64),
+        ("metadata", c_void_p),
+        ("metadata_size", c_size_t),
+        ("opaque", c_void_p),
+        ("err", c_int),
+        ("_private", c_void_p),
+    ]
+
+
+class _TopicMetadata(ctypes.Structure):
+    """rd_kafka_metadata_topic_t"""
+
+    _fields_ = [("topic", c_char_p), ("partition_cnt", c_int), ("partitions", c_void_p), ("err", c_int)]
+
+
+class Metadata(ctypes.Structure):
+    """rd_kafka_metadata_t"""
+
+    _fields_ = [
+        ("broker_cnt", c_int),
+        ("brokers", c_void_p),
+        ("topic_cnt", c_int),
+        ("topics", POINTER(_TopicMetadata)),
+        ("orig_broker_id", c_int32),
+        ("orig_broker_name", c_char_p),
+    ]
+
+
+DELIVERED = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
+"""dr_msg_cb: client, message, opaque."""
+ERRED = CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
+"""error_cb: client, code, reason, opaque."""
+LOGGED = CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_char_p)
+"""log_cb: client, syslog level, facility, line."""
+
+_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "conf_new": (c_void_p, ()),
+    "conf_set": (c_int, (c_void_p, c_char_p, c_char_p, c_char_p, c_size_t)),
+    "conf_destroy": (None, (c_void_p,)),
+    "conf_set_dr_msg_cb": (None, (c_void_p, DELIVERED)),
+    "conf_set_error_cb": (None, (c_void_p, ERRED)),
+    "conf_set_log_cb": (None, (c_void_p, LOGGED)),
+    "new": (c_void_p, (c_int, c_void_p, c_char_p, c_size_t)),
+    "destroy": (None, (c_void_p,)),
+    "name": (c_char_p, (c_void_p,)),
+    "set_log_queue": (c_int, (c_void_p, c_void_p)),
+    "last_error": (c_int, ()),
+    "fatal_error": (c_int, (c_void_p, c_char_p, c_size_t)),
+    "error_code": (c_int, (c_void_p,)),
+    "error_string": (c_char_p, (c_void_p,)),
+    "error_is_fatal": (c_int, (c_void_p,)),
+    "error_is_retriable": (c_int, (c_void_p,)),
+    "error_txn_requires_abort": (c_int, (c_void_p,)),
+    "error_destroy": (None, (c_void_p,)),
+    "topic_new": (c_void_p, (c_void_p, c_char_p, c_void_p)),
+    "topic_destroy": (None, (c_void_p,)),
+    "metadata": (c_int, (c_void_p, c_int, c_void_p, POINTER(POINTER(Metadata)), c_int)),
+    "metadata_destroy": (None, (POINTER(Metadata),)),
+    "init_transactions": (c_void_p, (c_void_p, c_int)),
+    "begin_transaction": (c_void_p, (c_void_p,)),
+    "abort_transaction": (c_void_p, (c_void_p, c_int)),
+    "send_offsets_to_transaction": (c_void_p, (c_void_p, c_void_p, c_void_p, c_int)),
+    "consumer_group_metadata_new": (c_void_p, (c_char_p,)),
+    "consumer_group_metadata_destroy": (None, (c_void_p,)),
+    "topic_partition_list_new": (c_void_p, (c_int,)),
+    "topic_partition_list_add": (POINTER(TopicPosition), (c_void_p, c_char_p, c_int32)),
+    "topic_partition_list_destroy": (None, (c_void_p,)),
+    "mem_malloc": (c_void_p, (c_void_p, c_size_t)),
+    "produce_batch": (c_int, (c_void_p, c_int32, c_int, c_void_p, c_int)),
+    "produceva": (c_void_p, (c_void_p, c_void_p, c_size_t)),
+    "poll": (c_int, (c_void_p, c_int)),
+    "flush": (c_int, (c_void_p, c_int)),
+    "purge": (c_int, (c_void_p, c_int)),
+    "outq_len": (c_int, (c_void_p,)),
+}
+"""Without ``rd_kafka_``: what a function returns, and its arguments."""
+
+
+class _Library:
+    """The functions, by their names without ``rd_kafka_``. All of them let other threads run meanwhile."""
+
+    def __init__(self) -> None:
+        loaded = ctypes.CDLL(cimpl.__file__)
+        for name, (result, arguments) in _PROTOTYPES.items():
+            function = loaded[f"rd_kafka_{name}"]
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"rd_kafka_{name} has no prototype here")
+
+
+lib = _Library()
+
+
+def raise_error(error: int | None) -> None:
+    """Raises KafkaException with what a ``rd_kafka_error_t *`` says, and frees it; nothing for NULL."""
+    if not error:
+        return
+    try:
+        said = KafkaError(
+            lib.error_code(error),
+            lib.error_string(error).decode(errors="replace"),
+            fatal=bool(lib.error_is_fatal(error)),
+            retriable=bool(lib.error_is_retriable(error)),
+            txn_requires_abort=bool(lib.error_txn_requires_abort(error)),
+        )
+    finally:
+        lib.error_destroy(error)
+    raise KafkaException(said)

@@ -1,0 +1,202 @@
+"""Arrow columns as the structures that librdkafka reads: addresses and lengths, no Python object per record. Pure.
+
+What these functions return points into the columns, which must live until the client has taken the records.
+"""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sinks.kafka.client.library import COPY, MESSAGE, UNASSIGNED, VALUE_UNION, ValueType
+from sinks.kafka.client.partitioner import LONGEST_KEY, partitions
+
+__all__ = ["Arguments", "UnfitRecordError", "argument_lists", "by_partition"]
+
+Messages: TypeAlias = npt.NDArray[Any]
+"""Of `MESSAGE`."""
+
+_NOTHING = np.zeros(1, np.uint8)
+"""Where empty values are: an address that is not NULL, which would be no value at all."""
+_NOW = 0
+
+
+class UnfitRecordError(ValueError):
+    """A record that Kafka cannot hold, or that says something without a meaning."""
+
+
+@dataclass(frozen=True)
+class _Bytes:
+    """A binary or string column: where each value is."""
+
+    data: npt.NDArray[np.uint8]
+    starts: npt.NDArray[np.int64]
+    """In `data`."""
+    lengths: npt.NDArray[np.int64]
+    """0 for null."""
+    valid: npt.NDArray[np.bool_] | None
+    """None: all are."""
+
+    @classmethod
+    def of(cls, column: pa.Array) -> "_Bytes":
+        wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+        _, offsets, data = column.buffers()
+        if not len(column):
+            return cls(_NOTHING, np.zeros(0, np.int64), np.zeros(0, np.int64), None)
+        every = np.frombuffer(
+            offsets, np.int64 if wide else np.int32, len(column) + 1, column.offset * (8 if wide else 4)
+        )
+        valid = np.asarray(column.is_valid()) if column.null_count else None
+        lengths = np.diff(every).astype(np.int64)
+        if valid is not None:
+            lengths[~valid] = 0  # Arrow may keep a value under a null
+        # a buffer of no bytes may be absent, and may be where nothing is
+        present = data is not None and data.size > 0
+        return cls(np.frombuffer(data, np.uint8) if present else _NOTHING, every[:-1].astype(np.int64), lengths, valid)
+
+    @property
+    def addresses(self) -> npt.NDArray[np.uintp]:
+        """NULL for null, and only for that."""
+        found = (self.starts + self.data.ctypes.data).astype(np.uintp)
+        if self.valid is not None:
+            found[~self.valid] = 0
+        return found
+
+
+def by_partition(records: pa.RecordBatch, count: int) -> list[tuple[int, Messages]]:
+    """``records`` (``value``, ``key`` and ``partition`` are looked at) as messages for each partition, in their order;
+    those that the client's partitioner shall place under `UNASSIGNED`. ``count``: partitions of the topic; 0 when that
+    is not known."""
+    values, keys = _Bytes.of(records.column("value")), _column(records, "key")
+    key = None if keys is None else _Bytes.of(keys)
+    messages = np.zeros(records.num_rows, MESSAGE)
+    messages["payload"], messages["len"] = values.addresses, values.lengths
+    if key is not None:
+        messages["key"], messages["key_len"] = key.addresses, key.lengths
+    where = _partitions(records, key, count)
+    if (where == where[:1]).all():
+        return [(int(where[0]), messages)] if len(where) else []
+    order = np.argsort(where, kind="stable")
+    messages, where = messages[order], where[order]
+    cuts = np.flatnonzero(np.diff(where)) + 1
+    firsts = [0, *cuts.tolist()]
+    return [(int(where[first]), part) for first, part in zip(firsts, np.split(messages, cuts), strict=True)]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Of ``rd_kafka_produceva``, for some records."""
+
+    unions: npt.NDArray[Any]
+    """Of `VALUE_UNION`, for all of them."""
+    firsts: list[int]
+    """Address of the first union of each record."""
+    counts: list[int]
+    kept: tuple[Any, ...]
+    """What the addresses point into, besides the records."""
+
+
+_FIXED = 6
+"""Unions that every record has."""
+
+
+def argument_lists(topic: int, records: pa.RecordBatch, count: int) -> Arguments:
+    """For records with headers or timestamps, which a message has no place for. ``topic``: its handle's address. Raises
+    UnfitRecordError."""
+    rows = records.num_rows
+    values, keys = _Bytes.of(records.column("value")), _column(records, "key")
+    key = None if keys is None else _Bytes.of(keys)
+    headers = _column(records, "headers")
+    each = np.zeros(rows, np.int64) if headers is None else _lengths(headers)
+    counts = each + _FIXED
+    firsts = np.cumsum(counts) - counts
+    unions = np.zeros(int(counts.sum()), VALUE_UNION)
+
+    def say(offset: int, kind: int, **members: Any) -> None:
+        at = firsts + offset
+        unions["vtype"][at] = kind
+        for name, column in members.items():
+            unions[name][at] = column
+
+    say(0, ValueType.TOPIC, ptr=topic)
+    say(1, ValueType.PARTITION, i32=_partitions(records, key, count))
+    say(2, ValueType.FLAGS, i32=COPY)
+    say(3, ValueType.VALUE, ptr=values.addresses, size=values.lengths)
+    say(4, ValueType.KEY, ptr=0 if key is None else key.addresses, size=0 if key is None else key.lengths)
+    say(5, ValueType.TIMESTAMP, i64=_milliseconds(_column(records, "timestamp")))
+    kept: tuple[Any, ...] = ()
+    if headers is not None:
+        names, contents = _headers(headers)
+        kept = (names, contents)
+        # those of one record follow its fixed arguments, and all of them have the order of the column
+        inside = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
+        at = np.repeat(firsts + _FIXED, each) + inside
+        name, content = _Bytes.of(names), _Bytes.of(contents)
+        unions["vtype"][at] = ValueType.HEADER
+        unions["ptr"][at] = name.addresses
+        unions["val"][at], unions["val_size"][at] = content.addresses, content.lengths
+    first = unions.ctypes.data
+    return Arguments(unions, (first + firsts * VALUE_UNION.itemsize).tolist(), counts.tolist(), kept)
+
+
+def _column(records: pa.RecordBatch, name: str) -> pa.Array | None:
+    """The column, or None when it is absent or says nothing."""
+    if name not in records.schema.names:
+        return None
+    column = records.column(name)
+    return None if column.null_count == len(column) else column
+
+
+def _partitions(records: pa.RecordBatch, key: _Bytes | None, count: int) -> npt.NDArray[np.int32]:
+    """As the column says; else that of the key; else `UNASSIGNED`: a record without a key, or with a very long one."""
+    found = np.full(records.num_rows, UNASSIGNED, np.int32)
+    given = _column(records, "partition")
+    if key is not None and count and (given is None or given.null_count):
+        ours = key.lengths <= LONGEST_KEY
+        if key.valid is not None:
+            ours &= key.valid
+        if ours.all():
+            found = partitions(key.data, key.starts, key.lengths, count)
+        else:
+            found[ours] = partitions(key.data, key.starts[ours], key.lengths[ours], count)
+    if given is None:
+        return found
+    return np.where(np.asarray(given.is_valid()), np.asarray(given.fill_null(0)), found)
+
+
+_PER_MS = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}
+
+
+def _milliseconds(column: pa.Array | None) -> npt.NDArray[np.int64] | int:
+    """Whole milliseconds since 1970, rounded down; `_NOW` for null."""
+    if column is None:
+        return _NOW
+    valid, raw = np.asarray(column.is_valid()), np.asarray(column.cast(pa.int64()).fill_null(0))
+    per_ms = _PER_MS[column.type.unit]
+    result = raw * 1_000 if per_ms == 0 else raw // per_ms
+    wrong = result[valid & (result <= 0)]
+    if len(wrong):
+        # The client takes 0 for now, and Kafka takes no time before 1970.
+        raise UnfitRecordError(
+            f"a record's timestamp column says {wrong[0]} ms since 1970, which Kafka cannot hold; use a later time, or "
+            "null for now"
+        )
+    return np.where(valid, result, _NOW)
+
+
+def _lengths(headers: pa.Array) -> npt.NDArray[np.int64]:
+    return np.asarray(pc.list_value_length(headers).fill_null(0)).astype(np.int64)
+
+
+def _headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Names, ended by a NUL each as C wants them, and contents, of all records in their order."""
+    names, contents = headers.flatten().flatten()
+    if names.null_count:
+        raise UnfitRecordError("a header has no name; give it one, or leave the header out")
+    if pc.any(pc.match_substring(names, "\0")).as_py():
+        raise UnfitRecordError("a header's name holds a NUL character, which the client takes for its end")
+    end, nothing = (pa.scalar(text, pa.large_string()) for text in ("\0", ""))
+    return pc.binary_join_element_wise(names.cast(pa.large_string()), end, nothing), contents
