@@ -35,6 +35,8 @@ def main() -> None:
             topics=[task["source"]],
             start="earliest",
             max_offsets_per_checkpoint=task["per_checkpoint"] or None,
+            # what is measured there is a number of slots: small ranges must not be joined to fewer
+            min_partitions=task["partitions"] if workload is Workload.CYCLE else None,
         ),
         sink=KafkaSink(task["servers"], topic=task["sink"], **delivery),
         settings=CheckpointSettings(interval=f"{task['interval_ms']}ms"),

@@ -88,6 +88,8 @@ class Plan:
     """A bounded source has nothing left after this plan."""
     sizing: JsonObject = field(default_factory=dict)
     """Why it is as large as it is, for people: these facts are told with the checkpoint."""
+    joinable: bool = False
+    """Fewer tasks may read the same, each several of the splits (:meth:`Source.joined`)."""
 
 
 class Source(ABC):
@@ -116,6 +118,11 @@ class Source(ABC):
     @abstractmethod
     def plan(self, base: Document) -> Plan:
         """Half-open ranges from ``base`` to what is there now, within the source's limits. Does not wait."""
+
+    def joined(self, splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
+        """The ``splits`` of a joinable plan as at most ``most`` splits that hold the same. Asked for where they hold so
+        little that the tasks and transactions would cost more than the records."""
+        raise NotImplementedError(f"{type(self).__name__} makes joinable plans and does not join their splits")
 
     @abstractmethod
     def read(self) -> SplitReader:

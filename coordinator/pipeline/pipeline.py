@@ -77,7 +77,7 @@ class Pipeline:
         :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; generations of one job continue each other.
         :param transform: lazy, DataFrame to DataFrame; without any key, value and headers are copied.
         :param transform_batches: instead, iterator of pyarrow.RecordBatch to iterator of RecordBatch, with the columns
-            that the DataFrames would have. It runs in the Python worker that reads and writes, once per input range.
+            that the DataFrames would have. It runs in the Python worker that reads and writes, once per task.
         :param coordinator: ``host:port`` of ``onceward serve``; without it one runs inside this process.
         :param spark: a classic session of yours, never changed; without it one is made (``local[*,4]``).
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.

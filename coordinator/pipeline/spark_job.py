@@ -23,6 +23,9 @@ from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonO
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_RECORDS_PER_TASK = 20_000
+"""A task with its transaction costs as much as about so many records."""
+_KEPT_BUILDS = 16
 _COPIED = ("key", "value", "headers")
 """What a job without a transform takes over, as Spark's Kafka sink does; the partition follows from the key, as for any
 producer. Timestamps would cost the client's fast path; a transform that selects them keeps them."""
@@ -76,7 +79,11 @@ class CheckpointJob:
         self._per_checkpoint_operations = per_checkpoint_operations
         self._source_columns = tuple(_column_names(source.schema))
         self._group = f"onceward {job}"
+        self._builds: dict[int, _Built] = {}
+        """By number of splits, those that may be used again; the one that is used latest is at the end."""
         self._built: _Built | None = None
+        self._ran: tuple[Plan, tuple[JsonObject, ...]] | None = None
+        """The plan that was run last, and its splits as tasks read them."""
 
     @property
     def path(self) -> Path:
@@ -102,12 +109,14 @@ class CheckpointJob:
         ``transform_batches`` cannot be written, and whatever Spark raises.
         """
         submitted = time.time()
-        built = self._build(len(plan.splits))
+        splits = self._joined(plan)
+        self._ran = plan, splits
+        built = self._build(len(splits))
         task = CheckpointTask(
             job=self._job,
             generation=generation,
             checkpoint=checkpoint,
-            splits=plan.splits,
+            splits=splits,
             columns=built.facts.columns,
             sink=self._sink.participant.name,
             sink_options=self._sink.options(),
@@ -126,22 +135,38 @@ class CheckpointJob:
         return check_votes(votes, built.expected)
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
-        """The splits that made each slot: one where the plan moves no rows, else all of them."""
-        if self._built is None:
-            raise CheckpointFailedError("No Spark job was built. Nothing was written.")
-        if self._built.facts.one_to_one and slots == len(plan.splits):
-            return [[split] for split in plan.splits]
-        return [list(plan.splits)] * slots
+        """The splits that made each slot of the plan that was run last: one where no rows move, else all of them."""
+        if self._built is None or self._ran is None or self._ran[0] is not plan:
+            raise CheckpointFailedError("This plan was not run. Nothing was written.")
+        splits = self._ran[1]
+        if self._built.facts.one_to_one and slots == len(splits):
+            return [[split] for split in splits]
+        return [list(splits)] * slots
 
     def cancel(self) -> None:
         """Stop the running job, from any thread. Its tasks may go on for seconds; their transactions are swept."""
         with contextlib.suppress(Exception):  # a JVM that is gone runs nothing; the main thread notices by itself
             self._spark.sparkContext.cancelJobGroup(self._group)
 
+    def _joined(self, plan: Plan) -> tuple[JsonObject, ...]:
+        """As many tasks as run at a time where they have little to do, and more, twice as many each time, where not."""
+        if not plan.joinable:
+            return plan.splits
+        tasks = max(1, self._spark.sparkContext.defaultParallelism)
+        while tasks * _RECORDS_PER_TASK < plan.records:
+            tasks *= 2
+        return self._source.joined(plan.splits, tasks)
+
     def _build(self, splits: int) -> _Built:
-        if self._built is None or self._built.splits != splits or not self._built.facts.reusable:
-            self._built = self._fused(splits) if self._transform is None else self._through_spark(splits)
-        return self._built
+        built = self._builds.pop(splits, None)
+        if built is None:
+            built = self._fused(splits) if self._transform is None else self._through_spark(splits)
+        if built.facts.reusable:
+            self._builds[splits] = built
+            if len(self._builds) > _KEPT_BUILDS:
+                del self._builds[next(iter(self._builds))]
+        self._built = built
+        return built
 
     def _fused(self, splits: int) -> _Built:
         columns = self._source_columns

@@ -104,7 +104,9 @@ class KafkaCommitter(Committer):
         """See :meth:`Committer.describe`: names the slot, the transaction and the exact input."""
         handle = KafkaCommittable.of(committable)
         ranges = ", ".join(
-            f"{r.get('topic')}-{r.get('partition')} [{r.get('start')}, {r.get('end')})" for r in handle.inputs
+            f"{r.get('topic')}-{r.get('partition')} [{r.get('start')}, {r.get('end')})"
+            for split in handle.inputs
+            for r in split.get("ranges", (split,))
         )
         written = ", ".join(f"{topic.records} to {name}" for name, topic in sorted(handle.topics.items()))
         return (

@@ -38,6 +38,7 @@ from sources.kafka.clients import (
 from sources.kafka.collector import collector_paused
 from sources.kafka.columns import BatchBuilder, batch_builder, bounded, schema_of
 from sources.kafka.faults import offset_gone
+from sources.kafka.splitting import ranges_of
 
 __all__ = ["OWNED_SETTINGS", "KafkaSplitReader", "close_idle_clients"]
 
@@ -85,7 +86,7 @@ _PASSING = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSplitReader:
-    """Reads ``{"topic", "partition", "start", "end"}`` splits. Pickled; a cached client per process does the work."""
+    """Reads splits (see splitting.py). Pickled; a cached client per process does the work."""
 
     cluster: KafkaCluster
     group_id: str
@@ -111,7 +112,11 @@ class KafkaSplitReader:
         }
 
     def __call__(self, split: Mapping[str, Any], columns: frozenset[str]) -> Iterator[pa.RecordBatch]:
-        """Batches of ``split`` in offset order. Raises CheckpointFailedError; the records stay unread."""
+        """Batches of ``split``, range by range in offset order. Raises CheckpointFailedError; they stay unread."""
+        for each in ranges_of(split):
+            yield from self._range(each, columns)
+
+    def _range(self, split: Mapping[str, Any], columns: frozenset[str]) -> Iterator[pa.RecordBatch]:
         topic, partition = str(split["topic"]), int(split["partition"])
         start, end = int(split["start"]), int(split["end"])
         if start >= end:

@@ -33,7 +33,7 @@ from sources.kafka.reader import KafkaSplitReader
 from sources.kafka.replays import refuse_incomplete
 from sources.kafka.resolution import resolve_ends, resolve_starts
 from sources.kafka.sizing import Ran
-from sources.kafka.splitting import split_ranges
+from sources.kafka.splitting import join_ranges, ranges_of, split_ranges
 from sources.kafka.starts import End, Start, bound_text
 
 __all__ = ["KafkaSource"]
@@ -84,7 +84,7 @@ class KafkaSource(Source):
         include_headers: adds the column ``headers``.
         min_partitions: as Spark's minPartitions: the ranges of a checkpoint are cut into at least so many, the longest
             first, each for a task and a transaction of its own. Then the records of an input partition are no longer
-            written in their order.
+            written in their order. Small ranges are not joined to fewer tasks either.
         max_offsets_per_checkpoint: over all partitions, spread in proportion to what waits; None = no such limit.
         max_rate_per_partition: offsets per second, on average; None = as fast as it goes.
         adaptive: takes of a backlog as much as makes a checkpoint last about its interval, by what the former ones took
@@ -202,7 +202,11 @@ class KafkaSource(Source):
         read = {partition for partition, _ in positions if partition.topic in subscribed}
         available = self._available(positions, read)
         plan = plan_ranges(positions, available, read=read, limits=self._limits, now=self._monotonic())
-        return replace(plan, splits=split_ranges(plan.splits, self._arguments.min_partitions))
+        least = self._arguments.min_partitions
+        return replace(plan, splits=split_ranges(plan.splits, least), joinable=least is None)
+
+    def joined(self, splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
+        return join_ranges(splits, most)
 
     def ran(self, plan: Plan, seconds: float, *, failed: bool = False) -> None:
         """See :meth:`Source.ran`. What was learned outlives a generation, not the process."""
@@ -243,7 +247,12 @@ class KafkaSource(Source):
         return halt_for(gone) if gone is not None else None
 
     def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
-        refuse_incomplete(self._broker(), self.cluster_id, KafkaPositions.from_document(positions), splits)
+        refuse_incomplete(
+            self._broker(),
+            self.cluster_id,
+            KafkaPositions.from_document(positions),
+            [each for split in splits for each in ranges_of(split)],
+        )
 
     def mirror(self, positions: Document) -> None:
         if self._mirror is not None:

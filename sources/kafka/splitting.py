@@ -1,14 +1,43 @@
-"""Cuts the ranges of a checkpoint into more, for those who give up the order within a partition. Pure."""
+"""How the ranges of a checkpoint become splits: one each, or cut into more, or several of them joined in one. Pure.
+
+A split is a range, ``{"topic", "partition", "start", "end"}``, or ``{"ranges": [...]}``.
+"""
 
 import heapq
 from collections.abc import Sequence
 
 from coordinator.protocol.values import JsonObject
 
-__all__ = ["MOST_RANGES", "split_ranges"]
+__all__ = ["MOST_RANGES", "join_ranges", "ranges_of", "split_ranges"]
 
 MOST_RANGES = 10_000
 """Each range is a task, a transaction and a committable."""
+
+
+def ranges_of(split: JsonObject) -> Sequence[JsonObject]:
+    """The ranges that ``split`` holds, in the order in which they are read."""
+    ranges: Sequence[JsonObject] = split.get("ranges", (split,))
+    return ranges
+
+
+def join_ranges(splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
+    """At most ``most`` splits that together are the ranges ``splits``, about as large as each other.
+
+    Each range stays whole, so the order within a partition does too.
+    """
+    if len(splits) <= most:
+        return tuple(splits)
+    sizes = [int(split["end"]) - int(split["start"]) for split in splits]
+    joined: list[list[int]] = [[] for _ in range(most)]
+    filled = [(0, number) for number in range(most)]
+    for index in sorted(range(len(splits)), key=lambda index: -sizes[index]):
+        size, number = filled[0]
+        joined[number].append(index)
+        heapq.heapreplace(filled, (size + max(1, sizes[index]), number))
+    return tuple(
+        splits[indices[0]] if len(indices) == 1 else {"ranges": [splits[index] for index in sorted(indices)]}
+        for indices in joined
+    )
 
 
 def split_ranges(splits: Sequence[JsonObject], least: int | None) -> tuple[JsonObject, ...]:

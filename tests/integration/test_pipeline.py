@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from coordinator import CheckpointSettings, Pipeline
 from coordinator.errors import ConfigurationError, HaltedError, OncewardError, PreflightError
+from coordinator.pipeline import spark_job
 from coordinator.pipeline.journal import EVENTS_VARIABLE
 from coordinator.pipeline.restarts import NO_RESTART, Restart
 from coordinator.protocol.events import CloseReason
@@ -215,9 +216,11 @@ def robbed(
     *arguments: Any,
     on_lost: Any,
     meanwhile: Callable[[], object] = lambda: None,
+    source: dict[str, Any] | None = None,
     **options: Any,
 ) -> Pipeline:
-    """A pipeline of which somebody aborts a transaction, once, after the decision and before it is committed."""
+    """A pipeline of which somebody aborts a transaction, once, after the decision and before it is committed. Each
+    partition has a slot of its own unless ``source`` says otherwise."""
     monkeypatch.setenv(EVENTS_VARIABLE, str(bench.directory / "events"))
     sink = KafkaSink(bench.topics.servers, topic=bench.sink, on_lost=on_lost)
     committer = sink.committer
@@ -237,7 +240,7 @@ def robbed(
         return real
 
     monkeypatch.setattr(sink, "committer", sabotaged)
-    pipeline = bench.pipeline(*arguments, **options)
+    pipeline = bench.pipeline(*arguments, source=source or {"min_partitions": 3}, **options)
     monkeypatch.setattr(pipeline, "_sink", sink)
     return pipeline
 
@@ -271,6 +274,34 @@ def test_a_lost_transaction_is_written_again_by_spark_and_no_other(
     assert_exactly_once(bench.topics, bench.source, bench.sink)
     (replayed,) = told(bench, "replayed")
     assert (replayed["slots"], replayed["written"]) == (1, 20)
+
+
+@pytest.mark.parametrize("dataframe", [False, True], ids=["copy", "dataframe"])
+def test_small_ranges_share_tasks_and_a_lost_slot_of_several_is_written_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, dataframe: bool
+) -> None:
+    at_a_time = bench.spark.sparkContext.defaultParallelism
+    bench.source = bench.topics.create("many", 2 * at_a_time)
+    for partition in range(2 * at_a_time):
+        values: list[bytes | None] = [b"%d-%d" % (partition, n) for n in range(20)]
+        bench.topics.fill(bench.source, values, partition=partition, key=b"key-%d" % partition)
+    transform = (lambda df: df.select("key", "value")) if dataframe else None
+    pipeline = robbed(bench, monkeypatch, transform, on_lost="replay", source={"adaptive": False})
+    assert pipeline.run() is CloseReason.FINISHED
+    assert_exactly_once(bench.topics, bench.source, bench.sink)
+    assert told(bench, "pre-committed")[0]["transactions"] == at_a_time
+    (replayed,) = told(bench, "replayed")
+    assert (replayed["slots"], replayed["written"]) == (1, 40)
+
+
+def test_many_records_of_a_checkpoint_are_read_by_a_task_for_each_partition(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVENTS_VARIABLE, str(bench.directory / "events"))
+    monkeypatch.setattr(spark_job, "_RECORDS_PER_TASK", 10)
+    bench.fill(0, 1000)
+    bench.pipeline().run()
+    assert told(bench, "pre-committed")[0]["transactions"] == 3
 
 
 def test_a_lost_slot_of_a_shuffle_halts_the_job_because_no_range_alone_made_it(

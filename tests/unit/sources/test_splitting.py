@@ -1,4 +1,4 @@
-"""Ranges that are cut into more: nothing is lost, doubled or out of order, and long ones are cut first."""
+"""Ranges that are cut into more, or joined in fewer splits: nothing is lost, doubled or out of order."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from sources import KafkaSource
 from sources.kafka.metadata import TopicState
 from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 from sources.kafka.replays import refuse_incomplete
-from sources.kafka.splitting import split_ranges
+from sources.kafka.splitting import join_ranges, ranges_of, split_ranges
 
 
 def split(partition: int, start: int, size: int) -> dict[str, Any]:
@@ -59,6 +59,32 @@ def test_each_part_made_its_slot_alone_so_that_it_can_be_replayed() -> None:
     parts = split_ranges([split(0, 0, 10), split(1, 7, 0)], 6)
     filled = {slot for slot, part in enumerate(parts) if part["end"] > part["start"]}
     assert filled <= alone([[part] for part in parts])
+
+
+@settings(deadline=None)
+@given(ranges, st.integers(1, 8))
+def test_joined_ranges_stay_whole_and_are_spread_evenly(whole: list[dict[str, Any]], most: int) -> None:
+    joined = join_ranges(whole, most)
+    assert len(joined) == min(len(whole), most)
+    assert sorted((part["partition"], part["start"]) for each in joined for part in ranges_of(each)) == [
+        (part["partition"], part["start"]) for part in whole
+    ]
+    assert all(part in whole for each in joined for part in ranges_of(each))
+    totals = [sum(part["end"] - part["start"] for part in ranges_of(each)) for each in joined]
+    longest = max((part["end"] - part["start"] for part in whole), default=0)
+    assert max(totals, default=0) - min(totals, default=0) <= longest + len(whole)
+
+
+def test_a_joined_split_is_its_slot_s_alone_so_that_it_can_be_replayed() -> None:
+    joined = join_ranges([split(number, 0, 10) for number in range(5)], 2)
+    assert [[part["partition"] for part in ranges_of(each)] for each in joined] == [[0, 2, 4], [1, 3]]
+    assert alone([[each] for each in joined]) == {0, 1}
+
+
+def test_ranges_that_are_few_enough_stay_as_they_are() -> None:
+    whole = [split(0, 0, 10), split(1, 0, 0)]
+    assert join_ranges(whole, 2) == tuple(whole)
+    assert join_ranges([], 2) == ()
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, 10_001, "4"])
