@@ -46,7 +46,6 @@ class Path(StrEnum):
 class _Built:
     """What collects votes, and what was found out about its plan."""
 
-    splits: int
     votes: Callable[[], Iterable[str]]
     """Runs the job."""
     facts: plans.PlanFacts
@@ -176,7 +175,7 @@ class CheckpointJob:
         partitions = max(1, splits)
         tasks = self._spark.sparkContext.parallelize(range(splits), partitions).mapPartitions(task)
         facts = plans.PlanFacts(columns=columns, one_to_one=True, changing=False, exchanges=False)
-        return _Built(splits=splits, votes=tasks.collect, facts=facts, expected=partitions)
+        return _Built(votes=tasks.collect, facts=facts, expected=partitions)
 
     def _through_spark(self, splits: int) -> _Built:
         assert self._transform is not None
@@ -197,7 +196,6 @@ class CheckpointJob:
         df = prepared.mapInArrow(writing(self._sink.write()), VOTE_SCHEMA)
         expected = None if facts.exchanges else _partitions(df)
         return _Built(
-            splits=splits,
             votes=lambda: [row[0] for row in df.collect()],
             facts=facts,
             expected=expected,

@@ -11,50 +11,25 @@ it is never used again, and what it still holds is dropped.
 """
 
 import contextlib
-import logging
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from confluent_kafka import KafkaError
 
 from connections import KafkaCluster
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.tasks import CheckpointTask, Vote
 from sinks.kafka.batches import BatchColumns
-from sinks.kafka.client import ArrowProducer
 from sinks.kafka.delivery import Delivery
 from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
 from sinks.kafka.per_process import PerProcess
-from sinks.kafka.producers import STALE_AFTER_S, producer_settings
+from sinks.kafka.producers import IdleProducer, connected, producer_settings
 
 __all__ = ["AtLeastOnceWriter"]
 
-_LOGGER = logging.getLogger("onceward.kafka")
-_METADATA_LIMIT_S = 30.0
 
-
-@dataclass(kw_only=True)
-class _Idle:
-    """A producer with nothing under way."""
-
-    producer: ArrowProducer
-    failures: list[KafkaError] = field(default_factory=list)
-    """Delivery reports of records that failed; filled while the producer polls or flushes."""
-    made_at: float = field(default_factory=time.monotonic)
-
-    @property
-    def usable(self) -> bool:
-        try:
-            self.producer.poll(0)  # lets the client report what it noticed meanwhile
-        except CLIENT_ERRORS:
-            return False
-        return not self.failures and time.monotonic() - self.made_at < STALE_AFTER_S
-
-
-_idle: "PerProcess[AtLeastOnceWriter, _Idle]" = PerProcess()
+_idle: "PerProcess[AtLeastOnceWriter, IdleProducer]" = PerProcess()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,22 +75,20 @@ class AtLeastOnceWriter:
         _idle.mine()[self] = idle
         return Vote(slot=slot, attempt=attempt, records=delivery.records.total(), bytes=delivery.bytes)
 
-    def _take(self) -> _Idle:
+    def _take(self) -> IdleProducer:
         """The producer of this process for this sink; a new one where there is none that is in order."""
         kept = _idle.mine()
         idle = kept.pop(self, None)
         kept.clear()  # of other jobs and other settings: nobody comes back to them
         return idle if idle is not None and idle.usable else self._make()
 
-    def _make(self) -> _Idle:
-        failures: list[KafkaError] = []
+    def _make(self) -> IdleProducer:
         config = self.cluster.client_config(**producer_settings(self.cluster), **{"delivery.timeout.ms": self.limit_ms})
         try:
-            producer = ArrowProducer(config, topics=self.topics, failed=failures.append, logger=_LOGGER)
-            producer.load_metadata(_METADATA_LIMIT_S)
+            producer, failures = connected(config, self.topics)
         except CLIENT_ERRORS as error:
             raise _failed(slot=None, why=str(error)) from error
-        return _Idle(producer=producer, failures=failures)
+        return IdleProducer(producer=producer, failures=failures)
 
 
 def _failed(slot: int | None, why: str) -> DeliveryError:

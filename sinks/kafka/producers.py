@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,11 +26,11 @@ from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
 from sinks.kafka.identifiers import TransactionalId
 from sinks.kafka.per_process import PerProcess
 
-__all__ = ["STALE_AFTER_S", "PoolKey", "PreparedProducer", "ProducerPool", "pool_for", "producer_settings"]
+__all__ = ["IdleProducer", "PoolKey", "PreparedProducer", "ProducerPool", "connected", "pool_for", "producer_settings"]
 
 _LOGGER = logging.getLogger("onceward.kafka")
 _INIT_LIMIT_S = 30.0
-STALE_AFTER_S = 300.0
+_STALE_AFTER_S = 300.0
 """A producer older than this is made anew: connections and broker state behind it may be gone, and partitions added."""
 
 _FORCED: Mapping[str, Any] = {
@@ -69,10 +69,9 @@ class PoolKey:
 
 
 @dataclass(kw_only=True)
-class PreparedProducer:
-    """A producer that is initialised and has begun nothing."""
+class IdleProducer:
+    """A producer with nothing under way."""
 
-    id: TransactionalId
     producer: ArrowProducer
     failures: list[KafkaError] = field(default_factory=list)
     """Delivery reports of records that failed; filled while the producer polls or flushes."""
@@ -84,7 +83,23 @@ class PreparedProducer:
             self.producer.poll(0)  # lets the client report what it noticed meanwhile
         except CLIENT_ERRORS:
             return False
-        return time.monotonic() - self.made_at < STALE_AFTER_S
+        return not self.failures and time.monotonic() - self.made_at < _STALE_AFTER_S
+
+
+@dataclass(kw_only=True)
+class PreparedProducer(IdleProducer):
+    """A producer that is initialised and has begun nothing."""
+
+    id: TransactionalId
+
+
+def connected(config: Mapping[str, Any], topics: Sequence[str]) -> tuple[ArrowProducer, list[KafkaError]]:
+    """A producer that knows the partitions of ``topics``, and where it will report failed records. Raises
+    KafkaException."""
+    failures: list[KafkaError] = []
+    producer = ArrowProducer(config, topics=topics, failed=failures.append, logger=_LOGGER)
+    producer.load_metadata(_INIT_LIMIT_S)
+    return producer, failures
 
 
 class ProducerPool:
@@ -151,7 +166,6 @@ class ProducerPool:
 
     def _make(self, number: int) -> PreparedProducer:
         identifier = self._id(number)
-        failures: list[KafkaError] = []
         cluster = self.key.cluster
         settings: dict[str, str | int | float | bool] = {
             **producer_settings(cluster),
@@ -160,11 +174,8 @@ class ProducerPool:
             "transaction.timeout.ms": self.key.transaction_timeout_ms,
         }
         try:
-            producer = ArrowProducer(
-                cluster.client_config(**settings), topics=self.key.topics, failed=failures.append, logger=_LOGGER
-            )
             # With metadata at hand init_transactions takes 3 ms; without it waits for a timer of 500 ms.
-            producer.load_metadata(_INIT_LIMIT_S)
+            producer, failures = connected(cluster.client_config(**settings), self.key.topics)
             producer.init_transactions(_INIT_LIMIT_S)
         except CLIENT_ERRORS as error:
             raise DeliveryError(

@@ -358,7 +358,7 @@ def test_a_producer_made_ahead_that_went_stale_is_replaced(sink: SinkJob, monkey
     settle(sink, 1, first)
     ahead = made_ahead(sink, first)
     old = sink.transactions.describe([ahead])[ahead]
-    monkeypatch.setattr(producers, "STALE_AFTER_S", 0.0)
+    monkeypatch.setattr(producers, "_STALE_AFTER_S", 0.0)
     second = sink.write(2, batch(b"2"))
     assert second.body["id"] == ahead
     assert sink.transactions.describe([ahead])[ahead].epoch > old.epoch

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from sinks.kafka.client.library import COPY, MESSAGE, UNASSIGNED, VALUE_UNION, ValueType
 from sinks.kafka.client.partitioner import LONGEST_KEY, partitions
 
-__all__ = ["Arguments", "UnfitRecordError", "argument_lists", "by_partition"]
+__all__ = ["Arguments", "UnfitRecordError", "argument_lists", "by_partition", "column_of"]
 
 Messages: TypeAlias = npt.NDArray[Any]
 """Of `MESSAGE`."""
@@ -70,8 +70,7 @@ def by_partition(records: pa.RecordBatch, count: int) -> list[tuple[int, Message
     """``records`` (``value``, ``key`` and ``partition`` are looked at) as messages for each partition, in their order;
     those that the client's partitioner shall place under `UNASSIGNED`. ``count``: partitions of the topic; 0 when that
     is not known."""
-    values, keys = _Bytes.of(records.column("value")), _column(records, "key")
-    key = None if keys is None else _Bytes.of(keys)
+    values, key = _values_and_key(records)
     messages = np.zeros(records.num_rows, MESSAGE)
     messages["payload"], messages["len"] = values.addresses, values.lengths
     if key is not None:
@@ -107,9 +106,8 @@ def argument_lists(topic: int, records: pa.RecordBatch, count: int) -> Arguments
     """For records with headers or timestamps, which a message has no place for. ``topic``: its handle's address. Raises
     UnfitRecordError."""
     rows = records.num_rows
-    values, keys = _Bytes.of(records.column("value")), _column(records, "key")
-    key = None if keys is None else _Bytes.of(keys)
-    headers = _column(records, "headers")
+    values, key = _values_and_key(records)
+    headers = column_of(records, "headers")
     each = np.zeros(rows, np.int64) if headers is None else _lengths(headers)
     counts = each + _FIXED
     firsts = np.cumsum(counts) - counts
@@ -126,7 +124,7 @@ def argument_lists(topic: int, records: pa.RecordBatch, count: int) -> Arguments
     say(2, ValueType.FLAGS, i32=COPY)
     say(3, ValueType.VALUE, ptr=values.addresses, size=values.lengths)
     say(4, ValueType.KEY, ptr=0 if key is None else key.addresses, size=0 if key is None else key.lengths)
-    say(5, ValueType.TIMESTAMP, i64=_milliseconds(_column(records, "timestamp")))
+    say(5, ValueType.TIMESTAMP, i64=_milliseconds(column_of(records, "timestamp")))
     kept: tuple[Any, ...] = ()
     if headers is not None:
         names, contents = _headers(headers)
@@ -142,7 +140,12 @@ def argument_lists(topic: int, records: pa.RecordBatch, count: int) -> Arguments
     return Arguments(unions, (first + firsts * VALUE_UNION.itemsize).tolist(), counts.tolist(), kept)
 
 
-def _column(records: pa.RecordBatch, name: str) -> pa.Array | None:
+def _values_and_key(records: pa.RecordBatch) -> tuple[_Bytes, _Bytes | None]:
+    key = column_of(records, "key")
+    return _Bytes.of(records.column("value")), None if key is None else _Bytes.of(key)
+
+
+def column_of(records: pa.RecordBatch, name: str) -> pa.Array | None:
     """The column, or None when it is absent or says nothing."""
     if name not in records.schema.names:
         return None
@@ -153,7 +156,7 @@ def _column(records: pa.RecordBatch, name: str) -> pa.Array | None:
 def _partitions(records: pa.RecordBatch, key: _Bytes | None, count: int) -> npt.NDArray[np.int32]:
     """As the column says; else that of the key; else `UNASSIGNED`: a record without a key, or with a very long one."""
     found = np.full(records.num_rows, UNASSIGNED, np.int32)
-    given = _column(records, "partition")
+    given = column_of(records, "partition")
     if key is not None and count and (given is None or given.null_count):
         ours = key.lengths <= LONGEST_KEY
         if key.valid is not None:

@@ -31,7 +31,7 @@ from sinks.kafka.client.library import (
     lib,
     raise_error,
 )
-from sinks.kafka.client.messages import argument_lists, by_partition
+from sinks.kafka.client.messages import argument_lists, by_partition, column_of
 
 __all__ = ["ArrowProducer"]
 
@@ -107,7 +107,7 @@ class ArrowProducer:
         waits, or raises to end it. Raises KafkaException when a record is refused, UnfitRecordError when one cannot be
         written at all; then some of the others may have been taken.
         """
-        if _said(records, "headers") or _said(records, "timestamp"):
+        if any(column_of(records, name) is not None for name in ("headers", "timestamp")):
             self._one_by_one(topic, records, full)
         else:
             for partition, messages in by_partition(records, self._counts.get(topic, 0)):
@@ -245,10 +245,6 @@ def _logging(logger: logging.Logger) -> Callable[[int, int, bytes, bytes], None]
 def _check(code: int) -> None:
     if code:
         raise KafkaException(KafkaError(code))
-
-
-def _said(records: pa.RecordBatch, name: str) -> bool:
-    return name in records.schema.names and records.column(name).null_count < records.num_rows
 
 
 def _ms(seconds: float) -> int:
