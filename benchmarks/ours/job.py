@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from benchmarks.ours.transforms import on_batches, on_dataframes
+from benchmarks.ours.transforms import on_batches, on_dataframes, through_spark
 from benchmarks.workloads import Workload
 from coordinator import CheckpointSettings, Pipeline
 from sinks import KafkaSink
@@ -25,6 +25,8 @@ def main() -> None:
     transform: dict[str, Any] = {}
     if task["path"] == "dataframe":
         transform["transform"] = on_dataframes(workload)
+    elif task["path"] == "spark":
+        transform["transform"] = through_spark
     elif task["path"] == "batches":
         transform["transform_batches"] = on_batches(workload)
     delivery: dict[str, Any] = {} if task["delivery"] == "exactly_once" else {"delivery": task["delivery"]}

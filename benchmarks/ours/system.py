@@ -17,7 +17,7 @@ __all__ = ["EVENTS", "OURS", "Ours"]
 EVENTS = "events.jsonl"
 """The journal's file in the run's directory."""
 _EXECUTOR_MB = 1024
-_OF_COPY = ("ours-batches", "ours-at-least-once")
+_OF_COPY = ("ours-spark", "ours-batches", "ours-at-least-once")
 _SCHEDULING_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that only starts tasks: what the second compiler would make quicker is not worth its own time
 (docs/performance.md). Where Spark runs the transform it is Java's choice."""
@@ -25,11 +25,12 @@ _SCHEDULING_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @dataclass(frozen=True, kw_only=True)
 class Ours:
-    """One variant. `path`: through a DataFrame; or all in one Python worker, with a function on Arrow batches where the
-    workload needs one (`fused`) or in any case (`batches`)."""
+    """One variant. `path`: a transform on DataFrames (`dataframe`), on the copy one that needs Spark (`spark`);
+    or all in one Python worker, with a function on Arrow batches where the workload needs it (`fused`) or in any case
+    (`batches`)."""
 
     name: str
-    path: Literal["dataframe", "fused", "batches"]
+    path: Literal["dataframe", "spark", "fused", "batches"]
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
     executors: bool = False
     """Each thread is the only one of an executor, a process of its own, and not one of the driver's JVM."""
@@ -39,7 +40,10 @@ class Ours:
 
     @property
     def settings(self) -> dict[str, str]:
-        return {"spark": f"a session made by the job, {self._submitted('threads')}"}
+        settings = {"spark": f"a session made by the job, {self._submitted('threads', Workload.COPY)}"}
+        if self.path == "dataframe":
+            settings["spark, but copy"] = self._submitted("threads", Workload.JSON)
+        return settings
 
     def set_up(self) -> None:
         """Nothing: the repository's own environment has it all."""
@@ -56,14 +60,15 @@ class Ours:
             arguments=[sys.executable, "-m", "benchmarks.ours.job", json.dumps(job)],
             environment={
                 EVENTS_VARIABLE: str(task.scratch / EVENTS),
-                "PYSPARK_SUBMIT_ARGS": f"{self._submitted(task.threads)} pyspark-shell",
+                "PYSPARK_SUBMIT_ARGS": f"{self._submitted(task.threads, task.workload)} pyspark-shell",
                 "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
             },
         )
 
-    def _submitted(self, threads: int | str) -> str:
+    def _submitted(self, threads: int | str, workload: Workload) -> str:
         """As for spark-submit."""
-        java = "" if self.path == "dataframe" else f" --driver-java-options '{_SCHEDULING_JVM}'"
+        transforms = self.path == "spark" or (self.path == "dataframe" and workload is not Workload.COPY)
+        java = "" if transforms else f" --driver-java-options '{_SCHEDULING_JVM}'"
         return f"--master {self._master(threads)}{java}"
 
     def _master(self, threads: int | str) -> str:
@@ -74,6 +79,7 @@ class Ours:
 OURS = (
     Ours(name="ours", path="fused"),
     Ours(name="ours-dataframe", path="dataframe"),
+    Ours(name="ours-spark", path="spark"),
     Ours(name="ours-batches", path="batches"),
     Ours(name="ours-at-least-once", path="fused", delivery="at_least_once"),
 )

@@ -4,7 +4,7 @@ Each task finds its checkpoint in a local property, not in its closure: one Data
 """
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -58,24 +58,37 @@ def writing(write: Any) -> BatchesTransform:
     return onceward_write
 
 
-def fusing(read: Any, write: Any, transform: BatchesTransform | None, columns: tuple[str, ...]) -> FusedTask:
+def fusing(read: Any, write: Any, transform: BatchesTransform, columns: Iterable[str]) -> FusedTask:
     """Reader, function and writer in one worker process, without a trip through the JVM: numbers of splits -> the vote.
 
-    Without ``transform`` the ``columns`` are copied and nothing else is read.
+    ``columns`` are those of the source that ``transform`` uses.
     """
+    used = frozenset(columns)
 
     def onceward_fused(numbers: Iterable[int]) -> Iterator[str]:
         clock = Stopwatch()
         task, slot, attempt = _current()
-        used = frozenset(columns)
         # all numbers first: Spark reuses a worker process only if its task has drained the input
         batches = Timed(batch for number in list(numbers) for batch in read(task.splits[number], used))
-        made = Timed((batch.select(columns) for batch in batches) if transform is None else applied(transform, batches))
+        made = Timed(applied(transform, batches))
         vote = _written(write, task, slot, attempt, made)
         _warmed_up()
         yield replace(vote, steps=clock.steps(task.submitted, made, batches)).to_json()
 
     return onceward_fused
+
+
+def choosing(columns: Mapping[str, str]) -> BatchesTransform:
+    """The function that does nothing but choose columns of the source: ``columns`` has one for each new name."""
+
+    def onceward_choose(batches: Batches) -> Batches:
+        import pyarrow as pa
+
+        names = list(columns)
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([batch.column(column) for column in columns.values()], names)
+
+    return onceward_choose
 
 
 def applied(transform: BatchesTransform, batches: Batches) -> Batches:

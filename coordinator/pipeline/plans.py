@@ -1,9 +1,10 @@
-"""What Spark's plan of the user's transform tells: what is refused, which columns are read, whether rows move.
+"""What Spark's plan of the user's transform tells: what is refused, which columns are read, whether rows move, whether
+Spark is needed for it at all.
 
 Spark's plans are read through py4j by node name and text. What is not recognised is taken as the careful case.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,9 @@ class PlanFacts:
     exchanges: bool
     """Rows move between partitions. Such a plan must be built anew for each checkpoint: Spark would reuse the shuffle
     files of the first run and return the old checkpoint's rows (measured on 2 cores)."""
+    chosen: Mapping[str, str] | None = None
+    """Column of the source for each name of the result, where the plan does nothing but choose and rename columns. None
+    where it does anything else: then Spark has to run it."""
 
     @property
     def reusable(self) -> bool:
@@ -93,7 +97,28 @@ def examine(df: "DataFrame", source_columns: tuple[str, ...], *, per_checkpoint_
         one_to_one=not exchanges and not any(word in physical for word in _REARRANGING),
         changing=_is_changing(execution.analyzed()),
         exchanges=exchanges,
+        chosen=_chosen(execution.optimizedPlan()),
     )
+
+
+def _chosen(optimized: Any) -> dict[str, str] | None:
+    """Casts are not taken as a choice of columns, so a plan that has one goes through Spark."""
+    if _is_reader(optimized):
+        return {name: name for name in _names(optimized).values()}
+    if _name(optimized) != "Project" or not _is_reader(optimized.child()):
+        return None
+    readers = _names(optimized.child())
+    chosen: dict[str, str] = {}
+    for expression in _sequence(optimized.projectList()):
+        attribute = expression.child() if _name(expression) == "Alias" else expression
+        if _name(attribute) != "AttributeReference":
+            return None
+        chosen[expression.name()] = readers[_identity(attribute)]
+    return chosen
+
+
+def _names(reader: Any) -> dict[int, str]:
+    return {_identity(attribute): attribute.name() for attribute in _sequence(reader.output())}
 
 
 def _is_changing(analyzed: Any) -> bool:
@@ -148,7 +173,7 @@ def _columns_used(optimized: Any, source_columns: tuple[str, ...]) -> tuple[str,
     for node in _walk(optimized):
         if _is_reader(node):
             found += 1
-            readers |= {_identity(attribute): attribute.name() for attribute in _sequence(node.output())}
+            readers |= _names(node)
             continue
         if _name(node) in _SAYING_WHAT_THEY_USE:
             used |= _identities(node.references().toSeq())

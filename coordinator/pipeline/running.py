@@ -11,7 +11,7 @@ from coordinator.pipeline.executor import BatchesTransform
 from coordinator.pipeline.interfaces import Plan, Sink, Source
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.spark import check_session, is_alive, make_session, ship
-from coordinator.pipeline.spark_job import CheckpointJob
+from coordinator.pipeline.spark_job import CheckpointJob, Path
 from coordinator.pipeline.tasks import Vote
 from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
@@ -74,11 +74,6 @@ class SparkTasks:
             with _our_handlers_kept():
                 self._spark, self._made = make_session(self._job)
             preflight.require_safe(self._job, check_session(self._spark, embedded=self._embedded))
-        ship(
-            self._spark,
-            tuple(type(part).__module__ for part in (self._source.read(), self._sink.write())),
-            arrow=self._transform is not None,
-        )
         checkpoint_job = CheckpointJob(
             spark=self._spark,
             job=self._job,
@@ -89,6 +84,11 @@ class SparkTasks:
             per_checkpoint_operations=self._per_checkpoint_operations,
         )
         checkpoint_job.check()
+        ship(
+            self._spark,
+            tuple(type(part).__module__ for part in (self._source.read(), self._sink.write())),
+            arrow=checkpoint_job.path is Path.DATAFRAME,
+        )
         self._checkpoint_job = checkpoint_job
         self._journal.tell("planned", path=checkpoint_job.path.value, columns=list(checkpoint_job.columns))
 

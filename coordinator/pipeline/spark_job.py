@@ -6,14 +6,14 @@ start them and to have their votes (measured on 2 cores; a query is planned and 
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from coordinator.errors import CheckpointFailedError
 from coordinator.pipeline import plans
-from coordinator.pipeline.executor import VOTE_SCHEMA, BatchesTransform, fusing, reading, writing
+from coordinator.pipeline.executor import VOTE_SCHEMA, BatchesTransform, choosing, fusing, reading, writing
 from coordinator.pipeline.faults import unusable_in
 from coordinator.pipeline.interfaces import Plan, Sink, Source
 from coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
@@ -35,7 +35,7 @@ class Path(StrEnum):
     """Which way records go between reader and writer."""
 
     COPY = "copy"
-    """No transform: reader and writer in one Python worker."""
+    """Reader and writer in one Python worker: there is no transform, or one that only chooses and renames columns."""
     BATCHES = "batches"
     """A function on Arrow batches between them, in the same worker."""
     DATAFRAME = "dataframe"
@@ -46,6 +46,7 @@ class Path(StrEnum):
 class _Built:
     """What collects votes, and what was found out about its plan."""
 
+    path: Path
     votes: Callable[[], Iterable[str]]
     """Runs the job."""
     facts: plans.PlanFacts
@@ -86,10 +87,9 @@ class CheckpointJob:
 
     @property
     def path(self) -> Path:
-        """The way records go."""
-        if self._transform is not None:
-            return Path.DATAFRAME
-        return Path.COPY if self._transform_batches is None else Path.BATCHES
+        """The way records go, by the last plan that was looked at."""
+        assert self._built is not None, "checked before it is asked"
+        return self._built.path
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class CheckpointJob:
         )
         context = self._spark.sparkContext
         context.setLocalProperty(TASK_PROPERTY, task.to_json())
-        context.setJobGroup(self._group, f"{self._job} checkpoint {checkpoint} ({self.path})", interruptOnCancel=True)
+        context.setJobGroup(self._group, f"{self._job} checkpoint {checkpoint} ({built.path})", interruptOnCancel=True)
         try:
             votes = built.votes()
         except Exception as error:
@@ -159,7 +159,7 @@ class CheckpointJob:
     def _build(self, splits: int) -> _Built:
         built = self._builds.pop(splits, None)
         if built is None:
-            built = self._fused(splits) if self._transform is None else self._through_spark(splits)
+            built = self._through_python(splits) if self._transform is None else self._through_spark(splits)
         if built.facts.reusable:
             self._builds[splits] = built
             if len(self._builds) > _KEPT_BUILDS:
@@ -167,15 +167,20 @@ class CheckpointJob:
         self._built = built
         return built
 
-    def _fused(self, splits: int) -> _Built:
-        columns = self._source_columns
-        if self._transform_batches is None:
-            columns = tuple(column for column in _COPIED if column in columns)
-        task = fusing(self._source.read(), self._sink.write(), self._transform_batches, columns)
+    def _through_python(self, splits: int) -> _Built:
+        if self._transform_batches is not None:
+            return self._fused(splits, Path.BATCHES, self._transform_batches, self._source_columns)
+        return self._copied(splits, {column: column for column in _COPIED if column in self._source_columns})
+
+    def _copied(self, splits: int, chosen: Mapping[str, str]) -> _Built:
+        return self._fused(splits, Path.COPY, choosing(chosen), tuple(dict.fromkeys(chosen.values())))
+
+    def _fused(self, splits: int, path: Path, transform: BatchesTransform, columns: tuple[str, ...]) -> _Built:
+        task = fusing(self._source.read(), self._sink.write(), transform, columns)
         partitions = max(1, splits)
         tasks = self._spark.sparkContext.parallelize(range(splits), partitions).mapPartitions(task)
         facts = plans.PlanFacts(columns=columns, one_to_one=True, changing=False, exchanges=False)
-        return _Built(votes=tasks.collect, facts=facts, expected=partitions)
+        return _Built(path=path, votes=tasks.collect, facts=facts, expected=partitions)
 
     def _through_spark(self, splits: int) -> _Built:
         assert self._transform is not None
@@ -193,9 +198,12 @@ class CheckpointJob:
                 self._source_columns,
                 per_checkpoint_operations=self._per_checkpoint_operations,
             )
+        if facts.chosen is not None:
+            return self._copied(splits, facts.chosen)
         df = prepared.mapInArrow(writing(self._sink.write()), VOTE_SCHEMA)
         expected = None if facts.exchanges else _partitions(df)
         return _Built(
+            path=Path.DATAFRAME,
             votes=lambda: [row[0] for row in df.collect()],
             facts=facts,
             expected=expected,

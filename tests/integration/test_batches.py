@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from coordinator.errors import ConfigurationError, OncewardError
 from coordinator.pipeline.journal import EVENTS_VARIABLE
@@ -19,7 +20,7 @@ from tests.integration.test_pipeline import Bench, robbed, told
 from tests.integration.tools import Topics, assert_exactly_once
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -91,13 +92,23 @@ def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(
     assert any(b"1" in known for known in pools.values()), "no worker with a function has ever written"
 
 
-@pytest.mark.parametrize("path", ["copy", "dataframe"])
-def test_the_other_paths_say_which_they_are_and_what_they_read(bench: Bench, path: str) -> None:
+@pytest.mark.parametrize(
+    ("transform", "path", "columns"),
+    [
+        (None, "copy", ["key", "value"]),
+        (lambda df: df.select("value").where("offset >= 0"), "dataframe", ["value", "offset"]),
+        (lambda df: df.select(F.col("key").alias("value")), "copy", ["key"]),
+    ],
+    ids=["copy", "dataframe", "chosen"],
+)
+def test_the_other_paths_say_which_they_are_and_what_they_read(
+    bench: Bench, transform: Any, path: str, columns: list[str]
+) -> None:
     bench.fill(0, 5)
-    bench.pipeline(None if path == "copy" else lambda df: df.select("value").where("offset >= 0")).run()
+    bench.pipeline(transform).run()
     (planned,) = told(bench, "planned")
     assert planned["path"] == path
-    assert planned["columns"] == (["key", "value"] if path == "copy" else ["value", "offset"])
+    assert planned["columns"] == columns
     assert len(bench.topics.read(bench.sink)) == 15
     (committed,), (settled,) = told(bench, "pre-committed"), told(bench, "settled")
     work = ["read", "transform"] if path == "copy" else ["read+transform"]
@@ -110,6 +121,36 @@ def test_the_other_paths_say_which_they_are_and_what_they_read(bench: Bench, pat
     assert all(committed["steps"][step] > 0 for step in ("schedule", work[0], "produce", "flush", "vote", "prove"))
     assert list(settled["steps"]) == ["decide", "settle"]
     assert sum(settled["steps"].values()) == pytest.approx(settled["at"] - committed["at"], abs=0.5)
+
+
+def test_columns_that_are_only_chosen_are_written_as_spark_writes_them(bench: Bench) -> None:
+    producer = Producer({"bootstrap.servers": bench.topics.servers, "log_level": 0})
+    for n in range(50):
+        value = None if n % 7 == 0 else b"value-%d" % n
+        headers: Any = [("n", b"%d" % n), ("empty", None)] if n % 2 else None
+        key = b"key-%d" % n if n % 3 else None
+        producer.produce(bench.source, value, key, headers=headers, timestamp=1_700_000_000_000 + n)
+    assert producer.flush(30) == 0
+
+    def chosen(df: "DataFrame") -> "DataFrame":
+        return df.select(F.col("value").alias("KEY"), F.col("key").alias("value"), "timestamp", "headers", "offset")
+
+    sinks = {"copy": bench.sink, "dataframe": bench.topics.create("by-spark", 2)}
+    written, job = {}, bench.job
+    for path, sink in sinks.items():
+        bench.job = f"{job}-{path}"
+        bench.pipeline(
+            chosen if path == "copy" else lambda df: chosen(df).where("offset >= 0"),
+            source={"include_headers": True},
+            sink={"topic": sink},
+        ).run()
+        written[path] = sorted(
+            (message.timestamp()[1], message.key(), message.value(), message.headers())
+            for message in messages(bench.topics.servers, sink)
+        )
+    assert [event["path"] for event in told(bench, "planned")] == ["copy", "dataframe"]
+    assert len(written["copy"]) == 50
+    assert written["copy"] == written["dataframe"]
 
 
 def test_headers_reach_the_function_and_come_out_again(bench: Bench) -> None:

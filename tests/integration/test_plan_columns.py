@@ -65,3 +65,33 @@ def test_what_a_plan_needs_is_read_and_what_it_does_not_need_is_not(
     source = spark.range(0, 2, 1, 2).mapInArrow(reading(None), SCHEMA)
     facts = plans.examine(transform(source), ALL, per_checkpoint_operations=True)
     assert set(facts.columns) == needed
+
+
+@pytest.mark.parametrize(
+    ("transform", "chosen"),
+    [
+        (lambda df: df.select("key", "value"), {"key": "key", "value": "value"}),
+        (lambda df: df, {name: name for name in ALL}),
+        (lambda df: df.toDF(*[name.upper() for name in ALL]), {name.upper(): name for name in ALL}),
+        (
+            lambda df: df.select(F.col("value").alias("key"), F.col("value").cast("binary"), "offset").drop("offset"),
+            {"key": "value", "value": "value"},
+        ),
+        (lambda df: df.select("key", "value").where("value is not null"), None),
+        (lambda df: df.select(F.col("topic").cast("binary").alias("value")), None),
+        (lambda df: df.select("value", F.lit("x").alias("key")), None),
+        (lambda df: df.select(F.upper("topic").alias("topic"), "value"), None),
+        (lambda df: df.select("value").coalesce(1), None),
+        (lambda df: df.select("value").limit(5), None),
+        (lambda df: df.select("value").union(df.select("value")), None),
+        (lambda df: mapped(df), None),
+        (lambda df: mapped(df).select("value"), None),
+        (lambda df: joined(df).select("a.value"), None),
+    ],
+)
+def test_spark_is_left_out_only_where_columns_are_chosen_and_nothing_else(
+    spark: "SparkSession", transform: "Callable[[DataFrame], DataFrame]", chosen: dict[str, str] | None
+) -> None:
+    source = spark.range(0, 2, 1, 2).mapInArrow(reading(None), SCHEMA)
+    facts = plans.examine(transform(source), ALL, per_checkpoint_operations=True)
+    assert facts.chosen == chosen
