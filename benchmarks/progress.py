@@ -8,7 +8,7 @@ from benchmarks.topics import Ends
 
 __all__ = ["Look", "Pauses", "look_every", "steady_rate"]
 
-_LOOK_S = 0.05
+_LOOK_S = 0.2
 _PARTITIONS = 32
 """Asking for the ends of so many partitions costs next to nothing; of more it is done less often, in proportion."""
 _FROM, _TO = 0.25, 0.9

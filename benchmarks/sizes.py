@@ -36,5 +36,5 @@ class Sizes:
     """Records/s of the steady load, and of what is added to a backlog."""
     steady_s: float = 20.0
     warm_s: float = 10.0
-    small_checkpoints: int = 60
+    small_checkpoints: int = 300
     small_records: int = 1_000
