@@ -9,6 +9,7 @@ from benchmarks.topics import Ends
 __all__ = ["Look", "Pauses", "look_every", "steady_rate"]
 
 _LOOK_S = 0.2
+"""More often, and who measures is one of the loads: with 20 looks a second a cycle took 5 % more."""
 _PARTITIONS = 32
 """Asking for the ends of so many partitions costs next to nothing; of more it is done less often, in proportion."""
 _FROM, _TO = 0.25, 0.9
