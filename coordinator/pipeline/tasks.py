@@ -1,7 +1,7 @@
 """What travels between the driver and an executor task. Imported on executors: standard library only."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -9,6 +9,12 @@ TASK_PROPERTY = "onceward.task"
 """Spark local property that carries one checkpoint's :class:`CheckpointTask` to all of its tasks, as JSON.
 
 A local property instead of a closure lets one DataFrame serve many checkpoints (measured on 2 cores)."""
+
+
+def ranges_of(split: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The ranges that ``split`` holds, in the order in which they are read: itself, unless several were joined."""
+    ranges: Sequence[Mapping[str, Any]] = split.get("ranges", (split,))
+    return ranges
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
+from confluent_kafka import KafkaException
 
 from connections import KafkaCluster
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.tasks import CheckpointTask, Vote
 from sinks.kafka.batches import BatchColumns
 from sinks.kafka.delivery import Delivery
-from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
+from sinks.kafka.errors import DeliveryError
 from sinks.kafka.per_process import PerProcess
 from sinks.kafka.producers import IdleProducer, connected, producer_settings
 
@@ -68,7 +69,7 @@ class AtLeastOnceWriter:
             delivery.produce(first, filled)
             delivery.flush()
         except BaseException:
-            with contextlib.suppress(*CLIENT_ERRORS):
+            with contextlib.suppress(KafkaException):
                 idle.producer.purge()  # what has not left yet would only be there twice
             raise
         kill_point(KillPoint.TASK_AFTER_FLUSH)
@@ -86,7 +87,7 @@ class AtLeastOnceWriter:
         config = self.cluster.client_config(**producer_settings(self.cluster), **{"delivery.timeout.ms": self.limit_ms})
         try:
             producer, failures = connected(config, self.topics)
-        except CLIENT_ERRORS as error:
+        except KafkaException as error:
             raise _failed(slot=None, why=str(error)) from error
         return IdleProducer(producer=producer, failures=failures)
 

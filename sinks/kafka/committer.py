@@ -9,6 +9,7 @@ from datetime import timedelta
 from connections import KafkaCluster
 from coordinator.errors import ConfigurationError
 from coordinator.pipeline.interfaces import Age, Committer, OpenTransaction
+from coordinator.pipeline.tasks import ranges_of
 from coordinator.protocol.values import Claim, Committable, JobName, Outcome, Settlement
 from sinks.kafka.brokers import broker_settings
 from sinks.kafka.claims import read_claim, require_held, write_claim
@@ -106,7 +107,7 @@ class KafkaCommitter(Committer):
         ranges = ", ".join(
             f"{r.get('topic')}-{r.get('partition')} [{r.get('start')}, {r.get('end')})"
             for split in handle.inputs
-            for r in split.get("ranges", (split,))
+            for r in ranges_of(split)
         )
         written = ", ".join(f"{topic.records} to {name}" for name, topic in sorted(handle.topics.items()))
         return (

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from coordinator.killpoints import KillPoint, kill_point
 from sinks.kafka.client import ArrowProducer
-from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
+from sinks.kafka.errors import DeliveryError
 from sinks.kafka.records import BatchProducer
 
 __all__ = ["Delivery"]
@@ -80,7 +80,7 @@ class Delivery:
         """Only around calls of ours: what the transform or the source raises must keep its own words."""
         try:
             yield
-        except CLIENT_ERRORS as error:
+        except KafkaException as error:
             raise self._failed(str(error)) from error
 
     def _check(self) -> None:

@@ -10,15 +10,9 @@ OncewardError
     └── ContradictionError         the broker's state contradicts what was decided; a person must look
 """
 
-from confluent_kafka import KafkaException
-
 from coordinator.errors import CheckpointFailedError, HaltedError, OncewardError
 
-__all__ = ["CLIENT_ERRORS", "ContradictionError", "ControlPlaneError", "DeliveryError", "PreCommitError", "RouteError"]
-
-
-CLIENT_ERRORS: tuple[type[Exception], ...] = (KafkaException,)
-"""What a producer's calls raise."""
+__all__ = ["ContradictionError", "ControlPlaneError", "DeliveryError", "PreCommitError", "RouteError"]
 
 
 class ControlPlaneError(OncewardError):

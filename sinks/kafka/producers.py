@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from connections import KafkaCluster
 from connections.limits import SILENCE_MS
 from sinks.kafka.client import ArrowProducer
-from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
+from sinks.kafka.errors import DeliveryError
 from sinks.kafka.identifiers import TransactionalId
 from sinks.kafka.per_process import PerProcess
 
@@ -81,7 +81,7 @@ class IdleProducer:
     def usable(self) -> bool:
         try:
             self.producer.poll(0)  # lets the client report what it noticed meanwhile
-        except CLIENT_ERRORS:
+        except KafkaException:
             return False
         return not self.failures and time.monotonic() - self.made_at < _STALE_AFTER_S
 
@@ -177,7 +177,7 @@ class ProducerPool:
             # With metadata at hand init_transactions takes 3 ms; without it waits for a timer of 500 ms.
             producer, failures = connected(cluster.client_config(**settings), self.key.topics)
             producer.init_transactions(_INIT_LIMIT_S)
-        except CLIENT_ERRORS as error:
+        except KafkaException as error:
             raise DeliveryError(
                 f"No transaction can be begun under {identifier}: {error}. Nothing was written; the records belong to "
                 "the next checkpoint. Check that the brokers can be reached from the executors, and the user's rights "

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from sinks.kafka.client import ArrowProducer, UnfitRecordError
-from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError, RouteError
+from sinks.kafka.errors import DeliveryError, RouteError
 
 __all__ = ["BatchProducer"]
 
@@ -90,7 +90,7 @@ class BatchProducer:
             self._producer.produce(topic, records, self._full)
         except UnfitRecordError as error:
             raise _unfit(topic, error) from error
-        except CLIENT_ERRORS as error:
+        except KafkaException as error:
             raise _refused(topic, error) from error
 
     def _full(self) -> None:
@@ -105,7 +105,7 @@ class BatchProducer:
     def _poll(self, seconds: float) -> None:
         try:
             self._producer.poll(seconds)
-        except CLIENT_ERRORS as error:
+        except KafkaException as error:
             raise _broken(error) from error
 
     def _outstanding(self) -> int:

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from connections import KafkaCluster
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.tasks import CheckpointTask, Vote
 from sinks.kafka.batches import BatchColumns
 from sinks.kafka.delivery import Delivery
-from sinks.kafka.errors import CLIENT_ERRORS, DeliveryError
+from sinks.kafka.errors import DeliveryError
 from sinks.kafka.producers import PoolKey, PreparedProducer, ProducerPool, pool_for
 
 __all__ = ["COMMITTED_OPTION", "KafkaSlotWriter"]
@@ -130,7 +130,7 @@ class KafkaSlotWriter:
 def _abort(prepared: PreparedProducer, pool: ProducerPool) -> None:
     """Best effort: what stays open is fenced by the driver. The cause of the failure is what must be seen."""
     pool.failed()
-    with contextlib.suppress(*CLIENT_ERRORS):
+    with contextlib.suppress(KafkaException):
         prepared.producer.abort_transaction(_ABORT_LIMIT_S)
 
 

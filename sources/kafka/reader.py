@@ -25,6 +25,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError
+from coordinator.pipeline.tasks import ranges_of
 from sources.kafka.clients import (
     FAST_SETTINGS,
     SHORT_SETTINGS,
@@ -38,7 +39,6 @@ from sources.kafka.clients import (
 from sources.kafka.collector import collector_paused
 from sources.kafka.columns import BatchBuilder, batch_builder, bounded, schema_of
 from sources.kafka.faults import offset_gone
-from sources.kafka.splitting import ranges_of
 
 __all__ = ["OWNED_SETTINGS", "KafkaSplitReader", "close_idle_clients"]
 

@@ -11,6 +11,7 @@ from connections.admin import reach
 from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
 from coordinator.pipeline.interfaces import Finding, JobContext, Plan, Sink, Source, SplitReader
+from coordinator.pipeline.tasks import ranges_of
 from coordinator.protocol.settings import Duration
 from coordinator.protocol.values import Document, JsonObject, Participant, Role
 from sources.kafka.arguments import SourceArguments
@@ -33,7 +34,7 @@ from sources.kafka.reader import KafkaSplitReader
 from sources.kafka.replays import refuse_incomplete
 from sources.kafka.resolution import resolve_ends, resolve_starts
 from sources.kafka.sizing import Ran
-from sources.kafka.splitting import join_ranges, ranges_of, split_ranges
+from sources.kafka.splitting import join_ranges, split_ranges
 from sources.kafka.starts import End, Start, bound_text
 
 __all__ = ["KafkaSource"]

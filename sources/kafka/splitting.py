@@ -8,16 +8,10 @@ from collections.abc import Sequence
 
 from coordinator.protocol.values import JsonObject
 
-__all__ = ["MOST_RANGES", "join_ranges", "ranges_of", "split_ranges"]
+__all__ = ["MOST_RANGES", "join_ranges", "split_ranges"]
 
 MOST_RANGES = 10_000
 """Each range is a task, a transaction and a committable."""
-
-
-def ranges_of(split: JsonObject) -> Sequence[JsonObject]:
-    """The ranges that ``split`` holds, in the order in which they are read."""
-    ranges: Sequence[JsonObject] = split.get("ranges", (split,))
-    return ranges
 
 
 def join_ranges(splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:

@@ -4,7 +4,7 @@ import pytest
 from pyspark import SparkConf
 
 from coordinator.pipeline.interfaces import Severity
-from coordinator.pipeline.spark import _check_configuration, _problems, check_session
+from coordinator.pipeline.spark import _check_configuration, _check_sockets, _problems, check_session
 
 
 def configuration(**settings: str) -> SparkConf:
@@ -27,6 +27,24 @@ def configuration(**settings: str) -> SparkConf:
 def test_sessions_that_break_the_promise_are_refused(settings: dict[str, str], embedded: bool, refused: bool) -> None:
     findings = _check_configuration(configuration(**settings), embedded=embedded)
     assert any(finding.severity is Severity.ERROR for finding in findings) is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "version", "environment", "warned"),
+    [
+        ({}, "4.3.0", "", True),
+        ({"python_unix_domain_socket_enabled": "false"}, "4.10.1-SNAPSHOT", "true", True),
+        ({"python_unix_domain_socket_enabled": "true"}, "4.3.0", "", False),
+        ({}, "4.1.0", "true", False),
+        ({}, "4.0.2", "", False),
+    ],
+)
+def test_a_session_whose_python_tasks_wait_for_tcp_is_warned_of(
+    settings: dict[str, str], version: str, environment: str, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_UDS_MODE", environment)
+    findings = _check_sockets(configuration(**settings), version)
+    assert [finding.severity for finding in findings] == [Severity.WARNING] * warned
 
 
 def test_a_spark_connect_session_is_refused() -> None:

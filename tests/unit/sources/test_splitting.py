@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from coordinator.errors import ConfigurationError
 from coordinator.pipeline.interfaces import ReplayRefusedError
+from coordinator.pipeline.tasks import ranges_of
 from sinks.kafka.replays import alone
 from sources import KafkaSource
 from sources.kafka.metadata import TopicState
 from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 from sources.kafka.replays import refuse_incomplete
-from sources.kafka.splitting import join_ranges, ranges_of, split_ranges
+from sources.kafka.splitting import join_ranges, split_ranges
 
 
 def split(partition: int, start: int, size: int) -> dict[str, Any]:

@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from kafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest, ListTransactionsRequest
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from sinks.kafka.control import CoordinatorKind, NoAnswer
-from sinks.kafka.errors import CLIENT_ERRORS
 from sinks.kafka.logs import Log
 from sinks.kafka.receipts import RECEIPT_TOPIC, read_offsets
 from sinks.kafka.transactions import State, Transactions, TransactionView
@@ -343,6 +342,6 @@ class Writer:
     def _outcome(self, call: Callable[[], object]) -> str:
         try:
             call()
-        except CLIENT_ERRORS as error:
+        except KafkaException as error:
             return "refused for good" if error.args[0].fatal() else "refused"
         return "well"
