@@ -21,7 +21,7 @@ BatchesTransform: TypeAlias = Callable[["Batches"], "Batches"]
 """The source's batches of one split -> what is written of it.
 
 Called once per task, also for a split without records (no batch comes then); may yield any number of batches. A split
-may hold ranges of several partitions: they come one after the other, and each batch is of one.
+may hold ranges of several partitions: each batch is of one of them, and they may come by turns.
 """
 
 FusedTask: TypeAlias = Callable[[Iterable[int]], Iterable[str]]

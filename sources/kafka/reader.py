@@ -1,4 +1,4 @@
-"""The executor's part: one offset range of one partition as Arrow batches.
+"""The executor's part: one offset range of one partition, or several of them, as Arrow batches.
 
 Imports only the standard library, pyarrow and confluent_kafka (and our own modules that do the same).
 
@@ -7,10 +7,10 @@ never arrive as messages. So a range is finished by a message at or behind its e
 reached the end of the partition at or behind it. ``plan`` never sets an end above what was stable, so that one of both
 comes.
 
-Memory. The client fetches ahead 32 MiB and one fetch (2 MiB, or one record that is larger). One call takes what of it
-is there, or arrives within 20 ms, at most 10,000 records, and makes of it batches of at most 16 MiB each (or one record
-that is larger). So a reader holds the fetched bytes about three times, 100 to 150 MB at its worst, however long its
-range and however large its records.
+Memory. The client fetches ahead 32 MiB and one fetch (2 MiB for each range, or one record that is larger). One call
+takes what of it is there, or arrives within 20 ms, at most 10,000 records, and makes of it batches of at most 16 MiB
+each (or one record that is larger). So a reader holds the fetched bytes about three times, 100 to 150 MB at its worst,
+however long its ranges and however large its records.
 """
 
 import logging
@@ -18,7 +18,8 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import groupby
+from typing import Any, Final, Self
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -55,6 +56,10 @@ _KAFKA_LOG = logging.getLogger("onceward.kafka")
 
 _MAX_ROWS = 10_000
 _FIRST_ROWS = 1_000
+_AT_ONCE = 8
+"""Ranges of a split that are fetched together. One alone takes some 3 ms until its first record is there, and so does
+each further one if it has to wait for the one before (docs/performance.md). The more there are, the more of what lies
+behind the ends of the first is fetched while the others are read."""
 _BATCH_BYTES = 16 * 1024 * 1024
 _WAIT_SECONDS = 0.02
 _WATERMARK_SECONDS = 5.0
@@ -112,22 +117,22 @@ class KafkaSplitReader:
         }
 
     def __call__(self, split: Mapping[str, Any], columns: frozenset[str]) -> Iterator[pa.RecordBatch]:
-        """Batches of ``split``, range by range in offset order. Raises CheckpointFailedError; they stay unread."""
-        for each in ranges_of(split):
-            yield from self._range(each, columns)
+        """Batches of ``split``, each of one range, a range's in offset order. Raises CheckpointFailedError; they stay
+        unread."""
+        schema = schema_of(self.include_headers)
+        ranges = [_Range.of(each, schema, columns) for each in ranges_of(split)]
+        ranges = [each for each in ranges if each.position < each.end]
+        for first in range(0, len(ranges), _AT_ONCE):
+            yield from self._together(ranges[first : first + _AT_ONCE])
 
-    def _range(self, split: Mapping[str, Any], columns: frozenset[str]) -> Iterator[pa.RecordBatch]:
-        topic, partition = str(split["topic"]), int(split["partition"])
-        start, end = int(split["start"]), int(split["end"])
-        if start >= end:
-            return
-        build = batch_builder(schema_of(self.include_headers), columns, topic, partition)
-        client = Client(os.getpid(), self.cluster, self.group_id, is_short(topic, end - start))
-        consumer = take(client) or Consumer(self.settings(short=client.short), logger=_KAFKA_LOG)
+    def _together(self, ranges: Sequence["_Range"]) -> Iterator[pa.RecordBatch]:
+        short = all(is_short(each.topic, each.end - each.position) for each in ranges)
+        client = Client(os.getpid(), self.cluster, self.group_id, short)
+        consumer = take(client) or Consumer(self.settings(short=short), logger=_KAFKA_LOG)
         healthy = False
         try:
-            consumer.assign([TopicPartition(topic, partition, start)])
-            yield from self._batches(consumer, build, topic, partition, start, end)
+            consumer.assign([TopicPartition(each.topic, each.partition, each.position) for each in ranges])
+            yield from self._batches(consumer, ranges)
             healthy = True
         except GeneratorExit:
             healthy = True  # the plan had enough, for example a limit
@@ -139,58 +144,134 @@ class KafkaSplitReader:
             else:
                 consumer.close()
 
-    def _batches(
-        self, consumer: Consumer, build: BatchBuilder, topic: str, partition: int, start: int, end: int
-    ) -> Iterator[pa.RecordBatch]:
-        position, rows = start, min(_FIRST_ROWS, self.max_rows)
+    def _batches(self, consumer: Consumer, ranges: Sequence["_Range"]) -> Iterator[pa.RecordBatch]:
+        unread = _Unread(ranges)
+        rows = min(_FIRST_ROWS, self.max_rows)
         progress = time.monotonic()
         last_said = "nothing"
-        while position < end:
-            batch = None
+        while unread:
             with collector_paused():
-                # Never asking for more than can come lets a small range return without waiting for the time-out.
-                records, events = _parted(consumer.consume(min(rows, end - position), _WAIT_SECONDS))
-                if records:
-                    position = _reached(records, topic, partition, position)
-                    noticed(topic, records)
-                    if position > end:
-                        records = [m for m in records if _offset(m) < end]
-                    batch = build(records) if records else None
+                # Never asking for more than can come lets small ranges return without waiting for the time-out.
+                records, events = _parted(consumer.consume(min(rows, unread.offsets()), _WAIT_SECONDS))
+                made = [batch for of, part in unread.parted(records) if (batch := of.taken(part)) is not None]
                 del records
-            if batch is not None:
+            for batch in made:
                 # Adapts to the size of the records without looking at each.
                 rows = max(1, min(self.max_rows, self.batch_bytes * batch.num_rows // max(1, batch.nbytes)))
                 yield from bounded(batch, self.batch_bytes)
                 progress = time.monotonic()  # whoever takes the batches may be slow
-            elif not events and time.monotonic() - progress > self.give_up_after:
-                raise self._stalled(topic, partition, position, end, last_said)
+            if not made and not events and time.monotonic() - progress > self.give_up_after:
+                raise self._stalled(unread.first(), last_said)
             for event in events:
-                error = event.error()
+                error, of = event.error(), unread.of(event)
                 assert error is not None
                 if error.code() == KafkaError._PARTITION_EOF:
                     progress = time.monotonic()
-                    position = max(position, _offset(event))
+                    if of is not None:
+                        of.position = max(of.position, _offset(event))
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    raise self._gone(consumer, topic, partition, position, end)
+                    if of is not None:
+                        raise self._gone(consumer, of)
                 elif error.fatal() or error.code() not in _PASSING:
                     raise KafkaException(error)
                 else:
                     last_said = error.str()
+            read = unread.without_those_that_were_read()
+            if read and unread:
+                # else they would go on being fetched; what was fetched of them is dropped by the client
+                consumer.incremental_unassign([TopicPartition(each.topic, each.partition) for each in read])
 
-    def _stalled(self, topic: str, partition: int, position: int, end: int, said: str) -> CheckpointFailedError:
+    def _stalled(self, of: "_Range", said: str) -> CheckpointFailedError:
         return CheckpointFailedError(
-            f"Reading {topic}-{partition} stopped at offset {position} of {end}: nothing came for "
+            f"Reading {of.topic}-{of.partition} stopped at offset {of.position} of {of.end}: nothing came for "
             f"{self.give_up_after:.0f} s; the client last said: {said}. No record was skipped, the next checkpoint "
             "reads them again. Check that the partition's leader can be reached from the executors."
         )
 
-    def _gone(self, consumer: Consumer, topic: str, partition: int, position: int, end: int) -> CheckpointFailedError:
+    def _gone(self, consumer: Consumer, of: "_Range") -> CheckpointFailedError:
         try:
-            found = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_WATERMARK_SECONDS)
+            found = consumer.get_watermark_offsets(TopicPartition(of.topic, of.partition), timeout=_WATERMARK_SECONDS)
             low, high = found if found is not None else (-1, -1)
         except KafkaException:
             low, high = -1, -1
-        return offset_gone(topic, partition, position=position, end=end, log_start=low, log_end=high)
+        return offset_gone(of.topic, of.partition, position=of.position, end=of.end, log_start=low, log_end=high)
+
+
+@dataclass(kw_only=True)
+class _Range:
+    """One range while it is read."""
+
+    topic: str
+    partition: int
+    position: int
+    """Offset that comes next."""
+    end: int
+    build: BatchBuilder
+
+    @classmethod
+    def of(cls, split: Mapping[str, Any], schema: pa.Schema, columns: frozenset[str]) -> Self:
+        topic, partition = str(split["topic"]), int(split["partition"])
+        return cls(
+            topic=topic,
+            partition=partition,
+            position=int(split["start"]),
+            end=int(split["end"]),
+            build=batch_builder(schema, columns, topic, partition),
+        )
+
+    def taken(self, records: list[Message]) -> pa.RecordBatch | None:
+        """A batch of those of the partition's ``records`` that are of the range."""
+        self.position = _reached(records, self)
+        noticed(self.topic, records)
+        if self.position > self.end:
+            records = [m for m in records if _offset(m) < self.end]
+        return self.build(records) if records else None
+
+
+class _Unread:
+    """The ranges of a split that are not read to their ends."""
+
+    def __init__(self, ranges: Sequence[_Range]) -> None:
+        self._alone = len(ranges) == 1
+        self._ranges = {(each.topic, each.partition): each for each in ranges}
+        self._read: set[tuple[str, int]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def offsets(self) -> int:
+        return sum(each.end - each.position for each in self._ranges.values())
+
+    def first(self) -> _Range:
+        return next(iter(self._ranges.values()))
+
+    def of(self, message: Message) -> _Range | None:
+        return self._ranges.get((message.topic() or "", _partition(message)))
+
+    def parted(self, records: list[Message]) -> Iterator[tuple[_Range, list[Message]]]:
+        """``records`` by the ranges that they are of, without those of partitions that have nothing more to be read."""
+        if self._alone:
+            if records:
+                yield self.first(), records
+            return
+        # A client delivers what it has of a partition in one piece, or in a few.
+        begin = 0
+        for _, same in groupby(zip(map(Message.topic, records), map(Message.partition, records), strict=True)):
+            end = begin + len(list(same))
+            part, begin = records[begin:end], end
+            of = self.of(part[0])
+            if of is not None:
+                yield of, part
+            elif (part[0].topic() or "", _partition(part[0])) not in self._read:
+                raise _confused(self.first(), part)
+
+    def without_those_that_were_read(self) -> list[_Range]:
+        """Those that have been read to their ends since it was last asked."""
+        read = {place: each for place, each in self._ranges.items() if each.position >= each.end}
+        for place in read:
+            del self._ranges[place]
+        self._read.update(read)
+        return list(read.values())
 
 
 def _parted(got: list[Message]) -> tuple[list[Message], list[Message]]:
@@ -200,20 +281,25 @@ def _parted(got: list[Message]) -> tuple[list[Message], list[Message]]:
     return [m for m in got if m.error() is None], [m for m in got if m.error() is not None]
 
 
-def _reached(records: Sequence[Message], topic: str, partition: int, position: int) -> int:
-    """The offset behind ``records``, which begin at ``position`` or later."""
+def _reached(records: Sequence[Message], of: _Range) -> int:
+    """The offset behind ``records``, which begin at the range's position or later."""
     first, last = _offset(records[0]), _offset(records[-1])
-    if first < position or last - first + 1 < len(records) or records[0].topic() != topic:
-        raise _confused(topic, partition, position, records)
+    if first < of.position or last - first + 1 < len(records) or records[0].topic() != of.topic:
+        raise _confused(of, records)
     return last + 1
 
 
-def _confused(topic: str, partition: int, position: int, got: Sequence[Message]) -> RuntimeError:
+def _confused(of: _Range, got: Sequence[Message]) -> RuntimeError:
     return RuntimeError(
-        f"Reading {topic}-{partition} from offset {position}, the Kafka client delivered {len(got)} records from "
-        f"{got[0].topic()}-{got[0].partition()} offset {got[0].offset()} to {got[-1].offset()}. That is a bug of the "
-        "client or of ours; no record was taken. Please report it with the client's version."
+        f"Reading {of.topic}-{of.partition} from offset {of.position}, the Kafka client delivered {len(got)} records "
+        f"from {got[0].topic()}-{got[0].partition()} offset {got[0].offset()} to {got[-1].offset()}. That is a bug of "
+        "the client or of ours; no record was taken. Please report it with the client's version."
     )
+
+
+def _partition(message: Message) -> int:
+    partition = message.partition()
+    return -1 if partition is None else partition
 
 
 def _offset(message: Message) -> int:

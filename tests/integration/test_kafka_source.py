@@ -537,6 +537,34 @@ def test_short_and_long_ranges_by_turns_read_every_record_however_large(topics: 
     assert {client.short for client, _ in clients._idle} == used == {False, True}
 
 
+def test_joined_ranges_are_read_together_each_to_its_end_and_the_client_serves_again(
+    topics: Topics, opened: Opener
+) -> None:
+    """Small ranges and some that take several fetches, all with more behind their ends; markers and aborted records."""
+    topic = topics.create("in", 12)
+    sent: dict[int, list[bytes | None]] = {}
+    for partition in range(12):
+        sent[partition] = values(40_000 if partition % 4 == 3 else 50, f"{partition}-")
+        topics.fill(topic, sent[partition], partition=partition)
+        transaction(topics, topic, 5, commit=False, partition=partition)
+        transaction(topics, topic, 5, commit=True, partition=partition)
+        sent[partition] += values(5, "t")
+    source = opened([topic], start="earliest")
+    splits = source.plan(source.resolve()).splits
+    read = source.read()
+    found: dict[int, list[bytes | None]] = {partition: [] for partition in sent}
+    for share in (0, 1, 2):
+        cut = []
+        for split in splits:
+            cuts = [int(split["start"]) + (int(split["end"]) - int(split["start"])) * n // 3 for n in range(4)]
+            cut.append({**split, "start": cuts[share], "end": cuts[share + 1]})
+        for joined in source.joined(cut, 1):
+            for batch in read(joined, frozenset({"partition", "value"})):
+                (partition,) = set(batch.column("partition").to_pylist())
+                found[partition] += batch.column("value").to_pylist()
+    assert found == sent
+
+
 def test_the_garbage_collector_does_not_look_at_messages(topics: Topics, opened: Opener) -> None:
     """Its passes over growing lists of messages took as long as all the rest of reading."""
     topic = topics.create("in")

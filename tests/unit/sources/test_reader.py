@@ -1,4 +1,5 @@
-"""When the reader of a range gives up; what it reads is tested on a broker (tests/integration/test_kafka_source.py)."""
+"""What the reader of ranges does with what a client delivers; with a client it is tested on a broker
+(tests/integration/test_kafka_source.py)."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -6,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from connections import KafkaCluster
 from coordinator.errors import CheckpointFailedError
 from sources.kafka import reader
-from sources.kafka.columns import batch_builder, schema_of
-from sources.kafka.reader import KafkaSplitReader
+from sources.kafka.columns import schema_of
+from sources.kafka.reader import KafkaSplitReader, _Range
 
 
 class Answers:
@@ -20,9 +21,15 @@ class Answers:
 
     def __init__(self, *answers: list[Message]) -> None:
         self._answers = iter(answers)
+        self.asked: list[int] = []
+        self.left: list[list[int]] = []
 
-    def consume(self, _records: int, _seconds: float) -> list[Message]:
+    def consume(self, records: int, _seconds: float) -> list[Message]:
+        self.asked.append(records)
         return next(self._answers, [])
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        self.left.append([each.partition for each in partitions])
 
 
 class Clock:
@@ -42,15 +49,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def record(offset: int) -> Message:
-    return Message(topic="t", partition=0, offset=offset, key=None, value=b"%d" % offset)
+def record(offset: int, partition: int = 0) -> Message:
+    return Message(topic="t", partition=partition, offset=offset, key=None, value=b"%d" % offset)
+
+
+def eof(offset: int, partition: int = 0) -> Message:
+    error = KafkaError(KafkaError._PARTITION_EOF)
+    return Message(topic="t", partition=partition, offset=offset, error=error)
 
 
 def batches(*answers: list[Message], end: int) -> Iterator[pa.RecordBatch]:
+    return together(Answers(*answers), end)
+
+
+def together(consumer: Any, *ends: int) -> Iterator[pa.RecordBatch]:
+    """Ranges from 0 to each of ``ends``, of partitions 0, 1, and so on."""
     split_reader = KafkaSplitReader(cluster=KafkaCluster("localhost:9092"), group_id="g", give_up_after=60)
-    build = batch_builder(schema_of(False), frozenset({"value"}), "t", 0)
-    consumer: Any = Answers(*answers)
-    return split_reader._batches(consumer, build, "t", 0, 0, end)
+    splits = [{"topic": "t", "partition": partition, "start": 0, "end": end} for partition, end in enumerate(ends)]
+    schema, columns = schema_of(False), frozenset({"partition", "offset", "value"})
+    return split_reader._batches(consumer, [_Range.of(each, schema, columns) for each in splits])
+
+
+def places(batches: Iterator[pa.RecordBatch]) -> list[list[tuple[int, int]]]:
+    return [list(zip(b["partition"].to_pylist(), b["offset"].to_pylist(), strict=True)) for b in batches]
 
 
 def test_whoever_takes_the_batches_may_be_slow(clock: Clock) -> None:
@@ -66,3 +87,39 @@ def test_nothing_for_as_long_as_it_waits_fails_the_task_and_says_where(clock: Cl
     with pytest.raises(CheckpointFailedError, match="t-0 stopped at offset 1 of 2: nothing came for 60 s"):
         next(taken)
     assert 60 < clock.now < 80
+
+
+def test_several_ranges_are_read_at_once_each_to_its_end_and_no_further() -> None:
+    consumer = Answers(
+        [record(0), record(1), record(0, 1), record(2), record(3)],
+        [record(1, 1), record(4), record(0, 2), record(5)],
+        [eof(2, 1), record(2, 2)],
+        [eof(7, 2)],
+    )
+    assert places(together(consumer, 3, 2, 7)) == [
+        [(0, 0), (0, 1)],
+        [(1, 0)],
+        [(0, 2)],
+        [(1, 1)],
+        [(2, 0)],
+        [(2, 2)],
+    ]
+    assert consumer.left == [[0], [1]], "what is read is fetched no longer, and the last one is left with the client"
+    assert consumer.asked == [12, 8, 6, 4], "never more than can come"
+
+
+def test_what_comes_behind_the_end_of_a_range_says_nothing_about_the_others(clock: Clock) -> None:
+    taken = together(Answers([record(0), eof(1)], [record(1), eof(2)]), 1, 1)
+    next(taken)
+    with pytest.raises(CheckpointFailedError, match="t-1 stopped at offset 0 of 1"):
+        next(taken)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [[record(0, 7)], [record(1), record(0)], [record(0), record(0, 1), record(0)]],
+    ids=["of another partition", "backwards", "twice"],
+)
+def test_records_that_were_not_asked_for_are_never_taken(wrong: list[Message]) -> None:
+    with pytest.raises(RuntimeError, match="no record was taken"):
+        list(together(Answers(wrong), 5, 5))
