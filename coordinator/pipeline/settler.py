@@ -149,7 +149,7 @@ class Settler:
             if turn in self._submitted and turn not in self._settlements:
                 return
             self._submitted.setdefault(turn, self._runtime.monotonic())
-            self._worker.submit(lambda: self._safely(checkpoint, lambda: self.settle(checkpoint)))
+            self._worker.submit(lambda: self._safely(checkpoint, lambda: self.settle(checkpoint, amendment)))
 
     def passed(self, checkpoint: CheckpointId) -> None:
         """``checkpoint`` is completed. If it has nothing to commit, no instruction comes for it: it is settled."""
@@ -193,12 +193,16 @@ class Settler:
             for settlement in settlements
         )
 
-    def settle(self, checkpoint: CheckpointId) -> None:
+    def settle(self, checkpoint: CheckpointId, amendment: int) -> None:
         """Commit, prove, report; then show the positions to lag tools and renew the claim."""
         work = self.work(checkpoint)
         if work is None:  # told again, and while that waited for its turn the next one was written: it is settled
             return
-        turn = (checkpoint, work.amendment)
+        if work.amendment != amendment:
+            # Told again, and while that waited for its turn lost slots were written again. The word was for what they
+            # replace: the coordinator may not have heard of the amendment, and would have it written once more.
+            return
+        turn = (checkpoint, amendment)
         if turn not in self._settlements:
             kill_point(KillPoint.DRIVER_AFTER_DECISION)
             settlements = self._commit(work)
@@ -208,7 +212,7 @@ class Settler:
             with self._lock:
                 self._settlements = {turn: settlements}
         settlements = self._settlements[turn]
-        answer = self._session.settle(checkpoint, self._sink.participant.name, settlements, amendment=work.amendment)
+        answer = self._session.settle(checkpoint, self._sink.participant.name, settlements, amendment=amendment)
         if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE, Verdict.TOO_LATE):
             raise OncewardError(
                 f"The coordinator refused the outcomes of checkpoint {checkpoint}: {answer.verdict.value}: "

@@ -1,13 +1,17 @@
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from coordinator.errors import OncewardError
 from coordinator.pipeline.journal import Journal
+from coordinator.pipeline.runtime import THREADS, Runtime, Threads
 from coordinator.pipeline.settler import Settler
-from coordinator.protocol.values import CheckpointId, Committable, Document
+from coordinator.protocol.values import CheckpointId, Committable, Document, Outcome, Settlement
 
 HELD = (Committable(slot=0, document=Document(kind="test", version=1, body={})),)
 
 
-def settler() -> Settler:
+def settler(runtime: Runtime = THREADS) -> Settler:
     """Without anything to settle through: only what it remembers is asked for."""
     nothing: Any = None
     return Settler(
@@ -18,8 +22,29 @@ def settler() -> Settler:
         journal=Journal("orders"),
         on_settled=lambda _: None,
         on_lost=lambda: None,
-        on_error=lambda _: None,
+        on_error=raise_,
+        runtime=runtime,
     )
+
+
+def raise_(error: OncewardError) -> None:
+    raise error
+
+
+class Queue(Threads):
+    """A runtime whose workers make no call before they are told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def worker(self, name: str) -> "Queue":
+        return self
+
+    def submit(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+
+    def close(self, *, wait: bool) -> None:
+        self.calls.clear()
 
 
 def test_an_unsettled_checkpoint_is_kept_however_many_unchanged_ones_follow() -> None:
@@ -43,6 +68,22 @@ def test_a_repeated_instruction_that_waited_until_its_checkpoint_was_settled_and
     kept.expect(CheckpointId(5), HELD, None)
     kept.settled = CheckpointId(5)
     kept.expect(CheckpointId(6), HELD, None)
-    kept.settle(CheckpointId(5))
+    kept.settle(CheckpointId(5), 0)
     assert kept.settled == 5
     assert kept.unsettled() == HELD
+
+
+def test_a_repeated_instruction_that_waited_while_lost_slots_were_written_again_commits_nothing_of_them() -> None:
+    """Only the coordinator's word about the amendment may: if it never hears of it, it has them written once more."""
+    queue = Queue()
+    kept = settler(queue)
+    kept.expect(CheckpointId(5), HELD, None)
+    kept.complete(CheckpointId(5))
+    kept._settlements[CheckpointId(5), 0] = (Settlement(slot=0, outcome=Outcome.LOST, evidence="timed out"),)
+    queue.calls.clear()  # it was made: the loss was reported
+    kept.complete(CheckpointId(5))
+    (told_again,) = queue.calls
+    written = (replace(HELD[0], document=Document(kind="test", version=1, body={"again": True})),)
+    kept.amend(CheckpointId(5), frozenset({0}), written)
+    told_again()  # with a committer or a session it would commit and report
+    assert kept.unsettled() == written
