@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -228,13 +228,17 @@ class _Range:
         return self.build(records) if records else None
 
 
+_Place: TypeAlias = tuple[str | None, int | None]
+"""Topic and partition, as a message tells them."""
+
+
 class _Unread:
     """The ranges of a split that are not read to their ends."""
 
     def __init__(self, ranges: Sequence[_Range]) -> None:
         self._alone = len(ranges) == 1
-        self._ranges = {(each.topic, each.partition): each for each in ranges}
-        self._read: set[tuple[str, int]] = set()
+        self._ranges: dict[_Place, _Range] = {(each.topic, each.partition): each for each in ranges}
+        self._read: set[_Place] = set()
 
     def __bool__(self) -> bool:
         return bool(self._ranges)
@@ -246,7 +250,7 @@ class _Unread:
         return next(iter(self._ranges.values()))
 
     def of(self, message: Message) -> _Range | None:
-        return self._ranges.get((message.topic() or "", _partition(message)))
+        return self._ranges.get((message.topic(), message.partition()))
 
     def parted(self, records: list[Message]) -> Iterator[tuple[_Range, list[Message]]]:
         """``records`` by the ranges that they are of, without those of partitions that have nothing more to be read."""
@@ -256,13 +260,13 @@ class _Unread:
             return
         # A client delivers what it has of a partition in one piece, or in a few.
         begin = 0
-        for _, same in groupby(zip(map(Message.topic, records), map(Message.partition, records), strict=True)):
+        for place, same in groupby(zip(map(Message.topic, records), map(Message.partition, records), strict=True)):
             end = begin + len(list(same))
             part, begin = records[begin:end], end
-            of = self.of(part[0])
+            of = self._ranges.get(place)
             if of is not None:
                 yield of, part
-            elif (part[0].topic() or "", _partition(part[0])) not in self._read:
+            elif place not in self._read:
                 raise _confused(self.first(), part)
 
     def without_those_that_were_read(self) -> list[_Range]:
@@ -295,11 +299,6 @@ def _confused(of: _Range, got: Sequence[Message]) -> RuntimeError:
         f"from {got[0].topic()}-{got[0].partition()} offset {got[0].offset()} to {got[-1].offset()}. That is a bug of "
         "the client or of ours; no record was taken. Please report it with the client's version."
     )
-
-
-def _partition(message: Message) -> int:
-    partition = message.partition()
-    return -1 if partition is None else partition
 
 
 def _offset(message: Message) -> int:
