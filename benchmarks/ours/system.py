@@ -40,9 +40,9 @@ class Ours:
 
     @property
     def settings(self) -> dict[str, str]:
-        settings = {"spark": f"a session made by the job, {self._submitted('threads', Workload.COPY)}"}
+        settings = {"spark": f"a session made by the job, {self._submitted('threads', Workload.JSON)}"}
         if self.path == "dataframe":
-            settings["spark, but copy"] = self._submitted("threads", Workload.JSON)
+            settings["spark, copy"] = self._submitted("threads", Workload.COPY)
         return settings
 
     def set_up(self) -> None:
