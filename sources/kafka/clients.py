@@ -1,4 +1,4 @@
-"""The Kafka clients that a worker process keeps for its next ranges. Executors: no more imports than the reader has.
+"""The Kafka clients that a worker process keeps for its next ranges. For executors.
 
 A client is kept without a partition. One that went on fetching behind the end of its range would spare the next range a
 round trip, if that range were the next one of the same partition. But Spark hands tasks to whichever worker is idle:
@@ -12,13 +12,11 @@ instead of 7.9, and are there after 4 ms instead of 16 (measured). How large a t
 last ones that this process has read; where nothing is known the fetch is large.
 """
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from confluent_kafka import Consumer, Message
-
 from connections.cluster import KafkaCluster
+from sources.kafka.client import ArrowConsumer, Records
 
 __all__ = ["FAST_SETTINGS", "SHORT_SETTINGS", "Client", "close_idle_clients", "is_short", "keep", "noticed", "take"]
 
@@ -41,8 +39,6 @@ SHORT_SETTINGS: Final[Mapping[str, str]] = {
 _SHORT_BYTES = 128 * 1024
 _OVERHEAD_BYTES = 20
 """Of a record, besides its value; keys are small."""
-_EVERY = 64
-"""Which records are looked at for their size."""
 _MAX_IDLE = 4
 
 
@@ -56,7 +52,7 @@ class Client(NamedTuple):
     short: bool
 
 
-_idle: list[tuple[Client, Consumer]] = []
+_idle: list[tuple[Client, ArrowConsumer]] = []
 """Clients of this process that wait for the next task, oldest first. Many only if it serves several jobs."""
 _sizes: dict[str, int] = {}
 """Topic -> bytes of a record, as last seen."""
@@ -68,13 +64,12 @@ def is_short(topic: str, offsets: int) -> bool:
     return size is not None and offsets * size <= _SHORT_BYTES
 
 
-def noticed(topic: str, records: Sequence[Message]) -> None:
-    """Remember how large the records of a topic are."""
-    sample = records[::_EVERY]
-    _sizes[topic] = _OVERHEAD_BYTES + sum(map(len, sample)) // len(sample)
+def noticed(records: Records) -> None:
+    """Remember how large the records of their topic are."""
+    _sizes[records.topic] = _OVERHEAD_BYTES + records.value_bytes() // len(records)
 
 
-def take(client: Client) -> Consumer | None:
+def take(client: Client) -> ArrowConsumer | None:
     """A consumer that waits without a partition, if there is one; it is the caller's now."""
     for i, (known, consumer) in enumerate(_idle):
         if known == client:
@@ -83,18 +78,16 @@ def take(client: Client) -> Consumer | None:
     return None
 
 
-def keep(client: Client, consumer: Consumer) -> None:
+def keep(client: Client, consumer: ArrowConsumer) -> None:
     """For the next :func:`take`. ``consumer`` has no partition."""
     _idle.append((client, consumer))
     if len(_idle) > _MAX_IDLE:
-        oldest, surplus = _idle.pop(0)
-        if oldest.process == os.getpid():
-            surplus.close()
+        _, surplus = _idle.pop(0)
+        surplus.close()
 
 
 def close_idle_clients() -> None:
     """Close the clients that this process keeps for its next task."""
     while _idle:
-        client, consumer = _idle.pop()
-        if client.process == os.getpid():
-            consumer.close()
+        _, consumer = _idle.pop()
+        consumer.close()

@@ -1,6 +1,6 @@
 """The executor's part: one offset range of one partition, or several of them, as Arrow batches.
 
-Imports only the standard library, pyarrow and confluent_kafka (and our own modules that do the same).
+Imports only the standard library, pyarrow, numpy and confluent_kafka (and our own modules that do the same).
 
 How the end of a range is found. Offsets below the end may belong to control records or to aborted transactions, which
 never arrive as messages. So a range is finished by a message at or behind its end, or by the client saying that it
@@ -18,15 +18,15 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Final, Self, TypeAlias
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError
 from coordinator.pipeline.tasks import ranges_of
+from sources.kafka.client import ArrowConsumer, Event, Records
 from sources.kafka.clients import (
     FAST_SETTINGS,
     SHORT_SETTINGS,
@@ -37,7 +37,6 @@ from sources.kafka.clients import (
     noticed,
     take,
 )
-from sources.kafka.collector import collector_paused
 from sources.kafka.columns import BatchBuilder, batch_builder, bounded, schema_of
 from sources.kafka.faults import offset_gone
 
@@ -128,7 +127,7 @@ class KafkaSplitReader:
     def _together(self, ranges: Sequence["_Range"]) -> Iterator[pa.RecordBatch]:
         short = all(is_short(each.topic, each.end - each.position) for each in ranges)
         client = Client(os.getpid(), self.cluster, self.group_id, short)
-        consumer = take(client) or Consumer(self.settings(short=short), logger=_KAFKA_LOG)
+        consumer = take(client) or ArrowConsumer(self.settings(short=short), logger=_KAFKA_LOG)
         healthy = False
         try:
             consumer.assign([TopicPartition(each.topic, each.partition, each.position) for each in ranges])
@@ -144,17 +143,16 @@ class KafkaSplitReader:
             else:
                 consumer.close()
 
-    def _batches(self, consumer: Consumer, ranges: Sequence["_Range"]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, consumer: ArrowConsumer, ranges: Sequence["_Range"]) -> Iterator[pa.RecordBatch]:
         unread = _Unread(ranges)
         rows = min(_FIRST_ROWS, self.max_rows)
         progress = time.monotonic()
         last_said = "nothing"
         while unread:
-            with collector_paused():
-                # Never asking for more than can come lets small ranges return without waiting for the time-out.
-                records, events = _parted(consumer.consume(min(rows, unread.offsets()), _WAIT_SECONDS))
-                made = [batch for of, part in unread.parted(records) if (batch := of.taken(part)) is not None]
-                del records
+            # Never asking for more than can come lets small ranges return without waiting for the time-out.
+            with consumer.fetched(min(rows, unread.offsets()), _WAIT_SECONDS) as got:
+                made = [batch for of, part in unread.parted(got.records) if (batch := of.taken(part)) is not None]
+                events = got.events
             for batch in made:
                 # Adapts to the size of the records without looking at each.
                 rows = max(1, min(self.max_rows, self.batch_bytes * batch.num_rows // max(1, batch.nbytes)))
@@ -163,12 +161,11 @@ class KafkaSplitReader:
             if not made and not events and time.monotonic() - progress > self.give_up_after:
                 raise self._stalled(unread.first(), last_said)
             for event in events:
-                error, of = event.error(), unread.of(event)
-                assert error is not None
+                error, of = event.error, unread.of(event)
                 if error.code() == KafkaError._PARTITION_EOF:
                     progress = time.monotonic()
                     if of is not None:
-                        of.position = max(of.position, _offset(event))
+                        of.position = max(of.position, event.offset)
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                     if of is not None:
                         raise self._gone(consumer, of)
@@ -188,10 +185,11 @@ class KafkaSplitReader:
             "reads them again. Check that the partition's leader can be reached from the executors."
         )
 
-    def _gone(self, consumer: Consumer, of: "_Range") -> CheckpointFailedError:
+    def _gone(self, consumer: ArrowConsumer, of: "_Range") -> CheckpointFailedError:
         try:
-            found = consumer.get_watermark_offsets(TopicPartition(of.topic, of.partition), timeout=_WATERMARK_SECONDS)
-            low, high = found if found is not None else (-1, -1)
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(of.topic, of.partition), timeout=_WATERMARK_SECONDS
+            )
         except KafkaException:
             low, high = -1, -1
         return offset_gone(of.topic, of.partition, position=of.position, end=of.end, log_start=low, log_end=high)
@@ -219,24 +217,23 @@ class _Range:
             build=batch_builder(schema, columns, topic, partition),
         )
 
-    def taken(self, records: list[Message]) -> pa.RecordBatch | None:
+    def taken(self, records: Records) -> pa.RecordBatch | None:
         """A batch of those of the partition's ``records`` that are of the range."""
         self.position = _reached(records, self)
-        noticed(self.topic, records)
+        noticed(records)
         if self.position > self.end:
-            records = [m for m in records if _offset(m) < self.end]
-        return self.build(records) if records else None
+            records = records.below(self.end)
+        return self.build(records) if len(records) else None
 
 
-_Place: TypeAlias = tuple[str | None, int | None]
-"""Topic and partition, as a message tells them."""
+_Place: TypeAlias = tuple[str | None, int]
+"""Topic and partition."""
 
 
 class _Unread:
     """The ranges of a split that are not read to their ends."""
 
     def __init__(self, ranges: Sequence[_Range]) -> None:
-        self._alone = len(ranges) == 1
         self._ranges: dict[_Place, _Range] = {(each.topic, each.partition): each for each in ranges}
         self._read: set[_Place] = set()
 
@@ -249,25 +246,18 @@ class _Unread:
     def first(self) -> _Range:
         return next(iter(self._ranges.values()))
 
-    def of(self, message: Message) -> _Range | None:
-        return self._ranges.get((message.topic(), message.partition()))
+    def of(self, event: Event) -> _Range | None:
+        return self._ranges.get((event.topic, event.partition))
 
-    def parted(self, records: list[Message]) -> Iterator[tuple[_Range, list[Message]]]:
-        """``records`` by the ranges that they are of, without those of partitions that have nothing more to be read."""
-        if self._alone:
-            if records:
-                yield self.first(), records
-            return
-        # A client delivers what it has of a partition in one piece, or in a few.
-        begin = 0
-        for place, same in groupby(zip(map(Message.topic, records), map(Message.partition, records), strict=True)):
-            end = begin + len(list(same))
-            part, begin = records[begin:end], end
+    def parted(self, got: Sequence[Records]) -> Iterator[tuple[_Range, Records]]:
+        """What came with the ranges that it is of, without that of partitions that have nothing more to be read."""
+        for records in got:
+            place = (records.topic, records.partition)
             of = self._ranges.get(place)
             if of is not None:
-                yield of, part
+                yield of, records
             elif place not in self._read:
-                raise _confused(self.first(), part)
+                raise _confused(self.first(), records)
 
     def without_those_that_were_read(self) -> list[_Range]:
         """Those that have been read to their ends since it was last asked."""
@@ -278,30 +268,17 @@ class _Unread:
         return list(read.values())
 
 
-def _parted(got: list[Message]) -> tuple[list[Message], list[Message]]:
-    """Records and events. Events are rare and come as messages with an error."""
-    if not any(map(Message.error, got)):
-        return got, []
-    return [m for m in got if m.error() is None], [m for m in got if m.error() is not None]
-
-
-def _reached(records: Sequence[Message], of: _Range) -> int:
-    """The offset behind ``records``, which begin at the range's position or later."""
-    first, last = _offset(records[0]), _offset(records[-1])
-    if first < of.position or last - first + 1 < len(records) or records[0].topic() != of.topic:
+def _reached(records: Records, of: _Range) -> int:
+    """The offset behind ``records``, which begin at the range's position or later and only grow."""
+    offsets = records.offsets
+    if offsets[0] < of.position or (offsets[1:] <= offsets[:-1]).any():
         raise _confused(of, records)
-    return last + 1
+    return int(offsets[-1]) + 1
 
 
-def _confused(of: _Range, got: Sequence[Message]) -> RuntimeError:
+def _confused(of: _Range, got: Records) -> RuntimeError:
     return RuntimeError(
         f"Reading {of.topic}-{of.partition} from offset {of.position}, the Kafka client delivered {len(got)} records "
-        f"from {got[0].topic()}-{got[0].partition()} offset {got[0].offset()} to {got[-1].offset()}. That is a bug of "
+        f"from {got.topic}-{got.partition} offset {got.offsets[0]} to {got.offsets[-1]}. That is a bug of "
         "the client or of ours; no record was taken. Please report it with the client's version."
     )
-
-
-def _offset(message: Message) -> int:
-    offset = message.offset()
-    assert offset is not None
-    return offset

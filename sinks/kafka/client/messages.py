@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.kafka.client.library import COPY, MESSAGE, UNASSIGNED, VALUE_UNION, ValueType
+from connections.rdkafka.library import COPY, MESSAGE, UNASSIGNED, VALUE_UNION, ValueType
 from sinks.kafka.client.partitioner import LONGEST_KEY, partitions
 
 __all__ = ["Arguments", "UnfitRecordError", "argument_lists", "by_partition", "column_of"]
@@ -78,8 +78,11 @@ def by_partition(records: pa.RecordBatch, count: int) -> list[tuple[int, Message
     where = _partitions(records, key, count)
     if (where == where[:1]).all():
         return [(int(where[0]), messages)] if len(where) else []
-    order = np.argsort(where, kind="stable")
-    messages, where = messages[order], where[order]
+    # numpy sorts small integers by counting, and takes rows of words ten times faster than structures
+    small = np.int16 if where.max() <= np.iinfo(np.int16).max else np.int32
+    order = np.argsort(where.astype(small), kind="stable")
+    words = messages.view(np.int64).reshape(len(messages), -1).take(order, axis=0)
+    messages, where = words.view(MESSAGE).reshape(-1), where[order]
     cuts = np.flatnonzero(np.diff(where)) + 1
     firsts = [0, *cuts.tolist()]
     return [(int(where[first]), part) for first, part in zip(firsts, np.split(messages, cuts), strict=True)]

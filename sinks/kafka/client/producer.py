@@ -12,7 +12,6 @@ When the last reference goes the client goes, and an open transaction stays as i
 
 import ctypes
 import logging
-import math
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -21,28 +20,15 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sinks.kafka.client.library import (
-    COPY,
-    DELIVERED,
-    ERRED,
-    LOGGED,
-    PURGE_ALL,
-    Metadata,
-    lib,
-    raise_error,
-)
+from connections.rdkafka.client import PRODUCER, TEXT_BYTES, Callbacks, check, made, ms, topic_partitions
+from connections.rdkafka.library import COPY, PURGE_ALL, Metadata, lib, raise_error
 from sinks.kafka.client.messages import argument_lists, by_partition, column_of
 
 __all__ = ["ArrowProducer"]
 
-_PRODUCER = 0
-"""RD_KAFKA_PRODUCER"""
-_TEXT_BYTES = 512
 _LOOK_MS = 2
 """While it flushes. Deliveries are not reported, so the client must look whether all are over; by itself it does so
 every 10 ms, which is as long as a small transaction takes in all."""
-_LEVELS = (*[logging.CRITICAL] * 3, logging.ERROR, logging.WARNING, logging.INFO, logging.INFO, logging.DEBUG)
-"""Of syslog's 0 to 7."""
 
 
 class ArrowProducer:
@@ -61,9 +47,8 @@ class ArrowProducer:
         configuration is refused."""
         self.accepted = 0
         """Records that the client took, since it was made."""
-        # The callbacks know nothing of this object: it must go when its last reference goes.
-        callbacks = (DELIVERED(_reporting(failed)), ERRED(_ignored), LOGGED(_logging(logger)))
-        self._client = _made({**config, "delivery.report.only.error": True, "log.queue": True}, callbacks)
+        callbacks = Callbacks.of(logger, _reporting(failed))
+        self._client = made(PRODUCER, {**config, "delivery.report.only.error": True}, callbacks)
         self._names = {topic.encode(): topic for topic in topics}
         self._topics: dict[str, int] = {}
         """Handles, made when they are needed first: with handles made before, `init_transactions` now and then missed
@@ -79,7 +64,7 @@ class ArrowProducer:
         """Ask a broker for the topics' partitions; without it the client's partitioner places every record. Raises
         KafkaException."""
         found = ctypes.POINTER(Metadata)()
-        _check(lib.metadata(self._client, 1, None, ctypes.byref(found), _ms(timeout)))
+        check(lib.metadata(self._client, 1, None, ctypes.byref(found), ms(timeout)))
         try:
             said = found.contents
             listed = (said.topics[index] for index in range(said.topic_cnt))
@@ -89,7 +74,7 @@ class ArrowProducer:
 
     def init_transactions(self, timeout: float) -> None:
         """Take the transactional id over, aborting what is open under it. Raises KafkaException."""
-        raise_error(lib.init_transactions(self._client, _ms(timeout)))
+        raise_error(lib.init_transactions(self._client, ms(timeout)))
 
     def begin_transaction(self) -> None:
         """Local: the brokers learn of it with the first record. Raises KafkaException."""
@@ -97,7 +82,7 @@ class ArrowProducer:
 
     def abort_transaction(self, timeout: float) -> None:
         """Drop what waits and abort what the brokers know of. Raises KafkaException."""
-        raise_error(lib.abort_transaction(self._client, _ms(timeout)))
+        raise_error(lib.abort_transaction(self._client, ms(timeout)))
 
     def produce(self, topic: str, records: pa.RecordBatch, full: Callable[[], None]) -> None:
         """Hand all ``records`` to the client, those of one partition in their order.
@@ -115,7 +100,7 @@ class ArrowProducer:
 
     def poll(self, timeout: float) -> None:
         """Serve reports and the log, for so long at most. Raises KafkaException when the client cannot go on."""
-        lib.poll(self._client, _ms(timeout))
+        lib.poll(self._client, ms(timeout))
         self._refuse_broken()
 
     def flush(self, timeout: float) -> int:
@@ -128,24 +113,15 @@ class ArrowProducer:
 
     def purge(self) -> None:
         """Drop what waits; each record is reported as failed."""
-        _check(lib.purge(self._client, PURGE_ALL))
+        check(lib.purge(self._client, PURGE_ALL))
 
     def send_offsets_to_transaction(self, group: str, positions: Sequence[TopicPartition], timeout: float) -> None:
         """Commit ``positions`` for ``group``, which has no members, with the transaction. Raises KafkaException."""
         members = lib.consumer_group_metadata_new(group.encode())
-        offsets = lib.topic_partition_list_new(len(positions))
         try:
-            for position in positions:
-                added = lib.topic_partition_list_add(offsets, position.topic.encode(), position.partition).contents
-                added.offset = position.offset
-                if position.metadata:
-                    text = position.metadata.encode()
-                    added.metadata = lib.mem_malloc(None, len(text))  # freed with the list
-                    added.metadata_size = len(text)
-                    ctypes.memmove(added.metadata, text, len(text))
-            raise_error(lib.send_offsets_to_transaction(self._client, offsets, members, _ms(timeout)))
+            with topic_partitions(positions) as offsets:
+                raise_error(lib.send_offsets_to_transaction(self._client, offsets, members, ms(timeout)))
         finally:
-            lib.topic_partition_list_destroy(offsets)
             lib.consumer_group_metadata_destroy(members)
 
     # -- inside
@@ -187,31 +163,9 @@ class ArrowProducer:
 
     def _refuse_broken(self) -> None:
         if lib.fatal_error(self._client, None, 0):
-            text = ctypes.create_string_buffer(_TEXT_BYTES)
-            code = lib.fatal_error(self._client, text, _TEXT_BYTES)
+            text = ctypes.create_string_buffer(TEXT_BYTES)
+            code = lib.fatal_error(self._client, text, TEXT_BYTES)
             raise KafkaException(KafkaError(code, text.value.decode(errors="replace"), fatal=True))
-
-
-def _made(config: Mapping[str, Any], callbacks: tuple[Any, Any, Any]) -> int:
-    text = ctypes.create_string_buffer(_TEXT_BYTES)
-    conf = lib.conf_new()
-    try:
-        for key, value in config.items():
-            said = str(value).lower() if isinstance(value, bool) else str(value)
-            if lib.conf_set(conf, key.encode(), said.encode(), text, _TEXT_BYTES):
-                raise KafkaException(KafkaError(KafkaError._INVALID_ARG, text.value.decode(errors="replace")))
-        delivered, erred, logged = callbacks
-        lib.conf_set_dr_msg_cb(conf, delivered)
-        lib.conf_set_error_cb(conf, erred)
-        lib.conf_set_log_cb(conf, logged)
-        client = lib.new(_PRODUCER, conf, text, _TEXT_BYTES)
-        if not client:
-            raise KafkaException(KafkaError(lib.last_error(), text.value.decode(errors="replace")))
-    except BaseException:
-        lib.conf_destroy(conf)
-        raise
-    lib.set_log_queue(client, None)  # the log is handed over by `poll` and `flush`, in the caller's thread
-    return int(client)
 
 
 def _destroy(client: int, topics: dict[str, int], _callbacks: object) -> None:
@@ -227,25 +181,3 @@ def _reporting(failed: Callable[[KafkaError], object]) -> Callable[[int, int, in
             failed(KafkaError(code))
 
     return report
-
-
-def _ignored(*_: object) -> None:
-    """What must not be missed is asked for (fatal errors) or reported (records); the log has the rest."""
-
-
-def _logging(logger: logging.Logger) -> Callable[[int, int, bytes, bytes], None]:
-    def log(client: int, level: int, facility: bytes, line: bytes) -> None:
-        name = lib.name(client) or b""
-        text = (part.decode(errors="replace") for part in (facility, name, line))
-        logger.log(_LEVELS[min(level, len(_LEVELS) - 1)], "%s [%s] %s", *text)
-
-    return log
-
-
-def _check(code: int) -> None:
-    if code:
-        raise KafkaException(KafkaError(code))
-
-
-def _ms(seconds: float) -> int:
-    return math.ceil(seconds * 1000)

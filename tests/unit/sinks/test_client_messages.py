@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connections.rdkafka.library import MESSAGE, VALUE_UNION, ValueType
 from sinks.kafka.client import UnfitRecordError
-from sinks.kafka.client.library import MESSAGE, VALUE_UNION, ValueType
 from sinks.kafka.client.messages import argument_lists, by_partition
 from sinks.kafka.client.partitioner import LONGEST_KEY, murmur2
 

@@ -1,12 +1,13 @@
 """Ranges that hold little get a client with small fetches; whatever is not known does not."""
 
 import pytest
-from confluent_kafka import Message
 
 from connections import KafkaCluster
 from sources.kafka import clients
+from sources.kafka.client import Records
 from sources.kafka.clients import SHORT_SETTINGS, is_short, noticed
 from sources.kafka.reader import KafkaSplitReader
+from tests.unit.sources.memory import Memory
 
 
 @pytest.fixture(autouse=True)
@@ -14,30 +15,28 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "_sizes", {})
 
 
-def records(*sizes: int | None) -> list[Message]:
-    return [
-        Message(topic="t", partition=0, offset=n, value=None if size is None else bytes(size))
-        for n, size in enumerate(sizes)
-    ]
+def records(*sizes: int | None) -> Records:
+    found = [(offset, None, None if size is None else bytes(size)) for offset, size in enumerate(sizes)]
+    return Memory().records("t", 0, found)
 
 
 def test_nothing_is_expected_of_a_topic_that_was_never_read() -> None:
-    noticed("t", records(10))
+    noticed(records(10))
     assert is_short("t", 1)
     assert not is_short("other", 1)
 
 
 def test_a_range_is_short_by_its_bytes_and_not_by_its_offsets() -> None:
-    noticed("t", records(*[108] * 500))
+    noticed(records(*[108] * 500))
     assert is_short("t", 1_024)
     assert not is_short("t", 1_025)
-    noticed("t", records(*[100_000] * 3))
+    noticed(records(*[100_000] * 3))
     assert is_short("t", 1)
     assert not is_short("t", 2)
 
 
 def test_tombstones_are_small_and_not_nothing() -> None:
-    noticed("t", records(None, None))
+    noticed(records(None, None))
     assert is_short("t", 6_000)
     assert not is_short("t", 7_000)
 

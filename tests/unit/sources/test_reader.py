@@ -2,31 +2,47 @@
 (tests/integration/test_kafka_source.py)."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from connections import KafkaCluster
 from coordinator.errors import CheckpointFailedError
 from sources.kafka import reader
+from sources.kafka.client import Event, Fetched
 from sources.kafka.columns import schema_of
 from sources.kafka.reader import KafkaSplitReader, _Range
+from tests.unit.sources.memory import Memory
+
+Answer = list[tuple[int, int] | Event]
+"""Partition and offset of each record."""
 
 
 class Answers:
-    """In a consumer's place: what each call returns."""
+    """In a consumer's place: what each call gives."""
 
-    def __init__(self, *answers: list[Message]) -> None:
+    def __init__(self, *answers: Answer) -> None:
         self._answers = iter(answers)
         self.asked: list[int] = []
         self.left: list[list[int]] = []
 
-    def consume(self, records: int, _seconds: float) -> list[Message]:
-        self.asked.append(records)
-        return next(self._answers, [])
+    @contextmanager
+    def fetched(self, most: int, _timeout: float) -> Iterator[Fetched]:
+        self.asked.append(most)
+        answer = next(self._answers, [])
+        memory = Memory()
+        found = [each for each in answer if not isinstance(each, Event)]
+        records = [
+            memory.records("t", partition, [(offset, None, b"%d" % offset) for _, offset in run])
+            for partition, run in groupby(found, lambda each: each[0])
+        ]
+        yield Fetched(records, [each for each in answer if isinstance(each, Event)])
+        memory.forget()
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         self.left.append([each.partition for each in partitions])
@@ -49,16 +65,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def record(offset: int, partition: int = 0) -> Message:
-    return Message(topic="t", partition=partition, offset=offset, key=None, value=b"%d" % offset)
+def record(offset: int, partition: int = 0) -> tuple[int, int]:
+    return partition, offset
 
 
-def eof(offset: int, partition: int = 0) -> Message:
-    error = KafkaError(KafkaError._PARTITION_EOF)
-    return Message(topic="t", partition=partition, offset=offset, error=error)
+def eof(offset: int, partition: int = 0) -> Event:
+    return Event("t", partition, offset, KafkaError(KafkaError._PARTITION_EOF))
 
 
-def batches(*answers: list[Message], end: int) -> Iterator[pa.RecordBatch]:
+def batches(*answers: Answer, end: int) -> Iterator[pa.RecordBatch]:
     return together(Answers(*answers), end)
 
 
@@ -120,6 +135,6 @@ def test_what_comes_behind_the_end_of_a_range_says_nothing_about_the_others(cloc
     [[record(0, 7)], [record(1), record(0)], [record(0), record(0, 1), record(0)]],
     ids=["of another partition", "backwards", "twice"],
 )
-def test_records_that_were_not_asked_for_are_never_taken(wrong: list[Message]) -> None:
+def test_records_that_were_not_asked_for_are_never_taken(wrong: Answer) -> None:
     with pytest.raises(RuntimeError, match="no record was taken"):
         list(together(Answers(wrong), 5, 5))

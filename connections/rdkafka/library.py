@@ -1,14 +1,14 @@
-"""librdkafka's C interface (rdkafka.h), as far as a producer needs it: the library that confluent-kafka brings along.
+"""librdkafka's C interface (rdkafka.h), as far as records need it: the library that confluent-kafka brings along.
 
-confluent-kafka offers one call for each record, and each call parses arguments, allocates and takes the interpreter's
-lock again when the record is delivered. The library itself takes whole arrays of records; what that saves is in
-docs/performance.md. It keeps this interface and the layout of these structures compatible within ``librdkafka.so.1``.
+confluent-kafka makes Python objects of each record that it reads, and one call for each that it writes. The library
+itself gives and takes whole arrays of records; what that saves is in docs/performance.md. It keeps this interface and
+the layout of these structures compatible within ``librdkafka.so.1``.
 
 Loaded through confluent-kafka's own module, so it is the same library in the same version, wherever a wheel has it.
 """
 
 import ctypes
-from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
 from typing import Any
 
 import numpy as np
@@ -150,25 +150,60 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "topic_partition_list_add": (POINTER(TopicPosition), (c_void_p, c_char_p, c_int32)),
     "topic_partition_list_destroy": (None, (c_void_p,)),
     "mem_malloc": (c_void_p, (c_void_p, c_size_t)),
+    "mem_free": (None, (c_void_p, c_void_p)),
     "produce_batch": (c_int, (c_void_p, c_int32, c_int, c_void_p, c_int)),
     "produceva": (c_void_p, (c_void_p, c_void_p, c_size_t)),
     "poll": (c_int, (c_void_p, c_int)),
     "flush": (c_int, (c_void_p, c_int)),
     "purge": (c_int, (c_void_p, c_int)),
     "outq_len": (c_int, (c_void_p,)),
+    "poll_set_consumer": (c_int, (c_void_p,)),
+    "queue_get_consumer": (c_void_p, (c_void_p,)),
+    "queue_destroy": (None, (c_void_p,)),
+    "assign": (c_int, (c_void_p, c_void_p)),
+    "incremental_unassign": (c_void_p, (c_void_p, c_void_p)),
+    "consume_batch_queue": (c_ssize_t, (c_void_p, c_int, c_void_p, c_size_t)),
+    "query_watermark_offsets": (c_int, (c_void_p, c_char_p, c_int32, POINTER(c_int64), POINTER(c_int64), c_int)),
+    "consumer_close": (c_int, (c_void_p,)),
+    "messages_destroy": (None, (c_void_p,)),
 }
-"""Without ``rd_kafka_``: what a function returns, and its arguments."""
+"""Without ``rd_kafka_``: what a function returns, and its arguments. They let other threads run meanwhile."""
+
+_SHORT_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "topic_name": (c_char_p, (c_void_p,)),
+    "message_errstr": (c_char_p, (c_void_p,)),
+    "message_timestamp": (c_int64, (c_void_p, c_void_p)),
+    "message_headers": (c_int, (c_void_p, c_void_p)),
+    "header_cnt": (c_size_t, (c_void_p,)),
+    "header_get_all": (c_int, (c_void_p, c_size_t, c_void_p, c_void_p, c_void_p)),
+    "message_destroy": (None, (c_void_p,)),
+    "messages_count": (c_size_t, (c_void_p,)),
+    "messages_get": (c_void_p, (c_void_p, c_size_t)),
+}
+"""Those that only look at memory keep the interpreter's lock: letting it go and taking it again costs more."""
+
+_YOUNG = frozenset({"messages_destroy", "messages_count", "messages_get"})
+"""Came with share consumers (KIP-932), of which the interface is not called stable; may be missing."""
 
 
 class _Library:
-    """The functions, by their names without ``rd_kafka_``. All of them let other threads run meanwhile."""
+    """The functions, by their names without ``rd_kafka_``. Young ones may be None."""
 
     def __init__(self) -> None:
-        loaded = ctypes.CDLL(cimpl.__file__)
-        for name, (result, arguments) in _PROTOTYPES.items():
-            function = loaded[f"rd_kafka_{name}"]
-            function.restype, function.argtypes = result, arguments
-            setattr(self, name, function)
+        file = cimpl.__file__
+        for loaded, prototypes in (
+            (ctypes.CDLL(file), _PROTOTYPES),
+            (ctypes.PyDLL(file), _SHORT_PROTOTYPES),
+        ):
+            for name, (result, arguments) in prototypes.items():
+                function = getattr(loaded, f"rd_kafka_{name}", None)
+                if function is not None:
+                    function.restype, function.argtypes = result, arguments
+                elif name not in _YOUNG:
+                    raise ImportError(
+                        f"confluent-kafka's library ({file}) has no rd_kafka_{name}; install 2.16 or later"
+                    )
+                setattr(self, name, function)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"rd_kafka_{name} has no prototype here")
