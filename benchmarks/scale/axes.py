@@ -42,7 +42,7 @@ class Axis:
 
 def axes(*, quick: bool) -> tuple[Axis, ...]:
     """All of them, in full or only to see whether they work."""
-    base = Sizes(records=2_000, interval_ms=200) if quick else Sizes()
+    base = Sizes(records=2_000, interval_ms=200) if quick else Sizes(records=4_000_000)
     partitions = (4, 16) if quick else (4, 64, 256)
     executors = (1, 2) if quick else (1, 2, 4)
     large = ((100, 2_000), (100_000, 200)) if quick else ((100, 4_000_000), (1_000, 1_000_000), (100_000, 20_000))

@@ -282,7 +282,7 @@ class GenerationRun:
         self._require_spark()
         if base == NO_CHECKPOINT:
             self._positions[checkpoint] = start = m.source.resolve()
-            return Snapshot(positions=start), Snapshot()
+            return Snapshot(positions=start, next_at_once=True), Snapshot()
         positions = self._positions[base]
         plan, planning = self._plan(checkpoint, positions)
         kill_point(KillPoint.DRIVER_AFTER_PLAN)
@@ -329,7 +329,12 @@ class GenerationRun:
             **plan.sizing,
         )
         return (
-            Snapshot(positions=m.source.snapshot(plan), records=plan.records),
+            Snapshot(
+                positions=m.source.snapshot(plan),
+                records=plan.records,
+                # a backlog is not left alone until the interval is over, nor a job that has nothing left to do
+                next_at_once=plan.cut_for_time or plan.finished,
+            ),
             Snapshot(committables=committables, records=records, bytes=size),
         )
 

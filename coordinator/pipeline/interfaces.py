@@ -88,6 +88,8 @@ class Plan:
     """A bounded source has nothing left after this plan."""
     sizing: JsonObject = field(default_factory=dict)
     """Why it is as large as it is, for people: these facts are told with the checkpoint."""
+    cut_for_time: bool = False
+    """The source left something unread for no other reason than the time that reading it takes."""
     joinable: bool = False
     """Fewer tasks may read the same, each several of the splits (:meth:`Source.joined`)."""
 

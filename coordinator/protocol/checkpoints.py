@@ -135,6 +135,8 @@ def decide(state: JobState, now: float) -> Step:
         )
     )
     facts += _request_done(state, pending.id)
+    if any(snapshot.next_at_once for snapshot in known.answers.values()):
+        state = replace(state, next_trigger=now)
     state = replace(record(state, facts), pending=None, settled_slots={}, completed_at=now)
     return state, tuple(facts)
 

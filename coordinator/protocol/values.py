@@ -146,6 +146,9 @@ class Snapshot:
     """Bytes of keys and values of those records."""
     unchanged: bool = False
     """True when the participant has nothing new since the base. A checkpoint unchanged everywhere leaves no row."""
+    next_at_once: bool = field(default=False, compare=False)
+    """True when the next checkpoint need not wait for the interval. No part of what is stored: a coordinator that
+    starts again lets one interval pass."""
 
 
 class Outcome(StrEnum):

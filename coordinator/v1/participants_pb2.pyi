@@ -424,12 +424,17 @@ class Snapshot(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     UNCHANGED_FIELD_NUMBER: _builtins.int
+    NEXT_AT_ONCE_FIELD_NUMBER: _builtins.int
     records: _builtins.int
     """Records read (source) or written (sink) for this checkpoint."""
     bytes: _builtins.int
     """Bytes of keys and values of those records."""
     unchanged: _builtins.bool
     """True when the participant has nothing new since the base."""
+    next_at_once: _builtins.bool
+    """True when the next checkpoint need not wait for the interval: a source left a backlog only so that this one is not
+    too long, or has come to its end.
+    """
     @_builtins.property
     def positions(self) -> Global___Document:
         """A source's next positions; absent for a sink."""
@@ -446,10 +451,11 @@ class Snapshot(_message.Message):
         records: _builtins.int = ...,
         bytes: _builtins.int = ...,
         unchanged: _builtins.bool = ...,
+        next_at_once: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "committables", b"committables", "positions", b"positions", "records", b"records", "unchanged", b"unchanged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "committables", b"committables", "next_at_once", b"next_at_once", "positions", b"positions", "records", b"records", "unchanged", b"unchanged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -86,6 +86,7 @@ def snapshot_to_wire(value: Snapshot) -> pb.Snapshot:
         records=value.records,
         bytes=value.bytes,
         unchanged=value.unchanged,
+        next_at_once=value.next_at_once,
     )
 
 
@@ -96,6 +97,7 @@ def snapshot_from_wire(message: pb.Snapshot) -> Snapshot:
         records=as_count(message.records, "records"),
         bytes=as_count(message.bytes, "bytes"),
         unchanged=message.unchanged,
+        next_at_once=message.next_at_once,
     )
 
 

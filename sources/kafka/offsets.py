@@ -76,6 +76,7 @@ def plan_ranges(
         records=sum(wanted.values()),
         lag=sum(waiting.values()) - sum(wanted.values()),
         finished=bool(moved) and all(cursor.done for cursor in moved.values()),
+        cut_for_time=cut_by == ["adaptive"],
         sizing=_told(cut_by, limits, sum(backlog > 0 for backlog in waiting.values())),
     )
 

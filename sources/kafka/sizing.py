@@ -169,13 +169,8 @@ class Sizing:
 
 
 def first_sizing(interval: float | None, timeout: float) -> Sizing | None:
-    """For the first checkpoint, by the job's settings in seconds; None without an interval: nothing to aim at then.
-
-    A checkpoint that is over before its interval is leaves the job idle while a backlog waits; the next one follows at
-    once upon one that took longer. So aimed at is a little more than the interval: as much as is let pass as nearly
-    right.
-    """
+    """For the first checkpoint, by the job's settings in seconds; None without an interval: nothing to aim at then."""
     if interval is None:
         return None
     longest = timeout * PART_OF_TIMEOUT
-    return Sizing(aim=min(interval * _NEARLY or AIM_BACK_TO_BACK, longest), longest_aim=longest)
+    return Sizing(aim=min(interval or AIM_BACK_TO_BACK, longest), longest_aim=longest)

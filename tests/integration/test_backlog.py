@@ -28,7 +28,9 @@ BACKLOG = (40_000, 9_000, 500)
 """Records per partition: one is far behind, one hardly."""
 
 
-def work_off(topics: Topics, job: str, directory: Path, **source: Any) -> list[dict[str, Any]]:
+def work_off(
+    topics: Topics, job: str, directory: Path, *, interval: str = "300ms", **source: Any
+) -> list[dict[str, Any]]:
     """What the journal tells of the job's checkpoints."""
     given, output = topics.create("in", len(BACKLOG)), topics.create("out", 2)
     for partition, records in enumerate(BACKLOG):
@@ -39,7 +41,7 @@ def work_off(topics: Topics, job: str, directory: Path, **source: Any) -> list[d
         job=job,
         source=KafkaSource(topics.servers, topics=[given], start="earliest", end="latest", **source),
         sink=KafkaSink(topics.servers, topic=output),
-        settings=CheckpointSettings(interval="300ms"),
+        settings=CheckpointSettings(interval=interval),
         state_dir=directory / "state",
     )
     assert pipeline.run() is CloseReason.FINISHED
@@ -58,6 +60,15 @@ def test_a_backlog_begins_small_grows_with_the_measured_speed_and_says_so(
     assert checkpoints[-1]["sized_by"] == "everything"
     grew = follows_the_time(checkpoints)
     assert grew or all(one["seconds"] > 0.2 for one in checkpoints), "it is quick and takes no more"
+
+
+def test_a_backlog_does_not_wait_for_the_interval_and_neither_does_the_end(
+    topics: Topics, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "events"))
+    checkpoints = work_off(topics, job, tmp_path, interval="1h")
+    assert len(checkpoints) > 2
+    assert {one["sized_by"] for one in checkpoints[:-1]} == {"adaptive"}
 
 
 def follows_the_time(checkpoints: Sequence[dict[str, Any]]) -> int:

@@ -8,14 +8,14 @@
       wants complete 1           everything that the driver is wanted to do, when that has changed
 
 Events: ``open DRIVER [takeover] [adopt] [without sink] [replaying] [claim STORE GENERATION SETTLED]``, ``watch``,
-``lost``, ``renew``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged]``, ``decline N WHO``, ``close REASON
-[back SECONDS]``, ``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``,
-``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``, ``resolve N WHO
-SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim STORE GENERATION
-SETTLED]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick), ``restart`` (of the
-coordinator, from what is durable), ``unstored EVENT`` (the coordinator dies, or its store fails, before the event's
-facts are durable; then a restart), ``damage`` (a restart that cannot read the newest completed checkpoint). ``as gN``
-at the end speaks for another generation than the newest.
+``lost``, ``renew``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged] [more]``, ``decline N WHO``, ``close
+REASON [back SECONDS]``, ``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots
+A,B]``, ``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``,
+``resolve N WHO SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim STORE
+GENERATION SETTLED]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick), ``restart`` (of
+the coordinator, from what is durable), ``unstored EVENT`` (the coordinator dies, or its store fails, before the
+event's facts are durable; then a restart), ``damage`` (a restart that cannot read the newest completed checkpoint).
+``as gN`` at the end speaks for another generation than the newest.
 """
 
 import re
@@ -275,6 +275,7 @@ def _snapshot(words: list[str]) -> Snapshot:
         positions=_document(f"position {position}") if position is not None else None,
         committables=_committables(_after(words, "slots"), ""),
         unchanged="unchanged" in words,
+        next_at_once="more" in words,
     )
 
 

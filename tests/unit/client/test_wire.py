@@ -71,6 +71,7 @@ snapshots = st.builds(
     records=counts,
     bytes=counts,
     unchanged=st.booleans(),
+    next_at_once=st.booleans(),
 )
 ids = st.integers(1, 2**53 - 1).map(CheckpointId)
 names = st.sampled_from([ParticipantName(name) for name in ("source", "sink", "sink-2")])
@@ -91,6 +92,7 @@ instructions = st.one_of(
 def test_snapshots_come_out_as_they_went_in(snapshot: Snapshot) -> None:
     message = pb.Snapshot.FromString(snapshot_to_wire(snapshot).SerializeToString())
     assert snapshot_from_wire(message) == snapshot
+    assert snapshot_from_wire(message).next_at_once == snapshot.next_at_once
 
 
 @given(instructions)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from coordinator.errors import ConfigurationError
 from coordinator.pipeline.interfaces import JobContext, Plan
 from coordinator.protocol.values import JobName
+from sources.kafka.limits import RateLimit
 from sources.kafka.offsets import Limits, plan_ranges
 from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 from sources.kafka.sizing import AIM_BACK_TO_BACK, FIRST, GROWTH, LEAST, PART_OF_TIMEOUT, Ran, Sizing, first_sizing
@@ -54,11 +55,11 @@ def taken(now: Sizing, backlog: Sequence[int]) -> list[int]:
     return [split["end"] - split["start"] for split in planned.splits]
 
 
-def plan(now: Sizing | None, backlog: Sequence[int]) -> Plan:
+def plan(now: Sizing | None, backlog: Sequence[int], **others: Any) -> Plan:
     topic = TopicPosition(id="i", partitions={n: Cursor(next=0) for n in range(len(backlog))})
     positions = KafkaPositions(cluster="main", cluster_id="c", topics={"t": topic})
     available = {Partition("t", n): waiting for n, waiting in enumerate(backlog)}
-    return plan_ranges(positions, available, read=list(available), limits=Limits(sizing=now), now=0)
+    return plan_ranges(positions, available, read=list(available), limits=Limits(sizing=now, **others), now=0)
 
 
 def after(now: Sizing, ranges: Sequence[int], seconds: float, *, everything: bool = False) -> Sizing:
@@ -171,7 +172,7 @@ def test_a_pause_of_the_machine_while_little_waits_keeps_room_for_what_came_mean
     paused = after(now, [300, 100], 5.0, everything=True)
     assert sum(taken(paused, [10**6] * 2)) == 800
     cut = after(now, [300, 100], 5.0)
-    assert sum(taken(cut, [10**6] * 2)) == 96
+    assert sum(taken(cut, [10**6] * 2)) == 80
 
 
 def test_a_quick_checkpoint_of_little_data_forgets_nothing() -> None:
@@ -234,9 +235,9 @@ def test_a_backlog_of_hours_never_runs_into_the_timeout_even_when_all_becomes_th
 
 @pytest.mark.parametrize(
     ("interval", "aim"),
-    [(0.0, AIM_BACK_TO_BACK), (0.25, 0.3), (10.0, 12.0), (3600.0, TIMEOUT * PART_OF_TIMEOUT)],
+    [(0.0, AIM_BACK_TO_BACK), (0.25, 0.25), (10.0, 10.0), (3600.0, TIMEOUT * PART_OF_TIMEOUT)],
 )
-def test_the_aim_is_a_fifth_above_the_interval_and_well_below_the_timeout(interval: float, aim: float) -> None:
+def test_the_aim_is_the_interval_and_well_below_the_timeout(interval: float, aim: float) -> None:
     assert sizing(interval).aim == aim
 
 
@@ -249,8 +250,18 @@ def test_without_an_interval_nothing_is_aimed_at() -> None:
 
 def test_a_plan_says_what_made_it_as_large_as_it_is() -> None:
     cut = plan(sizing(), [10**6, 10**6])
-    assert cut.sizing == {"sized_by": "adaptive", "limit": FIRST, "range_limit": FIRST, "aim_seconds": 1.2}
+    assert cut.sizing == {"sized_by": "adaptive", "limit": FIRST, "range_limit": FIRST, "aim_seconds": 1.0}
     assert plan(sizing(), [10, 20]).sizing["sized_by"] == "everything"
+
+
+def test_what_the_controller_alone_left_is_read_at_once() -> None:
+    """Other limits say how fast a job may be, and so does the interval."""
+    much, little = [10**6, 10**6], [10, 20]
+    assert plan(sizing(), much).cut_for_time
+    assert not plan(sizing(), little).cut_for_time
+    assert not plan(None, much).cut_for_time
+    assert not plan(sizing(), much, offsets=1_500).cut_for_time
+    assert not plan(sizing(), much, rate=RateLimit(10.0)).cut_for_time
 
 
 @pytest.mark.parametrize("how", ["begins", "is opened again"])
@@ -269,7 +280,7 @@ def test_what_a_source_saw_sizes_its_next_plan_and_can_be_switched_off() -> None
     first = _planned(source)
     source.ran(first, 0.1)
     assert sum(_ranges(_planned(source))) == FIRST * GROWTH
-    source.ran(_planned(source), 120.0, failed=True)
+    source.ran(_planned(source), 100.0, failed=True)
     assert sum(_ranges(_planned(source))) == FIRST * GROWTH / 100
     off, _ = _source(adaptive=False)
     off.ran(_planned(off), 100.0)
