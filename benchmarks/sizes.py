@@ -24,7 +24,7 @@ class Sizes:
     """Of one benchmark."""
 
     records: int = 12_000_000
-    """Enough for ten seconds at a million per second: checkpoints of a second are counted, and not the first of them."""
+    """Ten seconds at a million per second: checkpoints of a second are counted, and not the first of them."""
     record_bytes: int = RECORD_BYTES
     """Of key and value together."""
     placed: Placed = Placed.EVENLY

@@ -3,7 +3,7 @@
 A client is kept without a partition. One that went on fetching behind the end of its range would spare the next range a
 round trip, if that range were the next one of the same partition. But Spark hands tasks to whichever worker is idle:
 with four partitions on two cores, 1 of 100 ranges followed the one that its worker had read before, with two partitions
-42 (measured). All others would have up to 20,000 records fetched that nobody wants, and a client that waits with a
+42 (measured). All others would have 5,000 records and a fetch more that nobody wants, and a client that waits with a
 partition takes 1 % of a core (measured).
 
 What is fetched and not wanted is bounded by the fetch instead: a client asks for 2 MiB at a time, or for 64 KiB where
@@ -25,7 +25,7 @@ FAST_SETTINGS: Final[Mapping[str, str]] = {
     "fetch.queue.backoff.ms": "2",
     "fetch.message.max.bytes": str(2 * 1024 * 1024),
     "fetch.wait.max.ms": "2",
-    "queued.min.messages": "20000",
+    "queued.min.messages": "5000",
     # What bounds the memory of a reader, together with one fetch.
     "queued.max.messages.kbytes": str(32 * 1024),
 }

@@ -131,7 +131,7 @@ static void *copy(void *argument) {
     char transactional_id[256];
     snprintf(transactional_id, sizeof transactional_id, "%s-%d", name, thread);
     const char *const of_producer[] = {
-        "bootstrap.servers", servers, "transactional.id", transactional_id, "linger.ms", steady ? "1" : "5",
+        "bootstrap.servers", servers, "transactional.id", transactional_id, "linger.ms", steady ? "1" : "50",
         "batch.num.messages", "10000", "queue.buffering.max.messages", "1000000", "partitioner", "murmur2_random",
         NULL};
     const char *const of_consumer[] = {

@@ -25,7 +25,7 @@ class CMark:
     def __init__(self) -> None:
         self.versions = {"librdkafka": confluent_kafka.libversion()[0]}
         self.settings = {
-            "producer": "linger.ms 5 (steady: 1), batch.num.messages 10000",
+            "producer": "linger.ms 50 (steady: 1), batch.num.messages 10000",
             "consumer": "fetch.message.max.bytes 2097152, fetch.queue.backoff.ms 2, queued.min.messages 100000",
         }
         self._program: Path | None = None

@@ -55,8 +55,8 @@ def main() -> None:
         "sink.delivery-guarantee": "exactly-once",
         "sink.transactional-id-prefix": task["name"],
         "properties.transaction.timeout.ms": "600000",
-        "properties.linger.ms": "2" if steady else "5",
-        "properties.batch.size": "131072",
+        "properties.linger.ms": "2" if steady else "50",
+        "properties.batch.size": "1000000",
     }
     environment.execute_sql(f"CREATE TABLE src ({read}) WITH ({_with(source)})")
     environment.execute_sql(f"CREATE TABLE dst ({written}) WITH ({_with(sink)})")

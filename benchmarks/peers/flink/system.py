@@ -30,7 +30,7 @@ class Flink:
             "sink.delivery-guarantee": "exactly-once",
             "pipeline.object-reuse": "true",
             "execution.buffer-timeout.interval": "100 ms (steady: 5 ms)",
-            "producer": "linger.ms 5 (steady: 2), batch.size 131072",
+            "producer": "linger.ms 50 (steady: 2), batch.size 1000000",
             "consumer": "fetch.max.wait.ms 100 (steady: 5)",
         }
         self._python, self._jar = Path(), Path()

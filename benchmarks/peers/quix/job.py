@@ -30,7 +30,7 @@ def application(task: dict[str, Any]) -> None:
             "fetch.queue.backoff.ms": 2,
             "queued.min.messages": 100_000,
         },
-        producer_extra_config={"linger.ms": 1 if steady else 5, "batch.num.messages": 10_000},
+        producer_extra_config={"linger.ms": 1 if steady else 50, "batch.num.messages": 10_000},
     )
     form = "json" if task["workload"] == "json" else "bytes"
     source = app.topic(task["source"], key_deserializer="bytes", value_deserializer=form)

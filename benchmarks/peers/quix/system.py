@@ -23,7 +23,7 @@ class Quix:
         self.settings = {
             "processing_guarantee": "exactly-once",
             "processes": "one for each core",
-            "producer": "linger.ms 5 (steady: 1), batch.num.messages 10000",
+            "producer": "linger.ms 50 (steady: 1), batch.num.messages 10000",
             "consumer": "fetch.wait.max.ms 100 (steady: 5), fetch.queue.backoff.ms 2, queued.min.messages 100000",
         }
         self._python = Path()

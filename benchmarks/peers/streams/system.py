@@ -34,7 +34,7 @@ class Streams:
         self.settings = {
             "processing.guarantee": "exactly_once_v2",
             "max.poll.records": "10000",
-            "producer": "linger.ms 5 (steady: 1), batch.size 131072",
+            "producer": "linger.ms 50 (steady: 1), batch.size 1000000",
             "consumer": "fetch.max.wait.ms 100 (steady: 5)",
         }
         self._class_path = ""
