@@ -3,6 +3,8 @@
 import ctypes
 import logging
 import math
+import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -11,7 +13,17 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from connections.rdkafka.library import DELIVERED, ERRED, LOGGED, lib
 
-__all__ = ["CONSUMER", "PRODUCER", "TEXT_BYTES", "Callbacks", "check", "made", "ms", "topic_partitions"]
+__all__ = [
+    "CONSUMER",
+    "PRODUCER",
+    "TEXT_BYTES",
+    "Callbacks",
+    "check",
+    "ms",
+    "new_client",
+    "released",
+    "topic_partitions",
+]
 
 PRODUCER = 0
 """RD_KAFKA_PRODUCER"""
@@ -37,7 +49,7 @@ class Callbacks(NamedTuple):
         return cls(LOGGED(_logging(logger)), ERRED(_ignored), None if delivered is None else DELIVERED(delivered))
 
 
-def made(kind: int, config: Mapping[str, Any], callbacks: Callbacks) -> int:
+def new_client(kind: int, config: Mapping[str, Any], callbacks: Callbacks) -> int:
     """A client's address. ``config``: librdkafka's properties. Raises KafkaException when it is refused."""
     text = ctypes.create_string_buffer(TEXT_BYTES)
     conf = lib.conf_new()
@@ -58,6 +70,20 @@ def made(kind: int, config: Mapping[str, Any], callbacks: Callbacks) -> int:
         raise
     lib.set_log_queue(client, None)  # the log is handed over within the user's calls, in the user's thread
     return int(client)
+
+
+def released(owner: object, release: Callable[..., None], *what: object) -> "weakref.finalize[..., object]":
+    """``release(*what)`` when ``owner`` goes, or when this is called, and only in this process: a fork has none of a
+    client's threads and would wait for them for ever. Not at the interpreter's exit."""
+    process = os.getpid()
+
+    def in_its_process() -> None:
+        if os.getpid() == process:
+            release(*what)
+
+    finalizer = weakref.finalize(owner, in_its_process)
+    finalizer.atexit = False
+    return finalizer
 
 
 @contextmanager

@@ -42,16 +42,17 @@ def batch_builder(schema: pa.Schema, columns: frozenset[str], topic: str, partit
         "offset": lambda records: pa.array(records.offsets),
         "headers": lambda records: _headers(records.headers()),
     }
+    chosen = {name: make for name, make in makers.items() if name in columns}
     timed = not columns.isdisjoint(("timestamp", "timestampType"))
 
     def build(records: Records) -> pa.RecordBatch:
-        made = {name: make(records) for name, make in makers.items() if name in columns}
+        made = {name: make(records) for name, make in chosen.items()}
         if timed:
             kinds, times = records.timestamps()
             made["timestamp"] = pa.array(times).view(pa.timestamp("ms", tz="UTC")).cast(_FIELDS["timestamp"])
             # Spark, like Java, counts from -1 (none); librdkafka from 0.
             made["timestampType"] = pa.array(kinds - 1)
-        arrays = [made[f.name] if f.name in made else pa.nulls(len(records), f.type) for f in schema]
+        arrays = [made[f.name] if f.name in columns else pa.nulls(len(records), f.type) for f in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     return build

@@ -13,14 +13,22 @@ When the last reference goes the client goes, and an open transaction stays as i
 import ctypes
 import logging
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from connections.rdkafka.client import PRODUCER, TEXT_BYTES, Callbacks, check, made, ms, topic_partitions
+from connections.rdkafka.client import (
+    PRODUCER,
+    TEXT_BYTES,
+    Callbacks,
+    check,
+    ms,
+    new_client,
+    released,
+    topic_partitions,
+)
 from connections.rdkafka.library import COPY, PURGE_ALL, Metadata, lib, raise_error
 from sinks.kafka.client.messages import argument_lists, by_partition, column_of
 
@@ -48,13 +56,13 @@ class ArrowProducer:
         self.accepted = 0
         """Records that the client took, since it was made."""
         callbacks = Callbacks.of(logger, _reporting(failed))
-        self._client = made(PRODUCER, {**config, "delivery.report.only.error": True}, callbacks)
+        self._client = new_client(PRODUCER, {**config, "delivery.report.only.error": True}, callbacks)
         self._names = {topic.encode(): topic for topic in topics}
         self._topics: dict[str, int] = {}
         """Handles, made when they are needed first: with handles made before, `init_transactions` now and then missed
         what it waits for and took half a second."""
         self._counts: dict[str, int] = {}
-        weakref.finalize(self, _destroy, self._client, self._topics, callbacks).atexit = False
+        released(self, _destroy, self._client, self._topics, callbacks)
 
     def __len__(self) -> int:
         """Records that wait to be delivered, and what is reported and not yet seen by `poll` or `flush`."""

@@ -3,8 +3,6 @@ executors."""
 
 import ctypes
 import logging
-import os
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from connections.rdkafka.client import CONSUMER, Callbacks, check, made, ms, topic_partitions
+from connections.rdkafka.client import CONSUMER, Callbacks, check, ms, new_client, released, topic_partitions
 from connections.rdkafka.library import lib, raise_error
 from sources.kafka.client.fetched import Fetched, fetched
 
@@ -30,11 +28,10 @@ class ArrowConsumer:
     def __init__(self, config: Mapping[str, Any], *, logger: logging.Logger) -> None:
         """``config``: librdkafka's properties. Raises KafkaException when the configuration is refused."""
         callbacks = Callbacks.of(logger)
-        client = made(CONSUMER, config, callbacks)
+        client = new_client(CONSUMER, config, callbacks)
         lib.poll_set_consumer(client)
         self._client, self._queue = client, lib.queue_get_consumer(client)
-        self._closed = weakref.finalize(self, _destroy, os.getpid(), client, self._queue, callbacks)
-        self._closed.atexit = False
+        self._release = released(self, _destroy, client, self._queue, callbacks)
 
     def assign(self, positions: Sequence[TopicPartition]) -> None:
         """Read these partitions from these offsets, and no others. Raises KafkaException."""
@@ -75,13 +72,11 @@ class ArrowConsumer:
 
     def close(self) -> None:
         """Its connections and threads go."""
-        self._closed()
+        self._release()
 
 
-def _destroy(process: int, client: int, queue: int, _callbacks: object) -> None:
+def _destroy(client: int, queue: int, _callbacks: object) -> None:
     """The callbacks must live until then."""
-    if process != os.getpid():
-        return  # a fork has none of its threads, and would wait for them for ever
     lib.queue_destroy(queue)
     lib.consumer_close(client)
     lib.destroy(client)

@@ -121,7 +121,7 @@ def fetched(addresses: npt.NDArray[np.intp]) -> Fetched:
     if not messages["err"].any():
         return Fetched(list(_by_partition(addresses, messages)), [])
     record = messages["err"] == 0
-    events = [_event(address) for address in addresses[~record].tolist()]
+    events = list(map(_event, addresses[~record].tolist(), messages[~record]))
     return Fetched(list(_by_partition(addresses[record], messages[record])), events)
 
 
@@ -149,8 +149,7 @@ def _by_partition(addresses: npt.NDArray[np.intp], messages: npt.NDArray[Any]) -
             )
 
 
-def _event(address: int) -> Event:
-    [message] = np.frombuffer(pa.foreign_buffer(address, MESSAGE.itemsize), MESSAGE)
+def _event(address: int, message: np.void) -> Event:
     text = lib.message_errstr(address) or b""
     return Event(
         lib.topic_name(int(message["rkt"])).decode() if message["rkt"] else None,

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connections.rdkafka.client import PRODUCER, Callbacks, made
+from connections.rdkafka.client import PRODUCER, Callbacks, new_client
 from connections.rdkafka.library import lib
 from sources.kafka.client import consumer
 from sources.kafka.client.fetched import fetched
@@ -29,7 +29,7 @@ CONTENT = st.none() | st.binary(max_size=40)
 def topics() -> Iterator[dict[str, int]]:
     """Handles of a client without a broker."""
     callbacks = Callbacks.of(logging.getLogger("nobody"))
-    client = made(PRODUCER, {}, callbacks)
+    client = new_client(PRODUCER, {}, callbacks)
     handles = {name: lib.topic_new(client, name.encode(), None) for name in ("a", "b")}
     yield handles
     for handle in handles.values():
