@@ -122,8 +122,8 @@ class Source(ABC):
         """Half-open ranges from ``base`` to what is there now, within the source's limits. Does not wait."""
 
     def joined(self, splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
-        """The ``splits`` of a joinable plan as at most ``most`` splits that hold the same. Asked for where they hold so
-        little that the tasks and transactions would cost more than the records."""
+        """The ``splits`` of a joinable plan as at most ``most`` splits that hold the same, about as large as
+        each other: each is a task with a transaction, and those are not free."""
         raise NotImplementedError(f"{type(self).__name__} makes joinable plans and does not join their splits")
 
     @abstractmethod

@@ -23,8 +23,9 @@ from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonO
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_RECORDS_PER_TASK = 20_000
-"""A task with its transaction costs as much as about so many records."""
+_RECORDS_PER_TASK = 1_000_000
+"""More tasks than run at a time only where each has about as many. A task with its transaction costs as much as 20,000
+records (docs/performance.md), so what it costs is a few hundredths of what it does."""
 _KEPT_BUILDS = 16
 _COPIED = ("key", "value", "headers")
 """What a job without a transform takes over, as Spark's Kafka sink does; the partition follows from the key, as for any
@@ -148,13 +149,9 @@ class CheckpointJob:
             self._spark.sparkContext.cancelJobGroup(self._group)
 
     def _joined(self, plan: Plan) -> tuple[JsonObject, ...]:
-        """As many tasks as run at a time where they have little to do, and more, twice as many each time, where not."""
         if not plan.joinable:
             return plan.splits
-        tasks = max(1, self._spark.sparkContext.defaultParallelism)
-        while tasks * _RECORDS_PER_TASK < plan.records:
-            tasks *= 2
-        return self._source.joined(plan.splits, tasks)
+        return self._source.joined(plan.splits, _tasks(plan.records, self._spark.sparkContext.defaultParallelism))
 
     def _build(self, splits: int) -> _Built:
         built = self._builds.pop(splits, None)
@@ -209,6 +206,14 @@ class CheckpointJob:
             expected=expected,
             examined=examined,
         )
+
+
+def _tasks(records: int, at_a_time: int) -> int:
+    """As many as run at a time, and more, twice as many each time, only where each has much to do."""
+    tasks = max(1, at_a_time)
+    while tasks * _RECORDS_PER_TASK < records:
+        tasks *= 2
+    return tasks
 
 
 def _partitions(df: "DataFrame") -> int:
