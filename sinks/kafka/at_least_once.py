@@ -19,12 +19,12 @@ import pyarrow as pa
 from confluent_kafka import KafkaException
 
 from connections import KafkaCluster
+from connections.per_process import PerProcess
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.tasks import CheckpointTask, Vote
 from sinks.kafka.batches import BatchColumns
 from sinks.kafka.delivery import Delivery
 from sinks.kafka.errors import DeliveryError
-from sinks.kafka.per_process import PerProcess
 from sinks.kafka.producers import IdleProducer, connected, producer_settings
 
 __all__ = ["AtLeastOnceWriter"]

@@ -21,10 +21,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from connections import KafkaCluster
 from connections.limits import SILENCE_MS
+from connections.per_process import PerProcess
 from sinks.kafka.client import ArrowProducer
 from sinks.kafka.errors import DeliveryError
 from sinks.kafka.identifiers import TransactionalId
-from sinks.kafka.per_process import PerProcess
 
 __all__ = ["IdleProducer", "PoolKey", "PreparedProducer", "ProducerPool", "connected", "pool_for", "producer_settings"]
 

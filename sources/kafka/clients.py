@@ -6,37 +6,58 @@ with four partitions on two cores, 1 of 100 ranges followed the one that its wor
 42 (measured). All others would have 5,000 records and a fetch more that nobody wants, and a client that waits with a
 partition takes 1 % of a core (measured).
 
-What is fetched and not wanted is bounded by the fetch instead: a client asks for 2 MiB at a time, or for 64 KiB where
-the range is expected to hold little. In a backlog of records of 100 bytes, ranges of 1,000 then cost 1.4 ms of CPU
-instead of 7.9, and are there after 4 ms instead of 16 (measured). How large a topic's records are is known from the
-last ones that this process has read; where nothing is known the fetch is large.
+What is fetched and not wanted is bounded by the fetch instead: a client asks for 2 MiB at a time, and for less where
+its range is expected to hold less than a few of those (docs/performance.md has what that brings). How large a topic's
+records are is known from the last ones that this process has read; where nothing is known the fetch is large.
 """
 
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from connections.cluster import KafkaCluster
+from connections.per_process import PerProcess
 from sources.kafka.client import ArrowConsumer, Records
 
-__all__ = ["FAST_SETTINGS", "SHORT_SETTINGS", "Client", "close_idle_clients", "is_short", "keep", "noticed", "take"]
+__all__ = ["FETCHES", "LARGE", "Client", "Fetch", "close_idle_clients", "fetch_for", "keep", "noticed", "take"]
 
-FAST_SETTINGS: Final[Mapping[str, str]] = {
-    # The defaults back off for a second whenever the queue is full (measured: 3.0 s instead of 0.8 s for 1 M records).
-    "fetch.queue.backoff.ms": "2",
-    "fetch.message.max.bytes": str(2 * 1024 * 1024),
-    "fetch.wait.max.ms": "2",
-    "queued.min.messages": "5000",
-    # What bounds the memory of a reader, together with one fetch.
-    "queued.max.messages.kbytes": str(32 * 1024),
-}
-SHORT_SETTINGS: Final[Mapping[str, str]] = {
-    **FAST_SETTINGS,
-    "fetch.message.max.bytes": str(64 * 1024),
-    "queued.min.messages": "1000",
-}
-"""For ranges that hold little."""
+_KIB = 1024
 
-_SHORT_BYTES = 128 * 1024
+
+class Fetch(NamedTuple):
+    """How much of a partition a client asks for."""
+
+    size: int
+    """Bytes at a time."""
+    ahead: int
+    """Records; as long as fewer wait in the client it asks for more."""
+    ranges: int
+    """Fetched together. One alone takes some 3 ms until its first record is there, and so does each further one if it
+    has to wait for the one before. The more there are, the more of what lies behind the ends of the first is fetched
+    while the others are read."""
+    most: float
+    """Bytes of the longest range that it is for."""
+
+    def settings(self) -> dict[str, str]:
+        """librdkafka's."""
+        return {
+            # The defaults back off for a second whenever the queue is full (measured: 3.0 s instead of 0.8 s for 1 M
+            # records).
+            "fetch.queue.backoff.ms": "2",
+            "fetch.message.max.bytes": str(self.size),
+            "fetch.wait.max.ms": "2",
+            "queued.min.messages": str(self.ahead),
+            # What bounds the memory of a reader, together with one fetch.
+            "queued.max.messages.kbytes": str(32 * 1024),
+        }
+
+
+LARGE: Final = Fetch(size=2048 * _KIB, ahead=5_000, ranges=8, most=float("inf"))
+FETCHES: Final = (
+    Fetch(size=64 * _KIB, ahead=1_000, ranges=32, most=128 * _KIB),
+    Fetch(size=256 * _KIB, ahead=1_000, ranges=32, most=1024 * _KIB),
+    LARGE,
+)
+"""By the ranges that they are for."""
+
 _OVERHEAD_BYTES = 20
 """Of a record, besides its value; keys are small."""
 _MAX_IDLE = 4
@@ -45,23 +66,23 @@ _MAX_IDLE = 4
 class Client(NamedTuple):
     """What clients have in common that can stand in for each other."""
 
-    process: int
-    """A fork inherits this module, but not the clients' threads."""
     cluster: KafkaCluster
     group: str
-    short: bool
+    fetch: Fetch
 
 
-_idle: list[tuple[Client, ArrowConsumer]] = []
-"""Clients of this process that wait for the next task, oldest first. Many only if it serves several jobs."""
+_idle: PerProcess[Client, ArrowConsumer] = PerProcess()
+"""Those that wait for the next task, the one that waits longest first. Many only if a process serves several jobs."""
 _sizes: dict[str, int] = {}
 """Topic -> bytes of a record, as last seen."""
 
 
-def is_short(topic: str, offsets: int) -> bool:
-    """Whether so many ``offsets`` of a topic are known to hold little."""
+def fetch_for(topic: str, offsets: int) -> Fetch:
+    """How to fetch a range of so many ``offsets`` of a topic."""
     size = _sizes.get(topic)
-    return size is not None and offsets * size <= _SHORT_BYTES
+    if size is None:
+        return LARGE
+    return next(fetch for fetch in FETCHES if offsets * size <= fetch.most)
 
 
 def noticed(records: Records) -> None:
@@ -71,23 +92,22 @@ def noticed(records: Records) -> None:
 
 def take(client: Client) -> ArrowConsumer | None:
     """A consumer that waits without a partition, if there is one; it is the caller's now."""
-    for i, (known, consumer) in enumerate(_idle):
-        if known == client:
-            del _idle[i]
-            return consumer
-    return None
+    return _idle.mine().pop(client, None)
 
 
 def keep(client: Client, consumer: ArrowConsumer) -> None:
     """For the next :func:`take`. ``consumer`` has no partition."""
-    _idle.append((client, consumer))
-    if len(_idle) > _MAX_IDLE:
-        _, surplus = _idle.pop(0)
+    idle = _idle.mine()
+    surplus = idle.pop(client, None)
+    idle[client] = consumer
+    if surplus is None and len(idle) > _MAX_IDLE:
+        surplus = idle.pop(next(iter(idle)))
+    if surplus is not None:
         surplus.close()
 
 
 def close_idle_clients() -> None:
     """Close the clients that this process keeps for its next task."""
-    while _idle:
-        _, consumer = _idle.pop()
-        consumer.close()
+    idle = _idle.mine()
+    while idle:
+        idle.popitem()[1].close()

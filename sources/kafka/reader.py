@@ -7,14 +7,13 @@ never arrive as messages. So a range is finished by a message at or behind its e
 reached the end of the partition at or behind it. ``plan`` never sets an end above what was stable, so that one of both
 comes.
 
-Memory. The client fetches ahead 32 MiB and one fetch (2 MiB for each range, or one record that is larger). One call
+Memory. The client fetches ahead 32 MiB and one fetch (at most 16 MiB, or one record that is larger). One call
 takes what of it is there, or arrives within 20 ms, at most 10,000 records, and makes of it batches of at most 16 MiB
 each (or one record that is larger). So a reader holds the fetched bytes about three times, 100 to 150 MB at its worst,
 however long its ranges and however large its records.
 """
 
 import logging
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,16 +26,7 @@ from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError
 from coordinator.pipeline.tasks import ranges_of
 from sources.kafka.client import ArrowConsumer, Event, Records
-from sources.kafka.clients import (
-    FAST_SETTINGS,
-    SHORT_SETTINGS,
-    Client,
-    close_idle_clients,
-    is_short,
-    keep,
-    noticed,
-    take,
-)
+from sources.kafka.clients import LARGE, Client, Fetch, close_idle_clients, fetch_for, keep, noticed, take
 from sources.kafka.columns import BatchBuilder, batch_builder, bounded, schema_of
 from sources.kafka.faults import offset_gone
 
@@ -55,10 +45,6 @@ _KAFKA_LOG = logging.getLogger("onceward.kafka")
 
 _MAX_ROWS = 10_000
 _FIRST_ROWS = 1_000
-_AT_ONCE = 8
-"""Ranges of a split that are fetched together. One alone takes some 3 ms until its first record is there, and so does
-each further one if it has to wait for the one before (docs/performance.md). The more there are, the more of what lies
-behind the ends of the first is fetched while the others are read."""
 _BATCH_BYTES = 16 * 1024 * 1024
 _WAIT_SECONDS = 0.02
 _WATERMARK_SECONDS = 5.0
@@ -103,13 +89,10 @@ class KafkaSplitReader:
     batch_bytes: int = _BATCH_BYTES
     """In one batch, unless a single record is larger."""
 
-    def settings(self, *, short: bool = False) -> dict[str, Any]:
-        """The consumer's configuration with secrets resolved here; what the user tuned wins over what is only fast.
-
-        ``short``: for ranges that hold little.
-        """
+    def settings(self, fetch: Fetch = LARGE) -> dict[str, Any]:
+        """The consumer's configuration with secrets resolved here; what the user tuned wins over what is only fast."""
         return {
-            **(SHORT_SETTINGS if short else FAST_SETTINGS),
+            **fetch.settings(),
             **self.cluster.client_config(),
             **OWNED_SETTINGS,
             "group.id": self.group_id,
@@ -121,13 +104,15 @@ class KafkaSplitReader:
         schema = schema_of(self.include_headers)
         ranges = [_Range.of(each, schema, columns) for each in ranges_of(split)]
         ranges = [each for each in ranges if each.position < each.end]
-        for first in range(0, len(ranges), _AT_ONCE):
-            yield from self._together(ranges[first : first + _AT_ONCE])
+        fetched = [(fetch_for(each.topic, each.end - each.position), each) for each in ranges]
+        for fetch in sorted({fetch for fetch, _ in fetched}):
+            alike = [each for how, each in fetched if how == fetch]
+            for first in range(0, len(alike), fetch.ranges):
+                yield from self._together(alike[first : first + fetch.ranges], fetch)
 
-    def _together(self, ranges: Sequence["_Range"]) -> Iterator[pa.RecordBatch]:
-        short = all(is_short(each.topic, each.end - each.position) for each in ranges)
-        client = Client(os.getpid(), self.cluster, self.group_id, short)
-        consumer = take(client) or ArrowConsumer(self.settings(short=short), logger=_KAFKA_LOG)
+    def _together(self, ranges: Sequence["_Range"], fetch: Fetch) -> Iterator[pa.RecordBatch]:
+        client = Client(self.cluster, self.group_id, fetch)
+        consumer = take(client) or ArrowConsumer(self.settings(fetch), logger=_KAFKA_LOG)
         healthy = False
         try:
             consumer.assign([TopicPartition(each.topic, each.partition, each.position) for each in ranges])

@@ -518,24 +518,25 @@ def test_a_batch_stays_bounded_where_large_records_follow_small_ones(topics: Top
 
 
 def test_short_and_long_ranges_by_turns_read_every_record_however_large(topics: Topics, opened: Opener) -> None:
-    """A short range's client asks for 64 KiB at a time; a record that is larger comes all the same."""
+    """A short range's client asks for 64 or 256 KiB at a time; a record that is larger comes all the same."""
     topic = topics.create("in")
-    sent: list[bytes | None] = [*values(3_000), bytes(300_000), *values(3_000, "w"), bytes(200_000), bytes(300_000)]
+    small = [b"%01000d" % n for n in range(3_000)]
+    sent: list[bytes | None] = [*small, bytes(300_000), *small, bytes(200_000), bytes(300_000)]
     topics.fill(topic, sent)
     source = opened([topic], start="earliest")
     [split] = source.plan(source.resolve()).splits
     read = source.read()
     found: list[bytes | None] = []
-    used: set[bool] = set()
+    used: set[clients.Fetch] = set()
     start = 0
     while start < len(sent):
         end = min(len(sent), start + (50 if start % 1_000 < 500 else 500))
-        used.add(clients.is_short(topic, end - start))
+        used.add(clients.fetch_for(topic, end - start))
         for batch in read({**split, "start": start, "end": end}, KEY_VALUE):
             found += batch.column("value").to_pylist()
         start = end
     assert found == sent
-    assert {client.short for client, _ in clients._idle} == used == {False, True}
+    assert {client.fetch for client in clients._idle.mine()} == used == set(clients.FETCHES)
 
 
 def test_joined_ranges_are_read_together_each_to_its_end_and_the_client_serves_again(

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from connections import KafkaCluster
+from connections.per_process import PerProcess
 from coordinator.pipeline.tasks import CheckpointTask, Vote
 from coordinator.protocol.values import Outcome
 from sinks.kafka import producers
@@ -19,7 +20,6 @@ from sinks.kafka.committer import KafkaCommitter
 from sinks.kafka.control import CoordinatorKind, NoAnswer
 from sinks.kafka.errors import DeliveryError, PreCommitError
 from sinks.kafka.patience import Clock
-from sinks.kafka.per_process import PerProcess
 from sinks.kafka.precommit import Owner, abort_losers, make_committables
 from sinks.kafka.receipts import ReceiptState
 from sinks.kafka.transactions import State, end_txn_version

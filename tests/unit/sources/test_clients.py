@@ -1,11 +1,11 @@
-"""Ranges that hold little get a client with small fetches; whatever is not known does not."""
+"""A range gets a client whose fetches are not much larger than what it holds, as far as that is known."""
 
 import pytest
 
 from connections import KafkaCluster
 from sources.kafka import clients
 from sources.kafka.client import Records
-from sources.kafka.clients import SHORT_SETTINGS, is_short, noticed
+from sources.kafka.clients import FETCHES, LARGE, Fetch, fetch_for, noticed
 from sources.kafka.reader import KafkaSplitReader
 from tests.unit.sources.memory import Memory
 
@@ -20,31 +20,48 @@ def records(*sizes: int | None) -> Records:
     return Memory().records("t", 0, found)
 
 
+SMALL, MEDIUM, _ = FETCHES
+
+
 def test_nothing_is_expected_of_a_topic_that_was_never_read() -> None:
     noticed(records(10))
-    assert is_short("t", 1)
-    assert not is_short("other", 1)
+    assert fetch_for("t", 1) == SMALL
+    assert fetch_for("other", 1) == LARGE
 
 
-def test_a_range_is_short_by_its_bytes_and_not_by_its_offsets() -> None:
-    noticed(records(*[108] * 500))
-    assert is_short("t", 1_024)
-    assert not is_short("t", 1_025)
-    noticed(records(*[100_000] * 3))
-    assert is_short("t", 1)
-    assert not is_short("t", 2)
+@pytest.mark.parametrize(
+    ("size", "offsets", "fetch"),
+    [
+        (108, 1_024, SMALL),
+        (108, 1_025, MEDIUM),
+        (108, 8_192, MEDIUM),
+        (108, 8_193, LARGE),
+        (100_000, 1, SMALL),
+        (100_000, 2, MEDIUM),
+        (2_000_000, 1, LARGE),
+    ],
+)
+def test_ranges_are_told_apart_by_their_bytes_and_not_by_their_offsets(size: int, offsets: int, fetch: Fetch) -> None:
+    noticed(records(*[size] * 3))
+    assert fetch_for("t", offsets) == fetch
 
 
 def test_tombstones_are_small_and_not_nothing() -> None:
     noticed(records(None, None))
-    assert is_short("t", 6_000)
-    assert not is_short("t", 7_000)
+    assert fetch_for("t", 6_000) == SMALL
+    assert fetch_for("t", 7_000) == MEDIUM
+
+
+def test_no_range_takes_more_than_a_few_fetches_unless_it_is_worth_the_largest() -> None:
+    for fetch in FETCHES:
+        assert fetch == LARGE or fetch.most <= 4 * fetch.size
 
 
 def test_what_the_user_says_of_fetches_counts_for_every_range() -> None:
     tuned = KafkaSplitReader(
         cluster=KafkaCluster("localhost:9092", config={"fetch.message.max.bytes": 5_000_000}), group_id="g"
     )
-    for short in (False, True):
-        assert tuned.settings(short=short)["fetch.message.max.bytes"] == "5000000"
-    assert tuned.settings(short=True)["queued.min.messages"] == SHORT_SETTINGS["queued.min.messages"]
+    for fetch in FETCHES:
+        settings = tuned.settings(fetch)
+        assert settings["fetch.message.max.bytes"] == "5000000"
+        assert settings["queued.min.messages"] == str(fetch.ahead)

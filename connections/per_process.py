@@ -20,7 +20,7 @@ class PerProcess(Generic[_Key, _Kept]):
     def mine(self) -> dict[_Key, _Kept]:
         """Those of the process that asks, to read and to change."""
         if self._owner != os.getpid():
-            # The parent's producers have no threads here. Releasing them would wait for those threads for ever.
+            # The parent's clients have no threads here. Releasing them would wait for those threads for ever.
             self._inherited.append(self._mine)
             self._mine, self._owner = {}, os.getpid()
         return self._mine
