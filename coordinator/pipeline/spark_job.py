@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _RECORDS_PER_TASK = 1_000_000
 """More tasks than run at a time only where each has about as many. A task with its transaction costs as much as 20,000
 records (docs/performance.md), so what it costs is a few hundredths of what it does."""
+_RECORDS_PER_TASK_ELASTIC = 20_000
+"""With dynamic allocation: Spark asks for executors only while tasks wait for one
+(``spark.dynamicAllocation.schedulerBacklogTimeout``), and as many tasks as run at a time never do."""
 _KEPT_BUILDS = 16
 _COPIED = ("key", "value", "headers")
 """What a job without a transform takes over, as Spark's Kafka sink does; the partition follows from the key, as for any
@@ -80,6 +83,8 @@ class CheckpointJob:
         self._per_checkpoint_operations = per_checkpoint_operations
         self._source_columns = tuple(_column_names(source.schema))
         self._group = f"onceward {job}"
+        elastic = spark.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false").lower() == "true"
+        self._records_per_task = _RECORDS_PER_TASK_ELASTIC if elastic else _RECORDS_PER_TASK
         self._builds: dict[int, _Built] = {}
         """By number of splits, those that may be used again; the one that is used latest is at the end."""
         self._built: _Built | None = None
@@ -151,7 +156,8 @@ class CheckpointJob:
     def _joined(self, plan: Plan) -> tuple[JsonObject, ...]:
         if not plan.joinable:
             return plan.splits
-        return self._source.joined(plan.splits, _tasks(plan.records, self._spark.sparkContext.defaultParallelism))
+        at_a_time = self._spark.sparkContext.defaultParallelism
+        return self._source.joined(plan.splits, _tasks(plan.records, at_a_time, self._records_per_task))
 
     def _build(self, splits: int) -> _Built:
         built = self._builds.pop(splits, None)
@@ -208,10 +214,10 @@ class CheckpointJob:
         )
 
 
-def _tasks(records: int, at_a_time: int) -> int:
+def _tasks(records: int, at_a_time: int, records_per_task: int) -> int:
     """As many as run at a time, and more, twice as many each time, only where each has much to do."""
     tasks = max(1, at_a_time)
-    while tasks * _RECORDS_PER_TASK < records:
+    while tasks * records_per_task < records:
         tasks *= 2
     return tasks
 

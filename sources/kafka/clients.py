@@ -60,7 +60,7 @@ FETCHES: Final = (
 
 _OVERHEAD_BYTES = 20
 """Of a record, besides its value; keys are small."""
-_MAX_IDLE = 4
+_MAX_IDLE = 6
 
 
 class Client(NamedTuple):

@@ -309,6 +309,18 @@ def test_many_records_of_a_checkpoint_are_read_by_a_task_for_each_partition(
     assert told(bench, "pre-committed")[0]["transactions"] == 3
 
 
+def test_a_cluster_that_grows_with_waiting_tasks_gets_a_task_for_each_partition_much_sooner(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVENTS_VARIABLE, str(bench.directory / "events"))
+    monkeypatch.setattr(spark_job, "_RECORDS_PER_TASK_ELASTIC", 10)
+    elastic = bench.spark.sparkContext.getConf().set("spark.dynamicAllocation.enabled", "true")
+    monkeypatch.setattr(bench.spark.sparkContext, "getConf", lambda: elastic)
+    bench.fill(0, 1000)
+    bench.pipeline().run()
+    assert told(bench, "pre-committed")[0]["transactions"] == 3
+
+
 def test_a_lost_slot_of_a_shuffle_halts_the_job_because_no_range_alone_made_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
