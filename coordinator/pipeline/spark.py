@@ -125,10 +125,15 @@ def check_session(spark: Any, *, embedded: bool) -> list[Finding]:
     return _check_configuration(conf, embedded=embedded) + _check_sockets(conf, spark.version)
 
 
+def is_on(conf: Any, name: str, default: str = "false") -> bool:
+    """Whether a setting in ``conf``, a SparkConf, is true; TRUE is."""
+    return bool(conf.get(name, default).lower() == "true")
+
+
 def _check_sockets(conf: Any, version: str) -> list[Finding]:
     """Of a session that is there. One that is made here has them wherever they are possible."""
     major, minor = version.split(".")[:2]
-    enabled = conf.get(_UNIX_SOCKETS, os.environ.get("PYSPARK_UDS_MODE", "false")).lower() == "true"
+    enabled = is_on(conf, _UNIX_SOCKETS, os.environ.get("PYSPARK_UDS_MODE", "false"))
     if enabled or (int(major), int(minor)) < _UNIX_SOCKETS_SINCE:
         return []
     return [
@@ -143,7 +148,7 @@ def _check_sockets(conf: Any, version: str) -> list[Finding]:
 
 def _check_configuration(conf: Any, *, embedded: bool) -> list[Finding]:
     findings = []
-    if conf.get("spark.speculation", "false").lower() == "true":
+    if is_on(conf, "spark.speculation"):
         findings.append(
             Finding(
                 severity=Severity.ERROR,

@@ -16,6 +16,7 @@ from coordinator.pipeline import plans
 from coordinator.pipeline.executor import VOTE_SCHEMA, BatchesTransform, choosing, fusing, reading, writing
 from coordinator.pipeline.faults import unusable_in
 from coordinator.pipeline.interfaces import Plan, Sink, Source
+from coordinator.pipeline.spark import is_on
 from coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
 from coordinator.pipeline.votes import check_votes
 from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
@@ -83,7 +84,7 @@ class CheckpointJob:
         self._per_checkpoint_operations = per_checkpoint_operations
         self._source_columns = tuple(_column_names(source.schema))
         self._group = f"onceward {job}"
-        elastic = spark.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false").lower() == "true"
+        elastic = is_on(spark.sparkContext.getConf(), "spark.dynamicAllocation.enabled")
         self._records_per_task = _RECORDS_PER_TASK_ELASTIC if elastic else _RECORDS_PER_TASK
         self._builds: dict[int, _Built] = {}
         """By number of splits, those that may be used again; the one that is used latest is at the end."""

@@ -15,6 +15,7 @@ however long its ranges and however large its records.
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeAlias
@@ -103,12 +104,13 @@ class KafkaSplitReader:
         unread."""
         schema = schema_of(self.include_headers)
         ranges = [_Range.of(each, schema, columns) for each in ranges_of(split)]
-        ranges = [each for each in ranges if each.position < each.end]
-        fetched = [(fetch_for(each.topic, each.end - each.position), each) for each in ranges]
-        for fetch in sorted({fetch for fetch, _ in fetched}):
-            alike = [each for how, each in fetched if how == fetch]
-            for first in range(0, len(alike), fetch.ranges):
-                yield from self._together(alike[first : first + fetch.ranges], fetch)
+        alike = defaultdict[Fetch, list[_Range]](list)
+        for each in ranges:
+            if each.position < each.end:
+                alike[fetch_for(each.topic, each.end - each.position)].append(each)
+        for fetch, ranges in alike.items():
+            for first in range(0, len(ranges), fetch.ranges):
+                yield from self._together(ranges[first : first + fetch.ranges], fetch)
 
     def _together(self, ranges: Sequence["_Range"], fetch: Fetch) -> Iterator[pa.RecordBatch]:
         client = Client(self.cluster, self.group_id, fetch)

@@ -9,6 +9,8 @@ from sources.kafka.clients import FETCHES, LARGE, Fetch, fetch_for, noticed
 from sources.kafka.reader import KafkaSplitReader
 from tests.unit.sources.memory import Memory
 
+SMALL, MEDIUM, _ = FETCHES
+
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,9 +20,6 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def records(*sizes: int | None) -> Records:
     found = [(offset, None, None if size is None else bytes(size)) for offset, size in enumerate(sizes)]
     return Memory().records("t", 0, found)
-
-
-SMALL, MEDIUM, _ = FETCHES
 
 
 def test_nothing_is_expected_of_a_topic_that_was_never_read() -> None:
