@@ -1,10 +1,10 @@
 """The Kafka clients that a worker process keeps for its next ranges. For executors.
 
 A client is kept without a partition. One that went on fetching behind the end of its range would spare the next range a
-round trip, if that range were the next one of the same partition. But Spark hands tasks to whichever worker is idle:
-with four partitions on two cores, 1 of 100 ranges followed the one that its worker had read before, with two partitions
-42 (measured). All others would have 5,000 records and a fetch more that nobody wants, and a client that waits with a
-partition takes 1 % of a core (measured).
+round trip, if that range were the next one of the same partition. But Spark hands tasks to whichever worker is idle: of
+a copy's ranges, four partitions in two tasks on two cores, 24 of 56 followed the one that their worker had read before
+(measured), and more workers make it fewer. All others would have 5,000 records and a fetch more that nobody wants, and
+a client that waits with a partition takes 1 % of a core (measured).
 
 What is fetched and not wanted is bounded by the fetch instead: a client asks for 2 MiB at a time, and for less where
 its range is expected to hold less than a few of those (docs/performance.md has what that brings). How large a topic's
