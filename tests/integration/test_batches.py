@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from coordinator.errors import ConfigurationError, OncewardError
 from coordinator.pipeline.journal import EVENTS_VARIABLE
 from coordinator.pipeline.restarts import Restart
-from tests.integration.test_kafka_sink import messages
 from tests.integration.test_pipeline import Bench, robbed, told
 from tests.integration.tools import Topics, assert_exactly_once
 
@@ -146,7 +145,7 @@ def test_columns_that_are_only_chosen_are_written_as_spark_writes_them(bench: Be
         ).run()
         written[path] = sorted(
             (message.timestamp()[1], message.key(), message.value(), message.headers())
-            for message in messages(bench.topics.servers, sink)
+            for message in bench.topics.messages(sink)
         )
     assert [event["path"] for event in told(bench, "planned")] == ["copy", "dataframe"]
     assert len(written["copy"]) == 50
@@ -165,7 +164,7 @@ def test_headers_reach_the_function_and_come_out_again(bench: Bench) -> None:
             yield batch.select(["value", "headers"])
 
     bench.pipeline(transform_batches=taken, source={"include_headers": True}).run()
-    assert {message.value(): message.headers() for message in messages(bench.topics.servers, bench.sink)} == {
+    assert {message.value(): message.headers() for message in bench.topics.messages(bench.sink)} == {
         b"with": headers,
         b"without": None,
     }

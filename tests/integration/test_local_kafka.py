@@ -81,8 +81,7 @@ def test_transaction_version_is_the_one_asked_for(version: int) -> None:
         producer = transaction(local.bootstrap_servers, "version")
         producer.produce(topic, b"one")
         producer.commit_transaction(30)
-        # The coordinator answers before its markers are in the topic.
-        wait_until(lambda: topics.values(topic) == [b"one"], "what was committed is visible")
+        assert topics.values(topic) == [b"one"]
 
 
 def test_data_and_open_transactions_survive_a_kill_of_the_broker() -> None:

@@ -4,8 +4,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from typing import cast
 
-from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -15,6 +16,8 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+from kafka import KafkaAdminClient
+from kafka.admin import TransactionState
 
 _LIMIT_S = 30.0
 
@@ -100,11 +103,14 @@ class Topics:
         assert producer.flush(_LIMIT_S) == 0, f"{topic} was not filled in time"
         assert not errors, errors[:3]
 
-    def read(self, topic: str, *, committed: bool = True) -> list[tuple[int, int, bytes | None, bytes | None]]:
-        """All records as (partition, offset, key, value), partition by partition in log order.
+    def messages(self, topic: str, *, committed: bool = True) -> list[Message]:
+        """All records, partition by partition in log order.
 
-        `committed`: what a ``read_committed`` reader sees now, without waiting for open transactions.
+        `committed`: what a ``read_committed`` reader sees, without waiting for open transactions, but with all that
+        is decided already.
         """
+        if committed:
+            wait_for_decided_ends(self.servers)
         isolation = "read_committed" if committed else "read_uncommitted"
         consumer = Consumer(
             {
@@ -118,7 +124,7 @@ class Topics:
                 "auto.offset.reset": "earliest",
             }
         )
-        records: list[tuple[int, int, bytes | None, bytes | None]] = []
+        found: list[tuple[int, int, Message]] = []
         try:
             partitions = sorted(consumer.list_topics(topic, _LIMIT_S).topics[topic].partitions)
             consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
@@ -132,14 +138,20 @@ class Topics:
                     if error is None:
                         offset = message.offset()
                         assert offset is not None
-                        records.append((partition, offset, message.key(), message.value()))
+                        found.append((partition, offset, message))
                     elif error.name() == "_PARTITION_EOF":
                         at_end.add(partition)
                     else:
                         raise AssertionError(error)
         finally:
             consumer.close()
-        return sorted(records, key=lambda record: record[:2])
+        return [message for _, _, message in sorted(found, key=lambda one: one[:2])]
+
+    def read(self, topic: str, *, committed: bool = True) -> list[tuple[int, int, bytes | None, bytes | None]]:
+        """What `messages` finds, as (partition, offset, key, value)."""
+        found = self.messages(topic, committed=committed)
+        # a message of the log has a partition and an offset
+        return [(cast(int, m.partition()), cast(int, m.offset()), m.key(), m.value()) for m in found]
 
     def values(self, topic: str, *, committed: bool = True) -> list[bytes | None]:
         """The values of `read`, in the same order."""
@@ -151,8 +163,33 @@ def wait_for(future: "Future[object]") -> object:
     return future.result(_LIMIT_S)
 
 
+def wait_for_decided_ends(servers: str) -> None:
+    """Wait until the transactions that are being ended have ended.
+
+    Brokers confirm an end when it is decided (KIP-98: PrepareCommit, PrepareAbort); readers see it when its markers are
+    written, a moment later. Without this wait a reader that follows a commit may find nothing of it.
+    """
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+
+    def being_ended() -> set[str]:
+        listed = admin.list_transactions(
+            state_filters=[TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT]
+        )
+        return {one.transactional_id for of_broker in listed.values() for one in of_broker}
+
+    try:
+        first = being_ended()
+        wait_until(lambda: not first or not first & being_ended(), f"{first} have ended")
+    finally:
+        admin.close()
+
+
 def open_transactions_hold_back(servers: str, topic: str) -> dict[int, int]:
-    """Per partition, how many offsets a ``read_committed`` reader is kept from: high watermark - last stable offset."""
+    """Per partition, how many offsets a ``read_committed`` reader is kept from: high watermark - last stable offset.
+
+    What is decided already does not count.
+    """
+    wait_for_decided_ends(servers)
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     partitions = [TopicPartition(topic, p) for p in admin.list_topics(topic, _LIMIT_S).topics[topic].partitions]
     ends = []
