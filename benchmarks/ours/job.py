@@ -23,12 +23,14 @@ def main() -> None:
     task: dict[str, Any] = json.loads(sys.argv[1])
     workload = Workload(task["workload"])
     transform: dict[str, Any] = {}
+    columns: tuple[str, ...] | None = None
     if task["path"] == "dataframe":
         transform["transform"] = on_dataframes(workload)
     elif task["path"] == "spark":
         transform["transform"] = through_spark
     elif task["path"] == "batches":
         transform["transform_batches"] = on_batches(workload)
+        columns = ("key", "value")
     delivery: dict[str, Any] = {} if task["delivery"] == "exactly_once" else {"delivery": task["delivery"]}
     Pipeline(
         job=task["name"],
@@ -36,6 +38,7 @@ def main() -> None:
             task["servers"],
             topics=[task["source"]],
             start="earliest",
+            columns=columns,
             max_offsets_per_checkpoint=task["per_checkpoint"] or None,
             # what is measured there is a number of slots: small ranges must not be joined to fewer
             min_partitions=task["partitions"] if workload is Workload.CYCLE else None,

@@ -9,6 +9,7 @@ from connections.cluster import KafkaCluster
 from coordinator.errors import ConfigurationError
 from coordinator.protocol.settings import Duration, as_duration
 from coordinator.protocol.values import ParticipantName
+from sources.kafka.columns import COLUMNS, HEADERS
 from sources.kafka.limits import RateLimit
 from sources.kafka.offsets import Limits
 from sources.kafka.sizing import first_sizing
@@ -34,7 +35,8 @@ class SourceArguments:
     end: End
     group_id: str | None
     """None = the job's name."""
-    include_headers: bool
+    columns: tuple[str, ...]
+    """Of DataFrames and batches, in their order."""
     min_partitions: int | None
     max_offsets: int | None
     max_rate: float | None
@@ -55,6 +57,7 @@ class SourceArguments:
         end: End,
         group_id: str | None,
         include_headers: bool,
+        columns: Sequence[str] | None,
         min_partitions: int | None,
         max_offsets_per_checkpoint: int | None,
         max_rate_per_partition: float | None,
@@ -92,6 +95,10 @@ class SourceArguments:
             problems.append(f"reset: {reset!r} is none of {', '.join(Reset)}")
         if group_id is not None and (not isinstance(group_id, str) or not group_id):
             problems.append("group_id: must be text, or left out for the job's name")
+        chosen = (*COLUMNS, HEADERS) if include_headers else COLUMNS
+        if columns is not None:
+            chosen = tuple(columns) if isinstance(columns, Sequence) and not isinstance(columns, str) else ()
+            problems.extend(_column_problems(chosen, include_headers=include_headers))
         if min_partitions is not None and not (_positive(min_partitions, whole=True) and min_partitions <= MOST_RANGES):
             problems.append(f"min_partitions: must be a whole number from 1 to {MOST_RANGES}, or left out")
         if max_offsets_per_checkpoint is not None and not _positive(max_offsets_per_checkpoint, whole=True):
@@ -124,7 +131,7 @@ class SourceArguments:
             reset=Reset(reset),
             end=end,
             group_id=group_id,
-            include_headers=include_headers,
+            columns=chosen,
             min_partitions=min_partitions,
             max_offsets=max_offsets_per_checkpoint,
             max_rate=max_rate_per_partition,
@@ -150,6 +157,17 @@ def _topic_problems(names: Sequence[object]) -> Iterator[str]:
     for name in names:
         if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
             yield f"topics: {name!r} is not a topic name (1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-')"
+
+
+def _column_problems(columns: Sequence[object], *, include_headers: bool) -> Iterator[str]:
+    known = (*COLUMNS, HEADERS)
+    if not columns:
+        yield f"columns: give a sequence of at least one of {', '.join(known)}, or leave it out"
+        return
+    yield from (f"columns: {name!r} is none of {', '.join(known)}" for name in columns if name not in known)
+    yield from (f"columns: {name!r} is there twice" for name in known if columns.count(name) > 1)
+    if include_headers and HEADERS not in columns:
+        yield f"columns: {HEADERS!r} is not one of them, although include_headers asks for it; leave one of both out"
 
 
 def _positive(value: object, *, whole: bool = False) -> bool:

@@ -1,6 +1,6 @@
 """The columns of Spark's Kafka source as Arrow arrays. For executors."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -8,28 +8,37 @@ import pyarrow as pa
 
 from sources.kafka.client import Headers, Records
 
-__all__ = ["BatchBuilder", "batch_builder", "bounded", "schema_of"]
+__all__ = ["COLUMNS", "HEADERS", "BatchBuilder", "batch_builder", "bounded", "ddl_of", "schema_of"]
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS = pa.list_(_HEADER)
-_FIELDS: Final[Mapping[str, pa.DataType]] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    # What Spark's TimestampType is in Arrow, whatever the session's time zone.
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestampType": pa.int32(),
+# What Spark's TimestampType is in Arrow, whatever the session's time zone.
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_TYPES: Final[Mapping[str, tuple[str, pa.DataType]]] = {
+    "key": ("binary", pa.binary()),
+    "value": ("binary", pa.binary()),
+    "topic": ("string", pa.string()),
+    "partition": ("int", pa.int32()),
+    "offset": ("bigint", pa.int64()),
+    "timestamp": ("timestamp", _TIMESTAMP),
+    "timestampType": ("int", pa.int32()),
+    "headers": ("array<struct<key: string, value: binary>>", _HEADERS),
 }
-
+"""Spark's and Arrow's."""
+HEADERS: Final = "headers"
+COLUMNS: Final = tuple(name for name in _TYPES if name != HEADERS)
+"""Those that are there unless others are asked for."""
 
 BatchBuilder: TypeAlias = Callable[[Records], pa.RecordBatch]
 
 
-def schema_of(include_headers: bool) -> pa.Schema:
-    fields = {**_FIELDS, "headers": _HEADERS} if include_headers else _FIELDS
-    return pa.schema(list(fields.items()))
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([(name, _TYPES[name][1]) for name in columns])
+
+
+def ddl_of(columns: Sequence[str]) -> str:
+    """The schema as Spark writes it."""
+    return ", ".join(f"{name} {_TYPES[name][0]}" for name in columns)
 
 
 def batch_builder(schema: pa.Schema, columns: frozenset[str], topic: str, partition: int) -> BatchBuilder:
@@ -49,7 +58,7 @@ def batch_builder(schema: pa.Schema, columns: frozenset[str], topic: str, partit
         made = {name: make(records) for name, make in chosen.items()}
         if timed:
             kinds, times = records.timestamps()
-            made["timestamp"] = pa.array(times).view(pa.timestamp("ms", tz="UTC")).cast(_FIELDS["timestamp"])
+            made["timestamp"] = pa.array(times).view(pa.timestamp("ms", tz="UTC")).cast(_TIMESTAMP)
             # Spark, like Java, counts from -1 (none); librdkafka from 0.
             made["timestampType"] = pa.array(kinds - 1)
         arrays = [made[f.name] if f.name in columns else pa.nulls(len(records), f.type) for f in schema]

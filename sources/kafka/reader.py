@@ -28,7 +28,7 @@ from coordinator.errors import CheckpointFailedError
 from coordinator.pipeline.tasks import ranges_of
 from sources.kafka.client import ArrowConsumer, Event, Records
 from sources.kafka.clients import LARGE, Client, Fetch, close_idle_clients, fetch_for, keep, noticed, take
-from sources.kafka.columns import BatchBuilder, batch_builder, bounded, schema_of
+from sources.kafka.columns import COLUMNS, BatchBuilder, batch_builder, bounded, schema_of
 from sources.kafka.faults import offset_gone
 
 __all__ = ["OWNED_SETTINGS", "KafkaSplitReader", "close_idle_clients"]
@@ -82,7 +82,8 @@ class KafkaSplitReader:
     cluster: KafkaCluster
     group_id: str
     """Named to the broker, which wants one; never joined and never committed to."""
-    include_headers: bool = False
+    names: tuple[str, ...] = COLUMNS
+    """The columns of a batch, in their order."""
     give_up_after: float = 60.0
     """Seconds without any progress before a task fails. The client retries by itself until then."""
     max_rows: int = _MAX_ROWS
@@ -102,7 +103,7 @@ class KafkaSplitReader:
     def __call__(self, split: Mapping[str, Any], columns: frozenset[str]) -> Iterator[pa.RecordBatch]:
         """Batches of ``split``, each of one range, a range's in offset order. Raises CheckpointFailedError; they stay
         unread."""
-        schema = schema_of(self.include_headers)
+        schema = schema_of(self.names)
         ranges = [_Range.of(each, schema, columns) for each in ranges_of(split)]
         alike = defaultdict[Fetch, list[_Range]](list)
         for each in ranges:

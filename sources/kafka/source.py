@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from connections.admin import reach
 from connections.cluster import KafkaCluster
@@ -24,6 +23,7 @@ from sources.kafka.checks import (
     refuse_outside,
     topic_findings,
 )
+from sources.kafka.columns import ddl_of
 from sources.kafka.discovery import Discovery
 from sources.kafka.faults import OffsetGone, halt_for, offset_gone_in
 from sources.kafka.metadata import BrokerView, TopicState, insist
@@ -39,10 +39,6 @@ from sources.kafka.starts import End, Start, bound_text
 
 __all__ = ["KafkaSource"]
 
-_COLUMNS: Final = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-)
-_HEADERS: Final = ", headers array<struct<key: string, value: binary>>"
 _CONFIRM_SECONDS = 1.0
 
 _log = logging.getLogger("onceward.source.kafka")
@@ -62,6 +58,7 @@ class KafkaSource(Source):
         end: End = None,
         group_id: str | None = None,
         include_headers: bool = False,
+        columns: Sequence[str] | None = None,
         min_partitions: int | None = None,
         max_offsets_per_checkpoint: int | None = None,
         max_rate_per_partition: float | None = None,
@@ -83,6 +80,9 @@ class KafkaSource(Source):
             positions. The job finishes there. None = runs until it is stopped.
         group_id: for ``start="group"`` and mirrored offsets; None = the job's name.
         include_headers: adds the column ``headers``.
+        columns: those that DataFrames and batches have, in this order, for example ``("key", "value")``; others are not
+            read. None = all but ``headers``. What a transform of DataFrames does not use is not read in any case; of a
+            function on batches nobody can know it.
         min_partitions: as Spark's minPartitions: the ranges of a checkpoint are cut into at least so many, the longest
             first, each for a task and a transaction of its own. Then the records of an input partition are no longer
             written in their order. Small ranges are not joined to fewer tasks either.
@@ -106,6 +106,7 @@ class KafkaSource(Source):
             end=end,
             group_id=group_id,
             include_headers=include_headers,
+            columns=columns,
             min_partitions=min_partitions,
             max_offsets_per_checkpoint=max_offsets_per_checkpoint,
             max_rate_per_partition=max_rate_per_partition,
@@ -117,7 +118,7 @@ class KafkaSource(Source):
         self._monotonic = monotonic
         self._sleep = sleep
         self.participant = Participant(name=self._arguments.name, role=Role.SOURCE, kind="kafka")
-        self.schema = _COLUMNS + (_HEADERS if include_headers else "")
+        self.schema = ddl_of(self._arguments.columns)
         self._limits = Limits()
         self._view: BrokerView | None = None
         self._group = group_id or ""
@@ -238,9 +239,7 @@ class KafkaSource(Source):
         return plan.positions
 
     def read(self) -> SplitReader:
-        return KafkaSplitReader(
-            cluster=self.cluster, group_id=self._group, include_headers=self._arguments.include_headers
-        )
+        return KafkaSplitReader(cluster=self.cluster, group_id=self._group, names=self._arguments.columns)
 
     def diagnose(self, error: BaseException) -> OncewardError | None:
         """The halt behind a failed Spark job, if a reader found its offset gone; None for every other failure."""

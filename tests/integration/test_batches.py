@@ -122,6 +122,29 @@ def test_the_other_paths_say_which_they_are_and_what_they_read(
     assert sum(settled["steps"].values()) == pytest.approx(settled["at"] - committed["at"], abs=0.5)
 
 
+def test_a_function_gets_the_columns_that_the_source_was_asked_for_and_no_others(bench: Bench) -> None:
+    bench.fill(0, 20)
+
+    def first(batches: Batches) -> Batches:
+        for batch in batches:
+            assert batch.schema.names == ["offset", "value"]
+            yield batch.filter(pc.equal(batch["offset"], 0))
+
+    bench.pipeline(transform_batches=first, source={"columns": ["offset", "value"]}).run()
+    assert sorted(value or b"" for value in bench.topics.values(bench.sink)) == [b"0-0", b"1-0", b"2-0"]
+    assert [event["columns"] for event in told(bench, "planned")] == [["offset", "value"]]
+
+
+def test_without_a_transform_only_columns_that_the_source_has_are_copied(bench: Bench) -> None:
+    bench.fill(0, 20)
+    with pytest.raises(ConfigurationError, match="value: the column is missing"):
+        bench.pipeline(source={"columns": ["key", "offset"]}).run()
+    assert bench.topics.read(bench.sink) == []
+    bench.pipeline(source={"columns": ["value"]}).run()
+    seen = [(key, value) for _, _, key, value in bench.topics.read(bench.sink)]
+    assert sorted(seen, key=str) == [(None, value) for value in sorted(bench.topics.values(bench.source), key=str)]
+
+
 def test_columns_that_are_only_chosen_are_written_as_spark_writes_them(bench: Bench) -> None:
     producer = Producer({"bootstrap.servers": bench.topics.servers, "log_level": 0})
     for n in range(50):

@@ -426,6 +426,17 @@ def test_all_columns_are_as_in_spark_s_kafka_source(topics: Topics, opened: Open
     assert source.schema.endswith("headers array<struct<key: string, value: binary>>")
 
 
+def test_a_source_has_the_columns_that_are_asked_for_in_their_order(topics: Topics, opened: Opener) -> None:
+    topic = topics.create("in", config=KEPT)
+    producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
+    producer.produce(topic, b"v", b"k", headers=[("a", b"1")])
+    assert producer.flush(30) == 0
+    source = opened([topic], start="earliest", columns=["headers", "value"])
+    [row] = records(source, source.plan(source.resolve()), frozenset({"headers", "value"}))
+    assert list(row.items()) == [("headers", [{"key": "a", "value": b"1"}]), ("value", b"v")]
+    assert source.schema == "headers array<struct<key: string, value: binary>>, value binary"
+
+
 def test_log_append_time_is_told_as_spark_does(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in", config={"message.timestamp.type": "LogAppendTime"})
     topics.fill(topic, values(1))
@@ -438,6 +449,7 @@ _SPARK = """
 import json, sys
 from pyspark.sql import SparkSession
 from connections import KafkaCluster
+from sources.kafka.columns import COLUMNS, HEADERS
 from sources.kafka.reader import KafkaSplitReader
 
 servers, topic, schema = sys.argv[1:]
@@ -448,7 +460,7 @@ spark = (
     .config("spark.sql.session.timeZone", "America/New_York")
     .getOrCreate()
 )
-read = KafkaSplitReader(cluster=KafkaCluster(servers), group_id="g", include_headers=True)
+read = KafkaSplitReader(cluster=KafkaCluster(servers), group_id="g", names=(*COLUMNS, HEADERS))
 
 def rows(numbers):
     for _ in numbers:

@@ -25,6 +25,8 @@ def test_a_source_needs_only_a_cluster_and_topics() -> None:
     )
     assert source.schema.startswith("key binary, value binary, topic string")
     assert "headers" not in source.schema
+    assert KafkaSource("a:1", ["orders"], columns=["offset", "value"]).schema == "offset bigint, value binary"
+    assert KafkaSource("a:1", ["orders"], columns=["headers"]).schema.startswith("headers array")
     assert KafkaSource(KafkaCluster("a:1", name="eu"), pattern="orders-.*").cluster.name == "eu"
 
 
@@ -55,6 +57,13 @@ def test_a_source_needs_only_a_cluster_and_topics() -> None:
         ({"max_offsets_per_checkpoint": True}, "max_offsets_per_checkpoint"),
         ({"max_rate_per_partition": 0}, "max_rate_per_partition"),
         ({"max_rate_per_partition": float("inf")}, "max_rate_per_partition"),
+        ({"columns": ()}, "columns: give"),
+        ({"columns": "value"}, "columns: give"),
+        ({"columns": 5}, "columns: give"),
+        ({"columns": ["value", "Key"]}, "columns: 'Key' is none"),
+        ({"columns": [["value"]]}, "columns: .*is none"),
+        ({"columns": ["value", "value"]}, "columns: 'value' is there twice"),
+        ({"columns": ["value"], "include_headers": True}, "columns: 'headers' is not one"),
         ({"discovery_interval": "soon"}, "discovery_interval"),
         ({"discovery_interval": 0}, "discovery_interval"),
         ({"name": "Source.1"}, "name"),

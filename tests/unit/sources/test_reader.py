@@ -15,7 +15,7 @@ from connections import KafkaCluster
 from coordinator.errors import CheckpointFailedError
 from sources.kafka import reader
 from sources.kafka.client import Event, Fetched
-from sources.kafka.columns import schema_of
+from sources.kafka.columns import COLUMNS, schema_of
 from sources.kafka.reader import KafkaSplitReader, _Range
 from tests.unit.sources.memory import Memory
 
@@ -81,7 +81,7 @@ def together(consumer: Any, *ends: int) -> Iterator[pa.RecordBatch]:
     """Ranges from 0 to each of ``ends``, of partitions 0, 1, and so on."""
     split_reader = KafkaSplitReader(cluster=KafkaCluster("localhost:9092"), group_id="g", give_up_after=60)
     splits = [{"topic": "t", "partition": partition, "start": 0, "end": end} for partition, end in enumerate(ends)]
-    schema, columns = schema_of(False), frozenset({"partition", "offset", "value"})
+    schema, columns = schema_of(COLUMNS), frozenset({"partition", "offset", "value"})
     return split_reader._batches(consumer, [_Range.of(each, schema, columns) for each in splits])
 
 
