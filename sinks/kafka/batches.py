@@ -49,6 +49,30 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str, pa.DataType]] = {
 """What a column may be: a test, its words, and what nulls without a type become."""
 
 
+_ENOUGH = 2_000
+_ENOUGH_BYTES = 1 << 20
+"""Records of a batch that is not joined with the next one. To hand a batch to the client takes about as long as two
+thousand of its records do (0.5 ms, measured), and a filter may leave fifty of ten thousand."""
+
+
+def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Small ones joined, with what comes behind them."""
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if small and not batch.schema.equals(small[0].schema):
+            yield pa.concat_batches(small)
+            small, rows, size = [], 0, 0
+        small.append(batch)
+        rows += batch.num_rows
+        size += batch.get_total_buffer_size()  # a slice keeps all of what it was cut from
+        if rows >= _ENOUGH or size >= _ENOUGH_BYTES:
+            yield small[0] if len(small) == 1 else pa.concat_batches(small)
+            small, rows, size = [], 0, 0
+    if small:
+        yield pa.concat_batches(small)
+
+
 class BatchColumns:
     """Takes the sink's columns out of batches, whatever else is in them."""
 
@@ -60,8 +84,8 @@ class BatchColumns:
         """Of the last schema: index, the sink's name, type that nulls are given."""
 
     def filled(self, batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """Those with a record in them, each as `of` takes it."""
-        return (taken for taken in map(self.of, batches) if taken.num_rows)
+        """Those with a record in them, as `of` takes them; small ones that follow each other are one."""
+        return _together(taken for taken in map(self.of, batches) if taken.num_rows)
 
     def of(self, batch: Any) -> pa.RecordBatch:
         """``batch`` with the sink's columns only. Raises ConfigurationError with everything that is wrong."""
