@@ -81,6 +81,16 @@ def filter_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         yield kept.select(["key", "value"])
 
 
+_PARSED = pa.json.ParseOptions(
+    explicit_schema=pa.schema(
+        [("id", pa.int64()), ("amount", pa.int64()), ("quantity", pa.int64()), ("currency", pa.string())]
+    ),
+    unexpected_field_behavior="ignore",
+)
+"""Fields as the other systems declare them."""
+_WHOLE = pa.json.ReadOptions(block_size=1 << 26)
+
+
 def json_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """All values of a batch parsed as one text with a record a line."""
     for batch in batches:
@@ -90,7 +100,7 @@ def json_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _json_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     lines = io.BytesIO(b"\n".join(batch["value"].to_pylist()))
-    rows = pa.json.read_json(lines, pa.json.ReadOptions(block_size=1 << 26)).combine_chunks()
+    rows = pa.json.read_json(lines, _WHOLE, _PARSED).combine_chunks()
     total = pc.multiply(rows["amount"], rows["quantity"])
     texts = (
         '{"id":', rows["id"].cast(pa.string()), ',"total":', total.cast(pa.string()),

@@ -3,7 +3,7 @@
 A client is kept without a partition. One that went on fetching behind the end of its range would spare the next range a
 round trip, if that range were the next one of the same partition. But Spark hands tasks to whichever worker is idle: of
 a copy's ranges, four partitions in two tasks on two cores, 24 of 56 followed the one that their worker had read before
-(measured), and more workers make it fewer. All others would have 5,000 records and a fetch more that nobody wants, and
+(measured), and more workers make it fewer. All others would have 10,000 records and a fetch more that nobody wants, and
 a client that waits with a partition takes 1 % of a core (measured).
 
 What is fetched and not wanted is bounded by the fetch instead: a client asks for 2 MiB at a time, and for less where
@@ -50,7 +50,7 @@ class Fetch(NamedTuple):
         }
 
 
-LARGE: Final = Fetch(size=2048 * _KIB, ahead=5_000, ranges=8, most=float("inf"))
+LARGE: Final = Fetch(size=2048 * _KIB, ahead=10_000, ranges=8, most=float("inf"))
 FETCHES: Final = (
     Fetch(size=64 * _KIB, ahead=1_000, ranges=32, most=128 * _KIB),
     Fetch(size=256 * _KIB, ahead=1_000, ranges=32, most=1024 * _KIB),
