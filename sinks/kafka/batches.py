@@ -6,6 +6,7 @@ A column without any type, because all that it holds is null, is taken as nulls 
 ``pyarrow.array([None])`` makes of a batch that happens to have no keys.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -84,8 +85,11 @@ class BatchColumns:
         """Of the last schema: index, the sink's name, type that nulls are given."""
 
     def filled(self, batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """Those with a record in them, as `of` takes them; small ones that follow each other are one."""
-        return _together(taken for taken in map(self.of, batches) if taken.num_rows)
+        """Those with a record in them, as `of` takes them; small ones are joined, but for the first, which begins a
+        transaction: whatever is wrong with that should not wait."""
+        filled = (taken for taken in map(self.of, batches) if taken.num_rows)
+        yield from itertools.islice(filled, 1)
+        yield from _together(filled)
 
     def of(self, batch: Any) -> pa.RecordBatch:
         """``batch`` with the sink's columns only. Raises ConfigurationError with everything that is wrong."""

@@ -56,23 +56,29 @@ def test_small_batches_are_written_together_in_their_order_and_large_ones_as_the
     numbers = [str(n) for n in range(10_000)]
     parts = [numbers[n : n + 50] for n in range(0, 5_000, 50)] + [[], numbers[5_000:9_000], numbers[9_000:]]
     filled = list(BatchColumns(routed=False).filled(batch(value=pa.array(part, pa.string())) for part in parts))
-    assert [each.num_rows for each in filled] == [2_000, 2_000, 1_000 + 4_000, 1_000]
+    assert [each.num_rows for each in filled] == [50, 2_000, 2_000, 950 + 4_000, 1_000]
     assert [value for each in filled for value in each.column("value").to_pylist()] == numbers
     large = batch(value=numbers)
-    (same,) = BatchColumns(routed=False).filled([large])
+    _, same = BatchColumns(routed=False).filled([large, large])
     assert same.column("value").buffers()[2].address == large.column("value").buffers()[2].address
 
 
 def test_small_batches_with_other_columns_or_types_are_not_joined() -> None:
-    given = [batch(value=["a"]), batch(value=[b"b"]), batch(value=[b"c"]), batch(value=[b"d"], key=["k"])]
+    given = [
+        batch(value=["first"]),
+        batch(value=["a"]),
+        batch(value=[b"b"]),
+        batch(value=[b"c"]),
+        batch(value=[b"d"], key=["k"]),
+    ]
     filled = [each.to_pydict() for each in BatchColumns(routed=False).filled(given)]
-    assert filled == [{"value": ["a"]}, {"value": [b"b", b"c"]}, {"value": [b"d"], "key": ["k"]}]
+    assert filled == [{"value": ["first"]}, {"value": ["a"]}, {"value": [b"b", b"c"]}, {"value": [b"d"], "key": ["k"]}]
 
 
 def test_no_more_waits_to_be_joined_than_one_mib_whatever_small_batches_were_cut_from() -> None:
     whole = pa.array([bytes(400_000)] * 2, pa.binary())
-    waiting = BatchColumns(routed=False).filled(batch(value=whole.slice(n % 2, 1)) for n in range(10))
-    assert [each.num_rows for each in waiting] == [2] * 5
+    waiting = BatchColumns(routed=False).filled(batch(value=whole.slice(n % 2, 1)) for n in range(11))
+    assert [each.num_rows for each in waiting] == [1, *[2] * 5]
 
 
 @pytest.mark.parametrize(
