@@ -52,8 +52,9 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str, pa.DataType]] = {
 
 _ENOUGH = 2_000
 _ENOUGH_BYTES = 1 << 20
-"""Records of a batch that is not joined with the next one. To hand a batch to the client takes about as long as two
-thousand of its records do (0.5 ms, measured), and a filter may leave fifty of ten thousand."""
+"""Records of a batch, or bytes of memory that it keeps, with which it is not joined with the next one. To hand a batch
+to the client takes about as long as two thousand of its records do (0.5 ms, measured), and a filter may leave fifty of
+ten thousand."""
 
 
 def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
