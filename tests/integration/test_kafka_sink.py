@@ -183,7 +183,6 @@ def test_records_are_routed_by_the_topic_column_in_one_transaction(kafka: LocalK
             bad: (1, (0,)),
         }
         sink.committer().commit([committable])
-        assert_values(topics, good, [b"1", b"3", b"4"])
         assert topics.values(good) == [b"1", b"3", b"4"]
         assert topics.values(bad) == [b"2"]
 

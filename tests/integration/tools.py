@@ -179,7 +179,7 @@ def wait_for_decided_ends(servers: str) -> None:
 
     try:
         first = being_ended()
-        wait_until(lambda: not first or not first & being_ended(), f"{first} have ended")
+        wait_until(lambda: first.isdisjoint(being_ended()), f"{first} have ended")
     finally:
         admin.close()
 
