@@ -10,13 +10,10 @@ OncewardError
     └── ContradictionError         the broker's state contradicts what was decided; a person must look
 """
 
-from coordinator.errors import CheckpointFailedError, HaltedError, OncewardError
+from connections.errors import ControlPlaneError
+from coordinator.errors import CheckpointFailedError, HaltedError
 
 __all__ = ["ContradictionError", "ControlPlaneError", "DeliveryError", "PreCommitError", "RouteError"]
-
-
-class ControlPlaneError(OncewardError):
-    """The cluster gave no usable answer. Nothing is known about what was asked; asking again is safe."""
 
 
 class DeliveryError(CheckpointFailedError):

@@ -9,10 +9,10 @@ import pytest
 
 from connections import KafkaCluster
 from connections.limits import CLIENT_LIMITS, SILENCE_MS
+from connections.requests import REQUEST_TIMEOUT_MS
 from coordinator.backoff import Backoff
 from coordinator.client.calls import CALL_TIMEOUT_S
 from coordinator.wire.channel import KeepAlive
-from sinks.kafka.control import REQUEST_TIMEOUT_MS
 from sinks.kafka.producers import PoolKey, ProducerPool
 
 ROOT = Path(__file__).resolve().parents[2]

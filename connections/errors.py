@@ -1,0 +1,9 @@
+"""What can go wrong between us and a Kafka cluster. Executors import this: no client."""
+
+from coordinator.errors import OncewardError
+
+__all__ = ["ControlPlaneError"]
+
+
+class ControlPlaneError(OncewardError):
+    """The cluster gave no usable answer. Nothing is known about what was asked; asking again is safe."""

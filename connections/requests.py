@@ -1,0 +1,237 @@
+"""Raw requests to named brokers of one cluster, many at once: for what no client's own interface offers.
+
+The only module that touches ``kafka.net``, kafka-python's young network layer; a contract test pins every call used
+here. Everything else speaks in requests and answers of ``kafka.protocol``.
+
+One thread per :class:`BrokerRequests` runs the sockets. Its methods may be called from any thread.
+"""
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kafka.errors import (
+    AuthorizationError,
+    KafkaError,
+    KafkaTimeoutError,
+    SaslAuthenticationFailedError,
+    UnknownBrokerIdError,
+    UnsupportedVersionError,
+)
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.metadata import MetadataRequest
+
+from connections.cluster import KafkaCluster
+from connections.errors import ControlPlaneError
+from coordinator.links import Links
+
+__all__ = [
+    "IN_FLIGHT",
+    "REQUEST_TIMEOUT_MS",
+    "BrokerRequests",
+    "NoAnswer",
+    "Request",
+    "or_no_answer",
+]
+
+REQUEST_TIMEOUT_MS = 8_000
+"""Of one request, and of making a connection. A request that takes longer closes its connection; its outcome is
+unknown, never assumed."""
+
+_GUARD_MS = 2 * REQUEST_TIMEOUT_MS
+"""For what the library waits for without a limit of its own: a TLS handshake that is never answered, and the requests
+that wait behind it (kafka-python 3.0.12)."""
+
+IN_FLIGHT = 64
+"""Requests on one connection at a time. The library refuses further ones, so `send_all` goes in waves of this size."""
+
+SILENT_WAVES = 20
+"""In a row without a single answer: then begin anew from the bootstrap servers. The brokers known may all be gone."""
+
+_T = TypeVar("_T")
+
+Request = Any
+"""A request of ``kafka.protocol``, which has no types."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoAnswer:
+    """Disconnected, timed out, or not reachable: whether the request was carried out is unknown."""
+
+    why: str
+    code: int | None = None
+    """Set when it was not sent, with the cause in the protocol's codes: then it certainly was not carried out."""
+    begin_anew: bool = False
+    """The library would remember the cause for ever: refused credentials, an unknown broker, an ended loop."""
+
+
+class BrokerRequests:
+    """Requests to the brokers of one cluster. Connects when first used, and again after every failure."""
+
+    def __init__(self, cluster: KafkaCluster, *, links: Links | None = None) -> None:
+        """``links``: told which broker does not answer, and when it does again."""
+        self.cluster = cluster
+        self._links = links or Links()
+        self._lock = threading.Lock()
+        self._net: Any = None
+        self._manager: Any = None
+        self._closed = False
+        self._silent_waves = 0
+
+    def cluster_id(self) -> str:
+        """The id of the cluster that answers now. Raises ControlPlaneError when nobody does."""
+        answer = self.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4))
+        return str(answer.cluster_id)
+
+    def ask(self, request: Request, *, node: int | None = None) -> Any:
+        """Send one request to ``node``, or to any broker. Raises ControlPlaneError when there is no answer."""
+        answer = self.send_all([(node, request)])[0]
+        if isinstance(answer, NoAnswer):
+            raise ControlPlaneError(
+                f"Cluster {self.cluster.name!r} ({self.cluster.bootstrap_servers}) did not answer "
+                f"{type(request).__name__.removesuffix('Request')}: {answer.why}. Nothing is known about what was "
+                "asked and no data was changed on a guess. Check that the brokers can be reached; asking again is safe."
+            )
+        return answer
+
+    def send_all(self, requests: Sequence[tuple[int | None, Request]]) -> list[Any]:
+        """Send all at once, each to its broker; one answer or :class:`NoAnswer` per request, in the same order."""
+        answers: list[Any] = []
+        for start in range(0, len(requests), IN_FLIGHT):
+            answers += self._wave(requests[start : start + IN_FLIGHT])
+        return answers
+
+    def close(self) -> None:
+        """Stop the thread and close all connections. Ends no transaction."""
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def _wave(self, requests: Sequence[tuple[int | None, Request]]) -> list[Any]:
+        try:
+            manager = self._connected()
+        except KafkaError as error:
+            unsent: list[Any] = [NoAnswer(why=f"cannot connect: {error}")] * len(requests)
+            self._tell([(None, request) for _, request in requests], unsent)
+            return unsent
+
+        async def one(node: int | None, request: Request) -> Any:
+            answer = manager.send(request, node_id=node, request_timeout_ms=REQUEST_TIMEOUT_MS)
+            try:
+                return await manager.wait_for(answer, _GUARD_MS)
+            except KafkaTimeoutError as error:
+                if answer.is_done:
+                    raise
+                raise _HeldUpError(f"held up for {_GUARD_MS / 1000:g} s by a connection that is not made") from error
+
+        async def all_of_them() -> list[Any]:
+            # The library has no gather: started tasks run together, however they are awaited.
+            started = [manager.call_soon(one, node, request) for node, request in requests]
+            return [await or_no_answer(task) for task in started]
+
+        try:
+            answers: list[Any] = manager.run(all_of_them)
+        except (KafkaError, RuntimeError) as error:
+            # The loop itself ended, for example because another thread saw refused credentials.
+            answers = [NoAnswer(why=repr(error), begin_anew=True)] * len(requests)
+        self._tell(requests, answers)
+        silent = all(isinstance(answer, NoAnswer) for answer in answers)
+        with self._lock:
+            self._silent_waves = self._silent_waves + 1 if silent else 0
+            stuck = self._silent_waves >= SILENT_WAVES
+            if stuck or any(isinstance(answer, NoAnswer) and answer.begin_anew for answer in answers):
+                self._silent_waves = 0
+                if self._manager is manager:
+                    self._drop()
+        return answers
+
+    def _tell(self, requests: Sequence[tuple[int | None, Request]], answers: Sequence[Any]) -> None:
+        """How it went, broker by broker: one answer is enough to know that a link works."""
+        name = f"cluster {self.cluster.name!r}"
+        by_node: dict[int | None, list[tuple[Request, Any]]] = {}
+        for (node, request), answer in zip(requests, answers, strict=True):
+            by_node.setdefault(node, []).append((request, answer))
+        for node, sent in by_node.items():
+            link = name if node is None else f"broker {node} of {name}"
+            unanswered = [(request, answer) for request, answer in sent if isinstance(answer, NoAnswer)]
+            if len(unanswered) < len(sent):
+                self._links.worked(link)
+                self._links.worked(name)
+            else:
+                kinds = Counter(type(request).__name__.removesuffix("Request") for request, _ in unanswered)
+                waiting = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+                self._links.failed(link, unanswered[0][1].why, waiting=waiting)
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._closed:
+                raise ControlPlaneError(
+                    f"The control plane of cluster {self.cluster.name!r} was closed. Nothing was asked and no data was "
+                    "changed. Use it before its owner is closed."
+                )
+            if self._manager is None:
+                net = NetworkSelector()
+                net.start()
+                manager = KafkaConnectionManager(
+                    net,
+                    **{
+                        **self.cluster.control_config(),
+                        "max_in_flight_requests_per_connection": IN_FLIGHT + 1,
+                        "request_timeout_ms": REQUEST_TIMEOUT_MS,
+                        "socket_connection_setup_timeout_ms": REQUEST_TIMEOUT_MS,
+                        "socket_connection_setup_timeout_max_ms": REQUEST_TIMEOUT_MS,
+                        "reconnect_backoff_ms": 20,
+                        "reconnect_backoff_max_ms": 1_000,
+                        "receive_message_max_bytes": 100_000_000,
+                    },
+                )
+
+                async def bootstrap() -> None:
+                    await manager.wait_for(manager.bootstrap_async(REQUEST_TIMEOUT_MS), _GUARD_MS)
+
+                try:
+                    manager.run(bootstrap)
+                except BaseException:
+                    manager.close()
+                    net.close()
+                    raise
+                self._net, self._manager = net, manager
+            return self._manager
+
+    def _drop(self) -> None:
+        manager, net = self._manager, self._net
+        self._manager = self._net = None
+        if manager is None:
+            return
+
+        async def close_all() -> None:
+            manager.close()
+
+        # Sockets belong to the loop's thread; if that is gone already, so are they.
+        with contextlib.suppress(KafkaError, RuntimeError):
+            manager.run(close_all)
+        net.close()
+
+
+class _HeldUpError(KafkaTimeoutError):  # type: ignore[misc]
+    """The library waits without an end: only a new beginning helps."""
+
+
+async def or_no_answer(task: Awaitable[_T]) -> _T | NoAnswer:
+    """The task's result, or why there is none."""
+    try:
+        return await task
+    except KafkaError as error:
+        return NoAnswer(
+            why=f"{type(error).__name__}: {error}",
+            code=_UNSUPPORTED_VERSION if isinstance(error, UnsupportedVersionError) else None,
+            begin_anew=isinstance(error, _REMEMBERED),
+        )
+
+
+_REMEMBERED = (AuthorizationError, _HeldUpError, SaslAuthenticationFailedError, UnknownBrokerIdError)
+_UNSUPPORTED_VERSION = 35
