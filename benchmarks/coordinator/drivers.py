@@ -106,7 +106,6 @@ class SimulatedDriver:
             driver=f"driver-of-{self._job}",
             participants=[participant_to_wire(participant) for participant in PARTICIPANTS],
             settings=settings_to_wire(self._settings),
-            takeover=True,
         )
         response = await self._answered(stub.OpenJob, request)
         if response.answer.verdict not in (pb.VERDICT_ACCEPTED, pb.VERDICT_DUPLICATE):

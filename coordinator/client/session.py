@@ -102,6 +102,8 @@ class CoordinatorClient:
         """Ask for the next generation, waiting out a living or just vanished driver.
 
         :param driver: a random token of this attempt.
+        :param takeover: replace a living driver. The call that does so names its generation, so it fences nobody else
+            should it arrive late.
         :param wait: how long to wait for another driver; its lease and a bit more by default.
         :param on_error: called from a background thread when the session is over (see :class:`Session`).
         :param on_wait: told once why it waits; logged by default.
@@ -116,7 +118,6 @@ class CoordinatorClient:
             participants=[participant_to_wire(participant) for participant in participants],
             settings=settings_to_wire(settings),
             claim=claim_to_wire(claim) if claim is not None else None,
-            takeover=takeover,
             adopt=adopt,
         )
         begun, told = time.monotonic(), False
@@ -126,6 +127,9 @@ class CoordinatorClient:
             match answer.verdict:
                 case Verdict.ACCEPTED | Verdict.DUPLICATE if answer.grant is not None:
                     return Session(self._caller, job, answer.grant, on_error)
+                case Verdict.BUSY if takeover and answer.generation != request.instead_of:
+                    request.instead_of = answer.generation
+                    continue
                 case Verdict.BUSY:
                     if wait is None:
                         longest = max(longest, answer.retry_after + 1.0)

@@ -92,6 +92,8 @@ class GenerationRun:
         self._last_sweep = members.runtime.monotonic()
         self._finished = False
         self._ages = Ages(members.committer, members.journal, members.runtime)
+        self.opened = False
+        """True once this generation was granted."""
         self.settled_any = False
         """True once this generation has settled a checkpoint: a failure after it begins a new row of restarts."""
 
@@ -139,6 +141,7 @@ class GenerationRun:
             on_error=self._mailbox.fail,
             stopping=lambda: self._mailbox.stopping,
         )
+        self.opened = True
         m.journal.generation = self._session.generation
         kill_point(KillPoint.DRIVER_AFTER_OPEN)
         self._settler = Settler(

@@ -14,7 +14,6 @@ from coordinator.errors import (
     ConfigurationError,
     CoordinatorLostError,
     FencedError,
-    GenerationEndedError,
     HaltedError,
     OncewardError,
     PreflightError,
@@ -238,8 +237,7 @@ class Pipeline:
                 raise
             except Exception as error:
                 failed = True
-                if isinstance(error, GenerationEndedError):
-                    takeover = False  # whoever opens the job until this driver is back has it
+                takeover = takeover and not run.opened  # whoever opens the job until this driver is back has it
                 delay = comes_back(error, run.settled_any)
                 if delay is None:
                     raise

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from coordinator.protocol.facts import AbortReason, Fact
 from coordinator.protocol.requests import Request
 from coordinator.protocol.values import (
+    NO_GENERATION,
     CheckpointId,
     CompletedCheckpoint,
     Generation,
@@ -63,6 +64,8 @@ class Answer:
     """Of the checkpoint that the event names, where it is decided and still known."""
     retry_after: float = 0.0
     """Seconds, for BUSY."""
+    generation: Generation = NO_GENERATION
+    """For BUSY: the one whose driver is alive."""
     may_return: bool = False
     """For FENCED: nobody but the coordinator had the job since; its driver may open the next generation."""
     grant: "Grant | None" = None

@@ -7,6 +7,7 @@ from typing import TypeAlias
 from coordinator.protocol.requests import Ruling
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
+    NO_GENERATION,
     CheckpointId,
     CheckpointKind,
     Claim,
@@ -48,8 +49,8 @@ class OpenJob:
     settings: CheckpointSettings
     claim: Claim | None
     """What the sink's cluster says about who owns the job."""
-    takeover: bool = False
-    """Replace a living driver."""
+    instead_of: Generation = NO_GENERATION
+    """Replace the driver of this generation even if it lives. A call that arrives late names one that is over."""
     adopt: bool = False
     """Go on although the claim names another store or is ahead of this one."""
 

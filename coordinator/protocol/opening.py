@@ -95,10 +95,11 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     refusal = _refusal(durable, event)
     if refusal:
         return state, Ready(answer=Answer(verdict=Verdict.REFUSED, detail=refusal))
-    wait = 0.0 if event.takeover else _wait(state, event.now)
+    wait = 0.0 if event.instead_of == durable.generation else _wait(state, event.now)
     if wait > 0:
         detail = f"generation {durable.generation} of {durable.job} has a living driver"
-        return state, Ready(answer=Answer(verdict=Verdict.BUSY, detail=detail, retry_after=wait))
+        busy = Answer(verdict=Verdict.BUSY, detail=detail, retry_after=wait, generation=durable.generation)
+        return state, Ready(answer=busy)
 
     claimed = event.claim if event.adopt else None
     generation = Generation(max(durable.generation, claimed.generation if claimed else 0) + 1)

@@ -20,7 +20,7 @@ class Session:
     stream_lost_at: float | None
     """None while the instruction stream is there."""
     watched: bool
-    """False for a driver that has had no stream yet: it recovers and starts Spark, so only its lease counts."""
+    """False for a driver that has had no stream yet, or none since the coordinator started: only its lease counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def restart(durable: Durable, now: float) -> JobState:
     session = None
     lease_ends = now + max(durable.settings.seconds("lease"), _RETURN_S)
     if durable.driver is not None and not durable.orphaned:
-        session = Session(driver=durable.driver, lease_ends=lease_ends, stream_lost_at=now, watched=True)
+        session = Session(driver=durable.driver, lease_ends=lease_ends, stream_lost_at=now, watched=False)
     return JobState(
         durable=durable,
         session=session,

@@ -653,6 +653,7 @@ class Answer(_message.Message):
     DECISION_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_US_FIELD_NUMBER: _builtins.int
     MAY_RETURN_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     verdict: Global___Verdict.ValueType
     """What became of the call."""
     detail: _builtins.str
@@ -663,6 +664,8 @@ class Answer(_message.Message):
     """For BUSY: ask again after so many microseconds."""
     may_return: _builtins.bool
     """For FENCED: nobody but the coordinator had the job since this generation. Its driver may open the next one."""
+    generation: _builtins.int
+    """For BUSY: the generation whose driver is alive."""
     def __init__(
         self,
         *,
@@ -671,10 +674,11 @@ class Answer(_message.Message):
         decision: Global___Decision.ValueType | None = ...,
         retry_after_us: _builtins.int = ...,
         may_return: _builtins.bool = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_decision", b"_decision", "decision", b"decision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decision", b"_decision", "decision", b"decision", "detail", b"detail", "may_return", b"may_return", "retry_after_us", b"retry_after_us", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decision", b"_decision", "decision", b"decision", "detail", b"detail", "generation", b"generation", "may_return", b"may_return", "retry_after_us", b"retry_after_us", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__decision: _TypeAlias = _typing.Literal["decision"]  # noqa: Y015
     _WhichOneofArgType__decision: _TypeAlias = _typing.Literal["_decision", b"_decision"]  # noqa: Y015
@@ -691,16 +695,16 @@ class OpenJobRequest(_message.Message):
     PARTICIPANTS_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     CLAIM_FIELD_NUMBER: _builtins.int
-    TAKEOVER_FIELD_NUMBER: _builtins.int
     ADOPT_FIELD_NUMBER: _builtins.int
+    INSTEAD_OF_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job; 1 to 63 characters of a-z, 0-9, _ and -, beginning with a letter or digit."""
     driver: _builtins.str
     """Random token of this attempt to open, 1 to 128 characters: makes a repeated call recognisable."""
-    takeover: _builtins.bool
-    """Replace a living driver."""
     adopt: _builtins.bool
     """Go on although the claim names another store or is ahead of this one."""
+    instead_of: _builtins.int
+    """Replace the driver of this generation even if it lives: a call that arrives late names one that is over. 0 for none."""
     @_builtins.property
     def participants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Participant]:
         """The job's members from now on: 2 to 16, at least one source and one sink."""
@@ -721,12 +725,12 @@ class OpenJobRequest(_message.Message):
         participants: _abc.Iterable[Global___Participant] | None = ...,
         settings: Global___CheckpointSettings | None = ...,
         claim: Global___Claim | None = ...,
-        takeover: _builtins.bool = ...,
         adopt: _builtins.bool = ...,
+        instead_of: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopt", b"adopt", "claim", b"claim", "driver", b"driver", "job", b"job", "participants", b"participants", "settings", b"settings", "takeover", b"takeover"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopt", b"adopt", "claim", b"claim", "driver", b"driver", "instead_of", b"instead_of", "job", b"job", "participants", b"participants", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

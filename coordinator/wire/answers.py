@@ -20,7 +20,15 @@ from coordinator.protocol.requests import Request
 from coordinator.v1 import participants_pb2 as pb
 from coordinator.wire.enums import ABORT_REASON, DECISION, VERDICT
 from coordinator.wire.limits import MAX_TEXT
-from coordinator.wire.malformed import MalformedError, as_base, as_checkpoint, as_count, as_generation, as_participant
+from coordinator.wire.malformed import (
+    MalformedError,
+    as_base,
+    as_checkpoint,
+    as_count,
+    as_generation,
+    as_owner,
+    as_participant,
+)
 from coordinator.wire.values import (
     completed_from_wire,
     completed_to_wire,
@@ -55,6 +63,7 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
         decision=DECISION.to_wire(answer.decision) if answer.decision is not None else None,  # type: ignore[arg-type]
         retry_after_us=_microseconds(answer.retry_after),
         may_return=answer.may_return,
+        generation=answer.generation,
     )
 
 
@@ -65,6 +74,7 @@ def answer_from_wire(message: pb.Answer, *, grant: Grant | None = None, request:
         decision=DECISION.from_wire(message.decision) if message.HasField("decision") else None,
         retry_after=_seconds(message.retry_after_us),
         may_return=message.may_return,
+        generation=as_owner(message.generation),
         grant=grant,
         request=request,
     )

@@ -14,6 +14,7 @@ __all__ = [
     "as_generation",
     "as_job",
     "as_kind",
+    "as_owner",
     "as_participant",
     "as_reason",
     "as_text",
@@ -51,6 +52,11 @@ def as_kind(text: str) -> str:
 
 def as_generation(number: int) -> Generation:
     return Generation(_within("generation", number, 1))
+
+
+def as_owner(number: int) -> Generation:
+    """A generation or 0 for none."""
+    return Generation(_within("generation", number, 0))
 
 
 def as_checkpoint(number: int) -> CheckpointId:

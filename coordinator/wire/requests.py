@@ -29,6 +29,7 @@ from coordinator.wire.malformed import (
     as_checkpoint,
     as_count,
     as_generation,
+    as_owner,
     as_participant,
     as_reason,
     as_text,
@@ -76,7 +77,7 @@ def open_job(request: pb.OpenJobRequest, now: float) -> OpenJob:
         participants=tuple(participant_from_wire(participant) for participant in request.participants),
         settings=settings_from_wire(request.settings),
         claim=claim_from_wire(request.claim) if request.HasField("claim") else None,
-        takeover=request.takeover,
+        instead_of=as_owner(request.instead_of),
         adopt=request.adopt,
     )
 

@@ -107,7 +107,7 @@ class Reply(NamedTuple):
     verdict: Verdict
     decided: str | None
     generation: int
-    """Granted; 0 for none."""
+    """Granted, or the one whose driver is alive; 0 for none."""
     base: int
     at: int
     settled: bool
@@ -199,7 +199,7 @@ class Coordinators:
         reply = Reply(
             verdict=ready.answer.verdict,
             decided=ready.answer.decision and ready.answer.decision.value,
-            generation=grant.generation if grant else 0,
+            generation=grant.generation if grant else ready.answer.generation,
             base=written.last if grant else 0,
             at=written.end if grant else 0,
             settled=written.settled,
@@ -323,7 +323,7 @@ def _happens(state: JobState, call: Call, members: tuple[Participant, ...]) -> t
                 participants=members,
                 settings=_SETTINGS,
                 claim=None,
-                takeover=call.data,
+                instead_of=Generation(call.base),
             )
         case "watch":
             event = Watch(now=0.0, generation=generation)

@@ -55,7 +55,7 @@ def calls(driver: Driver) -> tuple[Call, ...]:
     d, found = driver, []
     match d.phase:
         case Phase.ABSENT | Phase.OPENING:
-            found.append(Call("open", d.token, data=d.token > 1))
+            found.append(Call("open", d.token, base=d.call))
         case Phase.ACKNOWLEDGING_SOURCE:
             idle = d.base != 0 and d.answer == d.at
             found.append(Call("ack", d.generation, d.call, "source", d.base, d.answer, unchanged=idle))
@@ -100,6 +100,7 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
         case "open" if fine:
             return d._replace(
                 phase=Phase.SWEEPING,
+                call=0,
                 generation=reply.generation,
                 base=reply.base,
                 at=reply.at,
@@ -107,6 +108,8 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
                 handle=(0, 0, 0) if reply.settled else (reply.base, *reply.handle),
                 lost=reply.base if reply.lost else 0,
             )
+        case "open" if verdict is Verdict.BUSY and d.token > 1 and call.base != reply.generation:
+            return d._replace(phase=Phase.OPENING, call=reply.generation)
         case "open" if verdict is Verdict.BUSY:
             return GONE  # it gives up after a while; that it asks again and is let in is its call arriving only then
         case "close" if fine:

@@ -58,9 +58,10 @@ def probe(coordinators: Coordinators, coordinator: int) -> tuple[Call, Violation
                     text = f"{call} is {result.reply.verdict.value} and changes something"
                     return call, Violation(Invariant.NEVER_CHANGES, text)
     if view.stream:
-        call = Call("open", 9)
-        if coordinators.call(coordinator, call).reply.verdict is not Verdict.BUSY:
-            return call, Violation(Invariant.STALE, "a living driver is replaced without a takeover")
+        for earlier in range(view.generation):  # 0: does not take over
+            call = Call("open", 9, base=earlier)
+            if coordinators.call(coordinator, call).reply.verdict is not Verdict.BUSY:
+                return call, Violation(Invariant.STALE, "a living driver is replaced, and nobody asked for that")
     return None
 
 

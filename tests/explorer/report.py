@@ -98,7 +98,7 @@ def _commands(call: Call, player: Player) -> list[str]:
     speaks = "" if call.generation == state.durable.generation else f" as g{call.generation}"
     match call.kind:
         case "open":
-            command = f"open d{call.generation}{' takeover' if call.data else ''}"
+            command = f"open d{call.generation}{f' takeover g{call.base}' if call.base else ''}"
         case "ack":
             content = f" at {call.at}" if call.who == "source" else " slots 0" if call.data else ""
             content += " unchanged" if call.unchanged else ""

@@ -92,10 +92,11 @@ class Call(NamedTuple):
     checkpoint: int = 0
     who: str = ""
     base: int = 0
+    """For ``open`` the generation that it takes over from."""
     at: int = 0
     """A source's position after the checkpoint."""
     data: bool = False
-    """True when the sink has a committable; for ``open`` when it takes over."""
+    """True when the sink has a committable."""
     unchanged: bool = False
 
     def __str__(self) -> str:
@@ -152,7 +153,8 @@ class Driver(NamedTuple):
     token: int = 0
     generation: int = 0
     call: int = 0
-    """The checkpoint of the call or the abandoning under way."""
+    """The checkpoint of the call or the abandoning under way; of a driver that opens the job, the generation that it
+    takes over from."""
     last_run: int = 0
     base: int = 0
     at: int = 0

@@ -230,6 +230,13 @@ GENERATIONS = (
         caught_by=(Invariant.STALE,),
     ),
     Mutant(
+        name="a takeover replaces whatever driver there is when it arrives",
+        hurts="one that arrives late fences a living driver, and nobody hears of the generation that it was granted",
+        breaks=changed(opening.open_job, ("event.instead_of == durable.generation", "event.instead_of")),
+        hunt=TINY,
+        caught_by=(Invariant.STALE,),
+    ),
+    Mutant(
         name="the claim is not checked",
         hurts="an old copy of the store, or another one, writes everything once more",
         breaks=changed(opening._refusal, ("if event.claim is not None and not event.adopt:", "if False:")),

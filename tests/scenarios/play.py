@@ -7,7 +7,7 @@
       fact completed 1 ...       what has to be durable first, in order
       wants complete 1           everything that the driver is wanted to do, when that has changed
 
-Events: ``open DRIVER [takeover] [adopt] [without sink] [replaying] [claim STORE GENERATION SETTLED]``, ``watch``,
+Events: ``open DRIVER [takeover [gN]] [adopt] [without sink] [replaying] [claim STORE GENERATION SETTLED]``, ``watch``,
 ``lost``, ``renew``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged] [more]``, ``decline N WHO``, ``close
 REASON [back SECONDS]``, ``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots
 A,B]``, ``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``,
@@ -52,6 +52,7 @@ from coordinator.protocol.requests import Ruling
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.state import JobState, restart
 from coordinator.protocol.values import (
+    NO_GENERATION,
     CheckpointId,
     CheckpointKind,
     Claim,
@@ -141,7 +142,7 @@ class Player:
                     participants=(SOURCE, OTHER) if "without" in options else (SOURCE, sink),
                     settings=self.settings,
                     claim=_claim(options),
-                    takeover="takeover" in options,
+                    instead_of=self._instead_of(options),
                     adopt="adopt" in options,
                 )
             case ["watch"]:
@@ -242,6 +243,13 @@ class Player:
                 return Tick(now=self.now)
             case _:
                 raise AssertionError(f"no such command: {command}")
+
+    def _instead_of(self, options: list[str]) -> Generation:
+        """``takeover``: of the newest generation, ``takeover gN``: of that one."""
+        if "takeover" not in options:
+            return NO_GENERATION
+        named = re.search(r"takeover g(\d+)", " ".join(options))
+        return Generation(int(named[1])) if named else self.state.durable.generation
 
     def _generation(self, command: str) -> tuple[str, Generation]:
         match = re.search(r" as g(\d+)$", command)

@@ -130,7 +130,7 @@ class Coordinator:
             participants=(SOURCE, self.sink),
             settings=SETTINGS,
             claim=None,
-            takeover=True,
+            instead_of=self.generation,
         )
         with self._one:
             self.state, _ = step(self.state, event)
@@ -159,7 +159,12 @@ class Coordinator:
 
     def open_job(self, *_: Any, driver: str, **__: Any) -> "Coordinator":
         event = OpenJob(
-            now=self.now, driver=driver, participants=(SOURCE, self.sink), settings=SETTINGS, claim=None, takeover=True
+            now=self.now,
+            driver=driver,
+            participants=(SOURCE, self.sink),
+            settings=SETTINGS,
+            claim=None,
+            instead_of=self.generation,
         )
         self._granted = self.tell(event).grant
         return self

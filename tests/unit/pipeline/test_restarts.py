@@ -1,9 +1,16 @@
 import random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from coordinator.errors import ConfigurationError
+from coordinator.pipeline import pipeline
+from coordinator.pipeline.pipeline import Pipeline
 from coordinator.pipeline.restarts import NO_RESTART, Restart
+from coordinator.protocol.events import CloseReason
+from sinks import KafkaSink
+from sources import KafkaSource
 
 
 def test_delays_grow_by_half_as_in_flink() -> None:
@@ -33,3 +40,34 @@ def test_all_problems_of_a_strategy_are_reported_together() -> None:
     with pytest.raises(ConfigurationError) as caught:
         Restart(initial="soon", maximum="-1s", multiplier=0.5)
     assert all(word in str(caught.value) for word in ("initial", "maximum", "multiplier"))
+
+
+def test_a_driver_takes_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    class Run:
+        """Fails before it is granted, then after, then comes to its end."""
+
+        settled_any = False
+
+        def __init__(self, *_: Any, takeover: bool, **__: Any) -> None:
+            asked.append(takeover)
+            self.opened = len(asked) > 1
+
+        def run(self) -> CloseReason:
+            if len(asked) < 4:
+                raise RuntimeError("a test wants it")
+            return CloseReason.FINISHED
+
+    monkeypatch.setattr(pipeline, "GenerationRun", Run)
+    job = Pipeline(
+        job="orders",
+        source=KafkaSource("localhost:1", topics=["in"]),
+        sink=KafkaSink("localhost:1", topic="out"),
+        coordinator="localhost:1",
+        takeover=True,
+        restart=Restart(initial=0),
+    )
+    members: Any = SimpleNamespace(tasks=SimpleNamespace(alive=lambda: True))
+    assert job._generations(members, cast(Any, None)) is CloseReason.FINISHED
+    assert asked == [True, True, False, False]

@@ -31,6 +31,7 @@ from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.state import JobState
 from coordinator.protocol.values import (
     NO_CHECKPOINT,
+    NO_GENERATION,
     CheckpointId,
     CheckpointKind,
     Claim,
@@ -112,7 +113,7 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
                 participants=(SOURCE, REPLAYING if choice % 2 else SINK),
                 settings=SETTINGS,
                 claim=claim if choice > 8 else None,
-                takeover=choice % 4 == 0,
+                instead_of=Generation(max(0, durable.generation - choice // 4)) if choice % 4 == 0 else NO_GENERATION,
                 adopt=choice == 9,
             )
         case "watch":
@@ -244,7 +245,12 @@ def _sensible(now: float, state: JobState, choice: int) -> Event:
     if not durable.orphaned and (durable.driver is None or state.session is None):
         sink = REPLAYING if choice % 2 else SINK
         return OpenJob(
-            now=now, driver=f"d{generation}", participants=(SOURCE, sink), settings=SETTINGS, claim=None, takeover=True
+            now=now,
+            driver=f"d{generation}",
+            participants=(SOURCE, sink),
+            settings=SETTINGS,
+            claim=None,
+            instead_of=generation,
         )
     if state.session is not None and state.session.stream_lost_at is not None:
         return Watch(now=now, generation=generation)

@@ -154,7 +154,14 @@ class CoordinatorProcess:
 class ScriptedDriver:
     """Does what a driver has to: runs a trigger once, repeats recorded answers, commits what is decided."""
 
-    def __init__(self, client: CoordinatorClient, job: JobName, *, settings: CheckpointSettings = SETTINGS) -> None:
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        job: JobName,
+        *,
+        settings: CheckpointSettings = SETTINGS,
+        takeover: bool = False,
+    ) -> None:
         self.job = job
         self.errors: queue.Queue[OncewardError] = queue.Queue()
         self.runs: list[CheckpointId] = []
@@ -164,7 +171,13 @@ class ScriptedDriver:
         self.told: list[Instruction] = []
         """What else was wanted: the end, for example. The test does it."""
         self.session: Session = client.open_job(
-            job, (SOURCE, SINK), settings, None, driver=uuid.uuid4().hex, on_error=self.errors.put
+            job,
+            (SOURCE, SINK),
+            settings,
+            None,
+            driver=uuid.uuid4().hex,
+            takeover=takeover,
+            on_error=self.errors.put,
         )
         self._instructions: queue.Queue[Instruction | None] = queue.Queue()
         self._answers: dict[CheckpointId, tuple[CheckpointId, Snapshot, Snapshot]] = {}

@@ -18,6 +18,7 @@ from coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Open
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import (
+    NO_GENERATION,
     CheckpointId,
     Claim,
     Committable,
@@ -176,7 +177,7 @@ class Here:
             participants=(SOURCE, sink),
             settings=SETTINGS,
             claim=None,
-            takeover=takeover,
+            instead_of=self.engine.state(JOB).durable.generation if takeover else NO_GENERATION,
         )
         answer = await self.turns.handle(JOB, event)
         assert answer.grant is not None, answer

@@ -2,20 +2,26 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 
 from coordinator.client.session import connect
-from coordinator.errors import CoordinatorLostError, ExitCode, FencedError
+from coordinator.errors import CoordinatorLostError, ExitCode, FencedError, RefusedError
 from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.values import JobName
 from coordinator.store.records import CheckpointState
 from coordinator.store.store import Store
+from coordinator.v1 import participants_pb2 as pb
+from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from coordinator.wire.values import participant_to_wire, settings_to_wire
 from tests.unit.service.scripted import SETTINGS, SINK, SOURCE, CoordinatorProcess, ScriptedDriver, wait_until
 
 POINTS = [point for point in KillPoint if point.name.startswith("COORDINATOR_")]
@@ -140,6 +146,58 @@ def test_a_restart_keeps_the_undecided_checkpoint_and_the_job_completes_it(
     driver.close()
     assert driver.aborted in ([], [driver.runs[-1]]), "nothing but the last, by closing"
     assert driver.errors.empty()
+
+
+def test_a_waiting_driver_gets_nothing_from_a_restart_of_the_coordinator(
+    stack: ExitStack, pool: ThreadPoolExecutor, tmp_path: Path, job: str
+) -> None:
+    settings = replace(SETTINGS, stream_grace=0, lease="60s", orphan_grace="60s")
+    process = started(stack, tmp_path / "c")
+    client = stack.enter_context(connect(process.address, patience="60s"))
+    driver = ScriptedDriver(client, JobName(job), settings=settings)
+    driver.wait_committed(1)
+    waits = threading.Event()
+    other = stack.enter_context(connect(process.address, patience="60s"))
+    waiting = pool.submit(
+        lambda: other.open_job(
+            JobName(job), (SOURCE, SINK), settings, None, driver="waits", wait="10s", on_wait=lambda _: waits.set()
+        )
+    )
+    assert waits.wait(30)
+    for _ in range(3):
+        process.kill()
+        process = started(stack, tmp_path / "c", port=process.port)
+        driver.wait_committed(len(driver.committed) + 3)
+    with pytest.raises(RefusedError, match="has a living driver"):
+        waiting.result(120)
+    driver.close()
+    assert driver.errors.empty()
+
+
+def test_a_takeover_that_was_carried_out_and_arrives_once_more_fences_nobody(
+    stack: ExitStack, tmp_path: Path, job: str
+) -> None:
+    process = started(stack, tmp_path / "c")
+    client = stack.enter_context(connect(process.address))
+    name = JobName(job)
+    first = client.open_job(name, (SOURCE, SINK), SETTINGS, None, driver="first")
+    request = pb.OpenJobRequest(
+        job=name,
+        driver="second",
+        participants=[participant_to_wire(one) for one in (SOURCE, SINK)],
+        settings=settings_to_wire(SETTINGS),
+        instead_of=first.generation,
+    )
+    channel = stack.enter_context(grpc.insecure_channel(process.address))
+    open_job = ParticipantServiceStub(channel).OpenJob
+    second = open_job(request, timeout=30)
+    assert second.grant.generation == 2
+    third = ScriptedDriver(client, name, takeover=True)
+    late = open_job(request, timeout=30)
+    assert (late.answer.verdict, late.answer.generation) == (pb.VERDICT_BUSY, 3)
+    third.wait_committed(3)
+    third.close()
+    assert third.errors.empty()
 
 
 def test_a_full_disk_ends_the_process_with_its_own_exit_code_and_nothing_told_is_lost(
