@@ -3,9 +3,11 @@
 import asyncio
 import os
 import random
+import sqlite3
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from benchmarks.coordinator.server import ServedCoordinator, served
 from benchmarks.percentiles import percentile
 from coordinator.protocol.values import JobName
 
-__all__ = ["measure_jobs"]
+__all__ = ["measure_jobs", "measure_slow_disk"]
 
 INTERVAL_S = 1.0
 SLOTS = 4
@@ -30,6 +32,29 @@ def measure_jobs(
         with served(directory / str(jobs)) as coordinator:
             rows.append(asyncio.run(_measure(coordinator, jobs, seconds, warm_up)))
     return rows
+
+
+def measure_slow_disk(
+    directory: Path, jobs: int, delays_ms: Sequence[float], seconds: float, *, warm_up: float = _WARM_UP_S
+) -> list[dict[str, Any]]:
+    """One row for each delay of a commit; in the end the coordinator is killed, so that it removes nothing more."""
+    rows: list[dict[str, Any]] = []
+    for delay_ms in delays_ms:
+        with served(directory / f"{delay_ms:g}", delay_ms=delay_ms) as coordinator:
+            measured = asyncio.run(_measure(coordinator, jobs, seconds, warm_up))
+            coordinator.kill()
+            most = _most_checkpoints(coordinator.store)
+        rows.append({"delay_ms": delay_ms, **measured, "most_checkpoints_of_a_job": most})
+    return rows
+
+
+def _most_checkpoints(store: Path) -> int:
+    """Retention keeps 10 of each job, and removes others within about 11 s."""
+    with closing(sqlite3.connect(store)) as connection:
+        (most,) = connection.execute(
+            "SELECT max(number) FROM (SELECT count(*) AS number FROM checkpoints GROUP BY job)"
+        ).fetchone()
+    return int(most)
 
 
 async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float, warm_up: float) -> dict[str, Any]:

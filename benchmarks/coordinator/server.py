@@ -25,8 +25,10 @@ class ServedCoordinator:
     later, keeps to the others.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, delay_ms: float = 0.0) -> None:
+        """``delay_ms``: how much longer than the disk every commit takes."""
         self.directory = directory
+        self._delay_ms = delay_ms
         self.address = f"127.0.0.1:{_free_port()}"
         cores = sorted(os.sched_getaffinity(0))
         self._core, self._others = cores[0], set(cores[1:]) or set(cores)
@@ -35,8 +37,9 @@ class ServedCoordinator:
 
     def start(self) -> float:
         """Returns the seconds from the process's start to the first call that it takes."""
-        command = [sys.executable, "-m", "coordinator.ops", "serve", "--listen", self.address]
-        command += ["--store", f"sqlite:///{self.store}"]
+        slow = ["benchmarks.coordinator.slow_disk", str(self._delay_ms)]
+        command = [sys.executable, "-m", *(slow if self._delay_ms else ["coordinator.ops"])]
+        command += ["serve", "--listen", self.address, "--store", f"sqlite:///{self.store}"]
         log = self.directory / "serve.log"
         said = log.stat().st_size if log.exists() else 0
         os.sched_setaffinity(0, {self._core})  # a process inherits it
@@ -88,10 +91,10 @@ class ServedCoordinator:
 
 
 @contextmanager
-def served(directory: Path) -> Iterator[ServedCoordinator]:
+def served(directory: Path, *, delay_ms: float = 0.0) -> Iterator[ServedCoordinator]:
     """A coordinator with a new store in ``directory``, which is made."""
     directory.mkdir(parents=True)
-    with ServedCoordinator(directory) as coordinator:
+    with ServedCoordinator(directory, delay_ms=delay_ms) as coordinator:
         yield coordinator
 
 

@@ -108,6 +108,7 @@ class Engine:
         self._states = {durable.job: restart(durable, clock()) for durable in store.load_jobs()}
         for job, state in self._states.items():
             self._deadlines.note(job, next_deadline(state))
+            self._housekeeping.found(job)
 
     @property
     def store_id(self) -> str:

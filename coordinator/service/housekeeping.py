@@ -65,8 +65,13 @@ class Housekeeping:
         notes[key] = first, count + 1
 
     def grown(self, job: JobName, now: float) -> None:
-        """There are rows more."""
+        """There are more rows."""
         self._of(job, now + _PRUNE_WAIT_S).prune = True
+
+    def found(self, job: JobName) -> None:
+        """The store has rows of an earlier process. They are overdue: that process may never have lived long enough to
+        remove any."""
+        self._of(job, -math.inf).prune = True
 
     @property
     def due(self) -> float | None:

@@ -29,6 +29,11 @@ _SOONEST_S = 0.001
 _DUE_IN_A_TURN = 32
 """Jobs on which time acts in one turn, so that a thousand that are due at once do not hold up the calls."""
 _CHORES_IN_A_TURN = 16
+"""Jobs that are tidied up in one write."""
+_CHORES_LATE_S = 1.0
+"""So long chores give way to turns. Then some are done after each turn, however many wait: without retention a busy
+coordinator would fill its disk.
+"""
 
 
 @dataclass(frozen=True)
@@ -112,10 +117,13 @@ class Turns:
         while engine.failure is None:
             self._wake.clear()
             engine.due(self._next, _DUE_IN_A_TURN)
-            if self._next.states or self._waiting:
+            busy = bool(self._next.states or self._waiting)
+            if busy:
                 await self._take_turn()
-            elif chores := engine.chores(engine.clock(), _CHORES_IN_A_TURN):
+            if chores := engine.chores(engine.clock() - (_CHORES_LATE_S if busy else 0.0), _CHORES_IN_A_TURN):
                 await self._on_disk(lambda chores=chores: engine.do(chores))  # type: ignore[misc]
+            elif busy:
+                continue
             elif self._stopping:
                 return
             else:

@@ -147,7 +147,7 @@ history = Table(
     Column("detail", Text, nullable=False),
     Column("count", BigInteger, nullable=False),
     Column("checksum", String(16), nullable=False),
-    Index("history_by_job", "job", "seq"),
+    Index("history_by_job", "job", "seq", "event"),
 )
 
 _UNSEALED_COLUMNS = {"checksum", "snapshots", "seq"}  # the sequence is given by the database

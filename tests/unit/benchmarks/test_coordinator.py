@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.coordinator.documents import written
 from benchmarks.coordinator.held import measure_held
-from benchmarks.coordinator.jobs import measure_jobs
+from benchmarks.coordinator.jobs import measure_jobs, measure_slow_disk
 from benchmarks.coordinator.main import main
 from benchmarks.coordinator.size import JOBS, measure_size
 from benchmarks.percentiles import percentile
@@ -56,6 +56,13 @@ def test_every_simulated_job_takes_checkpoints(tmp_path: Path) -> None:
         assert all(durable.base > 1 for durable in with_store.load_jobs())
     finally:
         with_store.close()
+
+
+def test_a_disk_can_be_as_slow_as_one_likes(tmp_path: Path) -> None:
+    (row,) = measure_slow_disk(tmp_path / "slow", 2, (50.0,), 2.5, warm_up=0.5)
+    assert (row["broken"], row["delay_ms"]) == (0, 50.0)
+    assert row["decision_p50_ms"] > 50.0
+    assert row["most_checkpoints_of_a_job"] > 1
 
 
 def test_held_jobs_are_all_back_after_a_crash_of_the_coordinator(tmp_path: Path) -> None:

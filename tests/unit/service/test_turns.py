@@ -23,6 +23,7 @@ from coordinator.service.watchers import Watchers
 from coordinator.store.store import Store
 from coordinator.v1 import participants_pb2 as pb
 from tests.unit.service.scripted import SETTINGS, SINK, SOURCE
+from tests.unit.store.jobs import StoredJob, ids
 
 A, B, C = JobName("a"), JobName("b"), JobName("c")
 FIRST = Generation(1)
@@ -35,6 +36,11 @@ class GatedStore(Store):
     entered: threading.Semaphore
     gate: threading.Semaphore
     problem: Exception | None = None
+    pruned: int = 0
+
+    def prune_all(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
+        self.pruned += len(jobs)
+        return super().prune_all(jobs)
 
     def apply_all(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
         self.writes.append([durable.job for durable, _ in steps])
@@ -49,20 +55,27 @@ class GatedStore(Store):
         assert await asyncio.to_thread(self.entered.acquire, timeout=30), "nothing was written"
 
 
-def opening(driver: str = "driver") -> OpenJob:
-    return OpenJob(now=time.monotonic(), driver=driver, participants=(SOURCE, SINK), settings=SETTINGS, claim=None)
+def opening(driver: str = "driver", *, instead_of: int = 0) -> OpenJob:
+    return OpenJob(
+        now=time.monotonic(),
+        driver=driver,
+        participants=(SOURCE, SINK),
+        settings=SETTINGS,
+        claim=None,
+        instead_of=Generation(instead_of),
+    )
 
 
 Body = Callable[[GatedStore, Engine, Turns], Coroutine[Any, Any, None]]
 
 
-def play(directory: Path, body: Body) -> None:
+def play(directory: Path, body: Body, *, clock: Callable[[], float] = time.monotonic) -> None:
     """Run ``body`` with a new store whose gate is closed; open it for the end."""
 
     async def run() -> None:
         store = GatedStore.open(f"sqlite:///{directory}/store.db")
         store.writes, store.entered, store.gate = [], threading.Semaphore(0), threading.Semaphore(0)
-        engine = Engine(store, clock=time.monotonic, wall=lambda: datetime.now(UTC), checkers=Checkers({}))
+        engine = Engine(store, clock=clock, wall=lambda: datetime.now(UTC), checkers=Checkers({}))
         turns = Turns(engine)
         turns.start()
         try:
@@ -162,6 +175,48 @@ def test_stopping_finishes_what_was_begun(tmp_path: Path) -> None:
         store.gate.release(2)
         await stopping
         assert [(await answer).verdict for answer in (first, second)] == [Verdict.ACCEPTED] * 2
+
+    play(tmp_path, body)
+
+
+def test_old_rows_go_although_a_write_always_waits(tmp_path: Path) -> None:
+    now = time.monotonic()
+
+    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+        nonlocal now
+        answer = turns.handle(A, opening("driver 0"))
+        for second in range(1, 60):
+            await store.reached()
+            following = turns.handle(A, opening(f"driver {second}", instead_of=second))
+            now += 1.0
+            store.gate.release()
+            assert (await answer).verdict is Verdict.ACCEPTED
+            answer = following
+        assert store.pruned >= 4, "once in about 11 s"
+        assert len(store.writes) >= 59, "in between the turns went on"
+
+    play(tmp_path, body, clock=lambda: now)
+
+
+def test_what_an_earlier_process_left_goes_with_the_first_write(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/store.db")
+    left = [StoredJob(store, JobName(f"left-{number}")) for number in range(3)]
+    for job in left:
+        job.open()
+        job.checkpoints(20)
+        job.end()
+    store.close()
+
+    async def body(store: GatedStore, _engine: Engine, turns: Turns) -> None:
+        answer = turns.handle(A, opening("driver 0"))
+        for number in range(1, 4):
+            await store.reached()
+            following = turns.handle(A, opening(f"driver {number}", instead_of=number))
+            store.gate.release()
+            await answer
+            answer = following
+        assert store.pruned == len(left), "the next write always waited, and it was not killed for a moment only"
+        assert [len(ids(store, job.durable.job)) for job in left] == [SETTINGS.num_retained] * len(left)
 
     play(tmp_path, body)
 
