@@ -245,10 +245,13 @@ def claim_refusal(durable: Durable, claim: Claim) -> str | None:
             f"{claim.generation}, settled through checkpoint {claim.settled}), this is store {durable.store_id}; "
             "two stores for one job write everything twice. Use the former store, or adopt the job explicitly"
         )
-    if claim.generation > durable.generation or claim.settled > durable.last_id:
+    # Burnt ids do not count: a copy from before a decision knows the id, not the decision. Where the newest completed
+    # checkpoint cannot be read, its id is not known, and a person has ordered to repeat output.
+    newest = durable.last_id if durable.unreadable else durable.base
+    if claim.generation > durable.generation or claim.settled > newest:
         return (
             f"the sink's cluster has seen generation {claim.generation} and checkpoint {claim.settled} of job "
-            f"{durable.job}, this store only generation {durable.generation} and checkpoint {durable.last_id}: it is "
+            f"{durable.job}, this store only generation {durable.generation} and checkpoint {newest}: it is "
             "an old copy. Going on from it would write records twice. Restore the newest store, or adopt the job "
             "explicitly"
         )

@@ -244,6 +244,16 @@ GENERATIONS = (
         caught_by=(People.CLAIMED,),
     ),
     Mutant(
+        name="the claim is compared with the last id that was burnt",
+        hurts="a copy of the store from before a decision writes what was decided once more",
+        breaks=changed(
+            opening.claim_refusal,
+            ("newest = durable.last_id if durable.unreadable else durable.base", "newest = durable.last_id"),
+        ),
+        hunt=LIVES,
+        caught_by=(People.CLAIMED,),
+    ),
+    Mutant(
         name="a job with lost records is opened again without a person's decision",
         hurts="it goes on behind a hole in the output, and nobody looks any more",
         breaks=changed(opening.open_job, ("if durable.lost:", "if False:")),
