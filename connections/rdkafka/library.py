@@ -21,7 +21,6 @@ __all__ = [
     "LOGGED",
     "MESSAGE",
     "PURGE_ALL",
-    "UNASSIGNED",
     "VALUE_UNION",
     "Metadata",
     "TopicPosition",
@@ -32,8 +31,6 @@ __all__ = [
 
 COPY = 0x2
 """RD_KAFKA_MSG_F_COPY: the call copies key and value, so they may go afterwards."""
-UNASSIGNED = -1
-"""RD_KAFKA_PARTITION_UA: the client's partitioner decides."""
 PURGE_ALL = 0x1 | 0x2
 """RD_KAFKA_PURGE_F_QUEUE and _INFLIGHT."""
 
@@ -91,10 +88,29 @@ class TopicPosition(ctypes.Structure):
     ]
 
 
+class _PartitionMetadata(ctypes.Structure):
+    """rd_kafka_metadata_partition_t"""
+
+    _fields_ = [
+        ("id", c_int32),
+        ("err", c_int),
+        ("leader", c_int32),
+        ("replica_cnt", c_int),
+        ("replicas", c_void_p),
+        ("isr_cnt", c_int),
+        ("isrs", c_void_p),
+    ]
+
+
 class _TopicMetadata(ctypes.Structure):
     """rd_kafka_metadata_topic_t"""
 
-    _fields_ = [("topic", c_char_p), ("partition_cnt", c_int), ("partitions", c_void_p), ("err", c_int)]
+    _fields_ = [
+        ("topic", c_char_p),
+        ("partition_cnt", c_int),
+        ("partitions", POINTER(_PartitionMetadata)),
+        ("err", c_int),
+    ]
 
 
 class Metadata(ctypes.Structure):
@@ -177,6 +193,7 @@ _SHORT_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "header_cnt": (c_size_t, (c_void_p,)),
     "header_get_all": (c_int, (c_void_p, c_size_t, c_void_p, c_void_p, c_void_p)),
     "message_destroy": (None, (c_void_p,)),
+    "msg_partitioner_murmur2": (c_int32, (c_void_p, c_void_p, c_size_t, c_int32, c_void_p, c_void_p)),
     "messages_count": (c_size_t, (c_void_p,)),
     "messages_get": (c_void_p, (c_void_p, c_size_t)),
 }

@@ -101,6 +101,29 @@ def test_order_is_kept_in_every_partition_and_for_every_key(sink: SinkJob, topic
         last[key] = value
 
 
+def test_order_is_kept_whatever_the_keys_are(kafka: LocalKafka, job: str, topics: Topics) -> None:
+    """In one partition: no key and a very long one are no reason to come earlier or later."""
+    single = topics.create("single")
+    keys = [b"a", None, b"b", bytes(LONGEST_KEY + 1), b"c"]
+    sent = [(key, b"%d.%d" % (turn, index)) for turn in range(50) for index, key in enumerate(keys)]
+    with SinkJob(kafka.bootstrap_servers, job, topic=single) as sink:
+        settle(sink, 1, sink.write(1, batch(*sent)))
+    assert [(key, value) for _, _, key, value in topics.read(single)] == sent
+
+
+def test_order_is_kept_where_a_partition_column_says_some_places(kafka: LocalKafka, job: str, topics: Topics) -> None:
+    single = topics.create("single")
+    keys = [b"a", None, bytes(LONGEST_KEY + 1), None, b"b"]
+    values = [b"%d" % number for number in range(len(keys))]
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pa.array([0, None, None, 0, None], pa.int32())],
+        ["key", "value", "partition"],
+    )
+    with SinkJob(kafka.bootstrap_servers, job, topic=single) as sink:
+        settle(sink, 1, sink.write(1, rows))
+    assert topics.values(single) == values
+
+
 def test_keys_go_where_java_sends_them(sink: SinkJob, topics: Topics, out: str) -> None:
     """Partitions of murmur2 over 3, as Java's default partitioner computes them."""
 

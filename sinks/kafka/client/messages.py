@@ -4,17 +4,17 @@ What these functions return points into the columns, which must live until the c
 """
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connections.rdkafka.library import COPY, MESSAGE, UNASSIGNED, VALUE_UNION, ValueType
-from sinks.kafka.client.partitioner import LONGEST_KEY, partitions
+from connections.rdkafka.library import COPY, MESSAGE, VALUE_UNION, ValueType
+from sinks.kafka.client.partitioner import partitions
 
-__all__ = ["Arguments", "UnfitRecordError", "argument_lists", "by_partition", "column_of"]
+__all__ = ["Arguments", "Places", "UnfitRecordError", "argument_lists", "by_partition", "column_of"]
 
 Messages: TypeAlias = npt.NDArray[Any]
 """Of `MESSAGE`."""
@@ -26,6 +26,16 @@ _NOW = 0
 
 class UnfitRecordError(ValueError):
     """A record that Kafka cannot hold, or that says something without a meaning."""
+
+
+class Places(NamedTuple):
+    """Where records without a partition go. Each record's partition is decided here: those that were left to the client
+    would overtake the others, or be overtaken."""
+
+    partitions: int
+    """How many the topic has."""
+    keyless: int
+    """The partition for records without a key."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +76,15 @@ class _Bytes:
         return found
 
 
-def by_partition(records: pa.RecordBatch, count: int) -> list[tuple[int, Messages]]:
-    """``records`` (``value``, ``key`` and ``partition`` are looked at) as messages for each partition, in their order;
-    those that the client's partitioner shall place under `UNASSIGNED`. ``count``: partitions of the topic; 0 when that
-    is not known."""
+def by_partition(records: pa.RecordBatch, places: Places) -> list[tuple[int, Messages]]:
+    """``records`` (``value``, ``key`` and ``partition`` are looked at) as messages for each partition, in their
+    order."""
     values, key = _values_and_key(records)
     messages = np.zeros(records.num_rows, MESSAGE)
     messages["payload"], messages["len"] = values.addresses, values.lengths
     if key is not None:
         messages["key"], messages["key_len"] = key.addresses, key.lengths
-    where = _partitions(records, key, count)
+    where = _partitions(records, key, places)
     if (where == where[:1]).all():
         return [(int(where[0]), messages)] if len(where) else []
     # numpy sorts small integers by counting, and takes rows of words ten times faster than structures
@@ -105,7 +114,7 @@ _FIXED = 6
 """Unions that every record has."""
 
 
-def argument_lists(topic: int, records: pa.RecordBatch, count: int) -> Arguments:
+def argument_lists(topic: int, records: pa.RecordBatch, places: Places) -> Arguments:
     """For records with headers or timestamps, which a message has no place for. ``topic``: its handle's address. Raises
     UnfitRecordError."""
     rows = records.num_rows
@@ -123,7 +132,7 @@ def argument_lists(topic: int, records: pa.RecordBatch, count: int) -> Arguments
             unions[name][at] = column
 
     say(0, ValueType.TOPIC, ptr=topic)
-    say(1, ValueType.PARTITION, i32=_partitions(records, key, count))
+    say(1, ValueType.PARTITION, i32=_partitions(records, key, places))
     say(2, ValueType.FLAGS, i32=COPY)
     say(3, ValueType.VALUE, ptr=values.addresses, size=values.lengths)
     say(4, ValueType.KEY, ptr=0 if key is None else key.addresses, size=0 if key is None else key.lengths)
@@ -156,18 +165,15 @@ def column_of(records: pa.RecordBatch, name: str) -> pa.Array | None:
     return None if column.null_count == len(column) else column
 
 
-def _partitions(records: pa.RecordBatch, key: _Bytes | None, count: int) -> npt.NDArray[np.int32]:
-    """As the column says; else that of the key; else `UNASSIGNED`: a record without a key, or with a very long one."""
-    found = np.full(records.num_rows, UNASSIGNED, np.int32)
+def _partitions(records: pa.RecordBatch, key: _Bytes | None, places: Places) -> npt.NDArray[np.int32]:
+    """As the column says; else that of the key; else the one for records without a key."""
     given = column_of(records, "partition")
-    if key is not None and count and (given is None or given.null_count):
-        ours = key.lengths <= LONGEST_KEY
-        if key.valid is not None:
-            ours &= key.valid
-        if ours.all():
-            found = partitions(key.data, key.starts, key.lengths, count)
-        else:
-            found[ours] = partitions(key.data, key.starts[ours], key.lengths[ours], count)
+    if given is not None and not given.null_count:
+        return np.asarray(given)
+    found = np.full(records.num_rows, places.keyless, np.int32)
+    if key is not None:
+        keyed = slice(None) if key.valid is None else key.valid
+        found[keyed] = partitions(key.data, key.starts[keyed], key.lengths[keyed], places.partitions)
     if given is None:
         return found
     return np.where(np.asarray(given.is_valid()), np.asarray(given.fill_null(0)), found)

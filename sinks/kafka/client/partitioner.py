@@ -4,17 +4,22 @@ Decided here, for a column of keys at once, because it is most of what the clien
 of one partition that come together are taken in a third of the time (docs/performance.md).
 """
 
+from itertools import repeat
+
 import numpy as np
 import numpy.typing as npt
 
+from connections.rdkafka.library import lib
+
 __all__ = ["LONGEST_KEY", "murmur2", "partitions"]
 
-LONGEST_KEY = 64
-"""Bytes; longer keys are the client's own business, which is faster from about there on."""
+LONGEST_KEY = 256
+"""Bytes. Longer keys take one call of the library each, which is faster from about there on."""
 
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
 _POSITIVE = np.uint32(0x7FFFFFFF)
+_LAST_BYTES = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], dtype=np.uint32)
 
 
 def partitions(
@@ -24,7 +29,14 @@ def partitions(
 
     Java: ``Utils.toPositive(Utils.murmur2(key)) % count`` (``BuiltInPartitioner.partitionForKey``).
     """
-    return ((murmur2(data, starts, lengths) & _POSITIVE) % np.uint32(count)).astype(np.int32)
+    long = lengths > LONGEST_KEY
+    if not long.any():
+        return ((murmur2(data, starts, lengths) & _POSITIVE) % np.uint32(count)).astype(np.int32)
+    found = np.empty(len(lengths), np.int32)
+    found[~long] = partitions(data, starts[~long], lengths[~long], count)
+    keys = (starts[long] + data.ctypes.data).tolist(), lengths[long].tolist()
+    found[long] = [*map(lib.msg_partitioner_murmur2, repeat(None), *keys, repeat(count), repeat(None), repeat(None))]
+    return found
 
 
 def murmur2(
@@ -34,17 +46,22 @@ def murmur2(
     hashes = _SEED ^ lengths.astype(np.uint32)
     if not len(lengths):
         return hashes
+    if len(data) < 4:
+        data = np.concatenate([data, np.zeros(4, np.uint8)])
+    words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))  # one at every byte
     whole, rest = lengths >> 2, lengths & 3
-    words = _words(data, starts, int(lengths.max()) // 4 + 1)
     shortest = int(whole.min())
-    for index in range(int(whole.max())):
-        k = words[:, index] * _M
-        k ^= k >> np.uint32(24)
-        k *= _M
-        mixed = (hashes * _M) ^ k
-        hashes = mixed if index < shortest else np.where(whole > index, mixed, hashes)
+    for index in range(shortest):
+        hashes = _mixed(hashes, words[starts + 4 * index])
+    index, longer = shortest, np.flatnonzero(whole > shortest)
+    while len(longer):
+        hashes[longer] = _mixed(hashes[longer], words[starts[longer] + 4 * index])
+        index += 1
+        longer = longer[whole[longer] > index]
     if rest.any():
-        last = words[np.arange(len(whole)), whole] & _MASKS[rest]
+        at = starts + 4 * whole
+        inside = np.minimum(at, len(words) - 1)  # the last bytes of the data are the upper ones of the last word
+        last = words[inside] >> np.minimum(8 * (at - inside), 24).astype(np.uint32) & _LAST_BYTES[rest]
         hashes = np.where(rest > 0, (hashes ^ last) * _M, hashes)
     hashes ^= hashes >> np.uint32(13)
     hashes *= _M
@@ -52,13 +69,8 @@ def murmur2(
     return hashes
 
 
-_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], dtype=np.uint32)
-
-
-def _words(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.uint32]:
-    """The first ``count`` little-endian words of each key; what is behind a key's end is anything."""
-    if not len(data):
-        return np.zeros((len(starts), count), np.uint32)
-    at = starts[:, None] + np.arange(4 * count)
-    words: npt.NDArray[np.uint32] = data[np.minimum(at, len(data) - 1, out=at)].view("<u4")
-    return words
+def _mixed(hashes: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    k = words * _M
+    k ^= k >> np.uint32(24)
+    k *= _M
+    return (hashes * _M) ^ k

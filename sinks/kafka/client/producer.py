@@ -11,9 +11,11 @@ When the last reference goes the client goes, and an open transaction stays as i
 """
 
 import ctypes
+import itertools
 import logging
+import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +32,7 @@ from connections.rdkafka.client import (
     topic_partitions,
 )
 from connections.rdkafka.library import COPY, PURGE_ALL, Metadata, lib, raise_error
-from sinks.kafka.client.messages import argument_lists, by_partition, column_of
+from sinks.kafka.client.messages import Places, argument_lists, by_partition, column_of
 
 __all__ = ["ArrowProducer"]
 
@@ -50,33 +52,33 @@ class ArrowProducer:
         failed: Callable[[KafkaError], object],
         logger: logging.Logger,
     ) -> None:
-        """``config``: librdkafka's properties. ``topics``: whose partitions `load_metadata` asks for. ``failed`` is
-        called for each record that could not be delivered, within `poll` and `flush`. Raises KafkaException when the
-        configuration is refused."""
+        """``config``: librdkafka's properties. ``topics``: all that it will write to. ``failed`` is called for each
+        record that could not be delivered, within `poll` and `flush`. Raises KafkaException when the configuration is
+        refused."""
         self.accepted = 0
         """Records that the client took, since it was made."""
         callbacks = Callbacks.of(logger, _reporting(failed))
         self._client = new_client(PRODUCER, {**config, "delivery.report.only.error": True}, callbacks)
-        self._names = {topic.encode(): topic for topic in topics}
+        self._names = frozenset(topics)
         self._topics: dict[str, int] = {}
         """Handles, made when they are needed first: with handles made before, `init_transactions` now and then missed
         what it waits for and took half a second."""
-        self._counts: dict[str, int] = {}
         released(self, _destroy, self._client, self._topics, callbacks)
+        self._places: dict[str, Iterator[Places] | KafkaError] = {}
+        """Of each topic, for one batch after the other; or why the brokers do not tell its partitions."""
 
     def __len__(self) -> int:
         """Records that wait to be delivered, and what is reported and not yet seen by `poll` or `flush`."""
         return int(lib.outq_len(self._client))
 
     def load_metadata(self, timeout: float) -> None:
-        """Ask a broker for the topics' partitions; without it the client's partitioner places every record. Raises
-        KafkaException."""
+        """Ask a broker for the topics' partitions, before anything is produced. Raises KafkaException."""
         found = ctypes.POINTER(Metadata)()
         check(lib.metadata(self._client, 1, None, ctypes.byref(found), ms(timeout)))
         try:
             said = found.contents
-            listed = (said.topics[index] for index in range(said.topic_cnt))
-            self._counts = {self._names[each.topic]: each.partition_cnt for each in listed if each.topic in self._names}
+            listed = (each for each in said.topics[: said.topic_cnt] if each.topic.decode() in self._names)
+            self._places = {each.topic.decode(): _places(each) for each in listed}
         finally:
             lib.metadata_destroy(found)
 
@@ -103,7 +105,7 @@ class ArrowProducer:
         if any(column_of(records, name) is not None for name in ("headers", "timestamp")):
             self._one_by_one(topic, records, full)
         else:
-            for partition, messages in by_partition(records, self._counts.get(topic, 0)):
+            for partition, messages in by_partition(records, self._next_places(topic)):
                 self._together(topic, partition, messages, full)
 
     def poll(self, timeout: float) -> None:
@@ -143,6 +145,12 @@ class ArrowProducer:
             self._topics[name] = handle
         return self._topics[name]
 
+    def _next_places(self, topic: str) -> Places:
+        known = self._places.get(topic)
+        if known is None or isinstance(known, KafkaError):
+            raise KafkaException(known or KafkaError(KafkaError._UNKNOWN_TOPIC))
+        return next(known)
+
     def _together(self, topic: str, partition: int, messages: Any, full: Callable[[], None]) -> None:
         handle = self._topic(topic)
         while len(messages):
@@ -157,7 +165,7 @@ class ArrowProducer:
                 full()
 
     def _one_by_one(self, topic: str, records: pa.RecordBatch, full: Callable[[], None]) -> None:
-        made = argument_lists(self._topic(topic), records, self._counts.get(topic, 0))
+        made = argument_lists(self._topic(topic), records, self._next_places(topic))
         client, call = self._client, lib.produceva
         for first, count in zip(made.firsts, made.counts, strict=True):
             while error := call(client, first, count):
@@ -181,6 +189,18 @@ def _destroy(client: int, topics: dict[str, int], _callbacks: object) -> None:
     for handle in topics.values():
         lib.topic_destroy(handle)
     lib.destroy(client)
+
+
+def _places(topic: Any) -> Iterator[Places] | KafkaError:
+    """``topic``: its metadata. Records without a key go to one partition for each batch, as Java's and the client's own
+    producers do, and to the next one for the next batch; not to one that has no leader, as long as another has."""
+    count = topic.partition_cnt
+    if topic.err or not count:
+        return KafkaError(topic.err or KafkaError.LEADER_NOT_AVAILABLE)
+    parts = topic.partitions[:count]
+    led = [part.id for part in parts if part.leader >= 0] or [part.id for part in parts]
+    first = secrets.randbelow(len(led))
+    return (Places(count, keyless) for keyless in itertools.cycle([*led[first:], *led[:first]]))
 
 
 def _reporting(failed: Callable[[KafkaError], object]) -> Callable[[int, int, int], None]:

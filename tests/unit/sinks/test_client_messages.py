@@ -1,21 +1,27 @@
 """Arrow columns reach the client as they are: every value, key and header, from whatever part of a batch."""
 
 import ctypes
+import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connections.rdkafka.library import MESSAGE, VALUE_UNION, ValueType
 from sinks.kafka.client import UnfitRecordError
-from sinks.kafka.client.messages import argument_lists, by_partition
+from sinks.kafka.client.messages import Places, argument_lists, by_partition
 from sinks.kafka.client.partitioner import LONGEST_KEY, murmur2
+from sinks.kafka.client.producer import _places as next_places
 
 PARTITIONS = 7
+KEYLESS = 3
+PLACES = Places(PARTITIONS, KEYLESS)
 TOPIC = 12345
 BINARY = [pa.binary(), pa.large_binary()]
 TEXT = [pa.string(), pa.large_string()]
@@ -23,7 +29,11 @@ HEADERS = [
     pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
     pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())])),
 ]
-anything = st.none() | st.binary(max_size=LONGEST_KEY + 8)
+anything = (
+    st.none()
+    | st.binary(max_size=40)
+    | st.builds(lambda start, more: start + bytes(more), st.binary(max_size=9), st.integers(0, LONGEST_KEY + 8))
+)
 headers = st.none() | st.lists(
     st.tuples(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=3), anything), max_size=3
 )
@@ -73,7 +83,7 @@ def hashed(key: bytes) -> int:
 def place(key: bytes | None, partition: int | None) -> int:
     if partition is not None:
         return partition
-    return -1 if key is None or len(key) > LONGEST_KEY else (hashed(key) & 0x7FFFFFFF) % PARTITIONS
+    return KEYLESS if key is None else (hashed(key) & 0x7FFFFFFF) % PARTITIONS
 
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["narrow", "wide"])
@@ -85,11 +95,39 @@ def test_messages_hold_the_records_of_each_partition_in_order(
     given_batch, expected = batch(records, kind, part)
     found = [
         (partition, pointed(int(m["payload"]), int(m["len"])), pointed(int(m["key"]), int(m["key_len"])))
-        for partition, messages in by_partition(given_batch, PARTITIONS)
+        for partition, messages in by_partition(given_batch, PLACES)
         for m in messages
     ]
     wanted = [(place(key, partition), value, key) for value, key, partition, _, _ in expected]
     assert found == sorted(wanted, key=lambda record: record[0])
+
+
+def topic(leaders: list[int], error: int = 0) -> Any:
+    """Metadata of a topic."""
+    parts = [SimpleNamespace(id=number, leader=leader) for number, leader in enumerate(leaders)]
+    return SimpleNamespace(partition_cnt=len(parts), partitions=parts, err=error)
+
+
+def test_records_without_a_key_go_to_each_partition_that_has_a_leader_in_turn() -> None:
+    said = next_places(topic([1, -1, 2, 1]))
+    assert not isinstance(said, KafkaError)
+    six = list(itertools.islice(said, 6))
+    assert [places.partitions for places in six] == [4] * 6
+    assert sorted(places.keyless for places in six[:3]) == [0, 2, 3]
+    assert six[3:] == six[:3]
+
+
+def test_while_no_partition_has_a_leader_records_without_a_key_wait_for_one() -> None:
+    said = next_places(topic([-1, -1]))
+    assert not isinstance(said, KafkaError)
+    assert {places.keyless for places in itertools.islice(said, 2)} == {0, 1}
+
+
+@pytest.mark.parametrize("error", [0, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_a_topic_whose_partitions_nobody_tells_is_an_error(error: int) -> None:
+    said = next_places(topic([], error))
+    assert isinstance(said, KafkaError)
+    assert said.code() == (error or KafkaError.LEADER_NOT_AVAILABLE)
 
 
 def decoded(arguments: Any) -> Iterator[tuple[Any, ...]]:
@@ -119,7 +157,7 @@ def test_arguments_hold_headers_and_timestamps_of_each_record(
     kind: int, records: list[Any], part: tuple[int, int]
 ) -> None:
     given_batch, expected = batch(records, kind, part)
-    made = argument_lists(TOPIC, given_batch, PARTITIONS)
+    made = argument_lists(TOPIC, given_batch, PLACES)
     assert list(decoded(made)) == [
         (value, key, place(key, partition), stamp or 0, named or []) for value, key, partition, stamp, named in expected
     ]
@@ -131,7 +169,7 @@ def test_what_arrow_keeps_under_a_null_is_not_written() -> None:
     named = pa.array([[{"key": "a", "value": b"1"}], [{"key": "b", "value": b"2"}]], HEADERS[0])
     hidden = pa.ListArray.from_arrays(named.offsets, named.values, type=HEADERS[0], mask=pa.array([True, False]))
     records = pa.record_batch({"value": values, "headers": hidden})
-    [first, second] = decoded(argument_lists(TOPIC, records, PARTITIONS))
+    [first, second] = decoded(argument_lists(TOPIC, records, PLACES))
     assert (first[0], first[4]) == (b"seen", [])
     assert (second[0], second[4]) == (None, [("b", b"2")])
 
@@ -140,7 +178,7 @@ def test_what_arrow_keeps_under_a_null_is_not_written() -> None:
 def test_text_is_written_as_utf_8_and_empty_is_not_null(kind: pa.DataType) -> None:
     for values in (["é", "", None], ["", ""]):
         records = pa.record_batch({"value": pa.array(values, kind)})
-        [(_, messages)] = by_partition(records, PARTITIONS)
+        [(_, messages)] = by_partition(records, PLACES)
         found = [pointed(int(m["payload"]), int(m["len"])) for m in messages]
         assert found == [None if value is None else value.encode() for value in values]
 
@@ -169,14 +207,14 @@ def test_keys_hash_as_in_javas_own_test(key: bytes, hash_: int) -> None:
 def test_a_header_that_cannot_be_written_is_refused(header: dict[str, Any], why: str) -> None:
     records = pa.record_batch({"value": [b"x"], "headers": pa.array([[header]], HEADERS[0])})
     with pytest.raises(UnfitRecordError, match=why):
-        argument_lists(TOPIC, records, PARTITIONS)
+        argument_lists(TOPIC, records, PLACES)
 
 
 @pytest.mark.parametrize(("unit", "at"), [("ms", 0), ("us", 999), ("s", -1), ("ns", 999_999)])
 def test_a_time_that_kafka_cannot_hold_is_refused(unit: str, at: int) -> None:
     records = pa.record_batch({"value": [b"x"], "timestamp": pa.array([at], pa.timestamp(unit, "UTC"))})
     with pytest.raises(UnfitRecordError, match="1970"):
-        argument_lists(TOPIC, records, PARTITIONS)
+        argument_lists(TOPIC, records, PLACES)
 
 
 def test_the_structures_have_the_sizes_of_the_c_interface() -> None:

@@ -1,5 +1,6 @@
 """A client that gets nothing delivered is given up; one that gets on is not, however slowly. Without a broker."""
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import pytest
 
 from sinks.kafka import delivery as module
 from sinks.kafka.client import ArrowProducer
+from sinks.kafka.client.messages import Places
 from sinks.kafka.delivery import Delivery
 from sinks.kafka.errors import DeliveryError
 from sinks.kafka.records import BatchProducer
@@ -19,9 +21,11 @@ RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b", b"c"]})
 @pytest.fixture
 def nowhere() -> ArrowProducer:
     """Takes records for a broker that nobody is."""
-    return ArrowProducer(
+    producer = ArrowProducer(
         {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, topics=["out"], failed=print, logger=logging.getLogger()
     )
+    producer._places["out"] = itertools.repeat(Places(1, 0))  # there is no broker to tell it
+    return producer
 
 
 def test_a_slot_whose_records_nobody_confirms_is_given_up(

@@ -39,6 +39,7 @@ class BrokerWorld:
         self._admin = AdminClient(dict(self._servers))
         self.control = ControlPlane(KafkaCluster(servers))
         self._kept: list[ArrowProducer] = []
+        self._topics: list[str] = []
         if "onceward" not in self._admin.list_topics(timeout=_LIMIT_S).topics:
             self.create_topic("onceward", 1)
 
@@ -48,11 +49,12 @@ class BrokerWorld:
         while topic not in self._admin.list_topics(timeout=_LIMIT_S).topics:
             assert time.monotonic() < deadline, f"{topic} was not made in time"
             time.sleep(0.02)
+        self._topics.append(topic)
 
     def producer(self, transactional_id: str, timeout_ms: int, failures: list[object]) -> ArrowProducer:
         config = client_config(transactional_id, timeout_ms)
         producer = ArrowProducer(
-            {**self._servers, **config, "linger.ms": 2}, topics=(), failed=failures.append, logger=_SILENT
+            {**self._servers, **config, "linger.ms": 2}, topics=self._topics, failed=failures.append, logger=_SILENT
         )
         producer.load_metadata(_LIMIT_S)
         self._kept.append(producer)
