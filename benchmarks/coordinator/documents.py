@@ -53,14 +53,14 @@ def written(job: JobName, generation: int, checkpoint: int, slots: int) -> Snaps
             topics={"orders-clean": TopicRecords(records=_RECORDS, partitions=tuple(range(_PARTITIONS)))},
             records=_RECORDS,
             bytes=100 * _RECORDS,
-            inputs=(
+            inputs=[
                 {
                     "topic": "orders",
                     "partition": slot % _PARTITIONS,
                     "start": (checkpoint - 1) * _RECORDS,
                     "stop": checkpoint * _RECORDS,
-                },
-            ),
+                }
+            ],
             pre_committed=datetime.now(UTC),
             timeout=timedelta(minutes=15),
         ).to_committable()

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from coordinator.protocol import sharing
 from coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
 from coordinator.protocol.facts import AbortReason
 from coordinator.protocol.requests import Ending, Request, RequestState, Ruling
@@ -145,9 +147,14 @@ def snapshots_from_text(text: str) -> dict[ParticipantName, Snapshot]:
 
 
 def _snapshot(snapshot: Snapshot) -> dict[str, Any]:
+    shared, bodies = sharing.split([committable.document.body for committable in snapshot.committables])
     return {
         "positions": _document(snapshot.positions) if snapshot.positions is not None else None,
-        "committables": [[c.slot, _document(c.document)] for c in snapshot.committables],
+        "shared": shared,
+        "committables": [
+            [c.slot, {"kind": c.document.kind, "version": c.document.version, "body": body}]
+            for c, body in zip(snapshot.committables, bodies, strict=True)
+        ],
         "records": snapshot.records,
         "bytes": snapshot.bytes,
         "unchanged": snapshot.unchanged,
@@ -158,7 +165,8 @@ def _read_snapshot(raw: Mapping[str, Any]) -> Snapshot:
     return Snapshot(
         positions=_read_document(raw["positions"]) if raw["positions"] is not None else None,
         committables=tuple(
-            Committable(slot=slot, document=_read_document(document)) for slot, document in raw["committables"]
+            Committable(slot=slot, document=_read_document(document, raw["shared"]))
+            for slot, document in raw["committables"]
         ),
         records=raw["records"],
         bytes=raw["bytes"],
@@ -170,8 +178,8 @@ def _document(document: Document) -> dict[str, Any]:
     return {"kind": document.kind, "version": document.version, "body": document.body}
 
 
-def _read_document(raw: Mapping[str, Any]) -> Document:
-    return Document(kind=raw["kind"], version=raw["version"], body=raw["body"])
+def _read_document(raw: Mapping[str, Any], shared: Mapping[str, Any] = MappingProxyType({})) -> Document:
+    return Document(kind=raw["kind"], version=raw["version"], body=sharing.merged(shared, raw["body"]))
 
 
 def _text(value: Any) -> str:

@@ -425,6 +425,7 @@ class Snapshot(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     UNCHANGED_FIELD_NUMBER: _builtins.int
     NEXT_AT_ONCE_FIELD_NUMBER: _builtins.int
+    SHARED_BODY_FIELD_NUMBER: _builtins.int
     records: _builtins.int
     """Records read (source) or written (sink) for this checkpoint."""
     bytes: _builtins.int
@@ -435,13 +436,19 @@ class Snapshot(_message.Message):
     """True when the next checkpoint need not wait for the interval: a source left a backlog only so that this one is not
     too long, or has come to its end.
     """
+    shared_body: _builtins.str
+    """A JSON object as text: members that the body of every committable has, sent once. At most 64; none of them may be in
+    a committable's own body. Empty when nothing is shared.
+    """
     @_builtins.property
     def positions(self) -> Global___Document:
         """A source's next positions; absent for a sink."""
 
     @_builtins.property
     def committables(self) -> _containers.RepeatedCompositeFieldContainer[Global___Committable]:
-        """A sink's pre-committed slots; empty for a source and for a sink that had nothing to write."""
+        """A sink's pre-committed slots; empty for a source and for a sink that had nothing to write. Their bodies lack what
+        is in `shared_body`.
+        """
 
     def __init__(
         self,
@@ -452,10 +459,11 @@ class Snapshot(_message.Message):
         bytes: _builtins.int = ...,
         unchanged: _builtins.bool = ...,
         next_at_once: _builtins.bool = ...,
+        shared_body: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "committables", b"committables", "next_at_once", b"next_at_once", "positions", b"positions", "records", b"records", "unchanged", b"unchanged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "committables", b"committables", "next_at_once", b"next_at_once", "positions", b"positions", "records", b"records", "shared_body", b"shared_body", "unchanged", b"unchanged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,19 +2,23 @@
 
 from collections.abc import Iterable
 from datetime import timedelta
+from types import MappingProxyType
 
+from coordinator.protocol import sharing
 from coordinator.protocol.committing import Age
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
     Claim,
     Committable,
     CompletedCheckpoint,
+    Document,
+    JsonObject,
     Participant,
     Settlement,
     Snapshot,
 )
 from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.documents import document_from_wire, document_to_wire
+from coordinator.wire.documents import body_from_text, body_to_text, document_from_wire, document_to_wire
 from coordinator.wire.enums import CHECKPOINT_KIND, ON_LOST, OUTCOME, ROLE
 from coordinator.wire.limits import MAX_TEXT
 from coordinator.wire.malformed import (
@@ -80,9 +84,11 @@ def participant_from_wire(message: pb.Participant) -> Participant:
 
 
 def snapshot_to_wire(value: Snapshot) -> pb.Snapshot:
+    shared, bodies = sharing.split([committable.document.body for committable in value.committables])
     return pb.Snapshot(
         positions=document_to_wire(value.positions) if value.positions is not None else None,
-        committables=[committable_to_wire(committable) for committable in value.committables],
+        shared_body=body_to_text(shared) if shared else "",
+        committables=[_committable(one, body) for one, body in zip(value.committables, bodies, strict=True)],
         records=value.records,
         bytes=value.bytes,
         unchanged=value.unchanged,
@@ -91,9 +97,10 @@ def snapshot_to_wire(value: Snapshot) -> pb.Snapshot:
 
 
 def snapshot_from_wire(message: pb.Snapshot) -> Snapshot:
+    shared = body_from_text(message.shared_body) if message.shared_body else {}
     return Snapshot(
         positions=document_from_wire(message.positions) if message.HasField("positions") else None,
-        committables=tuple(committable_from_wire(committable) for committable in message.committables),
+        committables=tuple(committable_from_wire(committable, shared) for committable in message.committables),
         records=as_count(message.records, "records"),
         bytes=as_count(message.bytes, "bytes"),
         unchanged=message.unchanged,
@@ -102,13 +109,24 @@ def snapshot_from_wire(message: pb.Snapshot) -> Snapshot:
 
 
 def committable_to_wire(value: Committable) -> pb.Committable:
-    return pb.Committable(slot=value.slot, document=document_to_wire(value.document))
+    return _committable(value, value.document.body)
 
 
-def committable_from_wire(message: pb.Committable) -> Committable:
+def _committable(value: Committable, body: JsonObject) -> pb.Committable:
+    document = pb.Document(kind=value.document.kind, version=value.document.version, body=body_to_text(body))
+    return pb.Committable(slot=value.slot, document=document)
+
+
+def committable_from_wire(message: pb.Committable, shared: JsonObject = MappingProxyType({})) -> Committable:
+    """``shared``: members of its body that are not in the message."""
     if not message.HasField("document"):
         raise MalformedError("committable: has no document")
-    return Committable(slot=as_count(message.slot, "slot"), document=document_from_wire(message.document))
+    own = document_from_wire(message.document)
+    try:
+        document = Document(kind=own.kind, version=own.version, body=sharing.merged(shared, own.body))
+    except ValueError as error:
+        raise MalformedError(f"shared_body: {error}") from None
+    return Committable(slot=as_count(message.slot, "slot"), document=document)
 
 
 def slots_from_wire(slots: Iterable[int]) -> frozenset[int]:

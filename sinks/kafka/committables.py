@@ -4,7 +4,7 @@ It holds all that any process needs to end the transaction on the right cluster,
 write again exactly its records.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -45,8 +45,9 @@ class KafkaCommittable:
     records: int
     bytes: int
     """Of keys and values."""
-    inputs: tuple[JsonObject, ...]
-    """The splits whose records are in it: what a replay reads."""
+    inputs: Sequence[JsonObject]
+    """The splits whose records are in it: what a replay reads. Slots of a shuffle have one list in common, sent and
+    stored once."""
     pre_committed: datetime
     """Wall clock of the driver, before the decision: receipts are kept for a time counted from later than this."""
     timeout: timedelta = field(default=timedelta(0))
@@ -79,7 +80,7 @@ class KafkaCommittable:
             },
             "records": self.records,
             "bytes": self.bytes,
-            "inputs": [dict(split) for split in self.inputs],
+            "inputs": self.inputs,
             "pre_committed_ms": int(self.pre_committed.timestamp() * 1000),
             "transaction_timeout_ms": int(self.timeout.total_seconds() * 1000),
             "began_ms": None if self.began is None else int(self.began.timestamp() * 1000),
@@ -122,13 +123,20 @@ def _read(slot: int, body: JsonObject) -> KafkaCommittable:
         },
         records=int(body["records"]),
         bytes=int(body["bytes"]),
-        inputs=tuple(dict(split) for split in body["inputs"]),
+        inputs=_splits(body["inputs"]),
         pre_committed=datetime.fromtimestamp(int(body["pre_committed_ms"]) / 1000, tz=UTC),
         timeout=timedelta(milliseconds=int(body["transaction_timeout_ms"])),
         # documents of earlier releases lack these: unknown is never replayed
         began=None if body.get("began_ms") is None else datetime.fromtimestamp(int(body["began_ms"]) / 1000, tz=UTC),
         replayable=bool(body.get("replayable", False)),
     )
+
+
+def _splits(found: Any) -> Sequence[JsonObject]:
+    """The list itself: a copy for each slot of a shuffle would cost slots x ranges each time it is read."""
+    if not isinstance(found, list) or not {*map(type, found)} <= {dict}:
+        raise TypeError("inputs: not a list of objects")
+    return found
 
 
 def _unreadable(committable: Committable, why: str) -> HaltedError:

@@ -72,7 +72,7 @@ def make_committables(
             },
             records=vote.records,
             bytes=vote.bytes,
-            inputs=tuple(inputs[vote.slot]),
+            inputs=inputs[vote.slot],
             pre_committed=moment,
             timeout=timedelta(milliseconds=views[name].timeout_ms),
             began=_began(views[name]),

@@ -15,6 +15,8 @@ __all__ = ["alone", "lost_splits"]
 
 def alone(inputs: Sequence[Sequence[JsonObject]]) -> frozenset[int]:
     """Slots that one split alone made, and whose split made no other slot: reading it again gives the slot again."""
+    if all(len(splits) != 1 for splits in inputs):
+        return frozenset()  # a shuffle: counting would take slots x ranges
     users: dict[str, int] = {}
     for splits in inputs:
         for split in splits:

@@ -482,7 +482,7 @@ def test_a_committable_says_what_it_holds(sink: SinkJob, kafka: LocalKafka, out:
     handle = KafkaCommittable.of(committable)
     assert (handle.records, handle.bytes, handle.checkpoint) == (2, 5, 7)
     assert handle.cluster_id == kafka.cluster_id
-    assert handle.inputs == ({"topic": "in", "partition": 0},)
+    assert handle.inputs == [{"topic": "in", "partition": 0}]
     assert handle.topics[out].records == 2
     assert handle.timeout == timedelta(minutes=15)
     sink.committer().abort([committable])

@@ -149,7 +149,7 @@ class _Fate:
             topics={"out": TopicRecords(records=1, partitions=(0,))},
             records=1,
             bytes=4,
-            inputs=(),
+            inputs=[],
             pre_committed=_START + timedelta(seconds=self._moment),
             timeout=timedelta(seconds=60),
         )

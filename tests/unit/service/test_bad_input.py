@@ -1,6 +1,7 @@
 """Bad input on every method (random bytes, unknown participants, floods, huge documents, unknown enum values): typed
 refusal, state unchanged, process alive."""
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -148,6 +149,11 @@ def acknowledge(**changes: Any) -> pb.AcknowledgeRequest:
     return pb.AcknowledgeRequest(acknowledgements=[acknowledgement], **(values | changes))
 
 
+def shared(body: str) -> pb.AcknowledgeRequest:
+    committable = pb.Committable(slot=0, document=pb.Document(kind="test", version=1, body='{"of":1}'))
+    return acknowledge(participant="sink", snapshot=pb.Snapshot(committables=[committable], shared_body=body))
+
+
 def settle(**changes: Any) -> pb.SettleRequest:
     settlement = pb.Settlement(slot=changes.pop("slot", 0), outcome=changes.pop("outcome", pb.OUTCOME_COMMITTED))
     values: dict[str, Any] = {"job": JOB, "generation": 1, "checkpoint": 1, "participant": "sink"}
@@ -225,6 +231,9 @@ MALFORMED: list[tuple[str, Message, str]] = [
     ("Acknowledge", acknowledge(body=VERY_DEEP), "deep"),
     ("Acknowledge", acknowledge(snapshot=pb.Snapshot(records=-1)), "records: -1"),
     ("Acknowledge", acknowledge(snapshot=pb.Snapshot(committables=[pb.Committable(slot=1)])), "no document"),
+    ("Acknowledge", shared('{"a":'), "not JSON"),
+    ("Acknowledge", shared('{"of":2}'), "shared_body: 'of' is shared and in one"),
+    ("Acknowledge", shared(json.dumps({str(n): n for n in range(65)})), "shared_body: 65 members"),
     (
         "Decline",
         pb.DeclineRequest(job=JOB, generation=1, checkpoint=1, participant="sink", reason="x" * 9000),

@@ -21,7 +21,7 @@ HANDLE = KafkaCommittable(
     topics={"out": TopicRecords(records=4, partitions=(0, 2))},
     records=4,
     bytes=99,
-    inputs=({"topic": "in", "partition": 1, "start": 5, "end": 9},),
+    inputs=[{"topic": "in", "partition": 1, "start": 5, "end": 9}],
     pre_committed=datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC),
     timeout=timedelta(minutes=15),
 )

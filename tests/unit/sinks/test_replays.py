@@ -15,7 +15,7 @@ TOPIC = TopicFacts(name="out", code=0, id="id-1", partitions=3)
 LOST = replace(
     HANDLE,
     topics={"out": TopicRecords(records=5, partitions=(0,), id="id-1", count=3)},
-    inputs=(A,),
+    inputs=[A],
     replayable=True,
 )
 

@@ -48,7 +48,7 @@ def pending(bench: Bench, count: int) -> list[KafkaCommittable]:
                 topics={"out": TopicRecords(records=1, partitions=(0,))},
                 records=1,
                 bytes=1,
-                inputs=(),
+                inputs=[],
                 pre_committed=datetime(2026, 1, 1, tzinfo=UTC),
             )
         )
