@@ -31,13 +31,19 @@ def jobs(coordinator: CoordinatorOption = None, state_dir: StateDirOption = None
 def checkpoints(
     job: JobArgument,
     limit: LimitOption = 20,
+    show: Annotated[
+        int | None, typer.Option(min=1, metavar="ID", help="Instead: all of this one as JSON, its positions too.")
+    ] = None,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List a job's checkpoints, newest first, with how long they waited, ran, and took to decide and to settle."""
-    from coordinator.ops.listings import list_checkpoints
+    from coordinator.ops.listings import list_checkpoints, show_checkpoint
 
+    if show is not None:
+        show_checkpoint(job, show, place_of(coordinator, state_dir))
+        return
     raise typer.Exit(list_checkpoints(job, limit, place_of(coordinator, state_dir), as_json=as_json))
 
 

@@ -9,7 +9,7 @@ from coordinator.ops.losses import exit_code
 from coordinator.ops.tables import as_bytes, as_seconds, as_time, print_json, print_table, table
 from coordinator.protocol.values import CheckpointKind
 
-__all__ = ["job_detail", "list_checkpoints", "list_history", "list_jobs"]
+__all__ = ["job_detail", "list_checkpoints", "list_history", "list_jobs", "show_checkpoint"]
 
 
 def list_jobs(place: Place, *, as_json: bool) -> ExitCode:
@@ -114,6 +114,12 @@ def list_checkpoints(job: str, limit: int, place: Place, *, as_json: bool) -> Ex
         )
     print_table(shown, f"Job {job} has no stored checkpoints.")
     return code
+
+
+def show_checkpoint(job: str, checkpoint: int, place: Place) -> None:
+    """What a new job needs to go on behind it, among all else."""
+    with operators(place) as (client, _):
+        print_json(client.checkpoint(job_name(job), checkpoint))
 
 
 def _checkpoint_detail(checkpoint: CheckpointSummary) -> str:

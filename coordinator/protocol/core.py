@@ -66,6 +66,9 @@ _FOLLOW_UPS = (
 
 def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
     """Apply one event to one job."""
+    if state.durable.record_damaged:
+        answer = opening.over_damage(state.durable, event)
+        return state, Ready(answer=answer, note=note_of(event, answer))
     state, ready = _handle(state, event)
     if ready.answer.verdict is Verdict.ACCEPTED and isinstance(event, Acknowledge | Decline | Settle | Amend):
         state = opening.heard(state, event)

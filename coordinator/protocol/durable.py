@@ -92,6 +92,8 @@ class Durable:
     """The newest completed checkpoint: the base of everything that follows."""
     unreadable: str = ""
     """Why the newest completed checkpoint cannot be read; ``completed`` is None then. Found when the store is read."""
+    record_damaged: bool = False
+    """The job's own record cannot be read: its name is all that is known, and ``unreadable`` says why."""
     pending: UndecidedCheckpoint | None = None
     aborted: AbortedCheckpoint | None = None
     failures: int = 0

@@ -11,6 +11,7 @@ from coordinator.protocol.events import (
     CloseJob,
     CloseReason,
     Decline,
+    Event,
     OpenJob,
     Renew,
     Settle,
@@ -67,7 +68,9 @@ def over(durable: Durable, generation: Generation) -> Answer:
     driver, and has at most one generation between those of two drivers.
     """
     alone = durable.generation == generation or (durable.orphaned and durable.generation == generation + 1)
-    if not alone:
+    if durable.record_damaged:
+        detail = f"{durable.unreadable}; change nothing more and stop"
+    elif not alone:
         detail = "a newer generation owns the job; change nothing more and stop"
     elif durable.status in _AT_REST:
         detail = f"the job is {durable.status.value}; change nothing more and stop"
@@ -75,6 +78,17 @@ def over(durable: Durable, generation: Generation) -> Answer:
         detail = "it was ended, and no other driver has the job; change nothing more for it, and open the next one"
         return Answer(verdict=Verdict.FENCED, detail=detail, may_return=True)
     return Answer(verdict=Verdict.FENCED, detail=detail)
+
+
+def over_damage(durable: Durable, event: Event) -> Answer:
+    """What is said of anything that is wanted of a job whose record is damaged."""
+    match event:
+        case OpenJob():
+            return Answer(verdict=Verdict.HALTED, detail=durable.unreadable)
+        case Watch() | StreamLost() | Renew() | Acknowledge() | Decline() | Settle() | Amend() | CloseJob():
+            return over(durable, event.generation)
+        case _:
+            return Answer(verdict=Verdict.REFUSED, detail=durable.unreadable)
 
 
 def fenced(state: JobState, generation: Generation) -> Ready:
@@ -213,8 +227,9 @@ def _refusal(durable: Durable, event: OpenJob) -> str | None:
     if durable.unreadable and durable.restore is None:
         return (
             f"the newest completed checkpoint of job {durable.job} cannot be read: {durable.unreadable}. Going on "
-            "without it would write records twice or not at all, so nothing was started. Restore the store from a "
-            "backup, or name an older checkpoint: onceward restore JOB --from ID (output after that one repeats)"
+            "without it would write records twice or not at all, so nothing was started. Put back a copy of the store "
+            "that has this checkpoint (an older one is refused), or name an older checkpoint, after which the output "
+            "repeats: onceward restore JOB --from ID"
         )
     if durable.generation >= MAX_ID or durable.last_id >= MAX_ID - 1:
         return f"the job has used up its ids ({MAX_ID}); begin a new job"

@@ -26,7 +26,7 @@ from coordinator.protocol.facts import (
 )
 from coordinator.protocol.opening import over
 from coordinator.protocol.state import JobState, restart
-from coordinator.protocol.values import Generation, JobName
+from coordinator.protocol.values import MAX_ID, Generation, JobName
 from coordinator.service.budget import Budget
 from coordinator.service.deadlines import Deadlines
 from coordinator.service.documents import Checkers
@@ -109,6 +109,8 @@ class Engine:
         for job, state in self._states.items():
             self._deadlines.note(job, next_deadline(state))
             self._housekeeping.found(job)
+            if state.durable.unreadable:
+                _log.error("job=%s event=unreadable detail=%r", job, state.durable.unreadable)
 
     @property
     def store_id(self) -> str:
@@ -230,7 +232,11 @@ class Engine:
         """What :meth:`do` is to be called with; forgotten here. Each with how many checkpoints are retained."""
         self._require_store()
         taken = (self._housekeeping.take(now) for _ in range(most))
-        return [(one, self._states[one.job].durable.settings.num_retained) for one in taken if one is not None]
+        return [(one, self._retained(one.job)) for one in taken if one is not None]
+
+    def _retained(self, job: JobName) -> int:
+        durable = self._states[job].durable
+        return durable.settings.num_retained if not durable.record_damaged else MAX_ID  # its settings are not known
 
     def do(self, chores: Sequence[tuple[Chores, int]]) -> None:
         """Raises StoreError. In any thread, as :meth:`keep`."""

@@ -85,7 +85,8 @@ class _Listings:
         self._standing = standing
 
     def list_jobs(self, _request: pb.ListJobsRequest) -> pb.ListJobsResponse:
-        summaries = [self._summary(record) for record in self._engine.read(lambda store: store.jobs())]
+        records = self._engine.read(lambda store: store.jobs())
+        summaries = [self._summary(job, records.get(job, JobRecord())) for job in sorted(self._engine.jobs())]
         return pb.ListJobsResponse(jobs=summaries, store_id=self._engine.store_id)
 
     def describe_job(self, request: pb.DescribeJobRequest) -> pb.DescribeJobResponse:
@@ -93,7 +94,7 @@ class _Listings:
         durable = self._engine.state(job).durable
         record = self._engine.read(lambda store: store.job(job))
         return pb.DescribeJobResponse(
-            summary=self._summary(record),
+            summary=self._summary(job, record),
             participants=[participant_to_wire(participant) for participant in durable.participants],
             settings=settings_to_wire(durable.settings),
             connected=self._watchers.connected(job),
@@ -140,9 +141,9 @@ class _Listings:
         self._engine.state(name)
         return name
 
-    def _summary(self, record: JobRecord) -> pb.JobSummary:
-        summary = job_summary(self._engine.state(record.job).durable, record)
-        self._standing.tell(record, summary)
+    def _summary(self, job: JobName, record: JobRecord) -> pb.JobSummary:
+        summary = job_summary(self._engine.state(job).durable, record)
+        self._standing.tell(job, record, summary)
         return summary
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from coordinator.protocol.state import JobState
+from coordinator.protocol.values import JobName
 from coordinator.protocol.waits import waits
 from coordinator.service.engine import Engine
 from coordinator.service.orphans import Orphans
@@ -36,11 +37,11 @@ class Standing:
         self._wall = wall
         self._known_zero: datetime | None = None
 
-    def tell(self, record: JobRecord, summary: pb.JobSummary) -> None:
+    def tell(self, job: JobName, record: JobRecord, summary: pb.JobSummary) -> None:
         """Fill in ``summary``."""
-        state = self._engine.state(record.job)
+        state = self._engine.state(job)
         now, zero = self._engine.clock(), self._zero()
-        report = self._reports.of(record.job, state.durable.generation) if state.durable.driven else None
+        report = self._reports.of(job, state.durable.generation) if state.durable.driven else None
 
         def since(seconds_ago: float) -> int:
             return round((zero + timedelta(seconds=now - seconds_ago)).timestamp() * 1000)
@@ -51,7 +52,7 @@ class Standing:
         for what, seconds in self._troubles(state, report, now):
             summary.waits.add(what=what[:MAX_TEXT], since_ms=since(seconds))
         if self._orphans is not None:
-            summary.orphan = self._orphans.doing(record.job)[:MAX_TEXT]
+            summary.orphan = self._orphans.doing(job)[:MAX_TEXT]
         oldest = self._oldest(state, report, now)
         if oldest is not None:
             summary.oldest_transaction.CopyFrom(oldest)

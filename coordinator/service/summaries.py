@@ -31,7 +31,7 @@ __all__ = [
 
 
 def job_summary(durable: Durable, record: JobRecord) -> pb.JobSummary:
-    """``record``: of the same job; it knows the newest completed checkpoint even where that cannot be read."""
+    """``record``: of the same job; it has the newest completed checkpoint even where that cannot be read."""
     ending, restore = durable.ending, durable.restore
     return pb.JobSummary(
         job=durable.job,

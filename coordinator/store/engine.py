@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
+from coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreError, StoreUnusableError
 
 __all__ = ["checkpoint", "connect", "file_of"]
 
@@ -69,14 +70,13 @@ def _refuse_other_files(file: Path) -> None:
     except FileNotFoundError:
         return
     if head and (len(head) < _HEADER_BYTES or not head.startswith(_MAGIC)):
-        raise StoreDamagedError(
-            f"{file} is not a whole SQLite database. Nothing was changed or guessed. Restore it from a backup; the "
-            "claim on the sink's cluster tells whether the backup is too old."
-        )
+        raise StoreDamagedError(f"{file} is not a whole SQLite database. Nothing was changed or guessed. {PUT_BACK}")
 
 
 def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # transactions begin where we say so
+    # A damaged text must reach its checksum instead of failing the read of all rows with it.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:
         with closing(connection.cursor()) as cursor:
             _make_durable(connection, cursor)
@@ -97,8 +97,7 @@ def _make_durable(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> Non
     report = [row[0] for row in cursor.execute("PRAGMA quick_check(5)")]
     if report != ["ok"]:
         raise StoreDamagedError(
-            f"The store's file is damaged: {'; '.join(report)}. Nothing was changed or guessed. "
-            "Restore it from a backup; the claim on the sink's cluster tells whether the backup is too old."
+            f"The store's file is damaged: {'; '.join(report)}. Nothing was changed or guessed. {PUT_BACK}"
         )
 
 

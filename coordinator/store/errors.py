@@ -9,7 +9,14 @@ NoSuchCheckpointError   what was asked for is not there, or not readable; the st
 
 from coordinator.errors import ExitCode, StoreError
 
-__all__ = ["NoSuchCheckpointError", "StoreDamagedError", "StoreError", "StoreUnusableError"]
+__all__ = ["PUT_BACK", "NoSuchCheckpointError", "StoreDamagedError", "StoreError", "StoreUnusableError"]
+
+
+PUT_BACK = (
+    "Stop the coordinator and put back a copy that was made after the newest checkpoint of every job. An older copy is "
+    "refused, because going on from it would write records twice. Without a new enough copy see what the output holds, "
+    "and start new jobs behind the input of it (KafkaSource(start=...))"
+)
 
 
 class StoreUnusableError(StoreError):

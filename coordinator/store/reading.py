@@ -1,28 +1,34 @@
-"""Rows to values: what a restart and a listing need. Every row is checked before it is believed."""
+"""Rows to values: what a restart and a listing need. Every row is checked before it is believed; one that is damaged is
+listed as such, and stops at most the job that needs it."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TypeVar
 
-from sqlalchemy import Connection, RowMapping, Table, select, true
+from sqlalchemy import Connection, RowMapping, select, true
 
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.durable import Durable, RestoreOrder
 from coordinator.protocol.facts import AbortReason
 from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import (
+    NO_CHECKPOINT,
+    NO_GENERATION,
     CheckpointId,
     CheckpointKind,
     CompletedCheckpoint,
+    Document,
     Generation,
     JobName,
+    Name,
     Outcome,
     ParticipantName,
     Settlement,
 )
 from coordinator.store.codec import document_from_text, durable_parts, snapshots_from_text
-from coordinator.store.errors import NoSuchCheckpointError, StoreDamagedError
+from coordinator.store.errors import NoSuchCheckpointError
 from coordinator.store.records import (
     CheckpointDetails,
     CheckpointRecord,
@@ -53,68 +59,70 @@ __all__ = [
     "history_records",
     "job_records",
     "loss_records",
-    "sealed_rows",
 ]
 
+_log = logging.getLogger("onceward.store")
+
 Row = RowMapping
+N = TypeVar("N", bound=Name)
+
+_DAMAGED = "this record is not what was written: its checksum differs. Nothing depends on it"
+_UNKNOWN = datetime.fromtimestamp(0, UTC)
+"""When what a damaged record tells of was."""
+_NO_DOCUMENT = Document(kind="unreadable", version=1, body={})
 
 _DECIDED_FOR = (CheckpointState.COMPLETED.value, CheckpointState.SETTLED.value)
 
 
-def sealed_rows(connection: Connection, table: Table, query: Any, *names: str) -> Iterator[Row]:
-    """The rows of ``query``. Raises StoreDamagedError naming the first that is not what was written."""
-    for row in connection.execute(query).mappings():
-        if unsealed(table, row):
-            what = " ".join(f"{name}={row[name]}" for name in names)
-            raise StoreDamagedError(
-                f"The store's record {table.name} {what} is not what was written: its checksum differs. Nothing was "
-                "changed or guessed. Restore the store from a backup; the claim on the sink's cluster tells whether "
-                "the backup is too old."
-            )
-        yield row
-
-
 def durable_jobs(connection: Connection, store_id: str) -> list[Durable]:
-    """All jobs, after checking every row that does not belong to one checkpoint alone. Memory holds one row at a time.
+    """All jobs. Reads only what they need: what is there for people is checked when somebody asks for it.
 
-    A damaged completed checkpoint concerns its job alone; whatever else is damaged keeps the whole store from opening.
+    Damage concerns its job alone. A name that only other tables know is a job whose own record is gone.
     """
-    for table, names in (
-        (settlements, ("job", "checkpoint", "participant", "slot")),
-        (losses, ("job", "checkpoint", "participant", "slot")),
-        (generations, ("job", "generation")),
-        (history, ("seq",)),
-    ):
-        for _ in sealed_rows(connection, table, select(table), *names):
-            pass
-    rows = list(sealed_rows(connection, jobs, select(jobs).order_by(jobs.c.job), "job"))
-    known = {row["job"] for row in rows}
-    for job in connection.execute(select(checkpoints.c.job).distinct()).scalars():
-        if job not in known:
-            raise StoreDamagedError(
-                f"The store has checkpoints of job {job} and no such job. Nothing was changed or guessed. "
-                "Restore the store from a backup."
-            )
-    return [_durable(connection, row, store_id) for row in rows]
+    found: dict[JobName, Durable] = {}
+    for row in list(connection.execute(select(jobs)).mappings()):
+        if (name := _name(row["job"])) is not None:
+            found[name] = _durable(connection, name, row, store_id)
+    for table in (checkpoints, generations):
+        for text in connection.execute(select(table.c.job).distinct()).scalars():
+            if (name := _name(text)) is not None and name not in found:
+                found[name] = _damaged_job(connection, name, store_id, "is missing")
+    return [found[name] for name in sorted(found)]
 
 
-def _durable(connection: Connection, row: Row, store_id: str) -> Durable:
-    job = JobName(row["job"])
+def _name(text: object) -> JobName | None:
+    """None for one that no job can have, so that nobody will ask for it."""
+    try:
+        return JobName(str(text))
+    except ValueError:
+        _log.error("event=damaged detail='a job has the name %r'", text)
+        return None
+
+
+def _damaged_job(connection: Connection, job: JobName, store_id: str, what: str) -> Durable:
+    why = (
+        f"the store's record of job {job} {what}. Nothing is done for the job, and nothing was guessed. "
+        f"{_readable(connection, job)}. To write nothing twice, put back a copy of the store that was made after the "
+        "job's last checkpoint; or, if its newest completed checkpoint is settled, start a new job at the positions of "
+        f"that one (onceward checkpoints {job} --show ID)"
+    )
+    return Durable(
+        job=job,
+        store_id=store_id,
+        status=JobStatus.HALTED,
+        status_detail="its record in the store is damaged",
+        unreadable=why,
+        record_damaged=True,
+    )
+
+
+def _durable(connection: Connection, job: JobName, row: Row, store_id: str) -> Durable:
+    if unsealed(jobs, row):
+        return _damaged_job(connection, job, store_id, "is not what was written: its checksum differs")
     try:
         parts = durable_parts(row["document"])
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreDamagedError(
-            f"The store's record of job {job} cannot be read: {error!r}. Nothing was changed or guessed. Use the "
-            "version of onceward that wrote the store, or a newer one."
-        ) from error
-    pending = parts["pending"]
-    if pending is not None:
-        record = _found(connection, job, pending.id)
-        if record is None or unsealed(checkpoints, record) or record["state"] != CheckpointState.TRIGGERED:
-            raise StoreDamagedError(
-                f"Checkpoint {pending.id}, the undecided one of job {job}, is missing in the store or was changed. "
-                "Nothing was started. Restore the store from a backup."
-            )
+        return _damaged_job(connection, job, store_id, f"cannot be read, perhaps by this version only: {error!r}")
     completed, unreadable = None, ""
     if row["completed"] is not None:
         try:
@@ -198,8 +206,8 @@ def _found(connection: Connection, job: JobName, checkpoint: CheckpointId) -> Ro
     return connection.execute(query).mappings().one_or_none()
 
 
-def job_records(connection: Connection, job: JobName | None = None) -> list[JobRecord]:
-    """By name; only one of them, if ``job`` is named."""
+def job_records(connection: Connection, job: JobName | None = None) -> dict[JobName, JobRecord]:
+    """Of all jobs whose record can be read; only of one of them, if ``job`` is named."""
     only = jobs.c.job == job if job is not None else true()
     columns = [column for column in checkpoints.columns if column.name != "snapshots"]
     newest = (checkpoints.c.job == jobs.c.job) & (checkpoints.c.checkpoint == jobs.c.completed)
@@ -208,17 +216,14 @@ def job_records(connection: Connection, job: JobName | None = None) -> list[JobR
         for row in connection.execute(select(*columns).join(jobs, newest).where(only)).mappings()
         if not unsealed(checkpoints, row)
     }
-    return [
-        JobRecord(
-            job=JobName(row["job"]),
-            status=JobStatus(row["status"]),
-            generation=Generation(row["generation"]),
-            last_id=CheckpointId(row["last_id"]),
+    return {
+        JobName(row["job"]): JobRecord(
             completed=CheckpointId(row["completed"]) if row["completed"] is not None else None,
             completed_at=completed_at.get(row["job"]),
         )
-        for row in sealed_rows(connection, jobs, select(jobs).where(only).order_by(jobs.c.job), "job")
-    ]
+        for row in connection.execute(select(jobs).where(only)).mappings()
+        if not unsealed(jobs, row)
+    }
 
 
 def checkpoint_records(connection: Connection, job: JobName, limit: int) -> list[CheckpointRecord]:
@@ -235,14 +240,7 @@ def checkpoint_details(connection: Connection, job: JobName, checkpoint: Checkpo
         .where(settlements.c.job == job, settlements.c.checkpoint == checkpoint)
         .order_by(settlements.c.participant, settlements.c.slot)
     )
-    recorded = tuple(
-        RecordedSettlement(
-            participant=ParticipantName(one["participant"]),
-            settlement=Settlement(slot=one["slot"], outcome=Outcome(one["outcome"]), evidence=one["evidence"]),
-            recorded_at=_known_time(one["recorded_at"]),
-        )
-        for one in sealed_rows(connection, settlements, evidence, "job", "checkpoint", "participant", "slot")
-    )
+    recorded = tuple(_settlement(one) for one in connection.execute(evidence).mappings())
     record = _record(row)
     readable = record.state is not CheckpointState.UNREADABLE and row["snapshots"] is not None
     return CheckpointDetails(
@@ -256,51 +254,87 @@ def loss_records(connection: Connection, job: JobName | None, limit: int, *, ack
         query = query.where(losses.c.job == job)
     if not acknowledged:
         query = query.where(losses.c.acknowledged_at.is_(None))
-    return [
-        LossRecord(
-            job=JobName(row["job"]),
-            checkpoint=CheckpointId(row["checkpoint"]),
-            participant=ParticipantName(row["participant"]),
-            settlement=Settlement(slot=row["slot"], outcome=Outcome(row["outcome"]), evidence=row["evidence"]),
-            document=document_from_text(row["document"]),
-            reason=row["reason"],
-            recorded_at=_known_time(row["recorded_at"]),
-            acknowledged_at=_time(row["acknowledged_at"]),
-            acknowledgement=row["acknowledgement"] or "",
-        )
-        for row in sealed_rows(connection, losses, query.limit(limit), "job", "checkpoint", "participant", "slot")
-    ]
+    return [_loss(row) for row in connection.execute(query.limit(limit)).mappings()]
 
 
 def generation_records(connection: Connection, job: JobName, limit: int) -> list[GenerationRecord]:
     query = select(generations).where(generations.c.job == job).order_by(generations.c.generation.desc()).limit(limit)
-    return [
-        GenerationRecord(
-            generation=Generation(row["generation"]),
-            driver=row["driver"],
-            granted_at=_known_time(row["granted_at"]),
-            ended_at=_time(row["ended_at"]),
-            detail=row["detail"],
-        )
-        for row in sealed_rows(connection, generations, query, "job", "generation")
-    ]
+    return [_generation(row) for row in connection.execute(query).mappings()]
 
 
 def history_records(connection: Connection, job: JobName, limit: int) -> list[HistoryRecord]:
     query = select(history).where(history.c.job == job).order_by(history.c.seq.desc()).limit(limit)
-    return [
-        HistoryRecord(
-            at=_known_time(row["at"]),
-            event=row["event"],
-            verdict=Verdict(row["verdict"]) if row["verdict"] is not None else None,
-            generation=Generation(row["generation"]),
-            checkpoint=CheckpointId(row["checkpoint"]),
-            participant=row["participant"],
-            detail=row["detail"],
-            count=row["count"],
+    return [_entry(row) for row in connection.execute(query).mappings()]
+
+
+def _settlement(row: Row) -> RecordedSettlement:
+    damaged = unsealed(settlements, row)
+    return RecordedSettlement(
+        participant=_key(ParticipantName, row["participant"]),
+        settlement=Settlement(
+            slot=_number(row["slot"]),
+            outcome=Outcome.IN_DOUBT if damaged else Outcome(row["outcome"]),
+            evidence=_DAMAGED if damaged else row["evidence"],
+        ),
+        recorded_at=_UNKNOWN if damaged else _known_time(row["recorded_at"]),
+    )
+
+
+def _loss(row: Row) -> LossRecord:
+    damaged = unsealed(losses, row)
+    acknowledged = row["acknowledged_at"] is not None
+    return LossRecord(
+        job=_key(JobName, row["job"]),
+        checkpoint=CheckpointId(_number(row["checkpoint"])),
+        participant=_key(ParticipantName, row["participant"]),
+        settlement=Settlement(
+            slot=_number(row["slot"]),
+            outcome=Outcome.IN_DOUBT if damaged else Outcome(row["outcome"]),
+            evidence=_DAMAGED if damaged else row["evidence"],
+        ),
+        document=_NO_DOCUMENT if damaged else document_from_text(row["document"]),
+        reason="" if damaged else row["reason"],
+        recorded_at=_UNKNOWN if damaged else _known_time(row["recorded_at"]),
+        acknowledged_at=_UNKNOWN if damaged and acknowledged else _time(row["acknowledged_at"]),
+        acknowledgement=_DAMAGED if damaged and acknowledged else row["acknowledgement"] or "",
+    )
+
+
+def _generation(row: Row) -> GenerationRecord:
+    number = Generation(_number(row["generation"]))
+    if unsealed(generations, row):
+        return GenerationRecord(generation=number, driver="", granted_at=_UNKNOWN, ended_at=None, detail=_DAMAGED)
+    return GenerationRecord(
+        generation=number,
+        driver=row["driver"],
+        granted_at=_known_time(row["granted_at"]),
+        ended_at=_time(row["ended_at"]),
+        detail=row["detail"],
+    )
+
+
+def _entry(row: Row) -> HistoryRecord:
+    if unsealed(history, row):
+        return HistoryRecord(
+            at=_UNKNOWN,
+            event="Unreadable",
+            verdict=None,
+            generation=NO_GENERATION,
+            checkpoint=NO_CHECKPOINT,
+            participant="",
+            detail=_DAMAGED,
+            count=1,
         )
-        for row in sealed_rows(connection, history, query, "seq")
-    ]
+    return HistoryRecord(
+        at=_known_time(row["at"]),
+        event=row["event"],
+        verdict=Verdict(row["verdict"]) if row["verdict"] is not None else None,
+        generation=Generation(row["generation"]),
+        checkpoint=CheckpointId(row["checkpoint"]),
+        participant=row["participant"],
+        detail=row["detail"],
+        count=row["count"],
+    )
 
 
 def _record(row: Row) -> CheckpointRecord:
@@ -315,8 +349,8 @@ def _record(row: Row) -> CheckpointRecord:
         name="" if damaged else row["name"],
         state=CheckpointState.UNREADABLE if damaged else CheckpointState(row["state"]),
         abort_reason=reason,
-        detail="it is not what was written: its checksum differs" if damaged else row["detail"],
-        triggered_at=_known_time(0 if damaged else row["triggered_at"]),
+        detail=_DAMAGED if damaged else row["detail"],
+        triggered_at=_UNKNOWN if damaged else _known_time(row["triggered_at"]),
         decided_at=None if damaged else _time(row["decided_at"]),
         settled_at=None if damaged else _time(row["settled_at"]),
         waited=0.0 if damaged else row["waited"] / 1e6,
@@ -330,6 +364,17 @@ def _record(row: Row) -> CheckpointRecord:
 _COUNTS: Iterable[str] = (
     "records_read", "records_written", "bytes_read", "bytes_written", "committables", "amendment"
 )  # fmt: skip
+
+
+def _key(kind: type[N], key: object) -> N:
+    try:
+        return kind(str(key))
+    except ValueError:
+        return kind("unreadable")
+
+
+def _number(key: object) -> int:
+    return key if isinstance(key, int) else 0
 
 
 def _known_time(milliseconds: int) -> datetime:

@@ -6,7 +6,6 @@ from datetime import datetime
 
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
@@ -33,12 +32,11 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    job: JobName
-    status: JobStatus
-    generation: Generation
-    last_id: CheckpointId
-    completed: CheckpointId | None
-    completed_at: datetime | None
+    """What memory does not have of a job."""
+
+    completed: CheckpointId | None = None
+    """The newest completed checkpoint, also one that cannot be read."""
+    completed_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from coordinator.protocol.durable import Durable
 from coordinator.protocol.facts import Fact
 from coordinator.protocol.values import CheckpointId, CompletedCheckpoint, JobName
 from coordinator.store.engine import checkpoint, connect, file_of
-from coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
+from coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreError, StoreUnusableError
 from coordinator.store.filesystem import refuse_network_filesystem
 from coordinator.store.lock import StoreLock
 from coordinator.store.reading import (
@@ -30,7 +30,6 @@ from coordinator.store.reading import (
     history_records,
     job_records,
     loss_records,
-    sealed_rows,
 )
 from coordinator.store.records import (
     CheckpointDetails,
@@ -41,7 +40,7 @@ from coordinator.store.records import (
     LossRecord,
 )
 from coordinator.store.retention import prune
-from coordinator.store.schema import SCHEMA_VERSION, checksum, meta, metadata
+from coordinator.store.schema import SCHEMA_VERSION, checksum, meta, metadata, unsealed
 from coordinator.store.writing import write_notes, write_steps
 
 __all__ = ["Store"]
@@ -92,7 +91,7 @@ class Store:
             raise
 
     def load_jobs(self) -> list[Durable]:
-        """Every job as a restart needs it, by name. Checks every record of the store."""
+        """Every job as a restart needs it, by name; one whose record is damaged says so."""
         with self._using("reading the jobs") as connection:
             return durable_jobs(connection, self.store_id)
 
@@ -143,16 +142,15 @@ class Store:
         with self._using(f"reading checkpoint {checkpoint} of job {job}") as connection:
             return completed_checkpoint(connection, job, checkpoint)
 
-    def jobs(self) -> list[JobRecord]:
-        """For listings, by name."""
+    def jobs(self) -> dict[JobName, JobRecord]:
+        """For listings; without jobs whose record is damaged."""
         with self._using("listing jobs") as connection:
             return job_records(connection)
 
     def job(self, job: JobName) -> JobRecord:
-        """For listings. The caller knows that there is one."""
+        """For listings; empty when the job's record is damaged."""
         with self._using(f"describing job {job}") as connection:
-            (record,) = job_records(connection, job)
-            return record
+            return job_records(connection, job).get(job, JobRecord())
 
     def checkpoints(self, job: JobName, limit: int) -> list[CheckpointRecord]:
         """For listings, newest first."""
@@ -208,13 +206,13 @@ class Store:
 def _translated(doing: str) -> Iterator[None]:
     try:
         yield
-    except (SQLAlchemyError, sqlite3.Error) as error:
+    except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
         cause = getattr(error, "orig", None) or error
         text = str(cause)
-        if "not a database" in text or "malformed" in text:
+        # the module for SQLite cannot even say what is wrong when it has to quote damaged text
+        if isinstance(error, UnicodeDecodeError) or "not a database" in text or "malformed" in text:
             raise StoreDamagedError(
-                f"The store's file is damaged ({text}), seen while {doing}. Nothing was guessed. "
-                "Restore it from a backup."
+                f"The store's file is damaged ({text}), seen while {doing}. Nothing was guessed. {PUT_BACK}"
             ) from error
         if "locked" in text:
             raise StoreUnusableError(
@@ -261,7 +259,14 @@ def _known_id(connection: Connection, file: Path, tables: set[str]) -> str:
             f"{file} is a database of something else (tables {', '.join(sorted(tables)[:5])}). Nothing was changed. "
             "Give the store its own file."
         )
-    values = {row["key"]: row["value"] for row in sealed_rows(connection, meta, select(meta), "key")}
+    rows = list(connection.execute(select(meta)).mappings())
+    for row in rows:
+        if unsealed(meta, row):
+            raise StoreDamagedError(
+                f"The store's own record {row['key']} is not what was written: its checksum differs. Nothing was "
+                f"changed or guessed. {PUT_BACK}"
+            )
+    values = {row["key"]: row["value"] for row in rows}
     version = values.get("schema_version", "none")
     if version != str(SCHEMA_VERSION):
         raise StoreUnusableError(
@@ -271,8 +276,7 @@ def _known_id(connection: Connection, file: Path, tables: set[str]) -> str:
     missing = {_name(table) for table in metadata.sorted_tables} - tables
     if missing or "store_id" not in values:
         raise StoreDamagedError(
-            f"The store {file} lacks {', '.join(sorted(missing)) or 'its identifier'}. Nothing was changed. "
-            "Restore it from a backup."
+            f"The store {file} lacks {', '.join(sorted(missing)) or 'its identifier'}. Nothing was changed. {PUT_BACK}"
         )
     return str(values["store_id"])
 

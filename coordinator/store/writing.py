@@ -1,5 +1,9 @@
-"""Facts to rows: what one transaction of the protocol changes."""
+"""Facts to rows: what one transaction of the protocol changes.
 
+A row that it finds damaged stops nobody: what the job needs is in memory and written again, the rest stays as it is.
+"""
+
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
@@ -36,6 +40,7 @@ from coordinator.protocol.facts import (
 from coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
+    CompletedCheckpoint,
     JobName,
     Outcome,
     ParticipantName,
@@ -45,7 +50,6 @@ from coordinator.protocol.values import (
 )
 from coordinator.store.audit import entry_of_fact, entry_of_note
 from coordinator.store.codec import document_of, document_to_text, snapshots_to_text
-from coordinator.store.errors import StoreDamagedError
 from coordinator.store.records import CheckpointState
 from coordinator.store.schema import (
     checkpoints,
@@ -60,6 +64,8 @@ from coordinator.store.schema import (
 )
 
 __all__ = ["FactWriter", "write_notes", "write_steps"]
+
+_log = logging.getLogger("onceward.store")
 
 
 def _replacing(table: Any) -> Any:
@@ -78,6 +84,7 @@ _SELECT_POINTERS = select(jobs.c.completed, jobs.c.restore_from, jobs.c.restore_
 )
 _INSERT_CHECKPOINT = insert(checkpoints)
 _SELECT_CHECKPOINT = select(*(column for column in checkpoints.columns if column.name != "snapshots")).where(_ROW)
+_WRITE_CHECKPOINT = _replacing(checkpoints)
 _UPDATE_CHECKPOINT = update(checkpoints).where(_ROW)
 _DELETE_CHECKPOINT = checkpoints.delete().where(_ROW)
 _WRITE_SETTLEMENT = _replacing(settlements)
@@ -98,7 +105,7 @@ def write_steps(connection: Connection, steps: Sequence[tuple[Durable, Sequence[
     """Facts, each step's with the job's state after them, inside a transaction that the caller began.
 
     A statement costs more than a row: what all steps write alike is written at once, a job's row only as it is in the
-    end. Raises StoreDamagedError.
+    end.
 
     :param at: Unix time in milliseconds.
     """
@@ -161,13 +168,15 @@ class FactWriter:
                 self._end_generation(fact)
             case CheckpointTriggered():
                 self._insert_checkpoint(
-                    fact.checkpoint,
-                    base=fact.base,
-                    generation=fact.generation,
-                    kind=fact.kind,
-                    name=self._name(fact.request),
-                    state=CheckpointState.TRIGGERED,
-                    waited=_microseconds(fact.waited),
+                    self._new_checkpoint(
+                        fact.checkpoint,
+                        base=fact.base,
+                        generation=fact.generation,
+                        kind=fact.kind,
+                        name=self._name(fact.request),
+                        state=CheckpointState.TRIGGERED,
+                        waited=_microseconds(fact.waited),
+                    )
                 )
             case CheckpointCompleted():
                 state = CheckpointState.SETTLED if fact.settled else CheckpointState.COMPLETED
@@ -250,7 +259,7 @@ class FactWriter:
         self, fact: CheckpointRestored | InputSkipped, *, base: CheckpointId, kind: CheckpointKind, detail: str
     ) -> None:
         """A checkpoint that a person made: nothing ran for it, and nothing waits to be settled."""
-        self._insert_checkpoint(
+        row = self._new_checkpoint(
             fact.checkpoint,
             base=base,
             generation=fact.generation,
@@ -263,8 +272,12 @@ class FactWriter:
             settled_at=self._at,
             snapshots=fact.snapshots,
         )
+        self._insert_checkpoint(row)
 
-    def _insert_checkpoint(
+    def _insert_checkpoint(self, row: Mapping[str, Any]) -> None:
+        self._connection.execute(_INSERT_CHECKPOINT, {**row, "checksum": checksum(checkpoints, row)})
+
+    def _new_checkpoint(
         self,
         checkpoint: CheckpointId,
         *,
@@ -278,8 +291,8 @@ class FactWriter:
         decided_at: int | None = None,
         settled_at: int | None = None,
         snapshots: Mapping[ParticipantName, Snapshot] | None = None,
-    ) -> None:
-        row: dict[str, Any] = {
+    ) -> dict[str, Any]:
+        return {
             "job": self._job,
             "checkpoint": checkpoint,
             "base": base,
@@ -304,15 +317,42 @@ class FactWriter:
             "amendment": 0,
             **(_sealed(snapshots) if snapshots is not None else {"snapshots": None, "snapshots_checksum": None}),
         }
-        self._connection.execute(_INSERT_CHECKPOINT, {**row, "checksum": checksum(checkpoints, row)})
 
     def _change(self, checkpoint: CheckpointId, **changes: Any) -> None:
         key = {"j": self._job, "n": checkpoint}
         found = self._connection.execute(_SELECT_CHECKPOINT, key).mappings().one_or_none()
-        if found is None or unsealed(checkpoints, found):
-            raise _damaged(f"checkpoint {checkpoint} of job {self._job}")
-        changes["checksum"] = checksum(checkpoints, {**found, **changes})
-        self._connection.execute(_UPDATE_CHECKPOINT, {**key, **changes})
+        if found is not None and not unsealed(checkpoints, found):
+            changes["checksum"] = checksum(checkpoints, {**found, **changes})
+            self._connection.execute(_UPDATE_CHECKPOINT, {**key, **changes})
+            return
+        self._set_aside("checkpoint", checkpoint)
+        completed = self._after.completed
+        if completed is not None and completed.id == checkpoint:  # the job needs it, and memory has all of it
+            row = {**self._remembered(completed), **changes}
+            self._connection.execute(_WRITE_CHECKPOINT, {**row, "checksum": checksum(checkpoints, row)})
+
+    def _remembered(self, completed: CompletedCheckpoint) -> dict[str, Any]:
+        """The newest completed checkpoint's row, but for when it began."""
+        return {
+            **self._new_checkpoint(
+                completed.id,
+                base=completed.base,
+                generation=completed.generation,
+                kind=completed.kind,
+                name=next((one.name for one in self._after.requests if one.checkpoint == completed.id), ""),
+                state=CheckpointState.SETTLED if completed.settled else CheckpointState.COMPLETED,
+                waited=0,
+                detail="its record was damaged, and written again: when it was triggered is not known",
+                decided_at=self._at,
+                settled_at=self._at if completed.settled else None,
+                snapshots=completed.snapshots,
+            ),
+            **_counts(completed.snapshots.values()),
+            "amendment": completed.amendment,
+        }
+
+    def _set_aside(self, what: str, number: int) -> None:
+        _log.error("job=%s event=damaged detail='the record of %s %d is not what was written'", self._job, what, number)
 
     def _write_generation(
         self, generation: int, driver: str, granted_at: int, ended_at: int | None, detail: str
@@ -331,7 +371,8 @@ class FactWriter:
         key = {"j": self._job, "n": fact.generation}
         found = self._connection.execute(_SELECT_GENERATION, key).mappings().one_or_none()
         if found is None or unsealed(generations, found):
-            raise _damaged(f"generation {fact.generation} of job {self._job}")
+            self._set_aside("generation", fact.generation)  # the history has how it ended
+            return
         self._write_generation(fact.generation, found["driver"], found["granted_at"], self._at, fact.detail)
 
     def _record_settlements(
@@ -371,10 +412,12 @@ class FactWriter:
         for slot in sorted(fact.slots):
             key = {"j": self._job, "n": fact.checkpoint, "p": fact.participant, "s": slot}
             found = self._connection.execute(_SELECT_LOSS, key).mappings().one_or_none()
-            if found is None or unsealed(losses, found):
-                raise _damaged(f"the loss of slot {slot} of checkpoint {fact.checkpoint} of job {self._job}")
+            if found is None:
+                self._set_aside("the loss of slot", slot)
+                continue
             row = {**found, "acknowledged_at": self._at, "acknowledgement": fact.reason}
-            self._connection.execute(_WRITE_LOSS, {**row, "checksum": checksum(losses, row)})
+            seal = found["checksum"] if unsealed(losses, found) else checksum(losses, row)  # damage stays to be seen
+            self._connection.execute(_WRITE_LOSS, {**row, "checksum": seal})
 
 
 def write_notes(connection: Connection, job: JobName, at: int, notes: Iterable[tuple[Note, int]]) -> None:
@@ -406,10 +449,3 @@ def _sealed(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[str, str]:
 
 def _microseconds(seconds: float) -> int:
     return round(seconds * 1_000_000)
-
-
-def _damaged(what: str) -> StoreDamagedError:
-    return StoreDamagedError(
-        f"The store's record of {what} is missing or is not what was written. The last write was taken back; nothing "
-        "was guessed. Restore the store from a backup; the claim on the sink's cluster tells whether it is too old."
-    )

@@ -146,6 +146,12 @@ def test_checkpoints_lists_newest_first_with_the_reason_of_an_abort(state_dir: P
     assert "settled" not in shown.stdout
 
 
+def test_one_checkpoint_is_shown_with_its_positions(state_dir: Path) -> None:
+    shown = json.loads(onceward("checkpoints", "orders", "--show", "1", "--state-dir", str(state_dir)).stdout)
+    assert shown["summary"]["state"] == "settled"
+    assert shown["snapshots"]["source"]["positions"]["body"] == positions(1).positions.body  # type: ignore[union-attr]
+
+
 def test_stop_reaches_the_driver_and_may_be_repeated(state_dir: Path) -> None:
     (state_dir / "expect-stop").touch()
     first = onceward("stop", "orders", "--state-dir", str(state_dir))

@@ -3,10 +3,28 @@
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.core import step
 from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import OpenJob
+from coordinator.protocol.events import (
+    Acknowledge,
+    CancelJob,
+    CloseJob,
+    CloseReason,
+    Event,
+    OpenJob,
+    Renew,
+    Tick,
+    Watch,
+)
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.state import JobState
-from coordinator.protocol.values import JobName, Participant, ParticipantName, Role
+from coordinator.protocol.values import (
+    CheckpointId,
+    Generation,
+    JobName,
+    Participant,
+    ParticipantName,
+    Role,
+    Snapshot,
+)
 
 
 def participant(name: str, role: Role) -> Participant:
@@ -36,3 +54,36 @@ def test_a_job_without_a_source_or_without_a_sink_is_refused() -> None:
         assert verdict is Verdict.REFUSED
         assert "at least one source and one sink" in detail
         assert after == before
+
+
+def calls(generation: int) -> list[Event]:
+    """Of a driver that believes to have the job."""
+    granted = Generation(generation)
+    return [
+        Watch(now=1.0, generation=granted),
+        Renew(now=1.0, generation=granted),
+        Acknowledge(
+            now=1.0,
+            generation=granted,
+            checkpoint=CheckpointId(7),
+            participant=ParticipantName("in"),
+            base=CheckpointId(6),
+            snapshot=Snapshot(),
+        ),
+        CloseJob(now=1.0, generation=granted, reason=CloseReason.STOPPED),
+    ]
+
+
+def test_nothing_is_done_for_a_job_whose_record_is_damaged_and_everybody_is_told_why() -> None:
+    why = "the store's record of job orders is missing"
+    durable = Durable(job=JobName("orders"), store_id="store-a", unreadable=why, record_damaged=True)
+    state = JobState(durable=durable)
+    members = (participant("in", Role.SOURCE), participant("out", Role.SINK))
+    opening = OpenJob(now=1.0, driver="d", participants=members, settings=CheckpointSettings(), claim=None, adopt=True)
+    expected = [(event, Verdict.FENCED) for event in calls(3)]
+    expected += [(opening, Verdict.HALTED), (CancelJob(now=1.0), Verdict.REFUSED), (Tick(now=1.0), Verdict.REFUSED)]
+    for event, verdict in expected:
+        after, ready = step(state, event)
+        assert (ready.answer.verdict, ready.facts) == (verdict, ())
+        assert why in ready.answer.detail
+        assert after == state

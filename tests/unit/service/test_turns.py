@@ -231,8 +231,8 @@ def test_a_listing_waits_for_the_write_and_shows_what_is_published(tmp_path: Pat
         await asyncio.sleep(0)
         assert not listing.done()
         store.gate.release()
-        generation, (record,) = await listing
-        assert (generation, record.job) == (FIRST, A)
+        generation, records = await listing
+        assert (generation, list(records)) == (FIRST, [A])
 
     play(tmp_path, body)
 

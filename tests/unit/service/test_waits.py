@@ -128,7 +128,7 @@ def summary_of(here: Here) -> JobSummary:
     """As listings show the job."""
     record = here.engine.read(lambda store: store.job(JOB))
     summary = job_summary(here.engine.state(JOB).durable, record)
-    Standing(here.engine, Reports(), here.orphans).tell(record, summary)
+    Standing(here.engine, Reports(), here.orphans).tell(JOB, record, summary)
     return JobSummary.from_wire(summary)
 
 

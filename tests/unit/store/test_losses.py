@@ -4,11 +4,8 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
 from coordinator.protocol.facts import LossAcknowledged, LossSkipped
 from coordinator.protocol.values import CheckpointId, Outcome, Settlement
-from coordinator.store.errors import StoreDamagedError
 from coordinator.store.store import Store
 from tests.unit.protocol.histories import SINK
 from tests.unit.store.jobs import AT, JOB, StoredJob, change
@@ -75,12 +72,19 @@ def test_an_acknowledged_loss_is_listed_only_when_it_is_asked_for_with_who_and_w
     assert "ann: test data" in store.history(JOB, 1)[0].detail
 
 
-def test_a_changed_report_is_refused_by_name(store: Store, file: Path) -> None:
-    a_loss(store)
+def test_a_damaged_report_is_listed_as_such_and_can_be_acknowledged(store: Store, file: Path) -> None:
+    job = a_loss(store)
     store.close()
-    change(file, "UPDATE losses SET acknowledged_at = 1")
-    with (
-        pytest.raises(StoreDamagedError, match="participant=sink slot=1"),
-        closing(Store.open(f"sqlite:///{file}")) as damaged,
-    ):
-        damaged.load_jobs()
+    change(file, "UPDATE losses SET document = '{}'")
+    with closing(Store.open(f"sqlite:///{file}")) as damaged:
+        assert damaged.load_jobs() == [job.durable], "which slots were given up is known all the same"
+        (report,) = damaged.losses(JOB, 10, acknowledged=False)
+        assert (report.checkpoint, report.settlement.slot) == (1, 1)
+        assert "not what was written" in report.settlement.evidence
+        again = StoredJob(damaged, known=job.durable)
+        again.write(acknowledged())
+        assert again.durable.losses == ()
+        assert damaged.losses(JOB, 10, acknowledged=False) == []
+        (report,) = damaged.losses(JOB, 10, acknowledged=True)
+        assert "not what was written" in report.settlement.evidence, "no checksum makes it look whole again"
+        assert report.acknowledged_at is not None

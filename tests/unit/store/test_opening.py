@@ -88,7 +88,7 @@ def test_a_refused_store_is_left_to_others(store: Store, file: Path) -> None:
     with closing(sqlite3.connect(file)) as raw, raw:
         (former,) = raw.execute("SELECT checksum FROM onceward_meta WHERE key = 'store_id'").fetchone()
         raw.execute("UPDATE onceward_meta SET checksum = 'x' WHERE key = 'store_id'")
-    with pytest.raises(Exception, match="key=store_id") as refused:
+    with pytest.raises(Exception, match="record store_id") as refused:
         Store.open(f"sqlite:///{file}")
     with closing(sqlite3.connect(file, timeout=0)) as raw, raw:  # while the refusal and its frames are still there
         raw.execute("UPDATE onceward_meta SET checksum = ? WHERE key = 'store_id'", (former,))

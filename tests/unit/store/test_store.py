@@ -24,7 +24,7 @@ from coordinator.protocol.values import (
     Settlement,
 )
 from coordinator.store.errors import NoSuchCheckpointError
-from coordinator.store.records import CheckpointState
+from coordinator.store.records import CheckpointState, JobRecord
 from coordinator.store.store import Store
 from tests.conftest import examples
 from tests.unit.protocol.histories import SINK, Move, moves
@@ -169,14 +169,13 @@ def test_replayed_slots_take_the_place_of_the_lost_ones_which_stay_as_evidence(s
 def test_jobs_are_listed_with_their_newest_completed_checkpoint(store: Store) -> None:
     job = StoredJob(store)
     job.open()
-    assert [(one.job, one.completed, one.completed_at) for one in store.jobs()] == [(JOB, None, None)]
+    assert store.jobs() == {JOB: JobRecord()}
     job.trigger()
     job.complete(at=LATER)
     job.settle()
     job.trigger()
-    (listed,) = store.jobs()
-    assert (listed.status, listed.generation, listed.last_id) == (JobStatus.RUNNING, 1, 2)
-    assert (listed.completed, listed.completed_at) == (1, LATER)
+    assert store.jobs() == {JOB: JobRecord(completed=CheckpointId(1), completed_at=LATER)}
+    assert store.job(JOB) == store.jobs()[JOB]
 
 
 def test_generations_are_listed_with_their_driver_and_their_end(store: Store) -> None:
