@@ -70,6 +70,11 @@ def over(durable: Durable, generation: Generation) -> Answer:
     alone = durable.generation == generation or (durable.orphaned and durable.generation == generation + 1)
     if durable.record_damaged:
         detail = f"{durable.unreadable}; change nothing more and stop"
+    elif generation > durable.generation:
+        detail = (
+            f"generation {generation} was never granted by this store, which knows {durable.generation} of job "
+            f"{durable.job}: perhaps an older copy was put back. Change nothing more and stop"
+        )
     elif not alone:
         detail = "a newer generation owns the job; change nothing more and stop"
     elif durable.status in _AT_REST:

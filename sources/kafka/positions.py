@@ -114,19 +114,30 @@ class KafkaPositions:
     @classmethod
     def from_document(cls, document: Document) -> "KafkaPositions":
         """Raises HaltedError when the document is of another kind, a later version, or damaged."""
-        if document.kind != KIND:
-            raise _unreadable(f"it is of kind {document.kind!r}, and this source reads {KIND!r}")
-        if document.version != VERSION:
-            raise _unreadable(f"it has version {document.version}, and this program knows only version {VERSION}")
         try:
-            return cls(
-                cluster=_text(document.body["cluster"]),
-                cluster_id=_text(document.body["cluster_id"]),
-                bound=None if document.body["bound"] is None else _text(document.body["bound"]),
-                topics={_text(name): _topic(topic) for name, topic in document.body["topics"].items()},
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _unreadable(f"it is damaged ({type(error).__name__}: {error})") from None
+            return _read(document)
+        except ValueError as error:
+            raise HaltedError(
+                f"The stored positions of the Kafka source cannot be read: {error}. Nothing was read from Kafka. "
+                "Run the job with the program version that wrote them, or restore a checkpoint that this one can read."
+            ) from None
+
+
+def _read(document: Document) -> KafkaPositions:
+    """Raises ValueError with the reason."""
+    if document.kind != KIND:
+        raise ValueError(f"the document is of kind {document.kind!r}, and this source reads {KIND!r}")
+    if document.version != VERSION:
+        raise ValueError(f"the document has version {document.version}, and this program knows only version {VERSION}")
+    try:
+        return KafkaPositions(
+            cluster=_text(document.body["cluster"]),
+            cluster_id=_text(document.body["cluster_id"]),
+            bound=None if document.body["bound"] is None else _text(document.body["bound"]),
+            topics={_text(name): _topic(topic) for name, topic in document.body["topics"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"the document is damaged ({type(error).__name__}: {error})") from None
 
 
 def _topic(raw: Any) -> TopicPosition:
@@ -151,26 +162,19 @@ def _text(value: Any) -> str:
     return value
 
 
-def _unreadable(why: str) -> HaltedError:
-    return HaltedError(
-        f"The stored positions of the Kafka source cannot be read: {why}. Nothing was read from Kafka. "
-        "Run the job with the program version that wrote them, or restore a checkpoint that this one can read."
-    )
-
-
 def check_positions(document: Document, base: Document | None) -> None:
     """What the coordinator asks before it takes positions (entry point ``onceward.documents``).
 
     Raises ValueError for a version or content that is not known, and for positions that go backwards from ``base``: a
     partition with a lower offset, one that vanished, another topic under the same name, another cluster.
     """
-    try:
-        after = KafkaPositions.from_document(document)
-        before = KafkaPositions.from_document(base) if base is not None else None
-    except HaltedError as error:
-        raise ValueError(str(error)) from None
-    if before is None:
+    after = _read(document)
+    if base is None:
         return
+    try:
+        before = _read(base)
+    except ValueError as error:
+        raise ValueError(f"those of the base cannot be read: {error}") from None
     if after.cluster_id != before.cluster_id:
         raise ValueError(f"they are of cluster {after.cluster_id}, the base's of {before.cluster_id}")
     for name, topic in before.topics.items():

@@ -74,6 +74,15 @@ def calls(generation: int) -> list[Event]:
     ]
 
 
+def test_a_generation_that_was_never_granted_is_not_said_to_be_fenced_by_a_newer_one() -> None:
+    _, state, _, _ = opened(participant("in", Role.SOURCE), participant("out", Role.SINK))
+    for event in calls(7):
+        after, ready = step(state, event)
+        assert (ready.answer.verdict, ready.answer.may_return) == (Verdict.FENCED, False)
+        assert "generation 7 was never granted by this store, which knows 1 of job orders" in ready.answer.detail
+        assert after == state
+
+
 def test_nothing_is_done_for_a_job_whose_record_is_damaged_and_everybody_is_told_why() -> None:
     why = "the store's record of job orders is missing"
     durable = Durable(job=JobName("orders"), store_id="store-a", unreadable=why, record_damaged=True)

@@ -39,6 +39,14 @@ def test_positions_that_would_lose_or_repeat_records_are_refused(after: Document
         check_positions(after, positions(5))
 
 
+def test_positions_that_mean_nothing_are_refused_for_what_they_are() -> None:
+    with pytest.raises(ValueError, match="damaged") as refused:
+        check_positions(positions(-1), positions(5))
+    assert "stored" not in str(refused.value), "they come from the driver"
+    with pytest.raises(ValueError, match="those of the base cannot be read"):
+        check_positions(positions(5), positions(-1))
+
+
 def test_the_checkers_load_without_a_kafka_client() -> None:
     """The coordinator's core install has none."""
     names = [point.value for point in entry_points(group="onceward.documents")]
