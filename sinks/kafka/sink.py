@@ -1,7 +1,6 @@
 """The Kafka sink as a job uses it: on the driver."""
 
 import re
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
@@ -33,7 +32,8 @@ from sinks.kafka.identifiers import TransactionalId
 from sinks.kafka.patience import Clock
 from sinks.kafka.precommit import Owner, abort_losers, make_committables
 from sinks.kafka.receipts import RECEIPT_TOPIC
-from sinks.kafka.tidying import delete_receipts
+from sinks.kafka.reuse import ReusableIds
+from sinks.kafka.tidying import delete_older_receipts, delete_receipts
 from sinks.kafka.transactions import end_txn_version
 from sinks.kafka.writer import COMMITTED_OPTION, KafkaSlotWriter
 
@@ -44,8 +44,6 @@ __all__ = ["KafkaSink"]
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
-_REMEMBERED_IDS = 1_024
-"""Ids that workers are told to be free again; a worker whose id is forgotten makes a new one."""
 
 
 class KafkaSink(Sink):
@@ -113,7 +111,7 @@ class KafkaSink(Sink):
         self._cluster_id = ""
         self._generation: Generation | None = None
         self._owner: Owner | None = None
-        self._committed: OrderedDict[str, int] = OrderedDict()
+        self._ids = ReusableIds()
         self._tidied = False
         self._claimed = False
         self._clock = Clock()
@@ -155,7 +153,7 @@ class KafkaSink(Sink):
             end_txn_version=end_txn_version(control),
             topics=topic_facts(control, self.topics),
         )
-        self._committed.clear()
+        self._ids = ReusableIds()
         self._tidied = False
         self._claimed = False
 
@@ -181,7 +179,7 @@ class KafkaSink(Sink):
         )
 
     def options(self) -> JsonObject:
-        return {COMMITTED_OPTION: dict(self._committed)}
+        return {COMMITTED_OPTION: self._ids.offered()}
 
     def pre_commit(
         self,
@@ -198,6 +196,7 @@ class KafkaSink(Sink):
         keep = {handle.transaction.id for handle in handles}
         keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}
         abort_losers(control, owner, keep, self._clock)
+        self._ids.written(checkpoint)
         return tuple(handle.to_committable() for handle in handles)
 
     def lost_splits(self, lost: Sequence[Committable]) -> Sequence[JsonObject]:
@@ -210,22 +209,18 @@ class KafkaSink(Sink):
         )
 
     def settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
-        """Workers may use the ids again. Ids of earlier generations belong to processes that are gone, and nobody will
-        ask for their receipts again."""
+        """Workers may use the ids again. Receipts that nobody will ask for are deleted: those of ids that are used no
+        more, and with the first checkpoint all of earlier generations, whose processes are gone."""
+        control, context = self._opened()
         generation = self._granted().generation
-        for committable in committables:
-            identifier = TransactionalId.parse(KafkaCommittable.of(committable).transaction.id)
-            if identifier is None or identifier.generation != generation:
-                continue
-            self._committed[identifier.suffix] = checkpoint
-            self._committed.move_to_end(identifier.suffix)
-        while len(self._committed) > _REMEMBERED_IDS:
-            self._committed.popitem(last=False)
+        parsed = (TransactionalId.parse(KafkaCommittable.of(one).transaction.id) for one in committables)
+        ours = [one for one in parsed if one is not None and one.generation == generation]
+        unused = self._ids.settled(checkpoint, [one.suffix for one in ours])
         if not self._tidied:
-            # The first one of this generation: everything of older ones is settled by now.
             self._tidied = True
-            control, context = self._opened()
-            delete_receipts(control, context.job, below=generation)
+            delete_older_receipts(control, context.job, below=generation)
+        owner = f"{context.job}.{self.participant.name}.{generation}"
+        delete_receipts(control, context.job, [f"{owner}.{suffix}" for suffix in unused])
 
     def committer(self) -> KafkaCommitter:
         control, _ = self._opened()

@@ -2,12 +2,12 @@
 
 A receipt answers one question: did this transaction commit? Once a generation has settled a checkpoint, everything of
 the generations below it is settled or aborted and the store knows, for a checkpoint is completed only when its base is
-settled. Within a generation the number of groups is bounded by its workers; the next one deletes them.
+settled. Within a generation the receipts of ids that nobody uses any more go (`sinks.kafka.reuse`).
 
 What cannot be deleted now is deleted by the next generation, or expires. Nothing depends on it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from kafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest
 
@@ -16,12 +16,21 @@ from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.identifiers import TransactionalId
 from sinks.kafka.transactions import CODE_NONE, State, Transactions
 
-__all__ = ["delete_receipts"]
+__all__ = ["delete_older_receipts", "delete_receipts"]
 
 _UNENDED = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 
-def delete_receipts(control: ControlPlane, job: str, *, below: int) -> list[str]:
+def delete_receipts(control: ControlPlane, job: str, ids: Collection[str]) -> list[str]:
+    """Delete the receipts of these ids of ``job``, whose transactions are all settled or aborted, and which nobody uses
+    any more. Returns what was deleted as far as brokers answered."""
+    try:
+        return _delete(control, set(ids) - _unended(control, job)) if ids else []
+    except ControlPlaneError:
+        return []
+
+
+def delete_older_receipts(control: ControlPlane, job: str, *, below: int) -> list[str]:
     """Delete the receipts of ``job`` from generations under `below`, whatever its sinks were called; their groups.
 
     Call it only when everything of these generations is settled. Never deleted: groups of other jobs, the claim, and

@@ -4,9 +4,10 @@ from datetime import timedelta
 
 from coordinator.dev.kafka import LocalKafka
 from coordinator.protocol.values import CheckpointId, Claim, Generation, Outcome
+from sinks.kafka import producers
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.receipts import ReceiptState, read_receipts
-from sinks.kafka.tidying import delete_receipts
+from sinks.kafka.tidying import delete_older_receipts
 from sinks.kafka.transactions import State
 from tests.integration.sink_tools import SinkJob
 from tests.integration.tools import Topics, wait_until
@@ -61,6 +62,20 @@ def test_receipts_of_older_generations_are_deleted_once_a_newer_one_has_settled_
             assert claim.generation == generation
 
 
+def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(
+    kafka: LocalKafka, job: str, out: str, topics: Topics
+) -> None:
+    """Spark ends workers that idle for a minute, so checkpoints that are further apart find none of them again."""
+    with SinkJob(kafka.bootstrap_servers, job, topic=out) as sink:
+        for checkpoint in range(1, 31):
+            producers._pools.mine().clear()
+            committables = sink.prepared(checkpoint, [b"a"], [b"b"])
+            assert {each.outcome for each in sink.committer().commit(committables)} == {Outcome.COMMITTED}
+            sink.sink.settled(CheckpointId(checkpoint), committables)
+        assert len(groups_of(sink, topics)) <= 20
+        assert all(present(sink, KafkaCommittable.of(one)) for one in committables)
+
+
 def test_a_receipt_that_is_being_written_and_those_of_other_jobs_are_not_deleted(
     kafka: LocalKafka, job: str, out: str, topics: Topics
 ) -> None:
@@ -72,7 +87,7 @@ def test_a_receipt_that_is_being_written_and_those_of_other_jobs_are_not_deleted
         ended, unended = older.prepared(1, [b"a"], [b"b"])
         assert older.committer().commit([ended])[0].outcome is Outcome.COMMITTED
         wait_until(lambda: older.view(ended).state is State.COMPLETE_COMMIT, "one has ended")
-        deleted = delete_receipts(older.control, job, below=2)
+        deleted = delete_older_receipts(older.control, job, below=2)
         assert deleted == [KafkaCommittable.of(ended).transaction.id]
         assert older.committer().commit([unended])[0].outcome is Outcome.COMMITTED
         wait_until(lambda: present(older, KafkaCommittable.of(unended)), "the receipt that was pending is there")

@@ -1,0 +1,61 @@
+"""Which transactional ids workers may use again, and which nobody will use any more.
+
+Spark ends a worker process that idles for a minute. Nobody learns of it, so its ids would be offered for ever. Instead
+a bounded number of ids is offered, those used last. An id that is no longer offered is never used again; its receipt
+can go once every run of tasks that was offered the id is over.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+
+__all__ = ["ReusableIds"]
+
+_KEPT_PER_SLOT = 4
+"""A slot uses one id while the one before settles, and its worker has a third one ready."""
+_KEPT_AT_LEAST = 16
+
+
+class ReusableIds:
+    """Of one generation of a sink. Called by the driver's main thread and by the one that settles."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs = 0
+        self._last_run: dict[int, int] = {}
+        """Checkpoint -> the last run of tasks that wrote for it, until it is settled."""
+        self._free: OrderedDict[str, int] = OrderedDict()
+        """Id suffix -> the checkpoint that used it last, settled as committed. The one used last is the last."""
+        self._dropped: dict[str, int] = {}
+        """Id suffix -> the last run that may have been offered it."""
+        self._most_slots = 0
+
+    def offered(self) -> dict[str, int]:
+        """What the tasks of the run that begins now may use again: id suffix -> the checkpoint that used it last."""
+        with self._lock:
+            self._runs += 1
+            return dict(self._free)
+
+    def written(self, checkpoint: int) -> None:
+        """The run that began last wrote `checkpoint`, and is over."""
+        with self._lock:
+            self._last_run[checkpoint] = self._runs
+
+    def settled(self, checkpoint: int, used: Iterable[str]) -> list[str]:
+        """`checkpoint` is settled, and every checkpoint before it is settled or aborted. The ids ``used`` are free
+        again. Returns ids that nobody uses any more, once each."""
+        with self._lock:
+            slots = set(used)
+            self._most_slots = max(self._most_slots, len(slots))
+            for suffix in slots:
+                self._dropped.pop(suffix, None)
+                self._free[suffix] = checkpoint
+                self._free.move_to_end(suffix)
+            run = self._last_run.get(checkpoint, 0)
+            self._last_run = {other: at for other, at in self._last_run.items() if other > checkpoint}
+            unused = [suffix for suffix, last in self._dropped.items() if last <= run]
+            for suffix in unused:
+                del self._dropped[suffix]
+            while len(self._free) > max(_KEPT_AT_LEAST, _KEPT_PER_SLOT * self._most_slots):
+                self._dropped[self._free.popitem(last=False)[0]] = self._runs
+            return unused

@@ -1,0 +1,92 @@
+"""Ids that nobody uses any more are told once, and nobody uses them: whatever workers, failures and threads do."""
+
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sinks.kafka import reuse
+from sinks.kafka.reuse import ReusableIds
+
+
+@dataclass
+class Worker:
+    """A process with ids of its own, as in `sinks.kafka.producers`."""
+
+    name: int
+    made: int = 0
+    voted: dict[str, int] = field(default_factory=dict)
+
+    def take(self, committed: dict[str, int]) -> str:
+        free = [one for one, checkpoint in self.voted.items() if committed.get(one) == checkpoint]
+        if free:
+            del self.voted[free[0]]
+            return free[0]
+        self.made += 1
+        return f"{self.name}.{self.made}"
+
+
+@dataclass
+class Job:
+    """Runs checkpoints while the one before settles, as the driver does."""
+
+    ids: ReusableIds = field(default_factory=ReusableIds)
+    checkpoint: int = 0
+    settling: list[tuple[int, list[str]]] = field(default_factory=list)
+    """Completed, oldest first. The next run may begin before the thread that settles has said that one is settled."""
+    gone: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)
+    """Ids with a receipt."""
+
+    def run(self, workers: list[Worker], *, fails: bool = False, settle_first: int = 2) -> None:
+        self.checkpoint += 1
+        offered = self.ids.offered()
+        self.settle(settle_first)
+        used = [worker.take(offered) for worker in workers]
+        assert not self.gone & set(used), "the receipt of an id in use was deleted"
+        if fails:
+            return
+        for worker, one in zip(workers, used, strict=True):
+            worker.voted[one] = self.checkpoint
+        self.ids.written(self.checkpoint)
+        self.settle(len(self.settling) - 1)
+        self.settling.append((self.checkpoint, used))
+
+    def settle(self, count: int) -> None:
+        for _ in range(min(count, len(self.settling))):
+            checkpoint, used = self.settling.pop(0)
+            self.kept |= set(used)
+            unused = self.ids.settled(checkpoint, used)
+            assert len(set(unused)) == len(unused)
+            assert not self.gone & set(unused)
+            self.gone |= set(unused)
+            self.kept -= set(unused)
+
+
+@example([({0}, False, 2), ({3}, False, 2), ({1}, False, 2), ({2}, False, 0), ({0}, False, 2)])
+@given(st.lists(st.tuples(st.sets(st.integers(0, 5), min_size=1), st.booleans(), st.integers(0, 2)), max_size=40))
+def test_an_id_whose_receipt_may_go_is_never_used_again(steps: list[tuple[set[int], bool, int]]) -> None:
+    """Some workers stay idle for a while, so that theirs are the ids that are offered no longer."""
+    with patch.object(reuse, "_KEPT_AT_LEAST", 2), patch.object(reuse, "_KEPT_PER_SLOT", 1):
+        job, workers = Job(), [Worker(name=name) for name in range(6)]
+        for chosen, fails, settle_first in steps:
+            job.run([workers[name] for name in sorted(chosen)], fails=fails, settle_first=settle_first)
+            assert not job.gone & job.ids.offered().keys()
+
+
+@pytest.mark.parametrize("slots", [1, 16, 200])
+def test_receipts_stay_few_when_every_checkpoint_has_new_workers(slots: int) -> None:
+    job = Job()
+    for checkpoint in range(100):
+        job.run([Worker(name=checkpoint * slots + slot) for slot in range(slots)])
+    assert len(job.kept) <= max(16, 4 * slots) + 2 * slots
+
+
+@pytest.mark.parametrize("slots", [1, 16, 2_000])
+def test_workers_that_stay_use_their_ids_again(slots: int) -> None:
+    job, workers = Job(), [Worker(name=slot) for slot in range(slots)]
+    for _ in range(10):
+        job.run(workers)
+    assert sum(worker.made for worker in workers) <= 3 * slots
