@@ -4,7 +4,8 @@ A kill point is a call, ``kill_point(KillPoint.X)``. It costs one comparison unl
 
 ``ONCEWARD_KILL_POINT``
     ``name`` or ``name:N`` (the N-th time this process passes it), several separated by commas. With ``name:N:stop``
-    the process does not die: it stands still by SIGSTOP, and wakes as a zombie by SIGCONT.
+    the process does not die: it stands still by SIGSTOP, and wakes as a zombie by SIGCONT. With ``name:N:block`` only
+    the thread that passes stands still, until the file that it leaves (below) is removed; all others go on.
 ``ONCEWARD_KILL_ONCE``
     a directory shared by all processes: each armed entry fires in one process only, ever. The file that it leaves
     there, named after the entry, proves that the point was reached. Without it every process that passes dies.
@@ -14,7 +15,9 @@ The process dies by SIGKILL: no handler, no flush, no ``finally``, as when a mac
 
 import os
 import signal
+import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
@@ -72,11 +75,28 @@ class KillPoint(StrEnum):
     ORPHAN_AFTER_COMMIT = "orphan.after_commit"
 
 
-_ENDS = {"": signal.SIGKILL, "stop": signal.SIGSTOP}
+_LOOK_S = 0.05
 
 
-def _armed_entries(text: str) -> dict[KillPoint, tuple[int, signal.Signals]]:
-    armed: dict[KillPoint, tuple[int, signal.Signals]] = {}
+def _kill(_entry: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stop(_entry: str) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _block(entry: str) -> None:
+    marker = Path(os.environ[KILL_ONCE_VARIABLE]) / entry
+    while marker.exists():
+        time.sleep(_LOOK_S)
+
+
+_ENDS: Mapping[str, Callable[[str], None]] = {"": _kill, "stop": _stop, "block": _block}
+
+
+def _armed_entries(text: str) -> dict[KillPoint, tuple[int, Callable[[str], None]]]:
+    armed: dict[KillPoint, tuple[int, Callable[[str], None]]] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, more = entry.partition(":")
         count, _, end = more.partition(":")
@@ -89,13 +109,15 @@ _passed: Counter[KillPoint] = Counter()
 
 
 def kill_point(point: KillPoint) -> None:
-    """End this process here by SIGKILL, or stop it, if the environment armed ``point``; otherwise do nothing."""
+    """End this process here by SIGKILL, stop it, or block this thread, if the environment armed ``point``; otherwise do
+    nothing."""
     if not _armed or point not in _armed:
         return
     count, end = _armed[point]
     _passed[point] += 1
-    if _passed[point] == count and _first_ever(f"{point.value}:{count}"):
-        os.kill(os.getpid(), end)
+    entry = f"{point.value}:{count}"
+    if _passed[point] == count and _first_ever(entry):
+        end(entry)
 
 
 def _first_ever(entry: str) -> bool:

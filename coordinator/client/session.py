@@ -5,7 +5,6 @@
 >>> session.start_watch(deliver)
 """
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,13 +14,14 @@ from coordinator.client.calls import Caller, open_channel
 from coordinator.client.over import generation_over
 from coordinator.client.renewing import RenewThread
 from coordinator.client.watching import WatchThread
-from coordinator.errors import HaltedError, OncewardError, RefusedError
+from coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
 from coordinator.links import Links
 from coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
 from coordinator.protocol.committing import Age
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings, Duration, as_duration
 from coordinator.protocol.values import (
+    NO_CHECKPOINT,
     CheckpointId,
     Claim,
     Committable,
@@ -175,6 +175,7 @@ class Session:
         self._on_error = on_error
         self._watch: WatchThread | None = None
         self._oldest: Callable[[], Age | None] = lambda: None
+        self._aborted: Callable[[], CheckpointId] = lambda: NO_CHECKPOINT
         self.job = job
         self.grant = grant
         self.generation: Generation = grant.generation
@@ -184,6 +185,11 @@ class Session:
         """Have each renewal say how old the oldest pre-committed transaction is, for listings. ``oldest`` is called
         from a background thread."""
         self._oldest = oldest
+
+    def tell_aborted(self, aborted: Callable[[], CheckpointId]) -> None:
+        """Have each renewal say which abort the main loop has carried out last: a driver that does not is given up.
+        ``aborted`` is called from a background thread."""
+        self._aborted = aborted
 
     def start_watch(self, deliver: Callable[[Instruction], None]) -> None:
         """Have ``deliver`` called, from one background thread, with what is wanted; repeats are possible.
@@ -284,15 +290,21 @@ class Session:
         self.let_go()
         self._unless_fenced(self._close(reason, detail, None))
 
-    def abandon(self, detail: str, *, back_within: float | None = None) -> None:
+    def abandon(self, detail: str, *, back_within: float | None = None) -> FencedError | None:
         """Leave after a failure, if the coordinator can be told quickly; else the lease runs out. Never raises.
 
         :param back_within: seconds after which the driver opens its next generation; None = it does not come back.
+        :return: that the driver must not come back: another one has the job, or it is at rest.
         """
         self.let_go()
         reason = CloseReason.FAILED if back_within is None else CloseReason.RESTARTING
-        with contextlib.suppress(OncewardError):
-            self._close(reason, detail, _ABANDON_PATIENCE_S, back_within or 0.0)
+        try:
+            self._unless_fenced(self._close(reason, detail, _ABANDON_PATIENCE_S, back_within or 0.0))
+        except FencedError as over:
+            return over
+        except OncewardError:
+            pass
+        return None
 
     def let_go(self) -> None:
         """End stream and lease without a word. Says nothing more to the coordinator."""
@@ -327,6 +339,7 @@ class Session:
                 for one in self._caller.links.troubles()[:MAX_TROUBLES]
             ],
             oldest=age_to_wire(oldest) if oldest is not None else None,
+            aborted=self._aborted(),
         )
         self._unless_fenced(self._caller.call(self._stub.Renew, request, _answered, doing="renewing the lease"))
 

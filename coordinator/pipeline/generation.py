@@ -117,7 +117,9 @@ class GenerationRun:
             self._leave_failed(word)
             raise word from error
         except BaseException as error:
-            self._leave_failed(error)
+            fenced = self._leave_failed(error)
+            if fenced is not None:
+                raise fenced from error
             raise
         kill_point(KillPoint.DRIVER_BEFORE_CLOSE)
         self._settler.close(wait=True)
@@ -157,6 +159,7 @@ class GenerationRun:
             runtime=m.runtime,
         )
         self._session.tell_oldest(lambda: self._ages.oldest(self._settler.unsettled))
+        self._session.tell_aborted(self._mailbox.carried_out)
         self._replayer = Replayer(m, self._session, self._settler, self._mailbox)
 
     def _recover(self) -> None:
@@ -433,8 +436,10 @@ class GenerationRun:
             return word
         return error
 
-    def _leave_failed(self, error: BaseException) -> None:
-        """Let go of everything. What is decided stays for the next generation; what is not is aborted by it."""
+    def _leave_failed(self, error: BaseException) -> FencedError | None:
+        """Let go of everything. What is decided stays for the next generation; what is not is aborted by it. Returns
+        why the driver must not come back, where it would."""
+        fenced = None
         reason = _shorten(str(error) or repr(error))
         self._m.tasks.cancel()
         self._settler.close(wait=not isinstance(error, KeyboardInterrupt))
@@ -445,8 +450,11 @@ class GenerationRun:
                 self._settler.forget(decided)
             with contextlib.suppress(Exception):  # whatever stays open is aborted by the next generation
                 self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
-            self._session.abandon(reason, back_within=self._comes_back(error, self.settled_any))
+            delay = self._comes_back(error, self.settled_any)
+            fenced = self._session.abandon(reason, back_within=delay)
+            fenced = fenced if delay is not None else None
         self._m.journal.tell("failed", reason=reason)
+        return fenced
 
     def _require_spark(self) -> None:
         if not self._m.tasks.alive():

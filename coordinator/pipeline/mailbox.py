@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import assert_never
 
-from coordinator.errors import HaltedError, OncewardError
+from coordinator.errors import FencedError, GenerationEndedError, HaltedError, OncewardError
 from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.protocol.answers import Abort, Cancel, Complete, Fail, Halt, Instruction, Replay, Stop, Trigger
 from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId
@@ -33,6 +33,7 @@ class Mailbox:
         self._trigger: Trigger | None = None
         self._abort: Abort | None = None
         self._handled_abort = NO_CHECKPOINT
+        self._carried_out = NO_CHECKPOINT
         self._running: CheckpointId | None = None
         self._hurried = NO_CHECKPOINT
         self._replay: Replay | None = None
@@ -86,9 +87,10 @@ class Mailbox:
             self._changed.notify_all()
 
     def fail(self, error: OncewardError) -> None:
-        """Leave now. The first error wins."""
+        """Leave now. The first error wins; what says that the generation is over comes before all but a halt."""
         with self._changed:
-            if self._error is None:
+            over = isinstance(error, (FencedError, GenerationEndedError))
+            if self._error is None or (over and not isinstance(self._error, HaltedError)):
                 self._error = error
             running = self._running is not None
             self._changed.notify_all()
@@ -123,9 +125,14 @@ class Mailbox:
         with self._changed:
             return self._abort.checkpoint if self._abort is not None else None
 
+    def carried_out(self) -> CheckpointId:
+        """The newest checkpoint whose abort the main thread has carried out."""
+        return self._carried_out
+
     def next(self, timeout: float) -> Trigger | Abort | Replay | None:
         """The next thing to do, or None after ``timeout`` seconds. Raises what another thread found."""
         with self._changed:
+            self._carried_out = self._handled_abort  # whoever asks for the next has done the last
             self._changed.wait_for(self._has_work, timeout)
             self.raise_error()
             if self._abort is not None and self._abort.checkpoint > self._handled_abort:

@@ -8,7 +8,7 @@ unknown: the new state must be thrown away and rebuilt from the store.
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.protocol import checkpoints, losses, opening, orphans, people, resolving, settling
+from coordinator.protocol import checkpoints, losses, opening, orphans, people, resolving, settling, wedged
 from coordinator.protocol.answers import (
     Abort,
     Answer,
@@ -59,6 +59,7 @@ _FOLLOW_UPS = (
     checkpoints.decide,
     checkpoints.expire,
     opening.give_up_lost_driver,
+    wedged.give_up,
     orphans.reach_end,
     checkpoints.trigger,
 )
@@ -72,6 +73,8 @@ def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
     state, ready = _handle(state, event)
     if ready.answer.verdict is Verdict.ACCEPTED and isinstance(event, Acknowledge | Decline | Settle | Amend):
         state = opening.heard(state, event)
+        if not isinstance(event, Settle):  # which a thread of its own says
+            state = wedged.heard(state, event.now)
     facts: tuple[Fact, ...] = ready.facts
     for follow_up in _FOLLOW_UPS:
         state, more = follow_up(state, event.now)
@@ -146,8 +149,8 @@ def wanted(state: JobState) -> tuple[Instruction, ...]:
     if not durable.driven or durable.unreadable:
         return ()
     instructions: list[Instruction] = []
-    aborted, completed, pending = durable.aborted, durable.completed, durable.pending
-    if aborted is not None and aborted.generation == durable.generation and aborted.id > durable.base:
+    aborted, completed, pending = durable.told_abort, durable.completed, durable.pending
+    if aborted is not None:
         instructions.append(
             Abort(checkpoint=aborted.id, base=durable.base, reason=aborted.reason, detail=aborted.detail)
         )

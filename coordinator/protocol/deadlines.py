@@ -1,5 +1,6 @@
 """When time alone will next change a job: until then no tick is needed."""
 
+from coordinator.protocol import wedged
 from coordinator.protocol.checkpoints import due
 from coordinator.protocol.state import JobState
 
@@ -11,7 +12,7 @@ def next_deadline(state: JobState) -> float | None:
 
     Monotonic seconds; may lie in the past, which means at once.
     """
-    deadlines = [due(state), state.restart_due]
+    deadlines = [due(state), wedged.due(state), state.restart_due]
     if state.session is not None and state.session.stream_lost_at is not None:
         deadlines.append(state.session.lease_ends)
     if state.pending is not None and not state.all_answered:

@@ -133,6 +133,14 @@ class Durable:
         return self.driver == COORDINATOR
 
     @property
+    def told_abort(self) -> AbortedCheckpoint | None:
+        """What the current driver has to abort, or has aborted: the last one decided against since the base."""
+        aborted = self.aborted
+        if aborted is None or aborted.generation != self.generation or aborted.id <= self.base:
+            return None
+        return aborted
+
+    @property
     def unresolved(self) -> Mapping[ParticipantName, Mapping[int, Outcome]]:
         """Slots about which a person must decide: lost or in doubt."""
         open_slots = {

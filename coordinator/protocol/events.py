@@ -7,6 +7,7 @@ from typing import TypeAlias
 from coordinator.protocol.requests import Ruling
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
+    NO_CHECKPOINT,
     NO_GENERATION,
     CheckpointId,
     CheckpointKind,
@@ -77,6 +78,8 @@ class Renew:
 
     now: float
     generation: Generation
+    aborted: CheckpointId = NO_CHECKPOINT
+    """The newest checkpoint whose abort its main loop has carried out."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -293,6 +293,8 @@ def stream_lost(state: JobState, event: StreamLost) -> tuple[JobState, Ready]:
 def renew(state: JobState, event: Renew) -> tuple[JobState, Ready]:
     if not owns(state, event.generation):
         return state, fenced(state, event.generation)
+    if event.aborted > state.carried_out:
+        state = replace(state, carried_out=event.aborted, owing_since=event.now)
     return heard(state, event), Ready(answer=Answer(verdict=Verdict.ACCEPTED))
 
 
@@ -325,7 +327,7 @@ def close_job(state: JobState, event: CloseJob) -> tuple[JobState, Ready]:
     if not owns(state, event.generation):
         return state, fenced(state, event.generation)
     back = event.now + event.back_within + durable.settings.seconds("lease")
-    state, facts = _end(state, event.now, _leaving(state, event), event.detail, AbortReason.CLOSED)
+    state, facts = end_generation(state, event.now, _leaving(state, event), event.detail, AbortReason.CLOSED)
     if state.durable.awaits_driver:
         state = replace(state, restart_due=back)
     return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED), facts=facts)
@@ -357,7 +359,9 @@ def give_up_lost_driver(state: JobState, now: float) -> Step:
         if session.stream_lost_at is None or now < session.lease_ends:
             return state, ()
         detail = "its driver is gone: no sign of life for the lease and no instruction stream"
-        return _end(state, now, reached(state.durable) or Transition.GIVEN_UP, detail, AbortReason.DRIVER_LOST)
+        return end_generation(
+            state, now, reached(state.durable) or Transition.GIVEN_UP, detail, AbortReason.DRIVER_LOST
+        )
     if state.restart_due is None or now < state.restart_due:
         return state, ()
     detail = f"its driver did not come back after: {state.durable.status_detail}"
@@ -365,7 +369,7 @@ def give_up_lost_driver(state: JobState, now: float) -> Step:
     return replace(record(state, facts), restart_due=None, driverless_since=now), facts
 
 
-def _end(state: JobState, now: float, transition: Transition, detail: str, reason: AbortReason) -> Step:
+def end_generation(state: JobState, now: float, transition: Transition, detail: str, reason: AbortReason) -> Step:
     """End the generation. A halted job stays halted."""
     durable = state.durable
     facts: list[Fact] = []

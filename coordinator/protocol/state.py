@@ -51,6 +51,10 @@ class JobState:
     """When the last checkpoint completed; after a restart the time of the restart, so that no pause is too short."""
     restart_due: float | None = None
     """Until when a driver that said it would come back may do so."""
+    carried_out: CheckpointId = NO_CHECKPOINT
+    """The newest abort that the driver has carried out, as it says with its renewals."""
+    owing_since: float | None = None
+    """Since when the driver's main loop owes what it was told to do, or its last sign of life after that."""
     driverless_since: float | None = None
     """When the last driver left or was given up; after a restart the time of the restart. None while there is one."""
 

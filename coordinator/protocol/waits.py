@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coordinator.protocol.state import JobState
+from coordinator.protocol.wedged import owed
 
 __all__ = ["Wait", "unsettled_slots", "waits"]
 
@@ -42,6 +43,8 @@ def _driver(state: JobState) -> Iterator[Wait]:
     elif session is not None and session.stream_lost_at is not None:
         what = "the instruction stream of its driver" if session.watched else "its driver to take instructions"
         yield Wait(what=what, since=session.stream_lost_at)
+    if state.owing_since is not None:
+        yield Wait(what=f"its driver {owed(state)}", since=state.owing_since)
 
 
 def _settling(state: JobState) -> Iterator[Wait]:

@@ -1448,10 +1448,15 @@ class RenewRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     TROUBLES_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
+    ABORTED_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
     """The driver's generation."""
+    aborted: _builtins.int
+    """The newest checkpoint whose abort the driver's main loop has carried out; 0 for none. A driver that never says so is
+    given up.
+    """
     @_builtins.property
     def troubles(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkTrouble]:
         """Links of the driver that do not work now; at most 16. For listings."""
@@ -1467,10 +1472,11 @@ class RenewRequest(_message.Message):
         generation: _builtins.int = ...,
         troubles: _abc.Iterable[Global___LinkTrouble] | None = ...,
         oldest: Global___TransactionAge | None = ...,
+        aborted: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "oldest", b"oldest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "generation", b"generation", "job", b"job", "oldest", b"oldest", "troubles", b"troubles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "aborted", b"aborted", "generation", b"generation", "job", b"job", "oldest", b"oldest", "troubles", b"troubles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__oldest: _TypeAlias = _typing.Literal["oldest"]  # noqa: Y015
     _WhichOneofArgType__oldest: _TypeAlias = _typing.Literal["_oldest", b"_oldest"]  # noqa: Y015

@@ -87,7 +87,7 @@ def watch(request: pb.WatchRequest, now: float) -> Watch:
 
 
 def renew(request: pb.RenewRequest, now: float) -> Renew:
-    return Renew(now=now, generation=as_generation(request.generation))
+    return Renew(now=now, generation=as_generation(request.generation), aborted=as_base(request.aborted, "aborted"))
 
 
 def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[Acknowledge]:

@@ -1,11 +1,11 @@
 """The coordinator of a small world: the real core between a store and the network, computed once per situation.
 
 Time is taken out. The core runs at ``now = 0``; what time can do is a call of its own: ``expire`` ages the undecided
-checkpoint past its timeout, ``lease`` ages the driver's lease past its end. Every other time in the state is put back
-to the beginning, so that two states that differ only in when they were reached are one state. This loses nothing,
-because each of these clocks may run out at any point of a path: whatever a clock could show is covered by its running
-out now or never. The interval is 0: the next checkpoint is triggered as early as it can be, with its predecessor still
-unsettled.
+checkpoint past its timeout, ``lease`` ages the driver's lease past its end, ``overdue`` what it owes. Every other time
+in the state is put back to the beginning, so that two states that differ only in when they were reached are one state.
+This loses nothing, because each of these clocks may run out at any point of a path: whatever a clock could show is
+covered by its running out now or never. The interval is 0: the next checkpoint is triggered as early as it can be, with
+its predecessor still unsettled.
 """
 
 from collections.abc import Hashable
@@ -147,6 +147,8 @@ class View(NamedTuple):
     """True when it may take the job, once the grace time is over."""
     undecided: int
     unanswered: bool
+    owes: bool
+    """True when it waits for its driver to do what it was told, and gives it up in the end."""
     goes_on: bool
     """False when no checkpoint would be triggered any more, however many ids this world had."""
 
@@ -239,6 +241,7 @@ class Coordinators:
                     orphan=orphans.due(state) is not None,
                     undecided=state.durable.pending.id if state.durable.pending is not None else 0,
                     unanswered=state.pending is not None and not state.all_answered,
+                    owes=state.owing_since is not None,
                     goes_on=state.durable.status is JobStatus.RUNNING,
                 )
             )
@@ -271,6 +274,7 @@ class Coordinators:
             next_trigger=_NEVER if full else 0.0,
             completed_at=None,
             restart_due=None if state.restart_due is None else _SETTINGS.seconds("lease"),
+            owing_since=None if state.owing_since is None else 0.0,
         )
 
 
@@ -379,6 +383,11 @@ def _happens(state: JobState, call: Call, members: tuple[Participant, ...]) -> t
                 state = replace(state, session=replace(state.session, lease_ends=0.0))
             if state.restart_due is not None:
                 state = replace(state, restart_due=0.0)
+            event = Tick(now=0.0)
+        case "overdue":
+            if state.owing_since is not None:
+                patience = _SETTINGS.seconds("lease") + _SETTINGS.seconds("orphan_grace")
+                state = replace(state, owing_since=-patience)
             event = Tick(now=0.0)
         case "take":
             if state.driverless_since is not None:

@@ -162,6 +162,8 @@ class Moves:
             moves += self._clock(world, Call("expire", 0), _TIMEOUT)
         if view.lapses:
             moves += self._clock(world, Call("lease", 0))
+        if view.owes and faults & _TIMEOUT:
+            moves += self._clock(world, Call("overdue", 0), _TIMEOUT)
         if view.stream and not any(
             self.drivers.values[number].generation == view.generation
             and self.drivers.values[number].stream is Stream.OPEN

@@ -124,6 +124,8 @@ def _commands(call: Call, player: Player) -> list[str]:
             return ["> after 151", "> renew"]
         case "lease":
             command = "after 101"
+        case "overdue":
+            return ["> after 99", "> renew", "> after 99", "> renew", "> after 3"]
         case "take":
             since = player.state.driverless_since
             return ["> after 101", "> orphan"] if since is not None else ["> orphan"]

@@ -84,7 +84,8 @@ class Table(Generic[T]):
 
 
 class Call(NamedTuple):
-    """What a driver says to the coordinator, or what time does (``expire``, ``lease``): one event of the core."""
+    """What a driver says to the coordinator, or what time does (``expire``, ``lease``, ``overdue``): one event of the
+    core."""
 
     kind: str
     generation: int

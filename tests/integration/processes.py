@@ -113,6 +113,10 @@ class World:
         """Kill points that ended a process, with the count they were armed with."""
         return {marker.name for marker in self._kills.iterdir()}
 
+    def wake(self, entry: str) -> None:
+        """Let the thread go on that blocks at a kill point."""
+        (self._kills / entry).unlink()
+
     def wait_for_event(self, name: str, process: Process, *, count: int = 1, limit_s: float = 90.0) -> None:
         wait_until(
             lambda: len(self.events(name)) >= count or not process.running,

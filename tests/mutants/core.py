@@ -115,7 +115,7 @@ DECISIONS = (
         name="the completed checkpoint is aborted when its driver is given up",
         hurts="a decision changes: what is committed already is written again",
         breaks=changed(
-            opening._end,
+            opening.end_generation,
             (
                 "if durable.pending is not None:",
                 "if durable.completed is not None and not durable.completed.settled:\n"

@@ -8,14 +8,14 @@
       wants complete 1           everything that the driver is wanted to do, when that has changed
 
 Events: ``open DRIVER [takeover [gN]] [adopt] [without sink] [replaying] [claim STORE GENERATION SETTLED]``, ``watch``,
-``lost``, ``renew``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged] [more]``, ``decline N WHO``, ``close
-REASON [back SECONDS]``, ``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots
-A,B]``, ``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``,
+``lost``, ``renew [aborted N]``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged] [more]``, ``decline N WHO``,
+``close REASON [back SECONDS]``, ``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K]
+[slots A,B]``, ``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``,
 ``resolve N WHO SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim STORE
-GENERATION SETTLED]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick), ``restart`` (of
-the coordinator, from what is durable), ``unstored EVENT`` (the coordinator dies, or its store fails, before the
-event's facts are durable; then a restart), ``damage`` (a restart that cannot read the newest completed checkpoint).
-``as gN`` at the end speaks for another generation than the newest.
+GENERATION SETTLED]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick), ``restart`` (of the
+coordinator, from what is durable), ``unstored EVENT`` (the coordinator dies, or its store fails, before the event's
+facts are durable; then a restart), ``damage`` (a restart that cannot read the newest completed checkpoint). ``as gN``
+at the end speaks for another generation than the newest.
 """
 
 import re
@@ -149,8 +149,9 @@ class Player:
                 return Watch(now=now, generation=generation)
             case ["lost"]:
                 return StreamLost(now=now, generation=generation)
-            case ["renew"]:
-                return Renew(now=now, generation=generation)
+            case ["renew", *options]:
+                aborted = CheckpointId(int(_after(options, "aborted") or 0))
+                return Renew(now=now, generation=generation, aborted=aborted)
             case ["ack", checkpoint, who, "on", base, *content]:
                 return Acknowledge(
                     now=now,

@@ -172,6 +172,9 @@ class Coordinator:
     def tell_oldest(self, oldest: Callable[[], Age | None]) -> None:
         """Nobody lists its jobs."""
 
+    def tell_aborted(self, aborted: Callable[[], CheckpointId]) -> None:
+        """Nobody waits for it."""
+
     def start_watch(self, deliver: Callable[[Instruction], None]) -> None:
         self._deliver = deliver
         self.tell(Watch(now=self.now, generation=self.generation))

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from coordinator.errors import FencedError, HaltedError
+from coordinator.errors import FencedError, GenerationEndedError, HaltedError
 from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from coordinator.protocol.answers import Abort, Complete, Fail, Halt, Stop, Trigger
 from coordinator.protocol.facts import AbortReason
@@ -94,3 +94,32 @@ def test_a_stop_ends_a_wait() -> None:
     driver = Driver()
     threading.Timer(0.01, driver.mailbox.deliver, [Stop()]).start()
     assert driver.mailbox.wait(lambda: driver.mailbox.stopping, 30)
+
+
+def test_an_abort_counts_as_carried_out_when_the_main_thread_asks_for_what_is_next() -> None:
+    driver = Driver()
+    driver.mailbox.deliver(abort(3))
+    driver.mailbox.deliver(trigger(4))
+    assert driver.mailbox.carried_out() == 0
+    assert driver.mailbox.next(0) == abort(3)
+    assert driver.mailbox.carried_out() == 0
+    assert driver.mailbox.next(0) == trigger(4)
+    assert driver.mailbox.carried_out() == 3
+
+
+def test_that_the_generation_is_over_matters_more_than_why_it_failed() -> None:
+    for over in (GenerationEndedError("nobody has the job"), FencedError("a newer generation owns the job")):
+        driver = Driver()
+        driver.mailbox.deliver(Fail(reason="too many failures"))
+        driver.mailbox.fail(over)
+        driver.mailbox.fail(GenerationFailedError("later"))
+        with pytest.raises(type(over)):
+            driver.mailbox.next(0)
+
+
+def test_a_halted_driver_leaves_halted_even_when_its_generation_was_ended_meanwhile() -> None:
+    driver = Driver()
+    driver.mailbox.deliver(Halt(reason="a person must decide"))
+    driver.mailbox.fail(FencedError("the job is halted"))
+    with pytest.raises(HaltedError):
+        driver.mailbox.next(0)

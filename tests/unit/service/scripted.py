@@ -31,6 +31,7 @@ from coordinator.protocol.answers import (
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import (
+    NO_CHECKPOINT,
     CheckpointId,
     Committable,
     Document,
@@ -179,6 +180,7 @@ class ScriptedDriver:
             takeover=takeover,
             on_error=self.errors.put,
         )
+        self.session.tell_aborted(lambda: max(self.aborted, default=NO_CHECKPOINT))
         self._instructions: queue.Queue[Instruction | None] = queue.Queue()
         self._answers: dict[CheckpointId, tuple[CheckpointId, Snapshot, Snapshot]] = {}
         self._thread = threading.Thread(target=self._work, daemon=True)

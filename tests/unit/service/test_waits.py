@@ -1,5 +1,6 @@
 """What a job waits for is shown with since when, and how old its oldest transaction is."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from coordinator.client.operators import OperatorClient
 from coordinator.client.session import CoordinatorClient, connect
 from coordinator.client.summaries import JobSummary
-from coordinator.errors import OncewardError
+from coordinator.errors import FencedError, OncewardError
 from coordinator.links import Links
 from coordinator.ops.listings import job_detail
 from coordinator.protocol.answers import Complete, Instruction, Trigger
@@ -95,6 +96,35 @@ def test_a_driver_tells_with_its_lease_which_links_are_broken_and_how_old_its_tr
         wait_until(lambda: people.job(JobName(job)).oldest_transaction is None, "the next renewal takes it back")
         assert not [what for what in whats(people, job) if "cluster" in what]
         session.close(CloseReason.STOPPED)
+
+
+def test_what_a_driver_owes_is_shown_until_a_renewal_says_that_it_is_done(
+    client: CoordinatorClient, people: OperatorClient, job: str
+) -> None:
+    settings = replace(SETTINGS, tolerable_failed_checkpoints=1000, lease="60s", orphan_grace="60s")
+    session = client.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="d")
+    wanted: list[Instruction] = []
+    session.start_watch(wanted.append)
+    wait_until(lambda: any(isinstance(one, Trigger) for one in wanted), "the first trigger arrives")
+    session.decline(CheckpointId(1), SINK.name, "no")
+    owed = "its driver to abort checkpoint 1"
+    assert owed in whats(people, job)
+    session.renew()
+    assert owed in whats(people, job)
+    session.tell_aborted(lambda: CheckpointId(1))
+    session.renew()
+    assert owed not in whats(people, job)
+    session.close(CloseReason.STOPPED)
+
+
+def test_a_driver_that_leaves_for_a_while_is_told_that_another_one_has_the_job(
+    client: CoordinatorClient, job: str
+) -> None:
+    first = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="first")
+    assert client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="first").abandon("x") is None
+    assert first.abandon("said again", back_within=1.0) is None
+    client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="second").let_go()
+    assert isinstance(first.abandon("failed", back_within=1.0), FencedError)
 
 
 def test_a_broken_stream_and_an_old_generation_are_told_apart(
