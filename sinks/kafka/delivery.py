@@ -49,7 +49,7 @@ class Delivery:
         self._limit_ms = limit_ms
         self._deadline = time.monotonic() + limit_ms / 1000
         self._failed = failed
-        self._target = BatchProducer(producer, topic=topic, topics=topics, check=self._check)
+        self._target = BatchProducer(producer, topic=topic, topics=topics)
 
     @property
     def records(self) -> Counter[str]:
@@ -63,10 +63,10 @@ class Delivery:
 
     def produce(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> None:
         """Hand all records to the client. Raises DeliveryError, RouteError, what ``rest`` raises."""
-        self._target.produce(first)
+        self._target.produce(first, self._check)
         kill_point(KillPoint.TASK_MID_WRITE)
         for batch in rest:
-            self._target.produce(batch)
+            self._target.produce(batch, self._check)
 
     def flush(self) -> None:
         """Wait until the brokers have confirmed every record. Raises DeliveryError when one was refused or is late."""

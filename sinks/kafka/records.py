@@ -3,6 +3,7 @@
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,7 @@ CHUNK_BYTES = 8 << 20
 QUEUED_BYTES = 64 << 20
 """Of keys and values that wait in the client for the brokers; more is not produced until some are confirmed."""
 QUEUED_RECORDS = 400_000
+"""The client's own queue has less room where the cluster's configuration says so."""
 
 _POLL_S = 0.005
 
@@ -32,17 +34,14 @@ class BatchProducer:
         *,
         topic: str | None,
         topics: Sequence[str],
-        check: Callable[[], None],
     ) -> None:
-        """`topic`: where everything goes, or None to route by the ``topic`` column among `topics`. `check` raises when
-        a delivery failed or the slot took too long; it is called while waiting for the brokers."""
+        """`topic`: where everything goes, or None to route by the ``topic`` column among `topics`."""
         self.records: Counter[str] = Counter()
         """Accepted records by topic."""
         self.bytes = 0
         self._producer = producer
         self._topic = topic
         self._declared = frozenset(topics)
-        self._check = check
         self._before = producer.accepted
         self._queued: deque[tuple[int, int]] = deque()
         """(records accepted up to and with a chunk, its bytes), oldest first."""
@@ -55,13 +54,14 @@ class BatchProducer:
         self._outstanding()
         return time.monotonic() - self._moved
 
-    def produce(self, batch: pa.RecordBatch) -> None:
-        """Hand all records of ``batch`` to the client. Raises DeliveryError, RouteError."""
+    def produce(self, batch: pa.RecordBatch, check: Callable[[], None]) -> None:
+        """Hand all records of ``batch`` to the client. ``check`` is called while it waits for the brokers, and raises
+        when a delivery failed or the slot took too long. Raises DeliveryError, RouteError."""
         for chunk, size in _chunks(batch):
             _check_partitions(chunk)
-            self._wait_for_room(chunk.num_rows, size)
+            self._wait_for_room(chunk.num_rows, size, check)
             for topic, routed in self._by_topic(chunk):
-                self._produce_to(topic, routed)
+                self._produce_to(topic, routed, check)
                 self.records[topic] += routed.num_rows
             self.bytes += size
             self._queued.append((self._accepted, size))
@@ -85,17 +85,16 @@ class BatchProducer:
         for name in names:
             yield name, chunk if len(names) == 1 else chunk.filter(pc.equal(column, name))
 
-    def _produce_to(self, topic: str, records: pa.RecordBatch) -> None:
+    def _produce_to(self, topic: str, records: pa.RecordBatch, check: Callable[[], None]) -> None:
         try:
-            self._producer.produce(topic, records, self._full)
+            self._producer.produce(topic, records, partial(self._wait, check))
         except UnfitRecordError as error:
             raise _unfit(topic, error) from error
         except KafkaException as error:
             raise _refused(topic, error) from error
 
-    def _full(self) -> None:
-        """The client's own queue has no room, which is smaller than ours where the cluster's configuration says so."""
-        self._check()
+    def _wait(self, check: Callable[[], None]) -> None:
+        check()
         self._poll(_POLL_S)
 
     @property
@@ -116,7 +115,7 @@ class BatchProducer:
             self._confirmed, self._moved = confirmed, time.monotonic()
         return outstanding
 
-    def _wait_for_room(self, records: int, size: int) -> None:
+    def _wait_for_room(self, records: int, size: int, check: Callable[[], None]) -> None:
         while True:
             outstanding = self._outstanding()
             while self._queued and self._queued[0][0] <= self._confirmed:
@@ -125,8 +124,7 @@ class BatchProducer:
                 return
             if outstanding + records <= QUEUED_RECORDS and self._queued_bytes + size <= QUEUED_BYTES:
                 return
-            self._check()
-            self._poll(_POLL_S)
+            self._wait(check)
 
 
 def _check_partitions(records: pa.RecordBatch) -> None:

@@ -68,13 +68,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def target(client: Confirming) -> BatchProducer:
-    return BatchProducer(client, topic="out", topics=(), check=lambda: None)  # type: ignore[arg-type]
+    return BatchProducer(client, topic="out", topics=())  # type: ignore[arg-type]
 
 
 def test_every_record_that_is_confirmed_counts_from_anew(clock: list[float]) -> None:
     client = Confirming()
     made = target(client)
-    made.produce(RECORDS)
+    made.produce(RECORDS, lambda: None)
     clock[0] = 50.0
     assert made.stalled_for() == 50.0
     client.confirmed = 1
@@ -99,9 +99,8 @@ def test_a_full_queue_that_moves_on_slowly_does_not_stand_still(clock: list[floa
         Full(),  # type: ignore[arg-type]
         topic="out",
         topics=(),
-        check=lambda: stood_still.append(made.stalled_for()),
     )
-    made.produce(pa.concat_batches([RECORDS, RECORDS]))
+    made.produce(pa.concat_batches([RECORDS, RECORDS]), lambda: stood_still.append(made.stalled_for()))
     assert clock[0] == 200.0
     assert max(stood_still) < 60.0
 
@@ -109,9 +108,9 @@ def test_a_full_queue_that_moves_on_slowly_does_not_stand_still(clock: list[floa
 def test_while_no_record_waits_nothing_stands_still(clock: list[float]) -> None:
     client = Confirming()
     made = target(client)
-    made.produce(RECORDS)
+    made.produce(RECORDS, lambda: None)
     client.confirmed = 3
     clock[0] = 1000.0  # a slow transform
-    made.produce(RECORDS)
+    made.produce(RECORDS, lambda: None)
     clock[0] = 1005.0
     assert made.stalled_for() == 5.0

@@ -1,0 +1,60 @@
+"""A client goes with its last user, at once: its threads and connections would else wait for a garbage collection."""
+
+import gc
+import itertools
+import logging
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sinks.kafka import delivery as module
+from sinks.kafka.client import ArrowProducer
+from sinks.kafka.client.messages import Places
+from sinks.kafka.delivery import Delivery
+from sinks.kafka.errors import DeliveryError
+from tests.integration.tools import wait_until
+
+RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b", b"c"]})
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Only counted references free anything."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def threads() -> set[str]:
+    return {task.name for task in Path("/proc/self/task").iterdir()}
+
+
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_client_and_its_threads_go_with_the_delivery(failing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threads()
+
+    def deliver() -> "weakref.ref[ArrowProducer]":
+        producer = ArrowProducer(
+            {"bootstrap.servers": "127.0.0.1:1", "log_level": 0},
+            topics=["out"],
+            failed=print,
+            logger=logging.getLogger(),
+        )
+        producer._places["out"] = itertools.repeat(Places(1, 0))  # there is no broker to tell it
+        delivery = Delivery(producer, [], topic="out", topics=("out",), limit_ms=60_000, failed=DeliveryError)
+        delivery.produce(RECORDS, iter([RECORDS]))
+        assert threads() > before
+        if failing:
+            monkeypatch.setattr(module, "_STALLED_S", 0.1)
+            monkeypatch.setattr(module, "_FLUSH_SLICE_S", 0.05)
+            with pytest.raises(DeliveryError):
+                delivery.flush()
+        return weakref.ref(producer)
+
+    assert deliver()() is None
+    wait_until(lambda: threads() <= before, "its threads are gone")
