@@ -38,6 +38,8 @@ _FORCED: Mapping[str, Any] = {
     "acks": "all",
     # As Java's: keyed joins with topics that Java producers wrote need the same partition for the same key.
     "partitioner": "murmur2_random",
+    # A topic that was deleted must be missed, not made again with whatever settings the brokers have.
+    "allow.auto.create.topics": False,
 }
 _TUNED: Mapping[str, Any] = {
     # Nobody waits for it: a slot writes as fast as it can and then flushes, which lingers no longer.
@@ -175,7 +177,6 @@ class ProducerPool:
             "transaction.timeout.ms": self.key.transaction_timeout_ms,
         }
         try:
-            # With metadata at hand init_transactions takes 3 ms; without it waits for a timer of 500 ms.
             producer, failures = connected(cluster.client_config(**settings), self.key.topics)
             producer.init_transactions(_INIT_LIMIT_S)
         except KafkaException as error:

@@ -36,6 +36,8 @@ from sinks.kafka.client.messages import Places, argument_lists, by_partition, co
 
 __all__ = ["ArrowProducer"]
 
+_ANSWERS = 5
+"""Asked for at most: two are enough, unless connections break meanwhile."""
 _LOOK_MS = 2
 """While it flushes. Deliveries are not reported, so the client must look whether all are over; by itself it does so
 every 10 ms, which is as long as a small transaction takes in all."""
@@ -59,11 +61,11 @@ class ArrowProducer:
         """Records that the client took, since it was made."""
         callbacks = Callbacks.of(logger, _reporting(failed))
         self._client = new_client(PRODUCER, {**config, "delivery.report.only.error": True}, callbacks)
-        self._names = frozenset(topics)
         self._topics: dict[str, int] = {}
-        """Handles, made when they are needed first: with handles made before, `init_transactions` now and then missed
-        what it waits for and took half a second."""
+        """Handles."""
         released(self, _destroy, self._client, self._topics, callbacks)
+        for topic in topics:
+            self._topics[topic] = self._handle(topic)
         self._places: dict[str, Iterator[Places] | KafkaError] = {}
         """Of each topic, for one batch after the other; or why the brokers do not tell its partitions."""
 
@@ -72,15 +74,24 @@ class ArrowProducer:
         return int(lib.outq_len(self._client))
 
     def load_metadata(self, timeout: float) -> None:
-        """Ask a broker for the topics' partitions, before anything is produced. Raises KafkaException."""
-        found = ctypes.POINTER(Metadata)()
-        check(lib.metadata(self._client, 1, None, ctypes.byref(found), ms(timeout)))
-        try:
-            said = found.contents
-            listed = (each for each in said.topics[: said.topic_cnt] if each.topic.decode() in self._names)
-            self._places = {each.topic.decode(): _places(each) for each in listed}
-        finally:
-            lib.metadata_destroy(found)
+        """Ask the brokers for the topics' partitions, before anything else. Raises KafkaException.
+
+        The client drops its connection to a bootstrap server once it knows the brokers, and `init_transactions` waits
+        for half a second when it finds no other connection. So this asks until a broker answers on a connection that
+        stays."""
+        ends = time.monotonic() + timeout
+        for _ in range(_ANSWERS):
+            found = ctypes.POINTER(Metadata)()
+            left = max(0.0, ends - time.monotonic())
+            # of the topics that it has handles of, not of all topics of the cluster
+            check(lib.metadata(self._client, 0, None, ctypes.byref(found), ms(left)))
+            try:
+                said = found.contents
+                self._places = {each.topic.decode(): _places(each) for each in said.topics[: said.topic_cnt]}
+                if said.orig_broker_id >= 0:
+                    return
+            finally:
+                lib.metadata_destroy(found)
 
     def init_transactions(self, timeout: float) -> None:
         """Take the transactional id over, aborting what is open under it. Raises KafkaException."""
@@ -136,14 +147,11 @@ class ArrowProducer:
 
     # -- inside
 
-    def _topic(self, name: str) -> int:
-        """The topic's handle, made when it is needed first."""
-        if name not in self._topics:
-            handle = lib.topic_new(self._client, name.encode(), None)
-            if not handle:
-                raise KafkaException(KafkaError(lib.last_error(), f"topic {name!r} cannot be used"))
-            self._topics[name] = handle
-        return self._topics[name]
+    def _handle(self, topic: str) -> int:
+        handle = lib.topic_new(self._client, topic.encode(), None)
+        if not handle:
+            raise KafkaException(KafkaError(lib.last_error(), f"topic {topic!r} cannot be used"))
+        return int(handle)
 
     def _next_places(self, topic: str) -> Places:
         known = self._places.get(topic)
@@ -152,7 +160,7 @@ class ArrowProducer:
         return next(known)
 
     def _together(self, topic: str, partition: int, messages: Any, full: Callable[[], None]) -> None:
-        handle = self._topic(topic)
+        handle = self._topics[topic]
         while len(messages):
             taken = lib.produce_batch(handle, partition, COPY, messages.ctypes.data, len(messages))
             self.accepted += taken
@@ -165,7 +173,7 @@ class ArrowProducer:
                 full()
 
     def _one_by_one(self, topic: str, records: pa.RecordBatch, full: Callable[[], None]) -> None:
-        made = argument_lists(self._topic(topic), records, self._next_places(topic))
+        made = argument_lists(self._topics[topic], records, self._next_places(topic))
         client, call = self._client, lib.produceva
         for first, count in zip(made.firsts, made.counts, strict=True):
             while error := call(client, first, count):

@@ -1,0 +1,104 @@
+"""What a producer asks the brokers for before its first transaction."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from connections import KafkaCluster
+from connections.rdkafka.library import lib
+from coordinator.dev.kafka import LocalKafka
+from sinks.kafka.producers import connected, producer_settings
+from tests.integration.sink_tools import batch
+from tests.integration.tools import Topics
+
+
+class Relay:
+    """Stands before a bootstrap server; the brokers name their own addresses. Keeps what they say."""
+
+    def __init__(self, servers: str) -> None:
+        host, port = servers.split(":")
+        self._broker = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.servers = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.said = bytearray()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        try:
+            while True:
+                client, _ = self._listener.accept()
+                broker = socket.create_connection(self._broker)
+                for pair in ((client, broker, bytearray()), (broker, client, self.said)):
+                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+        except OSError:
+            return  # closed
+
+    @staticmethod
+    def _pass(from_: socket.socket, to: socket.socket, kept: bytearray) -> None:
+        try:
+            while data := from_.recv(65_536):
+                kept += data
+                to.sendall(data)
+            to.shutdown(socket.SHUT_WR)
+        except OSError:
+            return  # one of them hung up
+
+
+@pytest.fixture
+def relay(topics: Topics) -> Iterator[Relay]:
+    made = Relay(topics.servers)
+    yield made
+    made.close()
+
+
+def started(servers: str, transactional_id: str, topics: list[str]) -> None:
+    cluster = KafkaCluster(servers)
+    settings = producer_settings(cluster)
+    producer, _ = connected(cluster.client_config(**settings, **{"transactional.id": transactional_id}), topics)
+    producer.init_transactions(30)
+
+
+def test_a_producer_asks_for_the_topics_that_it_writes_to_and_no_others(relay: Relay, topics: Topics) -> None:
+    mine = [topics.create("mine"), topics.create("also-mine")]
+    foreign = topics.create("foreign")
+    started(relay.servers, topics.prefix, mine)
+    said = bytes(relay.said)
+    assert all(topic.encode() in said for topic in mine)
+    assert foreign.encode() not in said
+
+
+def test_a_transaction_begins_on_a_connection_that_stays(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client knows the brokers by their numbers, and drops its connection to a bootstrap server, which has none."""
+    numbers, ask = [], lib.metadata
+
+    def asked(client: int, all_topics: int, topic: None, found: Any, timeout: int) -> int:
+        code: int = ask(client, all_topics, topic, found, timeout)
+        numbers.append(found._obj.contents.orig_broker_id)
+        return code
+
+    monkeypatch.setattr(lib, "metadata", asked)
+    topic = topics.create()
+    for turn in range(12):  # which connection answers first is chance
+        started(topics.servers, f"{topics.prefix}.{turn}", [topic])
+        assert numbers[-1] >= 0, "else init_transactions waits for half a second"
+
+
+def test_a_topic_that_is_gone_is_missed_and_not_made_again(job: str) -> None:
+    """By brokers that make topics when a client asks for them, which is Kafka's default."""
+    with LocalKafka(properties={"auto.create.topics.enable": "true"}, heap="256m") as obliging:
+        topics = Topics(obliging.bootstrap_servers, job)
+        topic = topics.create()
+        topics.delete(topic)
+        cluster = KafkaCluster(obliging.bootstrap_servers)
+        producer, _ = connected(cluster.client_config(**producer_settings(cluster)), [topic])
+        with pytest.raises(KafkaException) as caught:
+            producer.produce(topic, batch(b"x"), lambda: producer.poll(1))
+        assert caught.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        assert topic not in topics.admin.list_topics(timeout=30).topics
