@@ -10,10 +10,11 @@ from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 from connections.cluster import KafkaCluster, Setting
 from coordinator.errors import ConfigurationError, PreflightError
+from coordinator.printable import logger
 
 __all__ = ["KAFKA_LOGGER", "admin_client", "cluster_id", "reach", "told_offset"]
 
-KAFKA_LOGGER = logging.getLogger("onceward.kafka")
+KAFKA_LOGGER = logger("onceward.kafka")
 """Where Kafka clients log. A client with a logger delivers its lines in ``poll()``: somebody must call it."""
 
 _POLL_SECONDS = 0.05

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from coordinator.printable import logger
+
 __all__ = ["Links", "Trouble"]
 
-_log = logging.getLogger("onceward.links")
+_log = logger("onceward.links")
 
 TELL_EVERY_S = 10.0
 """Lines about one link, at most: one that comes and goes all the time must not fill the log."""

@@ -5,7 +5,6 @@
 >>> session.start_watch(deliver)
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self, TypeVar
@@ -16,6 +15,7 @@ from coordinator.client.renewing import RenewThread
 from coordinator.client.watching import WatchThread
 from coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
 from coordinator.links import Links
+from coordinator.printable import logger
 from coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
 from coordinator.protocol.committing import Age
 from coordinator.protocol.events import CloseReason
@@ -50,7 +50,7 @@ from coordinator.wire.values import (
 
 __all__ = ["CoordinatorClient", "Session", "connect"]
 
-_log = logging.getLogger("onceward.client")
+_log = logger("onceward.client")
 
 T = TypeVar("T")
 

@@ -1,6 +1,5 @@
 """The instruction stream of one session: a thread that keeps it up and delivers what comes."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ import grpc
 from coordinator.client.calls import REFUSALS, Caller, call_backoff
 from coordinator.client.over import generation_over
 from coordinator.errors import CoordinatorLostError, OncewardError
+from coordinator.printable import logger
 from coordinator.protocol.answers import Instruction
 from coordinator.v1 import participants_pb2 as pb
 from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
@@ -19,7 +19,7 @@ from coordinator.wire.malformed import MalformedError
 
 __all__ = ["WatchThread"]
 
-_log = logging.getLogger("onceward.client")
+_log = logger("onceward.client")
 
 _STREAM_S = 3600.0
 """After which a stream is opened anew: whatever holds one up unseen does so no longer than this."""

@@ -5,13 +5,14 @@ import sys
 import typer
 
 from coordinator.errors import ConfigurationError
+from coordinator.printable import printable
 
 __all__ = ["confirm", "say"]
 
 
 def say(text: str) -> None:
     """On standard error: standard output is for what was asked for."""
-    print(f"onceward: {text}", file=sys.stderr, flush=True)
+    print(f"onceward: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def confirm(yes: bool, otherwise: str) -> None:

@@ -10,6 +10,7 @@ import typer
 from coordinator.errors import ConfigurationError, ExitCode, OncewardError
 from coordinator.ops.job_commands import COMMANDS
 from coordinator.ops.options import CoordinatorOption, JsonOption, StateDirOption, place_of
+from coordinator.printable import escape_logs, printable
 
 __all__ = ["app", "main"]
 
@@ -182,12 +183,13 @@ def main() -> None:
     """Entry point: errors of ours become one message on standard error, and their exit code."""
     # what a client warns of while it asks again
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="onceward: %(message)s")
+    escape_logs()
     # kafka-python warns of steps of its own that take a tenth of a second, as they do on any busy machine
     logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
     try:
         app()
     except OncewardError as error:
-        print(f"onceward: {error}", file=sys.stderr)
+        print(f"onceward: {printable(str(error))}", file=sys.stderr)
         sys.exit(int(error.exit_code))
     except KeyboardInterrupt:
         sys.exit(128 + 2)

@@ -11,11 +11,9 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from coordinator.client.operators import OperatorClient
 from coordinator.errors import OncewardError
+from coordinator.ops.tables import print_table, table
 
 __all__ = ["Check", "run_doctor"]
 
@@ -39,12 +37,10 @@ def run_doctor(coordinator: str | None, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps([asdict(check) for check in checks], indent=2))
     else:
-        table = Table(box=None, pad_edge=False)
-        for column in ("", "what", "found", "remedy"):
-            table.add_column(column, overflow="fold")
+        shown = table("", "what", "found", "remedy")
         for check in checks:
-            table.add_row("ok" if check.ok else "NO", check.subject, check.found, check.remedy)
-        Console(markup=False, highlight=False).print(table)
+            shown.add_row("ok" if check.ok else "NO", check.subject, check.found, check.remedy)
+        print_table(shown, "")
     return 0 if all(check.ok for check in checks) else 1
 
 

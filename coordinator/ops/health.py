@@ -6,6 +6,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from coordinator.client.calls import open_channel
+from coordinator.printable import printable
 
 __all__ = ["run_health"]
 
@@ -23,7 +24,8 @@ def run_health(address: str) -> int:
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
-            print(f"onceward: {address} does not answer: {error.code().name}, {error.details()}", file=sys.stderr)
+            why = printable(f"{error.code().name}, {error.details()}")
+            print(f"onceward: {address} does not answer: {why}", file=sys.stderr)
             return 1
     if answer.status == health_pb2.HealthCheckResponse.SERVING:
         print(f"{address} serves")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from coordinator.errors import ConfigurationError
 from coordinator.ops.options import clusters_of
+from coordinator.printable import escape_logs
 from coordinator.service.committers import Committers
 from coordinator.service.listen import parse_listen
 from coordinator.service.places import StateDirectory, state_directory
@@ -27,6 +28,7 @@ def run_serve(
         raise ConfigurationError(f"{log_level!r} is no log level. Nothing was started. Use {', '.join(_LEVELS)}.")
     form = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
     logging.basicConfig(level=level, stream=sys.stderr, format=form, force=True)
+    escape_logs()
     known = clusters_of(clusters, "started") if clusters is not None else {}
     committers = Committers.installed(known)
     store_url = store if store is not None else StateDirectory(state_directory()).store_url

@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from coordinator.printable import printable
+
 __all__ = ["as_bytes", "as_seconds", "as_time", "print_json", "print_table", "table"]
 
 _WIDTH_OF_A_PIPE = 400
@@ -34,8 +36,15 @@ def _text(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} in a listing")
 
 
+class _Table(Table):
+    """Cells are text from anywhere."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
 def table(*columns: str, title: str | None = None) -> Table:
-    made = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    made = _Table(box=None, pad_edge=False, title=title, title_justify="left")
     for column in columns:
         made.add_column(column, overflow="fold")
     return made

@@ -12,6 +12,7 @@ from coordinator.ops.brokers import Brokers, Seen, brokers
 from coordinator.ops.connecting import Place, job_name, operators
 from coordinator.ops.tables import print_json, print_table, table
 from coordinator.pipeline.interfaces import OpenTransaction
+from coordinator.printable import printable
 from coordinator.protocol.values import JobName, Outcome, ParticipantName, Role
 
 __all__ = ["TransactionRow", "list_transactions", "rows"]
@@ -62,7 +63,7 @@ def list_transactions(job: str | None, place: Place, clusters: Path | None, *, a
             listed, problems = rows(client, reached, name)
             found += listed
             for problem in problems:
-                print(f"onceward: {problem}", file=sys.stderr, flush=True)
+                print(f"onceward: {printable(problem)}", file=sys.stderr, flush=True)
     if as_json:
         print_json(found)
         return

@@ -7,11 +7,12 @@ from enum import IntEnum
 from coordinator.pipeline.interfaces import Age, Committer
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.runtime import THREADS, Runtime
+from coordinator.printable import logger
 from coordinator.protocol.values import Committable
 
 __all__ = ["Ages"]
 
-_log = logging.getLogger("onceward.pipeline")
+_log = logger("onceward.pipeline")
 
 _LOOK_INTERVAL_S = 1.0
 _SHOWN = 10

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
 from coordinator.errors import OncewardError
+from coordinator.printable import printable
 
 
 class StopFlag:
@@ -73,7 +74,7 @@ def exit_with_codes() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, OncewardError) and error.exit_code != 1:
-            sys.stderr.write(f"{kind.__name__}: {error}\n")
+            sys.stderr.write(f"{kind.__name__}: {printable(str(error))}\n")
             raise SystemExit(int(error.exit_code))
         former(kind, error, trace)
 

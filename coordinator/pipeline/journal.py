@@ -4,14 +4,15 @@ The file is named by ``ONCEWARD_EVENTS``; each line is appended by one ``write``
 """
 
 import json
-import logging
 import os
 import time
 from typing import Any
 
+from coordinator.printable import logger
+
 EVENTS_VARIABLE = "ONCEWARD_EVENTS"
 
-_log = logging.getLogger("onceward.pipeline")
+_log = logger("onceward.pipeline")
 
 
 class Journal:

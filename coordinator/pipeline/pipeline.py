@@ -1,7 +1,6 @@
 """The public entry: a job from its description to its exit code."""
 
 import contextlib
-import logging
 import os
 import random
 import time
@@ -30,6 +29,7 @@ from coordinator.pipeline.progress import Progress
 from coordinator.pipeline.restarts import Restart, Restarts
 from coordinator.pipeline.running import SparkTasks, Tasks
 from coordinator.pipeline.spark import check_session, check_submission
+from coordinator.printable import logger
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings, as_duration
 from coordinator.protocol.values import JobName
@@ -37,7 +37,7 @@ from coordinator.protocol.values import JobName
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_log = logging.getLogger("onceward.pipeline")
+_log = logger("onceward.pipeline")
 
 _FINAL = (ConfigurationError, PreflightError, HaltedError, FencedError, CoordinatorLostError, RefusedError)
 """Errors that another generation cannot mend."""

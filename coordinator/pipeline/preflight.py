@@ -1,12 +1,12 @@
 """Everything that would make a job unsafe, found before anything is started, told in one message."""
 
-import logging
 from collections.abc import Iterable, Sequence
 
 from coordinator.errors import ExitCode, OncewardError, PreflightError
 from coordinator.pipeline.interfaces import Finding, Severity, Sink, Source
+from coordinator.printable import logger
 
-_log = logging.getLogger("onceward.preflight")
+_log = logger("onceward.preflight")
 
 
 def require_safe(job: str, findings: Sequence[Finding]) -> None:

@@ -1,6 +1,5 @@
 """One line that tells how a job is doing: live on a terminal, a plain log line now and then elsewhere."""
 
-import logging
 import os
 import sys
 import threading
@@ -10,8 +9,9 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from coordinator.links import Links, Trouble
+from coordinator.printable import logger, printable
 
-_log = logging.getLogger("onceward.progress")
+_log = logger("onceward.progress")
 
 _LOG_EVERY = 10.0
 """Seconds between plain log lines."""
@@ -119,7 +119,7 @@ class Progress:
             if now - self._shown < (0.2 if self._live else _LOG_EVERY) and not changed:
                 return
             self._shown, self._drawn = now, broken
-        text = f"{self._job}: {self.snapshot().text()}"
+        text = printable(f"{self._job}: {self.snapshot().text()}")
         if self._live:
             # One that wraps could not be drawn over.
             self._stream.write(f"\r\x1b[2K{text[: self._width()]}")

@@ -1,6 +1,5 @@
 """Carries decisions out: commits completed checkpoints beside the running job, proves it, reports it."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
@@ -11,6 +10,7 @@ from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.interfaces import Committer, Sink, Source
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.runtime import THREADS, Runtime
+from coordinator.printable import logger
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.values import (
     NO_CHECKPOINT,
@@ -25,7 +25,7 @@ from coordinator.protocol.values import (
 
 __all__ = ["Settler", "Work"]
 
-_log = logging.getLogger("onceward.pipeline")
+_log = logger("onceward.pipeline")
 
 
 @dataclass(frozen=True, kw_only=True)

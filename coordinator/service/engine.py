@@ -1,6 +1,5 @@
 """Runs the protocol core for all jobs: event in, facts on disk, answer out. Blind to gRPC and to asyncio."""
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import TypeVar
 
 from coordinator.errors import StoreError
 from coordinator.killpoints import KillPoint, kill_point
+from coordinator.printable import logger
 from coordinator.protocol.answers import Answer, Instruction, Note, Verdict
 from coordinator.protocol.core import note_of, step, wanted
 from coordinator.protocol.deadlines import next_deadline
@@ -37,7 +37,7 @@ from coordinator.store.store import Store
 
 __all__ = ["Engine", "Turn", "UnknownJobError"]
 
-_log = logging.getLogger("onceward.coordinator")
+_log = logger("onceward.coordinator")
 
 _KILL_POINTS: dict[type[Fact], tuple[KillPoint, KillPoint]] = {
     GenerationGranted: (KillPoint.COORDINATOR_BEFORE_GRANT, KillPoint.COORDINATOR_AFTER_GRANT),

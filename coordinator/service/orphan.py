@@ -1,7 +1,6 @@
 """One job without a driver: wait for the grace time, take it, settle it, and look for latecomers for a while."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,6 +9,7 @@ from coordinator.backoff import Backoff
 from coordinator.errors import FencedError, HaltedError, OncewardError
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.links import Links
+from coordinator.printable import logger
 from coordinator.protocol import orphans
 from coordinator.protocol.answers import Answer, Verdict
 from coordinator.protocol.durable import Durable
@@ -23,7 +23,7 @@ from coordinator.service.reach import HOPELESS, Reach
 
 __all__ = ["NO_CLUSTERS", "Orphan", "Pace", "Surroundings"]
 
-_log = logging.getLogger("onceward.coordinator")
+_log = logger("onceward.coordinator")
 
 NO_CLUSTERS = (
     "its transactions cannot be ended by this coordinator, which was started without --clusters: what is open holds "

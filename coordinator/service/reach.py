@@ -1,7 +1,6 @@
 """What the coordinator does at the brokers for a job without a driver: on all clusters that it knows, in threads."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import TypeVar
 
 from coordinator.errors import ConfigurationError, FencedError, HaltedError, OncewardError, StoreError
 from coordinator.links import Links
+from coordinator.printable import logger
 from coordinator.protocol.committing import Committer
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.values import (
@@ -27,7 +27,7 @@ from coordinator.service.errands import Errands
 
 __all__ = ["HOPELESS", "Reach"]
 
-_log = logging.getLogger("onceward.coordinator")
+_log = logger("onceward.coordinator")
 
 HOPELESS = (ConfigurationError, FencedError, HaltedError, StoreError)
 """Asking again changes nothing."""

@@ -3,6 +3,7 @@
 import logging
 from typing import assert_never
 
+from coordinator.printable import logger
 from coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
@@ -32,7 +33,7 @@ from coordinator.protocol.values import CheckpointKind, Generation, JobName
 
 __all__ = ["tell"]
 
-_log = logging.getLogger("onceward.coordinator")
+_log = logger("onceward.coordinator")
 
 
 def tell(job: JobName, generation: Generation, fact: Fact) -> None:

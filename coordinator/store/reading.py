@@ -2,13 +2,13 @@
 listed as such, and stops at most the job that needs it."""
 
 import contextlib
-import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from sqlalchemy import Connection, RowMapping, select, true
 
+from coordinator.printable import logger
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.durable import Durable, RestoreOrder
 from coordinator.protocol.facts import AbortReason
@@ -61,7 +61,7 @@ __all__ = [
     "loss_records",
 ]
 
-_log = logging.getLogger("onceward.store")
+_log = logger("onceward.store")
 
 Row = RowMapping
 N = TypeVar("N", bound=Name)

@@ -1,6 +1,5 @@
 """The store of one coordinator: durable facts in, state for a restart and listings out."""
 
-import logging
 import os
 import sqlite3
 import uuid
@@ -13,6 +12,7 @@ from typing import Self, cast
 from sqlalchemy import Connection, Engine, Table, insert, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from coordinator.printable import logger
 from coordinator.protocol.answers import Note
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.facts import Fact
@@ -45,7 +45,7 @@ from coordinator.store.writing import write_notes, write_steps
 
 __all__ = ["Store"]
 
-_log = logging.getLogger("onceward.store")
+_log = logger("onceward.store")
 
 
 class Store:

@@ -3,13 +3,13 @@
 A row that it finds damaged stops nobody: what the job needs is in memory and written again, the rest stays as it is.
 """
 
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
+from coordinator.printable import logger
 from coordinator.protocol.answers import Note
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.facts import (
@@ -65,7 +65,7 @@ from coordinator.store.schema import (
 
 __all__ = ["FactWriter", "write_notes", "write_steps"]
 
-_log = logging.getLogger("onceward.store")
+_log = logger("onceward.store")
 
 
 def _replacing(table: Any) -> Any:

@@ -8,7 +8,6 @@ under an id aborts what is open there, so a mistake here would lose decided reco
 The producer after the current one is made ahead, in a thread: that costs about 20 ms, off the critical path.
 """
 
-import logging
 import secrets
 import threading
 import time
@@ -22,13 +21,14 @@ from confluent_kafka import KafkaError, KafkaException
 from connections import KafkaCluster
 from connections.limits import SILENCE_MS
 from connections.per_process import PerProcess
+from coordinator.printable import logger
 from sinks.kafka.client import ArrowProducer
 from sinks.kafka.errors import DeliveryError
 from sinks.kafka.identifiers import TransactionalId
 
 __all__ = ["IdleProducer", "PoolKey", "PreparedProducer", "ProducerPool", "connected", "pool_for", "producer_settings"]
 
-_LOGGER = logging.getLogger("onceward.kafka")
+_LOGGER = logger("onceward.kafka")
 _INIT_LIMIT_S = 30.0
 _STALE_AFTER_S = 300.0
 """A producer older than this is made anew: connections and broker state behind it may be gone, and partitions added."""

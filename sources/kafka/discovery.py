@@ -5,13 +5,14 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 
 from coordinator.errors import CheckpointFailedError
+from coordinator.printable import logger
 from sources.kafka.checks import confirm_topics, refuse_other_topics
 from sources.kafka.metadata import BrokerView
 from sources.kafka.positions import Cursor, KafkaPositions, Partition
 
 __all__ = ["Discovery"]
 
-_log = logging.getLogger("onceward.source.kafka")
+_log = logger("onceward.source.kafka")
 
 
 class Discovery:

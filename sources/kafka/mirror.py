@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
+from coordinator.printable import logger
 from sources.kafka.metadata import BrokerView
 from sources.kafka.positions import Partition
 
@@ -15,7 +16,7 @@ __all__ = ["GroupMirror"]
 
 _LAST_SECONDS = 2.0
 
-_log = logging.getLogger("onceward.source.kafka")
+_log = logger("onceward.source.kafka")
 
 
 class GroupMirror:

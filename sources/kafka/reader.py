@@ -13,7 +13,6 @@ each (or one record that is larger). So a reader holds the fetched bytes about t
 however long its ranges and however large its records.
 """
 
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError
 from coordinator.pipeline.tasks import ranges_of
+from coordinator.printable import logger
 from sources.kafka.client import ArrowConsumer, Event, Records
 from sources.kafka.clients import LARGE, Client, Fetch, close_idle_clients, fetch_for, keep, noticed, take
 from sources.kafka.columns import COLUMNS, BatchBuilder, batch_builder, bounded, schema_of
@@ -42,7 +42,7 @@ OWNED_SETTINGS: Final[Mapping[str, str]] = {
 }
 """Exactly-once rests on these; another value is refused by the preflight."""
 
-_KAFKA_LOG = logging.getLogger("onceward.kafka")
+_KAFKA_LOG = logger("onceward.kafka")
 
 _MAX_ROWS = 10_000
 _FIRST_ROWS = 1_000

@@ -1,6 +1,5 @@
 """The driver's part of the Kafka source."""
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,6 +10,7 @@ from connections.cluster import KafkaCluster
 from coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
 from coordinator.pipeline.interfaces import Finding, JobContext, Plan, Sink, Source, SplitReader
 from coordinator.pipeline.tasks import ranges_of
+from coordinator.printable import logger
 from coordinator.protocol.settings import Duration
 from coordinator.protocol.values import Document, JsonObject, Participant, Role
 from sources.kafka.arguments import SourceArguments
@@ -41,7 +41,7 @@ __all__ = ["KafkaSource"]
 
 _CONFIRM_SECONDS = 1.0
 
-_log = logging.getLogger("onceward.source.kafka")
+_log = logger("onceward.source.kafka")
 
 
 class KafkaSource(Source):

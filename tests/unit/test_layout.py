@@ -12,8 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("benchmarks", "connections", "coordinator", "sinks", "sources", "tests")
 
-# What a package may import of ours, besides itself. Errors, kill points, pauses and broken links belong to everybody.
-EVERYBODY = ("coordinator.backoff", "coordinator.errors", "coordinator.killpoints", "coordinator.links")
+# What a package may import of ours, besides itself. Errors, kill points, pauses, broken links and printable text belong
+# to everybody.
+EVERYBODY = tuple(f"coordinator.{name}" for name in ("backoff", "errors", "killpoints", "links", "printable"))
 ALLOWED: dict[str, tuple[str, ...]] = {
     "coordinator/protocol": (),
     "coordinator/v1": (),

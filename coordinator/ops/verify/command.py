@@ -19,6 +19,7 @@ from coordinator.ops.verify.history import Lane
 from coordinator.ops.verify.moment import Job
 from coordinator.ops.verify.verdict import Grade
 from coordinator.ops.verify.whole import Asked, Expected, Verified, verify
+from coordinator.printable import printable
 from coordinator.protocol.status import JobStatus
 
 __all__ = ["EXIT_CODES", "Wanted", "run_verify"]
@@ -79,7 +80,10 @@ def run_verify(wanted: Wanted, place: Place) -> int:
                 f"A cluster did not answer: {error.args[0]}. Nothing was judged. "
                 "Check the brokers and the topics' names."
             ) from error
-    print(json.dumps(_as_json(wanted.job, verified), indent=2) if wanted.as_json else _as_text(wanted, verified))
+    if wanted.as_json:
+        print(json.dumps(_as_json(wanted.job, verified), indent=2))
+    else:
+        print(printable(_as_text(wanted, verified)))
     return EXIT_CODES[verified.verdict.grade]
 
 

@@ -1,0 +1,112 @@
+"""Nothing that a job, a broker or a person says can drive the terminal of whoever reads it."""
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.client.session import connect
+from coordinator.links import Links
+from coordinator.pipeline.journal import Journal
+from coordinator.pipeline.progress import Progress
+from coordinator.printable import logger, printable
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.values import CheckpointId, JobName
+from coordinator.service.embedded import EmbeddedCoordinator
+from tests.unit.ops.test_command import onceward
+from tests.unit.service.scripted import SINK, SOURCE, positions, slots, wait_until
+
+NASTY = "before\x1b[2J\x1b]0;owned\x07\x00\x08\r\x9b31m\u202eafter"
+SHOWN = r"before\x1b[2J\x1b]0;owned\x07\x00\x08\r\x9b31m\u202eafter"
+_RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+@given(st.text())
+def test_what_is_shown_has_no_control_characters_and_stays_as_it_is_otherwise(text: str) -> None:
+    shown = printable(text)
+    assert all(one.isprintable() or one in "\n\t" for one in shown)
+    if all(one.isprintable() or one in "\n\t" for one in text):
+        assert shown == text
+
+
+@pytest.fixture(scope="module")
+def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return refused(tmp_path_factory.mktemp("printable") / "state")
+
+
+def refused(directory: Path) -> Path:
+    """The directory of a coordinator that heard ``NASTY`` as the reason of a decline and of a generation's end."""
+    settings = CheckpointSettings(interval=0, tolerable_failed_checkpoints=5)
+    with EmbeddedCoordinator(directory) as coordinator, connect(coordinator.address) as client:
+        session = client.open_job(JobName("orders"), (SOURCE, SINK), settings, None, driver="d")
+        arrived: list[object] = []
+        session.start_watch(arrived.append)
+        wait_until(lambda: any(getattr(one, "checkpoint", 0) == 1 for one in arrived), "the first trigger")
+        session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: positions(1)})
+        session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: slots(1, count=0)})
+        wait_until(lambda: any(getattr(one, "checkpoint", 0) == 2 for one in arrived), "the second trigger")
+        session.decline(CheckpointId(2), SINK.name, NASTY)
+        session.abandon(NASTY)
+    return directory
+
+
+@pytest.mark.parametrize("listing", [["jobs"], ["checkpoints", "orders"], ["history", "orders"]], ids=lambda a: a[0])
+def test_listings_escape_control_characters_for_people_and_keep_them_in_json(
+    state_dir: Path, listing: list[str]
+) -> None:
+    shown = onceward(*listing, "--state-dir", str(state_dir)).stdout
+    assert SHOWN in shown
+    assert not _RAW.search(shown)
+    told = onceward(*listing, "--json", "--state-dir", str(state_dir)).stdout
+    assert not _RAW.search(told)
+    assert any(NASTY in text for text in texts(json.loads(told)))
+
+
+def texts(value: object) -> Iterator[str]:
+    """All in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from texts(inner)
+
+
+def test_the_log_of_a_driver_and_of_a_coordinator_escape_control_characters(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    with caplog.at_level(logging.INFO):
+        logging.getLogger().addHandler(handler)
+        try:
+            refused(tmp_path / "state")
+            Journal("orders").tell("aborted", checkpoint=2, reason=NASTY)
+            try:
+                raise ValueError(NASTY)
+            except ValueError:
+                logger("onceward.pipeline").exception("settling failed: %s", NASTY)
+        finally:
+            logging.getLogger().removeHandler(handler)
+    assert stream.getvalue().count(SHOWN) >= 4
+    assert not _RAW.search(stream.getvalue())
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_live_line_escapes_what_a_broken_link_is_called() -> None:
+    stream = Terminal()
+    links = Links()
+    progress = Progress("orders", links=links, stream=stream)
+    links.failed(NASTY, "refused", waiting="a call")
+    progress.close()
+    drawn = stream.getvalue().replace("\r\x1b[2K", "")
+    assert SHOWN[:20] in drawn
+    assert not _RAW.search(drawn)
