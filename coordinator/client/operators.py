@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 from typing import Self
 
 from coordinator.client.calls import Caller, open_channel
+from coordinator.client.pieces import in_pieces
 from coordinator.client.summaries import (
     CheckpointDescription,
     CheckpointSummary,
@@ -40,7 +41,7 @@ class OperatorClient:
         channel = open_channel(address)
         seconds = as_duration(patience).total_seconds()
         self._caller = Caller(channel, address, patience=seconds, broken=lambda: None)
-        self._stub = OperatorServiceStub(channel)
+        self._stub = OperatorServiceStub(in_pieces(channel))
 
     def jobs(self) -> list[JobSummary]:
         """All jobs, by name."""

@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 
 from coordinator.client.calls import Caller, open_channel
 from coordinator.client.over import generation_over
+from coordinator.client.pieces import in_pieces
 from coordinator.client.renewing import RenewThread
 from coordinator.client.watching import WatchThread
 from coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
@@ -82,7 +83,7 @@ class CoordinatorClient:
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
-        self._stub = ParticipantServiceStub(caller.channel)
+        self._stub = ParticipantServiceStub(in_pieces(caller.channel))
 
     def open_job(
         self,
@@ -171,7 +172,7 @@ class Session:
 
     def __init__(self, caller: Caller, job: JobName, grant: Grant, on_error: Callable[[OncewardError], None]) -> None:
         self._caller = caller
-        self._stub = ParticipantServiceStub(caller.channel)
+        self._stub = ParticipantServiceStub(in_pieces(caller.channel))
         self._on_error = on_error
         self._watch: WatchThread | None = None
         self._oldest: Callable[[], Age | None] = lambda: None

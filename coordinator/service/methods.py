@@ -51,8 +51,11 @@ def _unary(method: MethodDescriptor, function: Function) -> Any:
         try:
             return (await function(parse(method, data))).SerializeToString()
         except (MalformedError, UnknownJobError, StoreError) as error:
-            await _refuse(context, error)
-            raise
+            refusal = _refusal(error)
+        # an aborted call is garbage that refers to itself: what it was about must not wait for the collector
+        del data
+        await context.abort(*refusal)
+        raise AssertionError("abort raises")
 
     return call
 
@@ -62,18 +65,16 @@ def _streaming(method: MethodDescriptor, stream: Stream) -> Any:
         try:
             await stream(parse(method, data), context)
         except (MalformedError, UnknownJobError, StoreError) as error:
-            await _refuse(context, error)
+            await context.abort(*_refusal(error))
 
     return call
 
 
-async def _refuse(
-    context: "grpc.aio.ServicerContext[bytes, bytes]", error: MalformedError | UnknownJobError | StoreError
-) -> None:
+def _refusal(error: MalformedError | UnknownJobError | StoreError) -> tuple[grpc.StatusCode, str]:
     match error:
         case MalformedError():
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:1000])
+            return grpc.StatusCode.INVALID_ARGUMENT, str(error)[:1000]
         case UnknownJobError():
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            return grpc.StatusCode.NOT_FOUND, str(error)
         case StoreError():
-            await context.abort(grpc.StatusCode.UNAVAILABLE, STORE_FAILED)
+            return grpc.StatusCode.UNAVAILABLE, STORE_FAILED

@@ -1,6 +1,7 @@
 """``onceward serve``: one coordinator in the foreground."""
 
 import asyncio
+import ctypes
 import signal
 import sys
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from coordinator.service.listen import Listen
 from coordinator.service.server import CoordinatorServer, ServerOptions
 from coordinator.store.store import Store
+from coordinator.wire.limits import MAX_MESSAGE_BYTES
 
 __all__ = ["serve"]
 
@@ -15,6 +17,7 @@ _SWITCH_INTERVAL_S = 0.0005
 """The disk's thread gives the interpreter away with every statement. At Python's default of 5 ms it got it back so late
 while calls came in that on a busy core every decision waited for hundreds of milliseconds.
 """
+_M_MMAP_THRESHOLD = -3
 
 
 def serve(listen: Listen, store_url: str, options: ServerOptions, announce: Callable[[str, str], None]) -> None:
@@ -23,11 +26,20 @@ def serve(listen: Listen, store_url: str, options: ServerOptions, announce: Call
     :param announce: called once with the address and the store's id when calls are taken.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    _give_memory_back()
     store = Store.open(store_url)
     try:
         asyncio.run(_serve(listen, store, options, announce))
     finally:
         store.close()
+
+
+def _give_memory_back() -> None:
+    """The C library keeps what was freed unless it was long enough to be mapped by itself. Long requests are, so that
+    the memory of a busy moment is not kept for ever."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc only
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, MAX_MESSAGE_BYTES)
 
 
 async def _serve(listen: Listen, store: Store, options: ServerOptions, announce: Callable[[str, str], None]) -> None:

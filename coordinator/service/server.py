@@ -16,6 +16,7 @@ from coordinator.protocol.values import JobName
 from coordinator.service.committers import Committers
 from coordinator.service.documents import Checkers
 from coordinator.service.engine import Engine
+from coordinator.service.intake import Intake
 from coordinator.service.operators import operator_service
 from coordinator.service.orphans import Orphans
 from coordinator.service.participants import participant_service
@@ -26,7 +27,7 @@ from coordinator.service.watchers import Watchers
 from coordinator.store.store import Store
 from coordinator.v1 import operators_pb2, participants_pb2
 from coordinator.wire.channel import KeepAlive
-from coordinator.wire.limits import MAX_CONCURRENT_RPCS, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES
+from coordinator.wire.limits import MAX_CONCURRENT_RPCS, MAX_MESSAGE_BYTES, MAX_RESPONSE_BYTES
 
 __all__ = ["CoordinatorServer", "ServerOptions"]
 
@@ -36,6 +37,8 @@ _SERVICES = tuple(
     for service in file.DESCRIPTOR.services_by_name.values()
 )
 _GRACE_S = 1.0
+_UNREAD_BYTES = 4 * MAX_MESSAGE_BYTES
+"""Of one call: enough for 5 MB/s over a path of 50 ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,23 +131,22 @@ class CoordinatorServer:
             options=[
                 # a second coordinator on the same port must fail, not share it
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                # what a peer may send before it is read: fixed, or a fast peer would be allowed megabytes
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
                 ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
                 *self._options.keep_alive.server_arguments(),
             ],
             maximum_concurrent_rpcs=self._options.max_concurrent_rpcs,
         )
-        server.add_generic_rpc_handlers(
-            (
-                participant_service(self.engine, self._watchers, self._turns.handle, self._reports),
-                operator_service(
-                    self.engine,
-                    self._watchers,
-                    self._turns,
-                    Standing(self.engine, self._reports, self._orphans, wall=wall),
-                ),
-            )
+        standing = Standing(self.engine, self._reports, self._orphans, wall=wall)
+        services = (
+            participant_service(self.engine, self._watchers, self._turns.handle, self._reports),
+            operator_service(self.engine, self._watchers, self._turns, standing),
         )
+        intake = Intake()
+        server.add_generic_rpc_handlers(tuple(intake.bounded(service) for service in services))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._options.reflection:
             names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)

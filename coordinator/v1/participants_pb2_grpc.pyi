@@ -7,6 +7,10 @@ Every mutating call is idempotent and keyed by (job, generation, checkpoint, par
 like. DEADLINE_EXCEEDED and UNAVAILABLE mean "unknown": repeat. A malformed request is refused with INVALID_ARGUMENT,
 an unknown job with NOT_FOUND, a request above 32 MiB with RESOURCE_EXHAUSTED; a well-formed request that the protocol
 refuses is answered with a verdict. In all these cases the coordinator's state is unchanged.
+
+A message above 64 KiB is refused with RESOURCE_EXHAUSTED before it is read: send a longer request as several messages
+of one call, cut at any byte, as in a call that streams its request. RESOURCE_EXHAUSTED is also the answer when the
+coordinator holds as many bytes of requests as it may: repeat.
 """
 
 from collections import abc as _abc

@@ -5,8 +5,10 @@ __all__ = [
     "MAX_CHECKPOINT_BYTES",
     "MAX_CONCURRENT_RPCS",
     "MAX_DEPTH",
+    "MAX_HELD_BYTES",
     "MAX_LABEL",
     "MAX_LISTED",
+    "MAX_MESSAGE_BYTES",
     "MAX_PARTICIPANTS",
     "MAX_REQUEST_BYTES",
     "MAX_RESPONSE_BYTES",
@@ -18,6 +20,12 @@ __all__ = [
 
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Of one request. What a participant contributes to one checkpoint has to fit."""
+
+MAX_MESSAGE_BYTES = 64 * 1024
+"""Of one message to the coordinator. A longer request is cut into several, at any byte."""
+
+MAX_HELD_BYTES = 4 * MAX_REQUEST_BYTES
+"""Of all requests that a coordinator is taking in or answering, over all connections."""
 
 MAX_CHECKPOINT_BYTES = 2 * MAX_REQUEST_BYTES
 """Of what all participants contribute to one checkpoint."""

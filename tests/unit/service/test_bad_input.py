@@ -30,7 +30,7 @@ from coordinator.protocol.values import (
 from coordinator.service.embedded import EmbeddedCoordinator
 from coordinator.v1 import operators_pb2, participants_pb2
 from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.limits import MAX_REQUEST_BYTES
+from coordinator.wire.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES
 from tests.unit.service.scripted import SINK, SOURCE, positions, slots, wait_until
 
 JOB = JobName("orders")
@@ -67,8 +67,9 @@ def running(client: CoordinatorClient, people: OperatorClient) -> Running:
 
 
 def send(channel: grpc.Channel, method: str, data: bytes) -> None:
-    method_: Any = channel.unary_unary(method)  # without serializers: bytes as they are
-    method_(data, timeout=60, wait_for_ready=True)  # connecting takes as long as a busy machine wants
+    method_: Any = channel.stream_unary(method)  # without serializers: bytes as they are
+    pieces = [data[at : at + MAX_MESSAGE_BYTES] for at in range(0, len(data), MAX_MESSAGE_BYTES)]
+    method_(iter(pieces), timeout=60, wait_for_ready=True)  # connecting takes as long as a busy machine wants
 
 
 def stream_of(channel: grpc.Channel, method: str, data: bytes, timeout: float) -> Any:
@@ -110,7 +111,9 @@ def test_random_bytes_are_refused_and_change_nothing(channel: grpc.Channel, runn
     for size in [1, 2, 3, 10, 100, 1000, 100_000] * 5:
         status = call(channel, method, chance.randbytes(size))
         harmless = method.endswith(HARMLESS)  # asks nothing, so unknown fields may be all there is
-        assert status is grpc.StatusCode.INVALID_ARGUMENT or (harmless and status is grpc.StatusCode.OK)
+        too_long = METHODS[method] and size > MAX_MESSAGE_BYTES
+        expected = grpc.StatusCode.RESOURCE_EXHAUSTED if too_long else grpc.StatusCode.INVALID_ARGUMENT
+        assert status is expected or (harmless and status is grpc.StatusCode.OK)
     assert running.stored() == before
 
 
