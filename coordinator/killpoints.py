@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-__all__ = ["KILL_ONCE_VARIABLE", "KILL_POINT_VARIABLE", "KillPoint", "kill_point"]
+__all__ = ["KILL_ONCE_VARIABLE", "KILL_POINT_VARIABLE", "KillPoint", "armed", "kill_point"]
 
 KILL_POINT_VARIABLE = "ONCEWARD_KILL_POINT"
 KILL_ONCE_VARIABLE = "ONCEWARD_KILL_ONCE"
@@ -106,6 +106,11 @@ def _armed_entries(text: str) -> dict[KillPoint, tuple[int, Callable[[str], None
 
 _armed = _armed_entries(os.environ.get(KILL_POINT_VARIABLE, ""))
 _passed: Counter[KillPoint] = Counter()
+
+
+def armed(point: KillPoint) -> bool:
+    """Whether the environment armed ``point``: only then may a place that costs something be made for it."""
+    return point in _armed
 
 
 def kill_point(point: KillPoint) -> None:

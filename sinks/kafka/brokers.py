@@ -1,7 +1,7 @@
-"""What the brokers say about themselves: topics, settings, rights. Used by the preflight."""
+"""What the brokers say about themselves: topics, settings, rights."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -42,6 +42,8 @@ class TopicFacts:
     """None when the brokers do not tell."""
     may_read: bool | None = None
     """None when the brokers do not tell."""
+    leaders: Mapping[int, int] = field(default_factory=dict)
+    """By partition; -1 for none."""
 
 
 def topic_facts(control: ControlPlane, names: Collection[str]) -> dict[str, TopicFacts]:
@@ -71,6 +73,7 @@ def _facts(entry: Any) -> TopicFacts:
         replication=min((len(partition.replica_nodes) for partition in entry.partitions), default=0),
         may_write=None if _NOT_TOLD in operations else _WRITE in operations,
         may_read=None if _NOT_TOLD in operations else _READ in operations,
+        leaders={int(partition.partition_index): int(partition.leader_id) for partition in entry.partitions},
     )
 
 

@@ -45,6 +45,8 @@ class Batch:
     epoch: int
     commit: bool | None = None
     """True or False for a marker that ends a transaction, None for records."""
+    records: int = 0
+    """Of the pair (producer id, epoch) in this partition, up to the end of this batch; 0 where that is not known."""
 
 
 class Log:
@@ -159,6 +161,8 @@ def parse(fetched: bytes) -> Iterator[Batch]:
             producer_id=int(batch.producer_id) if transactional else -1,
             epoch=int(batch.producer_epoch) if transactional else -1,
             commit=commit,
+            # a pair begins at sequence 0, so its last sequence counts its records
+            records=int(batch.last_sequence) + 1 if transactional and commit is None else 0,
         )
 
 

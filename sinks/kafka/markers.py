@@ -47,13 +47,16 @@ class LogProof:
 
     ending: Ending
     detail: str
+    aborted: bool = False
+    """A partition shows ABORT, whatever the others show."""
 
 
 def read_endings(control: ControlPlane, handles: Iterable[KafkaCommittable]) -> dict[str, LogProof]:
     """How each transaction ended, by transactional id. Changes nothing.
 
     One COMMIT marker proves a commit: none is written before the coordinator has decided so. An abort is believed when
-    every partition shows it, for the marker of a single one can come from a tool that cleans up that partition.
+    every partition shows it, for the marker of a single one can come from a tool that cleans up that partition: then
+    what that one holds is lost, and the rest is not.
     """
     wanted: dict[Place, list[KafkaCommittable]] = {}
     told: dict[str, list[LogProof]] = {}
@@ -71,10 +74,12 @@ def read_endings(control: ControlPlane, handles: Iterable[KafkaCommittable]) -> 
 
 
 def _together(proofs: Collection[LogProof]) -> LogProof:
-    for ending in (Ending.COMMITTED, Ending.AGAIN, Ending.UNKNOWN, Ending.ABORTED):
+    for ending in (Ending.AGAIN, Ending.COMMITTED, Ending.UNKNOWN, Ending.ABORTED):
         found = next((proof for proof in proofs if proof.ending is ending), None)
         if found is not None:
-            return found
+            aborted = [proof.detail for proof in proofs if proof.ending is Ending.ABORTED]
+            detail = found.detail if ending is Ending.ABORTED else "; ".join((found.detail, *aborted))
+            return LogProof(ending=ending, detail=detail, aborted=bool(aborted))
     return LogProof(ending=Ending.UNKNOWN, detail="it wrote to no partition")
 
 
@@ -100,7 +105,7 @@ def _search(control: ControlPlane, place: Place, pairs: Collection[_Pair]) -> di
                 if batch.commit is not None:
                     markers[batch.producer_id] = (batch.last_offset, batch.commit)
                 elif pair in pairs and pair not in found:
-                    found[pair] = _told(name, markers.get(batch.producer_id))
+                    found[pair] = _told(name, markers.get(batch.producer_id), batch.records)
             upper, window = lower, window * _WIDER
         gone = f"{name}: its records are not in the log, which begins at offset {log.first}"
         missing = LogProof(ending=Ending.UNKNOWN, detail=gone)
@@ -110,10 +115,11 @@ def _search(control: ControlPlane, place: Place, pairs: Collection[_Pair]) -> di
     return {pair: found.get(pair, missing) for pair in pairs}
 
 
-def _told(name: str, marker: tuple[int, bool] | None) -> LogProof:
+def _told(name: str, marker: tuple[int, bool] | None, records: int) -> LogProof:
     if marker is None:
         return LogProof(ending=Ending.UNKNOWN, detail=f"{name}: no marker is behind its records")
     offset, commit = marker
     if commit:
         return LogProof(ending=Ending.COMMITTED, detail=f"{name}: the marker at offset {offset} says COMMIT")
-    return LogProof(ending=Ending.ABORTED, detail=f"{name}: the marker at offset {offset} says ABORT")
+    behind = f" behind {records} records" if records else ""
+    return LogProof(ending=Ending.ABORTED, detail=f"{name}: the marker at offset {offset} says ABORT{behind}")

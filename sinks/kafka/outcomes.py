@@ -4,19 +4,22 @@ A (producer id, epoch) pair serves one transaction for ever, so a state at that 
 Ending raises the epoch by one with EndTxn version 5. With version 4 it does not: there a state at epoch + 1 may belong
 to a later owner of the id, although mostly it is what the broker's timeout leaves.
 
-    the receipt holds our token                          -> committed
-    CompleteCommit at ours                               -> committed   (at the next epoch: unless the log shows ABORT)
+    EndTxn answers NONE, or the receipt holds our token  -> committed   unless the log shows ABORT
+    CompleteCommit at ours                               -> committed   unless the log shows ABORT
     CompleteAbort at ours                                -> lost        (at the next epoch: unless the log shows COMMIT)
     the output's log shows COMMIT behind our records     -> committed
-    the output's log shows ABORT behind our records      -> lost
+    ... and ABORT in some partitions                     -> committed in part
+    the output's log shows ABORT in every partition      -> lost
+    open at ours, and a partition has lost its part      -> torn: abort the rest, then it is lost
     open at another pair                                 -> fence it, look again
     open at ours though EndTxn refuses, receipt hidden   -> ask again, for a while
     being ended, unreachable                             -> ask again
     everything else                                      -> nothing is proved
 
-The log is read only where nothing else proves enough. A missing receipt proves nothing, however young it would be: it
-may have been deleted. One positive proof is enough: a commit cannot be undone. A negative one must be seen twice, some
-time apart, because a stale coordinator can be wrong for seconds (KAFKA-21181).
+The log is read only where a commit was not made by ourselves just after a look at every part (`parts`), and where
+nothing else proves enough. A missing receipt proves nothing, however young it would be: it may have been deleted. One
+positive proof is enough: a commit cannot be undone. A negative one must be seen twice, some time apart, because a stale
+coordinator can be wrong for seconds (KAFKA-21181).
 """
 
 from collections.abc import Sequence
@@ -30,7 +33,18 @@ from sinks.kafka.markers import Ending, LogProof
 from sinks.kafka.receipts import Receipt, ReceiptState
 from sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, Code, State, Transaction, TransactionView
 
-__all__ = ["EndAnswer", "Judgement", "Look", "Proof", "classify", "conclude", "describe_code", "judge", "needs_log"]
+__all__ = [
+    "EndAnswer",
+    "Judgement",
+    "Look",
+    "Proof",
+    "classify",
+    "conclude",
+    "describe_code",
+    "judge",
+    "judge_torn",
+    "needs_log",
+]
 
 LOOKS_WITHOUT_PROOF = 15
 """Looks in a row that contradict a refused EndTxn without an end before the outcome counts as in doubt (about 30 s)."""
@@ -50,7 +64,11 @@ class Proof(StrEnum):
     """What one look proves."""
 
     COMMITTED = "committed"
+    PARTLY = "partly"
+    """Committed, and some partitions had lost their part before."""
     LOST = "lost"
+    TORN = "torn"
+    """Ours is still open, and a partition has lost its part: it can be aborted, but not be committed whole."""
     OPEN = "open"
     """Ours is still open: EndTxn must be asked again."""
     OPEN_ELSEWHERE = "open_elsewhere"
@@ -133,6 +151,8 @@ def judge(transaction: Transaction, look: Look) -> Judgement:
         f"DescribeTransactions: {seen}",
         f"receipt {look.receipt.state.value.replace('_', ' ')} ({look.receipt.detail})",
     ]
+    if proof is Proof.PARTLY:
+        parts.insert(0, "committed in part: what the output log shows as ABORT is missing from the output for good")
     if look.end is not None:
         parts.insert(0, f"EndTxn version {transaction.version} answered {describe_code(look.end)}")
     if look.log is not None:
@@ -140,37 +160,56 @@ def judge(transaction: Transaction, look: Look) -> Judgement:
     return Judgement(proof=proof, evidence="; ".join(parts))
 
 
+def judge_torn(transaction: Transaction, view: TransactionView, gone: Sequence[str]) -> Judgement | None:
+    """What is proved by partitions that do not hold their part (``gone``, in words); None: that ours has ended, so that
+    an end shows more."""
+    if view.code != CODE_NONE and classify(view.code) is EndAnswer.AGAIN:
+        return Judgement(proof=Proof.AGAIN, evidence=f"DescribeTransactions: {describe_code(view.code)}")
+    ours = (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch)
+    if view.code != CODE_NONE or view.state is not State.ONGOING or not ours:
+        return None
+    evidence = (
+        f"ours (producer {transaction.producer_id}, epoch {transaction.epoch}) is open, but {'; '.join(gone)}: "
+        "somebody ended it in single partitions, or records were cut off"
+    )
+    return Judgement(proof=Proof.TORN, evidence=evidence)
+
+
 def needs_log(transaction: Transaction, look: Look) -> bool:
-    """Whether the output itself can tell more: brokers and receipt were heard, and they prove nothing, or only by the
-    next epoch. That one is ours as long as the cluster never went back to a transaction.version that raises none."""
-    if look.receipt.state is ReceiptState.PRESENT:
-        return False
-    match _shown_by_coordinator(transaction, look):
-        case Proof.NOTHING | Proof.UNSTABLE:
+    """Whether the output itself can tell more: it has ended as committed, and nobody saw that no partition had lost its
+    part; or brokers and receipt were heard, and they prove nothing, or a loss only by the next epoch. That one is ours
+    as long as the cluster never went back to a transaction.version that raises none."""
+    match _shown(transaction, look):
+        case Proof.COMMITTED | Proof.NOTHING | Proof.UNSTABLE:
             return True
-        case Proof.COMMITTED | Proof.LOST:
+        case Proof.LOST:
             return look.view.epoch != transaction.epoch
-        case Proof.OPEN | Proof.OPEN_ELSEWHERE | Proof.AGAIN:
+        case _:
             return False
 
 
 def _proof(transaction: Transaction, look: Look) -> Proof:
-    if look.receipt.state is ReceiptState.PRESENT:
-        return Proof.COMMITTED
-    proof = _shown_by_coordinator(transaction, look)
+    proof = _shown(transaction, look)
     if look.log is None or not needs_log(transaction, look):
         return proof
     match look.log.ending:
         case Ending.COMMITTED:
-            return Proof.COMMITTED
+            return Proof.PARTLY if look.log.aborted else Proof.COMMITTED
         case Ending.ABORTED:
             return Proof.LOST
         case Ending.AGAIN:
-            return proof if proof is Proof.COMMITTED else Proof.AGAIN
+            return Proof.AGAIN
         case Ending.UNKNOWN:
-            return proof
+            return Proof.PARTLY if proof is Proof.COMMITTED and look.log.aborted else proof
         case _:
             assert_never(look.log.ending)
+
+
+def _shown(transaction: Transaction, look: Look) -> Proof:
+    """By everything but the log."""
+    if look.end == CODE_NONE or look.receipt.state is ReceiptState.PRESENT:
+        return Proof.COMMITTED
+    return _shown_by_coordinator(transaction, look)
 
 
 def _shown_by_coordinator(transaction: Transaction, look: Look) -> Proof:
@@ -219,16 +258,16 @@ def conclude(judgements: Sequence[Judgement]) -> tuple[Outcome, str] | None:
     match last.proof:
         case Proof.LOST if agreeing:
             return Outcome.LOST, f"{last.evidence}; seen twice"
-        case Proof.NOTHING if agreeing:
+        case Proof.NOTHING | Proof.PARTLY if agreeing:
             return Outcome.IN_DOUBT, f"{last.evidence}; seen twice"
-        case Proof.LOST | Proof.NOTHING:
+        case Proof.LOST | Proof.NOTHING | Proof.PARTLY:
             return None
         case Proof.OPEN | Proof.UNSTABLE:
             row = judgements[-LOOKS_WITHOUT_PROOF:]
             if len(row) == LOOKS_WITHOUT_PROOF and all(judgement.proof is last.proof for judgement in row):
                 return Outcome.IN_DOUBT, f"{last.evidence}; seen {LOOKS_WITHOUT_PROOF} times"
             return None
-        case Proof.AGAIN | Proof.OPEN_ELSEWHERE:
+        case Proof.AGAIN | Proof.OPEN_ELSEWHERE | Proof.TORN:
             return None
         case _:
             assert_never(last.proof)

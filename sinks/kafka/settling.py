@@ -1,19 +1,32 @@
 """Committing, asked again for as long as it takes (docs/protocol.md#outcomes).
 
-A round asks EndTxn for everything that is pending, many at once. What is refused is investigated: every two seconds
-EndTxn, DescribeTransactions and the receipt together, the output's log where these prove nothing, until `outcomes` can
-conclude. Nothing is remembered beyond one call: what is needed is in the committables and at the brokers.
+A round asks the partitions whether they still hold their parts, then EndTxn for everything that is pending, many at
+once. What was whole and is answered with NONE is committed. The rest is investigated: every two seconds EndTxn,
+DescribeTransactions, the receipt and the output's log together, until `outcomes` can conclude. Nothing is remembered
+beyond one call: what is needed is in the committables and at the brokers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from coordinator.killpoints import KillPoint, kill_point
+from coordinator.killpoints import KillPoint, armed, kill_point
 from coordinator.protocol.values import Outcome, Settlement
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.control import IN_FLIGHT, ControlPlane
 from sinks.kafka.markers import read_endings
-from sinks.kafka.outcomes import EndAnswer, Judgement, Look, Proof, classify, conclude, describe_code, judge, needs_log
+from sinks.kafka.outcomes import (
+    EndAnswer,
+    Judgement,
+    Look,
+    Proof,
+    classify,
+    conclude,
+    describe_code,
+    judge,
+    judge_torn,
+    needs_log,
+)
+from sinks.kafka.parts import Parts, read_parts
 from sinks.kafka.patience import Clock, broker_backoff
 from sinks.kafka.reaching import reach
 from sinks.kafka.receipts import read_receipts
@@ -51,18 +64,46 @@ class Settling:
             reached = reach(self._controls, list(self._pending.values()))
             for slot, evidence in reached.elsewhere.items():
                 self._settle(slot, Outcome.IN_DOUBT, evidence)
-            doubtful: dict[int, Code] = {}
+            doubtful: set[int] = set()
             for control, handles in reached.found:
-                refused = self._ask(control, handles)
-                self._look(control, refused)
-                doubtful.update(refused)
+                parts = read_parts(control, handles)
+                torn = self._torn(control, handles, parts)
+                # A leader that nobody knows takes no marker: brokers drop what they cannot deliver then.
+                ready = [one for one in handles if one.slot not in torn and not parts[one.slot].unknown]
+                asked = self._ask(control, ready, parts)
+                self._look(control, asked)
+                doubtful |= torn | asked.keys()
             if not self._pending or self._give_up():
                 break
-            self._clock.wait(LOOK_INTERVAL_S if doubtful.keys() & self._pending.keys() else backoff.next())
+            self._clock.wait(LOOK_INTERVAL_S if doubtful & self._pending.keys() else backoff.next())
         return [self._settled[slot] for slot in sorted(self._settled)]
 
-    def _ask(self, control: ControlPlane, handles: Sequence[KafkaCommittable]) -> dict[int, Code]:
-        """One EndTxn each. Settles what is committed; returns the refusals, which prove nothing."""
+    def _torn(self, control: ControlPlane, handles: Sequence[KafkaCommittable], parts: Mapping[int, Parts]) -> set[int]:
+        """Slots that must not be committed now: a partition has lost its part, and the transaction is still open. Seen
+        twice, the rest is aborted: then nothing of the slot is visible, and all of it can be written again."""
+        suspects = {handle.transaction.id: handle for handle in handles if parts[handle.slot].gone}
+        if not suspects:
+            return set()
+        transactions = Transactions(control)
+        torn: set[int] = set()
+        for name, view in transactions.describe(suspects).items():
+            handle = suspects[name]
+            judgement = judge_torn(handle.transaction, view, parts[handle.slot].gone)
+            if judgement is None:
+                continue
+            torn.add(handle.slot)
+            seen = self._judgements[handle.slot]
+            seen.append(judgement)
+            if [judged.proof for judged in seen[-2:]] == [Proof.TORN] * 2 and not self._give_up():
+                code = transactions.end([handle.transaction], commit=False)[name]
+                if classify(code) is EndAnswer.DONE:
+                    self._settle(handle.slot, Outcome.LOST, f"{judgement.evidence}; seen twice, the rest is aborted")
+        return torn
+
+    def _ask(
+        self, control: ControlPlane, handles: Sequence[KafkaCommittable], parts: Mapping[int, Parts]
+    ) -> dict[int, Code]:
+        """One EndTxn each. Settles what is committed whole; returns the answers that prove too little."""
         transactions = Transactions(control)
         by_id = {handle.transaction.id: handle for handle in handles}
         located = transactions.locate(by_id)
@@ -70,16 +111,17 @@ class Settling:
         doubtful: dict[int, Code] = {}
         sent = 0
         while sent < len(ordered) and not (sent and self._give_up()):
-            # The first one alone: what happens between two ends must be a place where a test can stop the process.
-            wave = ordered[sent : sent + (IN_FLIGHT if sent or not self._first else 1)]
+            # The first one alone where a test wants to stop the process between two ends.
+            alone = not sent and self._first and armed(KillPoint.DRIVER_BETWEEN_END_TXN)
+            wave = ordered[sent : sent + (1 if alone else IN_FLIGHT)]
             sent += len(wave)
             for name, code in transactions.end(wave, commit=True, located=located).items():
                 handle = by_id[name]
                 match classify(code):
-                    case EndAnswer.DONE:
+                    case EndAnswer.DONE if parts[handle.slot].whole:
                         evidence = f"EndTxn version {handle.transaction.version} answered {describe_code(code)}"
                         self._settle(handle.slot, Outcome.COMMITTED, evidence)
-                    case EndAnswer.DOUBT:
+                    case EndAnswer.DONE | EndAnswer.DOUBT:
                         doubtful[handle.slot] = code
                     case EndAnswer.AGAIN:
                         pass

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from coordinator.protocol.values import JobName
 from coordinator.service.places import StateDirectory
 from coordinator.store.store import Store
 from sinks import KafkaSink
+from sinks.kafka.transactions import Code, Transaction, Transactions
 from sources import KafkaSource
 from tests.integration.processes import world
 from tests.integration.sink_tools import SinkJob
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.test_kill_points import fill, free_address
-from tests.integration.tools import Topics, wait_for
+from tests.integration.tools import Topics, abort_with_the_brokers_tool, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -138,6 +140,34 @@ def test_a_record_that_is_written_twice_fails(topics: Topics, job: str, tmp_path
     code, said, printed = copied.verify()
     assert (code, grades(said, "FAIL")) == (1, {"nothing twice"}), printed
     assert said["keys"] == {"differing": 1, "judged": 1}
+
+
+def test_a_part_that_a_tool_aborts_just_before_the_commit_fails_and_its_records_are_named(
+    topics: Topics, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the partitions and EndTxn nobody can notice it: this is what shows it afterwards."""
+    end, torn = Transactions.end, list[bool]()
+
+    def torn_once(self: Transactions, transactions: Sequence[Transaction], **more: Any) -> dict[str, Code]:
+        if not torn and more["commit"]:
+            torn.append(True)
+            abort_with_the_brokers_tool(topics.servers, topics.prefix + ".out", 0)
+        return end(self, transactions, **more)
+
+    monkeypatch.setattr(Transactions, "end", torn_once)
+    copied = Copied(topics, job, tmp_path)
+    assert torn
+    code, said, printed = copied.verify()
+    assert (code, grades(said, "FAIL")) == (1, {"nothing lost"}), printed
+    given, seen = ({value for _, _, _, value in topics.read(topic)} for topic in (copied.source, copied.sink))
+    missing = sorted(value for value in given - seen if value is not None)
+    assert len(missing) == 3 * RECORDS - said["records"]["visible"] > 0
+    (evidence,) = said["properties"]["nothing lost"]["evidence"]
+    assert f"{len(missing)} records lost" in evidence
+    places = [value.decode().partition("-") for value in missing]
+    assert any(
+        f"{copied.source}-{partition} offset {offset} of checkpoint" in evidence for partition, _, offset in places
+    )
 
 
 def _partition_of(topics: Topics, topic: str, value: bytes) -> int:

@@ -124,7 +124,7 @@ def test_a_deleted_receipt_of_a_commit_whose_answer_was_lost_is_never_called_los
     assert sink.committer().outcome(committable).outcome is Outcome.COMMITTED
     outcome, evidence = outcome_of(sink.committer(), committable)
     assert outcome is Outcome.COMMITTED
-    assert moved_on is ("says COMMIT" in evidence)
+    assert "says COMMIT" in evidence
 
 
 def test_a_deleted_receipt_and_records_that_are_gone_from_the_log_are_in_doubt_and_not_lost(

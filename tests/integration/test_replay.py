@@ -15,7 +15,13 @@ from coordinator.protocol.answers import Verdict
 from coordinator.protocol.values import JobName, ParticipantName
 from tests.integration.processes import World, world
 from tests.integration.test_kill_points import fill, free_address
-from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_until
+from tests.integration.tools import (
+    Topics,
+    abort_with_the_brokers_tool,
+    assert_exactly_once,
+    open_transactions_hold_back,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -92,6 +98,16 @@ def test_what_timed_out_between_decision_and_commit_is_written_again_once_and_in
         assert_exactly_once(outage.topics, outage.source, outage.sink)
         (replayed,) = outage.here.events("replayed")
         assert (replayed["slots"], replayed["written"]) == (PARTITIONS, 90)
+
+
+def test_what_a_person_aborted_in_one_partition_after_the_decision_is_written_again(begin: Begin) -> None:
+    with begin(transaction_timeout="1min") as outage:
+        point = KillPoint.DRIVER_AFTER_DECISION
+        outage.here.wait_for_kill(point, 3, outage.here.driver(kill_at=[f"{point}:3"]))
+        abort_with_the_brokers_tool(outage.topics.servers, outage.sink, 1)
+        outage.finish()
+        assert_exactly_once(outage.topics, outage.source, outage.sink)
+        assert outage.here.events("replayed"), "nothing was written again"
 
 
 def test_a_driver_that_dies_anywhere_in_a_replay_and_a_second_loss_change_nothing(begin: Begin) -> None:

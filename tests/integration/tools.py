@@ -17,7 +17,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kafka import KafkaAdminClient
-from kafka.admin import TransactionState
+from kafka import TopicPartition as Place
+from kafka.admin import AbortTransactionSpec, TransactionState
 
 _LIMIT_S = 30.0
 
@@ -180,6 +181,25 @@ def wait_for_decided_ends(servers: str) -> None:
     try:
         first = being_ended()
         wait_until(lambda: first.isdisjoint(being_ended()), f"{first} have ended")
+    finally:
+        admin.close()
+
+
+def abort_with_the_brokers_tool(servers: str, topic: str, partition: int) -> None:
+    """Abort whatever is open in one partition, as ``kafka-transactions abort --start-offset`` does: ask the leader
+    which producers have a transaction open there, and have an ABORT marker written for each."""
+    place = Place(topic, partition)
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    try:
+        found = [
+            producer
+            for producer in admin.describe_producers([place])[place].active_producers
+            if producer.current_transaction_start_offset >= 0
+        ]
+        assert found, f"nothing is open in {topic}-{partition}"
+        for producer in found:
+            spec = AbortTransactionSpec(place, producer.producer_id, producer.producer_epoch, 0)
+            admin.abort_transaction(spec)
     finally:
         admin.close()
 

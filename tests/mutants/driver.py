@@ -16,6 +16,7 @@ __all__ = ["DRIVER"]
 
 ANY = Storm(name="any weather", seeds=60)
 KILLS = Storm(name="processes are killed", seeds=30, weather=clear(kill_points=0.02, driver_kills=3))
+LATE = Storm(name="calls to the coordinator are late", seeds=20, weather=clear(rpc=LinkFaults(slow=0.5)))
 LOSSES = Storm(name="answers get lost", seeds=20, weather=clear(rpc=LinkFaults(loss=0.15)))
 ABORTS = Storm(name="checkpoints time out", seeds=20, weather=clear(timeout=0.1))
 RESTARTS = Storm(name="coordinators restart", seeds=15, weather=clear(coordinator_kills=10, interval=0.0))
@@ -42,7 +43,7 @@ DRIVER = (
                 "    self._settler.complete(checkpoint)",
             ),
         ),
-        hunt=ANY,
+        hunt=LATE,
         caught_by=(Invariant.I5,),
     ),
     Mutant(

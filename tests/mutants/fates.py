@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from kafka.protocol.admin import DeleteGroupsRequest
-from kafka.protocol.producer import InitProducerIdRequest
+from kafka.protocol.producer import InitProducerIdRequest, WriteTxnMarkersRequest
 
 from coordinator.errors import FencedError
 from coordinator.protocol.values import CheckpointId, JobName, Outcome, Settlement
@@ -26,6 +26,8 @@ from tests.simulation.kafka.contract.bench import OUT, Bench, Ids, init_request
 __all__ = ["Fates", "Neighbours"]
 
 _ID = "orders.sink.1.0123abcd.0"
+_OTHER = ("out", 1)
+"""The output partition besides ``OUT``."""
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _ROUNDS = 40
 """Of the committer, before it is told to give up."""
@@ -37,6 +39,10 @@ _OPENINGS = (
     ("committed", "taken over", "a minute or two pass"),
     ("committed", "a moment passes", "the receipt is deleted", "taken over"),
     ("aborted", "somebody writes", "somebody commits"),
+    ("aborted", "somebody writes", "somebody commits", "the records are deleted"),
+    ("a tool aborts a part",),
+    ("a tool aborts a part", "committed"),
+    ("a tool aborts a part", "a tool aborts the other part", "committed"),
 )
 """What leads where outcomes are hard to tell."""
 
@@ -86,6 +92,7 @@ class _Fate:
         self._write(self._ours, b"ours", "token")
         self._moment = self._now()
         self._other: Ids | None = None
+        self._torn = False
 
     def live(self) -> tuple[Invariant, str] | None:
         random, told = self._random, list[str]()
@@ -105,6 +112,9 @@ class _Fate:
                 DeleteGroupsRequest(groups_names=[_ID]), kind=CoordinatorKind.GROUP, key=_ID
             ),
             "moved": self._move,
+            "the records are deleted": self._delete_records,
+            "a tool aborts a part": lambda: self._abort_part(OUT),
+            "a tool aborts the other part": lambda: self._abort_part(_OTHER),
         }
         for step in (*random.choice(_OPENINGS), *random.choices(list(steps), k=random.randint(0, 4))):
             told.append(step)
@@ -112,12 +122,12 @@ class _Fate:
         settlement = self._ask()
         self._bench.transport.cut = self._bench.transport.deaf = lambda _call: False
         self._bench.wait(10)
-        committed = b"ours" in self._bench.visible()
+        visible = [b"ours" in self._bench.visible(partition) for partition in (OUT, _OTHER)]
         how = f"after {', '.join(told) or 'nothing'}"
         match settlement:
-            case Settlement(outcome=Outcome.COMMITTED) if not committed:
+            case Settlement(outcome=Outcome.COMMITTED) if not all(visible):
                 return Invariant.I1, f"{how} it is called committed and is not: {settlement.evidence}"
-            case Settlement(outcome=Outcome.LOST) if committed:
+            case Settlement(outcome=Outcome.LOST) if any(visible):
                 return Invariant.I13, f"{how} it is called lost and is committed: {settlement.evidence}"
             case _:
                 return None
@@ -146,7 +156,7 @@ class _Fate:
             cluster_id=self._bench.cluster.settings.cluster_id,
             transaction=Transaction(id=name, producer_id=producer, epoch=epoch, version=self._version),
             token="token",
-            topics={"out": TopicRecords(records=1, partitions=(0,))},
+            topics={"out": TopicRecords(records=2, partitions=(0, 1))},
             records=1,
             bytes=4,
             inputs=[],
@@ -155,10 +165,12 @@ class _Fate:
         )
 
     def _write(self, ids: Ids, value: bytes, token: str | None) -> None:
-        """A transaction with one record and a receipt, or as much of it as the brokers let in within a while."""
+        """A transaction with a record in each partition and a receipt, or as much of it as the brokers let in within a
+        while."""
         steps: tuple[Callable[[], int], ...] = (
-            lambda: self._bench.enlist(ids, OUT),
+            lambda: self._bench.enlist(ids, OUT, _OTHER),
             lambda: self._bench.produce(ids, (value,)),
+            lambda: self._bench.produce(ids, (value,), partition=_OTHER),
             lambda: self._bench.receipt(ids, token) if token is not None else 0,
         )
         for step in steps:
@@ -166,6 +178,28 @@ class _Fate:
                 if step() == 0:
                     break
                 self._bench.wait(0.01)
+
+    def _delete_records(self) -> None:
+        """By retention: then the log tells nothing. What a tool aborted before that cannot be noticed any more."""
+        if not self._torn:
+            for partition in (OUT, _OTHER):
+                log = self._bench.cluster.log(partition)
+                log.start = log.high_watermark
+
+    def _abort_part(self, partition: tuple[str, int]) -> None:
+        """The brokers' own tool ends what is open in one partition, whoever began it. It looks first."""
+        log = self._bench.cluster.log(partition)
+        _, producer, epoch = self._ours
+        if not log.in_transaction(producer, epoch) or log.start:
+            return
+        self._torn = True
+        where = WriteTxnMarkersRequest.WritableTxnMarker.WritableTxnMarkerTopic(
+            name=partition[0], partition_indexes=[partition[1]]
+        )
+        marker = WriteTxnMarkersRequest.WritableTxnMarker(
+            producer_id=producer, producer_epoch=epoch, transaction_result=False, topics=[where], coordinator_epoch=0
+        )
+        self._bench.cluster.handle(log.leader, WriteTxnMarkersRequest(markers=[marker]), self._now())
 
     def _take_over(self, name: str = _ID) -> Ids | None:
         """Another program initialises a producer under the id; it may be told to ask again, and does not."""

@@ -10,6 +10,7 @@ from sinks.kafka import (
     precommit,
     producers,
     receipts,
+    settling,
     sink,
     transactions,
 )
@@ -40,6 +41,7 @@ DEAF = Storm(
     weather=clear(kafka=LinkFaults(loss=0.1), rpc=LinkFaults(slow=0.2), marker_delay=0.5),
 )
 FOREIGN = Storm(name="another program takes over ids", seeds=30, weather=clear(hijacks=8))
+TOOLS = Storm(name="somebody aborts single partitions", seeds=20, weather=clear(torn=0.3))
 NEIGHBOURS = Neighbours(name="sweep among neighbours")
 SUCCESSOR = Neighbours(name="sweep after a takeover", replaced=True)
 FATES = Fates(most=600)
@@ -156,8 +158,8 @@ PROOFS = (
         breaks=changed(
             outcomes._proof,
             (
-                "proof = _shown_by_coordinator(transaction, look)",
-                "proof = _shown_by_coordinator(transaction, look)\n"
+                "proof = _shown(transaction, look)",
+                "proof = _shown(transaction, look)\n"
                 "    if proof is Proof.NOTHING and look.receipt.state is ReceiptState.ABSENT:\n"
                 "        return Proof.LOST",
             ),
@@ -171,10 +173,8 @@ PROOFS = (
         breaks=changed(
             outcomes._proof,
             (
-                "proof = _shown_by_coordinator(transaction, look)",
-                "proof = _shown_by_coordinator(transaction, look)\n"
-                "    if proof is Proof.UNSTABLE:\n"
-                "        return Proof.LOST",
+                "proof = _shown(transaction, look)",
+                "proof = _shown(transaction, look)\n    if proof is Proof.UNSTABLE:\n        return Proof.LOST",
             ),
         ),
         hunt=FATES,
@@ -218,4 +218,28 @@ PROOFS = (
     ),
 )
 
-KAFKA = (*IDS, *TRANSACTIONS, *PROOFS)
+PARTS = (
+    Mutant(
+        name="a transaction of which a partition has lost its part is committed all the same",
+        hurts="its records in that partition never become visible, and the checkpoint counts as settled",
+        breaks=changed(settling.Settling._torn, ("if not suspects:", "if True:")),
+        hunt=TOOLS,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="an answered commit is enough, whatever the partitions held",
+        hurts="a commit that somebody else made hides that a part had been aborted before",
+        breaks=changed(settling.Settling._ask, (" if parts[handle.slot].whole", "")),
+        hunt=FATES,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="the COMMIT marker of one partition stands for all of them",
+        hurts="what another partition shows as aborted counts as committed",
+        breaks=changed(outcomes._proof, ("Proof.PARTLY if look.log.aborted else Proof.COMMITTED", "Proof.COMMITTED")),
+        hunt=FATES,
+        caught_by=(Invariant.I1,),
+    ),
+)
+
+KAFKA = (*IDS, *TRANSACTIONS, *PROOFS, *PARTS)

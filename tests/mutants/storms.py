@@ -51,6 +51,7 @@ def clear(**weather: Any) -> tuple[tuple[str, Any], ...]:
         "orphan_grace": 30.0,
         "absence": 0.0,
         "gone": False,
+        "torn": 0.0,
     }
     counts = "coordinator_kills driver_kills driver_pauses coordinator_pauses takeovers cuts kafka_cuts moves"
     fields |= dict.fromkeys((*counts.split(), "broker_failures", "hijacks", "clean_ups", "stops"), 0)

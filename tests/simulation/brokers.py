@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from kafka.protocol.admin import DeleteGroupsRequest
+from kafka.protocol.admin import DeleteGroupsRequest, DescribeProducersRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from coordinator.service.committers import Committers
@@ -70,6 +70,8 @@ class Brokers:
         """When a transaction was open, of those that have a record."""
         self._overrun: dict[Transaction, str] = {}
         """What was aborted by none of our own requests -> by what."""
+        self._looked: dict[tuple[str, int], float] = {}
+        """By partition: when somebody asked last what is open there."""
         self._alarm = float("inf")
         self.requests = 0
         checker.really_committed = self.committed  # type: ignore[method-assign]
@@ -225,6 +227,9 @@ class Brokers:
                 if sent < self._begun.get(key, 0.0):
                     # the producer began with it, asked again because no answer came, and wrote
                     self._overrun[key] = "late request"
+        if isinstance(request, DescribeProducersRequest):
+            for topic in request.topics:
+                self._looked.update({(str(topic.name), number): self.clock.now for number in topic.partition_indexes})
         self.requests += 1
         node = None
         if call.node is None:
@@ -233,6 +238,8 @@ class Brokers:
         if isinstance(request, EndTxnRequest) and not isinstance(answer, NoAnswer) and answer.error_code == 0:
             key = (request.transactional_id, request.producer_id, request.producer_epoch)
             self._ended[key] = bool(request.committed)
+            if request.committed and key in self.checker.torn:
+                self.checker.fail(Invariant.I1, f"{key[0]} is committed although a part of it is gone")
         if self.tell_requests:
             self.tell("kafka", f"{who.name} asks {said(request)}: {answered(answer)}")
         self._arm()
@@ -317,6 +324,31 @@ class Brokers:
         for node in self.cluster.alive:
             self.cluster.handle(node, request, self.clock.now)
         self._arm()
+
+    def tear(self, ids: Collection[str]) -> None:
+        """Somebody aborts what one of ``ids`` has open in one partition, with the brokers' own tool.
+
+        Not where a driver has looked already and may commit any moment: nobody can notice that in time.
+        """
+        random = self.clock.random
+        entries = [entry for entry in self.cluster.entries() if entry.id in ids and entry.state is State.ONGOING]
+        parts = [
+            (entry, partition)
+            for entry in sorted(entries, key=lambda entry: entry.id)
+            for partition in sorted(entry.partitions)
+            if partition[0] == OUTPUT and self._looked.get(partition, -1.0) < entry.started
+        ]
+        if not parts:
+            return
+        entry, partition = random.choice(parts)
+        log = self.cluster.log(partition)
+        if not log.in_transaction(entry.producer_id, entry.epoch):
+            return
+        self.tell("kafka", f"somebody aborts {entry.id} in {partition[0]}-{partition[1]} alone")
+        self._overrun[entry.id, entry.producer_id, entry.epoch] = "the brokers' tool"
+        self.checker.torn.add((entry.id, entry.producer_id, entry.epoch))
+        log.mark(entry.producer_id, entry.epoch, commit=False, now=self.clock.now)
+        self._marked(entry.id, partition, entry.producer_id, False, self.clock.now)
 
     def clean_up(self) -> None:
         """A tool deletes the consumer group of a receipt."""

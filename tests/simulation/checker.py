@@ -76,6 +76,8 @@ class Checker:
         """By transactional id: completed and not yet settled."""
         self._committed: dict[tuple[str, int, int], int] = {}
         """Every transaction that may be committed -> its checkpoint."""
+        self.torn: set[tuple[str, int, int]] = set()
+        """Of which a tool has aborted one part: they may only be aborted."""
         self.given_up: set[tuple[int, int]] = set()
         """Input partition and offset of records whose loss is recorded."""
         partitions, outputs = range(len(topic.totals)), range(topic.outputs)
@@ -278,7 +280,7 @@ class Checker:
         identifier, producer, epoch = transaction
         if commit and transaction not in self._committed:
             self.fail(Invariant.I5, f"{identifier} ({producer}, {epoch}) is committed, and no durable decision says so")
-        if not commit and transaction in self._committed:
+        if not commit and transaction in self._committed and transaction not in self.torn:
             number = self._committed[transaction]
             self.fail(Invariant.I1, f"{identifier} of completed checkpoint {number} is aborted")
 

@@ -35,6 +35,7 @@ class Hooks:
     """What the world that runs now does at the product's places; set by each world."""
 
     kill_point: Callable[[KillPoint], None]
+    armed: Callable[[KillPoint], bool]
     producer: Callable[..., Any]
 
 
@@ -50,6 +51,10 @@ class _Pools:
 
 def _passed(point: KillPoint) -> None:
     Hooks.kill_point(point)
+
+
+def _armed(point: KillPoint) -> bool:
+    return Hooks.armed(point)
 
 
 def _names() -> Iterator[tuple[ModuleType, str, Any]]:
@@ -77,6 +82,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         sinks.kafka.writer,
     ):
         yield module, "kill_point", _passed
+    yield sinks.kafka.settling, "armed", _armed
     producers = sinks.kafka.producers
     yield producers, "_pools", _Pools()
     prepared = producers.PreparedProducer

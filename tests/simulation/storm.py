@@ -68,6 +68,8 @@ class Storm:
             for name in sorted(self._world.checker.unsettled):
                 if random.random() < 0.5:
                     self._world.brokers.hijack({name})
+        if point is KillPoint.DRIVER_AFTER_DECISION and weather.torn and random.random() < weather.torn:
+            self._world.brokers.tear(self._world.checker.unsettled)
         if self._world.weather.kill_points and self._world.random.random() < self._world.weather.kill_points:
             self._world.counts["kills"] += 1
             self._world.tell(process.name, f"killed at {point.value}")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from sinks.kafka.producers import ProducerPool
 from sinks.kafka.settling import Settling
 from tests.simulation.checker import Invariant
 from tests.simulation.fleet import run_range
-from tests.simulation.mutating import changed, first_violation
+from tests.simulation.mutating import Mutant, changed, first_violation
 from tests.simulation.network import LinkFaults
 from tests.simulation.run import digest, run_seed, transcript
 
@@ -68,7 +69,7 @@ def test_a_seed_is_its_world_in_every_process() -> None:
         assert done.stdout.split() == here[::-1]
 
 
-MUTANTS = {
+MUTANTS: dict[str, tuple[Invariant, Mutant, dict[str, Any]]] = {
     "commit before the decision": (
         Invariant.I5,
         changed(
@@ -76,7 +77,7 @@ MUTANTS = {
             "    snapshots = {",
             "    self._settler.complete(checkpoint)\n    snapshots = {",
         ),
-        {},
+        {"rpc": LinkFaults(slow=0.5)},
     ),
     "abort what is not answered": (
         Invariant.I1,

@@ -67,6 +67,8 @@ class Weather:
     """A program that is not ours takes over one of our transactional ids."""
     robberies: float = 0.0
     """How often one does so between a decision and its commit."""
+    torn: float = 0.0
+    """How often somebody aborts one partition with the brokers' own tool between a decision and its commit."""
     clean_ups: int = 0
     """A tool deletes the consumer group in which a receipt is."""
     stops: int = 0
@@ -150,4 +152,5 @@ def draw(random: Random) -> Weather:
         orphan_grace=1.0 if hasty else random.choice((3.0, 5.0, 30.0)),
         absence=sometimes(0.2, 12.0),
         gone=random.random() < 0.1,
+        torn=sometimes(0.15, 0.2),
     )

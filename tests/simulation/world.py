@@ -90,6 +90,7 @@ class World:
         set_scheduler(clock)
         chance.setstate(_fresh(self.random))
         Hooks.kill_point = self.storm.kill_point
+        Hooks.armed = lambda _point: self.storm.raging and self.weather.kill_points > 0
         Hooks.producer = self.brokers.producer
         try:
             self._adopt(self.host.start())

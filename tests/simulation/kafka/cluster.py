@@ -7,13 +7,14 @@ from kafka.protocol.admin import (
     CreateTopicsRequest,
     DeleteGroupsRequest,
     DescribeConfigsRequest,
+    DescribeProducersRequest,
     DescribeTransactionsRequest,
     ListGroupsRequest,
     ListTransactionsRequest,
 )
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
-from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, WriteTxnMarkersRequest
 
 from sinks.kafka.control import CoordinatorKind, NoAnswer
 from tests.simulation.kafka.coordinators import TransactionCoordinators
@@ -22,6 +23,7 @@ from tests.simulation.kafka.endings import Endings, Marked
 from tests.simulation.kafka.fetching import Fetching
 from tests.simulation.kafka.groups import Groups
 from tests.simulation.kafka.log import PartitionLog
+from tests.simulation.kafka.parts import Parts
 from tests.simulation.kafka.placement import NOBODY, Shard
 from tests.simulation.kafka.settings import AddOffsets, AddPartitions, CommitOffsets, Partition, Produce, Settings
 from tests.simulation.kafka.state import ClusterState, TransactionTable
@@ -46,7 +48,7 @@ class Cluster:
         self._coordinators = TransactionCoordinators(self._state, self._endings)
         self._storage = Storage(self._state, self._coordinators)
         self._directory = Directory(self._state)
-        fetching = Fetching(self._state)
+        fetching, parts = Fetching(self._state), Parts(self._state)
         self._handlers: dict[type, Callable[[int, Any, float], Any]] = {
             EndTxnRequest: self._coordinators.end,
             InitProducerIdRequest: self._coordinators.initialise,
@@ -62,6 +64,8 @@ class Cluster:
             DeleteGroupsRequest: self._storage.delete_groups,
             FetchRequest: fetching.fetch,
             ListOffsetsRequest: fetching.list_offsets,
+            DescribeProducersRequest: parts.describe,
+            WriteTxnMarkersRequest: parts.mark,
             FindCoordinatorRequest: self._directory.find,
             MetadataRequest: self._directory.metadata,
             ApiVersionsRequest: self._directory.versions,

@@ -75,6 +75,8 @@ class Fetching:
         log = self._led(node, topic, asked.partition)
         if isinstance(log, Code):
             return _Partition(partition_index=asked.partition, error_code=log)
+        if asked.fetch_offset < log.start:
+            return _Partition(partition_index=asked.partition, error_code=Code.OFFSET_OUT_OF_RANGE)
         entries = log.entries[asked.fetch_offset : asked.fetch_offset + _TOGETHER]
         return _Partition(
             partition_index=asked.partition,
@@ -86,7 +88,7 @@ class Fetching:
         log = self._led(node, topic, asked.partition_index)
         if isinstance(log, Code):
             return _Partition(partition_index=asked.partition_index, error_code=log)
-        offset = 0 if asked.timestamp == _EARLIEST else log.high_watermark
+        offset = log.start if asked.timestamp == _EARLIEST else log.high_watermark
         return _Partition(partition_index=asked.partition_index, error_code=Code.NONE, offset=offset)
 
     def _led(self, node: int, topic: str, number: int) -> PartitionLog | Code:
@@ -106,5 +108,7 @@ def _batch(entry: Entry) -> bytes:
     elif entry.span is not None:
         attributes = _TRANSACTIONAL
     length = _HEADER.size - _BEHIND_LENGTH + len(body)
-    header = _HEADER.pack(entry.offset, length, 0, 2, 0, attributes, 0, 0, 0, entry.producer_id, entry.epoch, -1, 1)
+    header = _HEADER.pack(
+        entry.offset, length, 0, 2, 0, attributes, 0, 0, 0, entry.producer_id, entry.epoch, entry.sequence, 1
+    )
     return header + body

@@ -41,6 +41,8 @@ class Entry:
     epoch: int
     record: Record | None
     span: Span | None
+    sequence: int = -1
+    """Of a record."""
     commit: bool = False
     """What a marker says."""
 
@@ -60,6 +62,8 @@ class PartitionLog:
 
     def __init__(self, leader: int) -> None:
         self.leader = leader
+        self.start = 0
+        """What is before it was deleted; only leaders that are asked with raw requests know of it."""
         self.entries: list[Entry] = []
         self._writers: dict[int, _Writer] = {}
         self._open: dict[int, Span] = {}
@@ -83,6 +87,12 @@ class PartitionLog:
         """Whether the producer has an open transaction in here: then its coordinator is not asked again."""
         span = self._open.get(producer_id)
         return span is not None and span.epoch == epoch
+
+    def producers(self) -> Iterator[tuple[int, int, int, int]]:
+        """Who wrote here: producer id, newest epoch, last sequence, first offset of the open transaction or -1."""
+        for producer_id, writer in self._writers.items():
+            span = self._open.get(producer_id)
+            yield producer_id, writer.epoch, writer.last_sequence, -1 if span is None else span.first
 
     def verifies(self, producer_id: int, epoch: int, sequence: int) -> None:
         """The producer's coordinator is about to be asked whether this partition is enlisted."""
@@ -155,7 +165,7 @@ class PartitionLog:
 
     def _write(self, request: Produce, span: Span | None, now: float) -> None:
         offset = len(self.entries)
-        for record in request.records:
+        for number, record in enumerate(request.records):
             self.entries.append(
                 Entry(
                     offset=offset,
@@ -164,6 +174,7 @@ class PartitionLog:
                     epoch=request.producer_epoch,
                     record=record,
                     span=span,
+                    sequence=-1 if request.producer_id < 0 else request.sequence + number,
                 )
             )
             offset += 1

@@ -1,6 +1,7 @@
 """What broker answers prove, over every combination."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from coordinator.protocol.values import Outcome
 from sinks.kafka.control import NoAnswer
 from sinks.kafka.markers import Ending, LogProof
-from sinks.kafka.outcomes import EndAnswer, Judgement, Look, Proof, classify, conclude, judge, needs_log
+from sinks.kafka.outcomes import EndAnswer, Judgement, Look, Proof, classify, conclude, judge, judge_torn, needs_log
 from sinks.kafka.receipts import Receipt, ReceiptState
 from sinks.kafka.transactions import State, Transaction, TransactionView
 
@@ -26,11 +27,19 @@ def look(
     receipt: ReceiptState = ReceiptState.ABSENT,
     *,
     code: int | NoAnswer = 0,
-    log: Ending | None = None,
+    log: LogProof | None = None,
+    end: int = 48,
 ) -> Look:
     view = TransactionView(id=V5.id, code=code, state=state, producer_id=pair[0], epoch=pair[1])
-    read = None if log is None else LogProof(ending=log, detail="out-0")
-    return Look(end=48, view=view, receipt=Receipt(state=receipt), log=read)
+    return Look(end=end, view=view, receipt=Receipt(state=receipt), log=log)
+
+
+def logs() -> Iterator[LogProof | None]:
+    """Everything that the log can tell."""
+    yield None
+    for ending, aborted in itertools.product(Ending, (False, True)):
+        if aborted or ending is not Ending.ABORTED:
+            yield LogProof(ending=ending, detail="out-0", aborted=aborted)
 
 
 def proof(transaction: Transaction, seen: Look) -> Proof:
@@ -41,11 +50,18 @@ NO_TOKEN = (ReceiptState.ABSENT, ReceiptState.UNSTABLE, ReceiptState.NO_ANSWER)
 
 
 @pytest.mark.parametrize("transaction", [V5, V4])
-def test_our_token_in_the_receipt_proves_the_commit_whatever_else_is_seen(transaction: Transaction) -> None:
+@pytest.mark.parametrize(("end", "receipt"), [(48, ReceiptState.PRESENT), (0, ReceiptState.ABSENT)])
+def test_our_token_or_an_answered_commit_proves_it_but_for_parts_that_the_log_shows_as_aborted(
+    transaction: Transaction, end: int, receipt: ReceiptState
+) -> None:
     codes: list[int | NoAnswer] = [0, 105, 53, NoAnswer(why="gone")]
-    for state, pair, code, log in itertools.product(State, PAIRS, codes, (None, *Ending)):
-        seen = look(state, pair, ReceiptState.PRESENT, code=code, log=log)
-        assert proof(transaction, seen) is Proof.COMMITTED
+    for state, pair, code, log in itertools.product(State, PAIRS, codes, logs()):
+        expected = Proof.COMMITTED
+        if log is not None and log.ending is Ending.AGAIN:
+            expected = Proof.AGAIN
+        elif log is not None and log.aborted:
+            expected = Proof.LOST if log.ending is Ending.ABORTED else Proof.PARTLY
+        assert proof(transaction, look(state, pair, receipt, code=code, log=log, end=end)) is expected
 
 
 def by_coordinator(version: int, state: State, pair: tuple[int, int], receipt: ReceiptState) -> Proof:
@@ -71,13 +87,14 @@ BY_LOG = {Ending.COMMITTED: Proof.COMMITTED, Ending.ABORTED: Proof.LOST, Ending.
 
 
 def test_every_state_at_every_pair_is_judged_as_the_design_says() -> None:
-    for transaction, state, pair, receipt, log in itertools.product((V4, V5), State, PAIRS, NO_TOKEN, (None, *Ending)):
+    for transaction, state, pair, receipt, log in itertools.product((V4, V5), State, PAIRS, NO_TOKEN, logs()):
         told = by_coordinator(transaction.version, state, pair, receipt)
-        by_next_epoch = told in (Proof.COMMITTED, Proof.LOST) and pair == (7, 4)
-        asked = told in (Proof.NOTHING, Proof.UNSTABLE) or by_next_epoch
-        expected = BY_LOG.get(log, told) if asked and log is not None else told
-        if told is Proof.COMMITTED and log is Ending.AGAIN:
-            expected = Proof.COMMITTED
+        asked = told in (Proof.COMMITTED, Proof.NOTHING, Proof.UNSTABLE) or (told is Proof.LOST and pair == (7, 4))
+        expected = told
+        if asked and log is not None:
+            expected = BY_LOG.get(log.ending, told)
+            if expected is Proof.COMMITTED and log.aborted:
+                expected = Proof.PARTLY
         case = (transaction.version, state, pair, receipt, log)
         assert proof(transaction, look(state, pair, receipt, log=log)) is expected, case
 
@@ -96,16 +113,20 @@ def test_a_missing_receipt_alone_is_never_a_loss() -> None:
     }
 
 
-def test_the_log_is_read_only_where_brokers_and_receipt_were_heard_and_prove_too_little() -> None:
+def test_the_log_is_read_where_it_is_committed_and_where_brokers_and_receipt_prove_too_little() -> None:
     assert needs_log(V5, look(State.EMPTY, (7, 5)))
     assert needs_log(V5, look(State.EMPTY, (7, 5), ReceiptState.UNSTABLE))
     assert needs_log(V4, look(State.COMPLETE_ABORT, (7, 4)))
     assert needs_log(V5, look(State.COMPLETE_ABORT, (7, 4)))
     assert needs_log(V5, look(code=53))
-    for seen in (
-        look(State.COMPLETE_ABORT, (7, 3)),
+    for committed in (
         look(State.COMPLETE_COMMIT, (7, 3)),
         look(State.EMPTY, (7, 5), ReceiptState.PRESENT),
+        look(State.PREPARE_COMMIT, (7, 4), end=0),
+    ):
+        assert needs_log(V5, committed)
+    for seen in (
+        look(State.COMPLETE_ABORT, (7, 3)),
         look(State.PREPARE_COMMIT, (7, 4)),
         look(State.ONGOING, (7, 3)),
         look(code=NoAnswer(why="gone")),
@@ -115,10 +136,11 @@ def test_the_log_is_read_only_where_brokers_and_receipt_were_heard_and_prove_too
 
 @pytest.mark.parametrize("receipt", NO_TOKEN)
 def test_an_id_that_the_brokers_forgot_is_told_by_the_log(receipt: ReceiptState) -> None:
-    assert proof(V5, look(code=105, receipt=receipt, log=Ending.COMMITTED)) is Proof.COMMITTED
-    assert proof(V5, look(code=105, receipt=receipt, log=Ending.ABORTED)) is Proof.LOST
-    expected = Proof.UNSTABLE if receipt is ReceiptState.UNSTABLE else Proof.NOTHING
-    assert proof(V5, look(code=105, receipt=receipt, log=Ending.UNKNOWN)) is expected
+    unknown = Proof.UNSTABLE if receipt is ReceiptState.UNSTABLE else Proof.NOTHING
+    expected = {Ending.COMMITTED: Proof.COMMITTED, Ending.ABORTED: Proof.LOST, Ending.UNKNOWN: unknown}
+    for ending, proved in expected.items():
+        log = LogProof(ending=ending, detail="out-0")
+        assert proof(V5, look(code=105, receipt=receipt, log=log)) is proved
 
 
 @pytest.mark.parametrize("code", [NoAnswer(why="disconnected"), 14, 15, 16, 51, -1, 7])
@@ -164,6 +186,32 @@ def test_a_loss_needs_two_looks_in_a_row() -> None:
 def test_a_commit_needs_one_look_and_overrules_earlier_ones() -> None:
     assert outcomes(Proof.COMMITTED) is Outcome.COMMITTED
     assert outcomes(Proof.LOST, Proof.COMMITTED) is Outcome.COMMITTED
+
+
+def test_what_is_committed_in_part_is_for_a_person_once_it_was_seen_twice() -> None:
+    assert outcomes(Proof.PARTLY) is None
+    assert outcomes(Proof.PARTLY, Proof.PARTLY) is Outcome.IN_DOUBT
+
+
+def test_a_torn_transaction_is_no_outcome_as_long_as_it_is_open() -> None:
+    assert outcomes(*[Proof.TORN] * 1000) is None
+
+
+@pytest.mark.parametrize("transaction", [V5, V4])
+def test_a_transaction_is_torn_only_while_it_is_open_at_our_pair(transaction: Transaction) -> None:
+    for state, pair in itertools.product(State, PAIRS):
+        view = look(state, pair).view
+        judgement = judge_torn(transaction, view, ["out-1 holds no open part of it"])
+        if state is State.ONGOING and pair == (7, 3):
+            assert judgement is not None
+            assert judgement.proof is Proof.TORN
+            assert "out-1" in judgement.evidence
+        else:
+            assert judgement is None
+    unanswered = judge_torn(transaction, look(code=NoAnswer(why="gone")).view, ["out-1"])
+    assert unanswered is not None
+    assert unanswered.proof is Proof.AGAIN
+    assert judge_torn(transaction, look(code=53).view, ["out-1"]) is None
 
 
 def test_nothing_proved_twice_is_in_doubt() -> None:

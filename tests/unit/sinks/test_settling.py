@@ -9,7 +9,7 @@ from connections import KafkaCluster
 from coordinator.protocol.values import Outcome
 from sinks.kafka.committables import KafkaCommittable, TopicRecords
 from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import ControlPlane
+from sinks.kafka.control import IN_FLIGHT, ControlPlane
 from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.patience import Clock
 from sinks.kafka.transactions import State, Transaction
@@ -90,5 +90,18 @@ def test_nothing_more_is_sent_once_it_is_told_to_give_up(bench: Bench) -> None:
 
     settled = committer(bench).commit([handle.to_committable() for handle in handles], give_up=enough)
     sent = [call.request.transactional_id for call in bench.transport.sent if isinstance(call.request, EndTxnRequest)]
-    assert len(settled) == len(sent) == 65
+    assert len(settled) == len(sent) == IN_FLIGHT
     assert bench.view(handles[-1].transaction.id).state is State.ONGOING
+
+
+def test_no_commit_is_sent_while_a_partition_has_no_leader(bench: Bench) -> None:
+    """The brokers would drop the marker, and the part would stay open."""
+    (handle,) = pending(bench, 1)
+    log = bench.cluster.log(("out", 0))
+    leader, log.leader = log.leader, -1
+    rounds = iter(range(3))
+    assert not committer(bench).commit([handle.to_committable()], give_up=lambda: next(rounds, None) is None)
+    assert not any(isinstance(call.request, EndTxnRequest) for call in bench.transport.sent)
+    log.leader = leader
+    (settlement,) = committer(bench).commit([handle.to_committable()])
+    assert settlement.outcome is Outcome.COMMITTED

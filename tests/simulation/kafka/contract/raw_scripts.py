@@ -28,6 +28,35 @@ def raw_requests_of_an_older_client(stage: Stage) -> None:
     stage.receipt()
 
 
+def a_partition_that_a_tool_aborts(stage: Stage) -> None:
+    """The coordinator does not know, and its commit is answered as ever."""
+    out = stage.topic(partitions=2)
+    given = stage.writer().write(out, b"a", b"b").write(out, b"c", partition=1).receipt(7, "token").ids
+    stage.held(out)
+    stage.abort_one_partition(given, out, 1)
+    stage.held(out)
+    stage.describe()
+    stage.end(given, commit=True)
+    stage.held(out)
+    stage.describe()
+    stage.receipt()
+    stage.look(out)
+
+
+def a_partition_that_a_tool_aborts_while_it_is_written(stage: Stage) -> None:
+    """What is written afterwards begins a part of its own, and counts on."""
+    out = stage.topic()
+    given = stage.initialise((stage.name("t"), -1, -1))
+    stage.add_partition(given, out)
+    stage.produce(given, out, [b"a", b"b"], 0)
+    stage.abort_one_partition(given, out)
+    stage.held(out)
+    stage.produce(given, out, [b"c"], 2)
+    stage.held(out)
+    stage.end(given, commit=True)
+    stage.look(out)
+
+
 def late_requests_of_an_older_client(stage: Stage) -> None:
     """Repeated and first arrivals after the end, with the epoch of the transaction."""
     out = stage.topic(partitions=2)
@@ -172,6 +201,8 @@ def a_first_batch_with_a_gap(stage: Stage) -> None:
 
 RAW_SCRIPTS: tuple[Callable[[Stage], None], ...] = (
     raw_requests_of_an_older_client,
+    a_partition_that_a_tool_aborts,
+    a_partition_that_a_tool_aborts_while_it_is_written,
     late_requests_of_an_older_client,
     a_late_enlisting_opens_a_transaction_where_the_epoch_stayed,
     a_late_enlisting_after_an_abort_makes_commit_a_lie_where_the_epoch_stayed,

@@ -5,9 +5,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import KafkaException, TopicPartition
-from kafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest, ListTransactionsRequest
+from kafka.protocol.admin import (
+    DeleteGroupsRequest,
+    DescribeProducersRequest,
+    ListGroupsRequest,
+    ListTransactionsRequest,
+)
 from kafka.protocol.consumer import OffsetCommitRequest
-from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, WriteTxnMarkersRequest
 
 from sinks.kafka.control import CoordinatorKind, NoAnswer
 from sinks.kafka.logs import Log
@@ -189,9 +194,39 @@ class Stage:
             at = self._at(("", batch.producer_id, batch.epoch))
             if batch.commit is not None:
                 held.append(f"{'COMMIT' if batch.commit else 'ABORT'}{at} at {batch.last_offset}")
-            elif not held or held[-1] != f"records{at}":
-                held.append(f"records{at}")
+            elif held and held[-1].startswith(f"records{at} "):
+                held[-1] = f"records{at} up to the {batch.records}."
+            else:
+                held.append(f"records{at} up to the {batch.records}.")
         return ", ".join(held)
+
+    def held(self, topic: str) -> None:
+        """What the leader says of producers: who wrote how much, and whose transaction is open since which offset."""
+        numbers = list(range(len(self.world.ends(topic))))
+        asked = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=numbers)
+        node = self.world.control.nodes()[0]
+        answer = self.world.control.ask(DescribeProducersRequest(topics=[asked]), node=node)
+        for partition in answer.topics[0].partitions:
+            found = [
+                f"{self._at(('', one.producer_id, one.producer_epoch)).strip()} wrote up to {one.last_sequence}, "
+                f"open since {one.current_txn_start_offset}"
+                for one in partition.active_producers
+            ]
+            short = topic.removeprefix(self.world.prefix)
+            self._say(f"{short}-{partition.partition_index}: {partition.error_code} {found}")
+
+    def abort_one_partition(self, ids: Ids, topic: str, partition: int = 0) -> None:
+        """As ``kafka-transactions abort`` does."""
+        where = WriteTxnMarkersRequest.WritableTxnMarker.WritableTxnMarkerTopic(
+            name=topic, partition_indexes=[partition]
+        )
+        marker = WriteTxnMarkersRequest.WritableTxnMarker(
+            producer_id=ids[1], producer_epoch=ids[2], transaction_result=False, topics=[where], coordinator_epoch=0
+        )
+        node = self.world.control.nodes()[0]
+        answer = self.world.control.ask(WriteTxnMarkersRequest(markers=[marker]), node=node)
+        code = answer.markers[0].topics[0].partitions[0].error_code
+        self._say(f"abort of one partition{self._at(ids)}: {code}")
 
     def groups(self, *who: str) -> None:
         """Which of the groups exist."""
