@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from coordinator.errors import FencedError
+from coordinator.errors import FencedError, HaltedError
 from coordinator.pipeline.tasks import Vote
 from coordinator.protocol.values import CheckpointId, Generation, JsonObject
-from sinks.kafka.brokers import TopicFacts
+from sinks.kafka.brokers import TopicFacts, topic_facts
 from sinks.kafka.committables import KafkaCommittable, TopicRecords
 from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import PreCommitError
@@ -18,9 +18,10 @@ from sinks.kafka.patience import Clock, broker_backoff
 from sinks.kafka.replays import alone
 from sinks.kafka.transactions import CODE_NONE, State, Transaction, Transactions, TransactionView
 
-__all__ = ["Owner", "abort_losers", "make_committables", "refuse_newer"]
+__all__ = ["Owner", "abort_losers", "make_committables", "refuse_newer", "require_same_topics"]
 
 _PATIENCE_S = 10.0
+_UNKNOWN_TOPIC = 3
 _OFFSETS_TOPIC = "__consumer_offsets"
 """Where the broker keeps the receipt: enlisted means that the receipt is in the transaction."""
 
@@ -141,6 +142,26 @@ def _require_ours(view: TransactionView, vote: Vote, checkpoint: CheckpointId) -
         "checkpoint becomes visible; its records belong to the next one. If it happens again, look for another program "
         "that uses the job's transactional ids, and at the transaction timeout."
     )
+
+
+def require_same_topics(control: ControlPlane, ids: Mapping[str, str]) -> None:
+    """Raises HaltedError when a topic has another id than in ``ids`` (topic -> id): it was deleted and made again, and
+    what the job wrote to the former one is gone. Raises PreCommitError when one is not there, ControlPlaneError."""
+    now = topic_facts(control, ids)
+    for name, known in ids.items():
+        if now[name].code == _UNKNOWN_TOPIC:
+            raise PreCommitError(
+                f"Sink topic {name} is not on cluster {control.cluster.name!r} any more. Nothing of the checkpoint "
+                "becomes visible; its records belong to the next one. Find out who deleted it: what this job had "
+                "written is gone."
+            )
+        if known and now[name].id and known != now[name].id:
+            raise HaltedError(
+                f"Sink topic {name} was deleted and made again while this job ran: its id was {known} and is "
+                f"{now[name].id}. What the job had written to the former one is gone; the running checkpoint is "
+                "aborted, its records belong to the next one. Start the job again to go on in the new topic. If it "
+                "shall have the former records too, restore an older checkpoint before, or begin under another name."
+            )
 
 
 def abort_losers(control: ControlPlane, owner: Owner, keep: Collection[str], clock: Clock) -> list[str]:

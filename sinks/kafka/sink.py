@@ -30,7 +30,7 @@ from sinks.kafka.committer import KafkaCommitter
 from sinks.kafka.control import ControlPlane
 from sinks.kafka.identifiers import TransactionalId
 from sinks.kafka.patience import Clock
-from sinks.kafka.precommit import Owner, abort_losers, make_committables
+from sinks.kafka.precommit import Owner, abort_losers, make_committables, require_same_topics
 from sinks.kafka.receipts import RECEIPT_TOPIC
 from sinks.kafka.reuse import ReusableIds
 from sinks.kafka.tidying import delete_older_receipts, delete_receipts
@@ -112,6 +112,8 @@ class KafkaSink(Sink):
         self._generation: Generation | None = None
         self._owner: Owner | None = None
         self._ids = ReusableIds()
+        self._topic_ids: dict[str, str] = {}
+        """As they were when this process first had the job."""
         self._tidied = False
         self._claimed = False
         self._clock = Clock()
@@ -151,8 +153,10 @@ class KafkaSink(Sink):
             cluster_name=self.cluster.name,
             cluster_id=self._cluster_id,
             end_txn_version=end_txn_version(control),
-            topics=topic_facts(control, self.topics),
+            topics=(topics := topic_facts(control, self.topics)),
         )
+        for topic in topics.values():
+            self._topic_ids.setdefault(topic.name, topic.id)
         self._ids = ReusableIds()
         self._tidied = False
         self._claimed = False
@@ -189,13 +193,15 @@ class KafkaSink(Sink):
         *,
         unsettled: Collection[Committable],
     ) -> tuple[Committable, ...]:
-        """See :meth:`Sink.pre_commit`. Raises also FencedError when a newer generation has open transactions."""
+        """See :meth:`Sink.pre_commit`. Raises also FencedError when a newer generation has open transactions,
+        HaltedError when a topic was deleted and made again."""
         control, _ = self._opened()
         owner = self._granted()
         handles = make_committables(control, owner, checkpoint, votes, inputs, self._clock)
         keep = {handle.transaction.id for handle in handles}
         keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}
         abort_losers(control, owner, keep, self._clock)
+        require_same_topics(control, self._topic_ids)
         self._ids.written(checkpoint)
         return tuple(handle.to_committable() for handle in handles)
 

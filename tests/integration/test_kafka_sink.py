@@ -14,11 +14,12 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 
 from connections import KafkaCluster
 from coordinator.dev.kafka import LocalKafka
-from coordinator.errors import ConfigurationError, PreflightError
+from coordinator.errors import ConfigurationError, HaltedError, PreflightError
 from coordinator.pipeline.interfaces import Finding, JobContext, Severity
-from coordinator.protocol.values import CheckpointId, JobName, Outcome
+from coordinator.protocol.values import CheckpointId, Generation, JobName, Outcome
 from sinks import KafkaSink
 from sinks.kafka import producers, records
+from sinks.kafka.brokers import topic_facts
 from sinks.kafka.client.partitioner import LONGEST_KEY
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.errors import DeliveryError, PreCommitError, RouteError
@@ -451,6 +452,26 @@ def test_pre_commit_refuses_a_vote_whose_transaction_is_gone(kafka: LocalKafka, 
         wait_until(lambda: sink.transactions.describe([name])[name].state is State.COMPLETE_ABORT, "it timed out")
         with pytest.raises(PreCommitError, match="CompleteAbort instead of open"):
             sink.pre_commit(1, [vote])
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_pre_commit_halts_when_a_topic_was_made_anew_and_names_both_ids(
+    kafka: LocalKafka, job: str, out: str, topics: Topics, delivery: str
+) -> None:
+    with SinkJob(kafka.bootstrap_servers, job, topic=out, delivery=delivery) as sink:
+        known = topic_facts(sink.control, [out])[out].id
+        sink.committer().commit(sink.pre_commit(1, [sink.write(1, batch(b"a"))]))
+        vote = sink.write(2, batch(b"b"))
+        topics.delete(out)
+        with pytest.raises(PreCommitError, match="is not on cluster"):
+            sink.pre_commit(2, [vote])
+        topics.create("out")
+        now = topic_facts(sink.control, [out])[out].id
+        with pytest.raises(HaltedError, match=f"its id was {known} and is {now}"):
+            sink.pre_commit(2, [vote])
+        sink.sink.begin_generation(Generation(2))
+        with pytest.raises(HaltedError, match=f"its id was {known} and is {now}"):
+            sink.pre_commit(3, [vote])
 
 
 def test_pre_commit_refuses_a_hijacked_id(sink: SinkJob, out: str) -> None:
