@@ -202,10 +202,16 @@ class Session:
         self._watch = WatchThread(self._caller, request, deliver=deliver, on_error=self._on_error)
 
     def acknowledge(
-        self, checkpoint: CheckpointId, base: CheckpointId, snapshots: Mapping[ParticipantName, Snapshot]
+        self,
+        checkpoint: CheckpointId,
+        base: CheckpointId,
+        snapshots: Mapping[ParticipantName, Snapshot],
+        *,
+        good_for: Callable[[], float | None] = lambda: None,
     ) -> tuple[Answer, ...]:
         """In one call for several participants; an answer for each, in the order of ``snapshots``.
 
+        ``good_for``: the seconds for which it can still be committed, asked before each attempt; None: without limit.
         Raises CheckpointFailedError, before anything is sent, when they are too large.
         """
         doing = f"acknowledging checkpoint {checkpoint} for {' and '.join(snapshots)}"
@@ -222,7 +228,13 @@ class Session:
                 doing,
             ),
         )
-        answers = self._caller.call(self._stub.Acknowledge, request, _all_answered, doing=doing)
+
+        def send(request: pb.AcknowledgeRequest, timeout: float) -> pb.AcknowledgeResponse:
+            if (seconds := good_for()) is not None:
+                request.good_for_us = max(0, int(seconds * 1e6))
+            return self._stub.Acknowledge(request, timeout=timeout)
+
+        answers = self._caller.call(send, request, _all_answered, doing=doing)
         return tuple(self._unless_fenced(answer) for answer in answers)
 
     def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> Answer:

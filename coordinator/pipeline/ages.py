@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from enum import IntEnum
 
 from coordinator.pipeline.interfaces import Age, Committer
@@ -10,12 +11,25 @@ from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.printable import logger
 from coordinator.protocol.values import Committable
 
-__all__ = ["Ages"]
+__all__ = ["Ages", "good_for"]
 
 _log = logger("onceward.pipeline")
 
 _LOOK_INTERVAL_S = 1.0
 _SHOWN = 10
+
+
+_LONGEST_RESERVE = timedelta(minutes=1)
+
+
+def good_for(timeouts: Iterable[timedelta]) -> float | None:
+    """Seconds after its beginning in which a checkpoint must be decided, so that transactions with these timeouts can
+    still be committed: all but a tenth of the shortest one, at most a minute, which is for the decision's way to the
+    brokers. None when nothing times out."""
+    shortest = min(timeouts, default=None)
+    if shortest is None:
+        return None
+    return (shortest - min(shortest / 10, _LONGEST_RESERVE)).total_seconds()
 
 
 class _Stage(IntEnum):

@@ -14,7 +14,7 @@ from coordinator.errors import (
     OncewardError,
 )
 from coordinator.killpoints import KillPoint, kill_point
-from coordinator.pipeline.ages import Ages
+from coordinator.pipeline.ages import Ages, good_for
 from coordinator.pipeline.interfaces import Committer, Plan, Sink, Source
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
@@ -88,6 +88,8 @@ class GenerationRun:
         self._replayer: Replayer
         self._positions: dict[CheckpointId, Document] = {}
         self._answers: dict[CheckpointId, tuple[CheckpointId, Snapshot, Snapshot]] = {}
+        self._good_until: dict[CheckpointId, float] = {}
+        """Until when what is acknowledged can still be committed, on the runtime's monotonic clock."""
         self._last_run = NO_CHECKPOINT
         self._last_sweep = members.runtime.monotonic()
         self._finished = False
@@ -273,6 +275,7 @@ class GenerationRun:
             else:
                 del self._answers[undone]
         self._answers = {c: answers for c, answers in self._answers.items() if c == base}
+        self._good_until = {c: until for c, until in self._good_until.items() if c in self._answers}
         if base not in self._positions and base != NO_CHECKPOINT:
             raise GenerationFailedError(
                 f"The coordinator names checkpoint {base} as base, whose positions this driver does not know. "
@@ -313,6 +316,11 @@ class GenerationRun:
         except Exception:
             m.source.ran(plan, m.runtime.monotonic() - began, failed=True)
             raise
+        # From before the first transaction began: no clock but ours counts, and they are younger than that.
+        ages = (m.committer.age(committable) for committable in committables)
+        lasting = good_for(age.timeout for age in ages if age is not None)
+        if lasting is not None:
+            self._good_until[checkpoint] = began + lasting
         proved = m.runtime.monotonic()
         seconds = proved - began
         m.source.ran(plan, seconds)
@@ -375,7 +383,7 @@ class GenerationRun:
         m = self._m
         snapshots = {m.source.participant.name: source, m.sink.participant.name: sink}
         try:
-            answers = self._session.acknowledge(checkpoint, base, snapshots)
+            answers = self._session.acknowledge(checkpoint, base, snapshots, good_for=lambda: self._left(checkpoint))
         except CheckpointFailedError as error:  # too large: nothing was sent
             self._session.decline(checkpoint, m.sink.participant.name, _shorten(str(error)))
             self._abandon(checkpoint, _shorten(str(error)))
@@ -396,6 +404,11 @@ class GenerationRun:
                         "It stays undecided until the next generation aborts it; no record is lost."
                     )
         kill_point(KillPoint.DRIVER_AFTER_ACKNOWLEDGE)
+
+    def _left(self, checkpoint: CheckpointId) -> float | None:
+        """Seconds in which ``checkpoint`` can still be committed."""
+        good_until = self._good_until.get(checkpoint)
+        return None if good_until is None else good_until - self._m.runtime.monotonic()
 
     # -- failures
 

@@ -1,5 +1,6 @@
 """One checkpoint from its trigger to its decision."""
 
+import math
 from dataclasses import replace
 
 from coordinator.protocol.answers import Answer, Decision, Ready, Verdict
@@ -95,7 +96,11 @@ def acknowledge(state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
         answer = Answer(verdict=Verdict.CONFLICT, detail=detail, decision=Decision.ABORTED)
         return state, Ready(answer=answer, facts=facts)
     answers = {**known.answers, event.participant: event.snapshot}
-    state = replace(state, pending=replace(known, answers=answers, answered=event.now))
+    good_until = known.good_until
+    if event.good_for is not None:
+        good_until = min(event.now + event.good_for, math.inf if good_until is None else good_until)
+    pending_now = replace(known, answers=answers, answered=event.now, good_until=good_until)
+    state = replace(state, pending=pending_now)
     return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED))
 
 
@@ -111,6 +116,16 @@ def decline(state: JobState, event: Decline) -> tuple[JobState, Ready]:
     return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED, decision=Decision.ABORTED), facts=facts)
 
 
+def withdraw(state: JobState, now: float) -> Step:
+    """Abort a checkpoint that waited so long for its base that it may not be committed in time any more. Its records
+    are read again; completed, its transactions would be lost."""
+    pending = state.pending
+    if pending is None or not state.all_answered or pending.good_until is None or now < pending.good_until:
+        return state, ()
+    waited = now - pending.started
+    return abort(state, now, AbortReason.TOO_OLD, f"{waited:.0f} s after its trigger its base was not settled")
+
+
 def decide(state: JobState, now: float) -> Step:
     """Complete the pending checkpoint once everybody has answered and its predecessor is settled."""
     pending, known = state.durable.pending, state.pending
@@ -123,7 +138,7 @@ def decide(state: JobState, now: float) -> Step:
         facts += _request_done(state, state.base)
         return replace(record(state, facts), pending=None), tuple(facts)
     if not state.settled:
-        return state, ()  # visibility stays in order; this checkpoint's timeout stands still meanwhile
+        return state, ()  # visibility stays in order; meanwhile only the age of its transactions counts
     settled = not any(snapshot.committables for snapshot in known.answers.values())
     facts.append(
         CheckpointCompleted(

@@ -56,6 +56,7 @@ __all__ = ["note_of", "step", "wanted"]
 
 
 _FOLLOW_UPS = (
+    checkpoints.withdraw,
     checkpoints.decide,
     checkpoints.expire,
     opening.give_up_lost_driver,

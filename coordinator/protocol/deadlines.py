@@ -17,4 +17,6 @@ def next_deadline(state: JobState) -> float | None:
         deadlines.append(state.session.lease_ends)
     if state.pending is not None and not state.all_answered:
         deadlines.append(state.pending.started + state.durable.settings.seconds("timeout"))
+    elif state.pending is not None:
+        deadlines.append(state.pending.good_until)
     return min((deadline for deadline in deadlines if deadline is not None), default=None)

@@ -92,6 +92,8 @@ class Acknowledge:
     participant: ParticipantName
     base: CheckpointId
     snapshot: Snapshot
+    good_for: float | None = None
+    """Seconds for which what was pre-committed can still be committed; None: without limit."""
 
 
 @dataclass(frozen=True, kw_only=True)

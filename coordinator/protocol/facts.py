@@ -38,6 +38,7 @@ class AbortReason(StrEnum):
     CANCELLED = "the job was cancelled"
     LOST_BASE = "a transaction of its base is lost and is replayed first"
     HALTED = "the job was halted"
+    TOO_OLD = "its transactions might time out before they are committed"
 
     @property
     def counted(self) -> bool:

@@ -31,6 +31,8 @@ class PendingCheckpoint:
     answers: Mapping[ParticipantName, Snapshot] = field(default_factory=dict)
     answered: float = 0.0
     """When the last participant acknowledged."""
+    good_until: float | None = None
+    """From then on it must be aborted, because its transactions may time out before they are committed."""
 
 
 @dataclass(frozen=True, kw_only=True)

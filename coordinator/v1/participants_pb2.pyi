@@ -299,6 +299,8 @@ class _AbortReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AbortReas
     """A transaction of its base is lost and is replayed first."""
     ABORT_REASON_HALTED: _AbortReason.ValueType  # 9
     """The job was halted."""
+    ABORT_REASON_TOO_OLD: _AbortReason.ValueType  # 10
+    """Its transactions might time out before they are committed."""
 
 class AbortReason(_AbortReason, metaclass=_AbortReasonEnumTypeWrapper):
     """Why a checkpoint was aborted."""
@@ -323,6 +325,8 @@ ABORT_REASON_LOST_BASE: AbortReason.ValueType  # 8
 """A transaction of its base is lost and is replayed first."""
 ABORT_REASON_HALTED: AbortReason.ValueType  # 9
 """The job was halted."""
+ABORT_REASON_TOO_OLD: AbortReason.ValueType  # 10
+"""Its transactions might time out before they are committed."""
 Global___AbortReason: _TypeAlias = AbortReason  # noqa: Y015
 
 @_typing.final
@@ -1175,6 +1179,7 @@ class AcknowledgeRequest(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGEMENTS_FIELD_NUMBER: _builtins.int
+    GOOD_FOR_US_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1183,6 +1188,10 @@ class AcknowledgeRequest(_message.Message):
     """The triggered checkpoint."""
     base: _builtins.int
     """The base of the trigger; 0 for none."""
+    good_for_us: _builtins.int
+    """Microseconds for which what was pre-committed can still be committed, counted from when this was sent. Absent:
+    without limit. A decision that comes later aborts the checkpoint.
+    """
     @_builtins.property
     def acknowledgements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Acknowledgement]:
         """At least one."""
@@ -1195,12 +1204,15 @@ class AcknowledgeRequest(_message.Message):
         checkpoint: _builtins.int = ...,
         base: _builtins.int = ...,
         acknowledgements: _abc.Iterable[Global___Acknowledgement] | None = ...,
+        good_for_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_good_for_us", b"_good_for_us", "good_for_us", b"good_for_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgements", b"acknowledgements", "base", b"base", "checkpoint", b"checkpoint", "generation", b"generation", "job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_good_for_us", b"_good_for_us", "acknowledgements", b"acknowledgements", "base", b"base", "checkpoint", b"checkpoint", "generation", b"generation", "good_for_us", b"good_for_us", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__good_for_us: _TypeAlias = _typing.Literal["good_for_us"]  # noqa: Y015
+    _WhichOneofArgType__good_for_us: _TypeAlias = _typing.Literal["_good_for_us", b"_good_for_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__good_for_us) -> _WhichOneofReturnType__good_for_us | None: ...
 
 Global___AcknowledgeRequest: _TypeAlias = AcknowledgeRequest  # noqa: Y015
 

@@ -96,6 +96,9 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[Acknowledge]
         raise MalformedError(f"acknowledgements: {len(request.acknowledgements)}, must be 1 to {MAX_PARTICIPANTS}")
     if not all(one.HasField("snapshot") for one in request.acknowledgements):
         raise MalformedError("snapshot: missing")
+    good_for = None
+    if request.HasField("good_for_us"):
+        good_for = timedelta(microseconds=as_count(request.good_for_us, "good_for_us")).total_seconds()
     return [
         Acknowledge(
             now=now,
@@ -104,6 +107,7 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[Acknowledge]
             participant=as_participant(one.participant),
             base=as_base(request.base),
             snapshot=snapshot_from_wire(one.snapshot),
+            good_for=good_for,
         )
         for one in request.acknowledgements
     ]

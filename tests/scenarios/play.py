@@ -7,15 +7,15 @@
       fact completed 1 ...       what has to be durable first, in order
       wants complete 1           everything that the driver is wanted to do, when that has changed
 
-Events: ``open DRIVER [takeover [gN]] [adopt] [without sink] [replaying] [claim STORE GENERATION SETTLED]``, ``watch``,
-``lost``, ``renew [aborted N]``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged] [more]``, ``decline N WHO``,
-``close REASON [back SECONDS]``, ``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K]
-[slots A,B]``, ``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``,
-``resolve N WHO SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim STORE
-GENERATION SETTLED]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick), ``restart`` (of the
-coordinator, from what is durable), ``unstored EVENT`` (the coordinator dies, or its store fails, before the event's
-facts are durable; then a restart), ``damage`` (a restart that cannot read the newest completed checkpoint). ``as gN``
-at the end speaks for another generation than the newest.
+Events: ``open DRIVER [takeover [gN]] [adopt] [without sink] [replaying] [claim STORE GENERATION SETTLED]``,
+``watch``, ``lost``, ``renew [aborted N]``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged] [more] [good
+SECONDS]``, ``decline N WHO``, ``close REASON [back SECONDS]``, ``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend
+N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``,
+``restore N``, ``release N``, ``resolve N WHO SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to
+POSITION``, ``orphan [claim STORE GENERATION SETTLED]`` (the coordinator takes the job), ``after SECONDS`` (time
+passes, then a tick), ``restart`` (of the coordinator, from what is durable), ``unstored EVENT`` (the coordinator
+dies, or its store fails, before the event's facts are durable; then a restart), ``damage`` (a restart that cannot
+read the newest completed checkpoint). ``as gN`` at the end speaks for another generation than the newest.
 """
 
 import re
@@ -160,6 +160,7 @@ class Player:
                     participant=ParticipantName(who),
                     base=CheckpointId(int(base)),
                     snapshot=_snapshot(content),
+                    good_for=float(good) if (good := _after(content, "good")) is not None else None,
                 )
             case ["decline", checkpoint, who]:
                 return Decline(

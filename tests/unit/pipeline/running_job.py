@@ -180,7 +180,12 @@ class Coordinator:
         self.tell(Watch(now=self.now, generation=self.generation))
 
     def acknowledge(
-        self, checkpoint: CheckpointId, base: CheckpointId, snapshots: Mapping[ParticipantName, Snapshot]
+        self,
+        checkpoint: CheckpointId,
+        base: CheckpointId,
+        snapshots: Mapping[ParticipantName, Snapshot],
+        *,
+        good_for: Callable[[], float | None],
     ) -> tuple[Answer, ...]:
         return tuple(
             self.tell(
@@ -191,6 +196,7 @@ class Coordinator:
                     participant=participant,
                     base=base,
                     snapshot=snapshot,
+                    good_for=good_for(),
                 )
             )
             for participant, snapshot in snapshots.items()

@@ -1,0 +1,86 @@
+"""A checkpoint waits for its base to be settled, for longer than its transactions may be open."""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from coordinator import CheckpointSettings
+from coordinator.pipeline.journal import EVENTS_VARIABLE
+from coordinator.protocol.values import Committable, JobName, Settlement
+from sinks import KafkaSink
+from sinks.kafka import preflight
+from sinks.kafka.committer import KafkaCommitter
+from sources import KafkaSource
+from tests.integration.sparkless import SparklessPipeline
+from tests.integration.test_kill_points import fill
+from tests.integration.tools import Topics, assert_exactly_once, wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class LateCommitter(KafkaCommitter):
+    """The second commit is made at once, and known only when the transactions of what waits for it are over."""
+
+    job: JobName
+    commits = 0
+
+    def commit(
+        self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+    ) -> Sequence[Settlement]:
+        settlements = super().commit(committables, give_up=give_up)
+        LateCommitter.commits += 1
+        if LateCommitter.commits == 2:
+            waiting: set[tuple[str, tuple[int, int]]] = set()
+
+            def open_now() -> set[tuple[str, tuple[int, int]]]:
+                return {(one.id, one.owner) for one in self.transactions(self.job) if one.receipted}
+
+            def begun() -> bool:
+                waiting.update(open_now())
+                return bool(waiting)
+
+            wait_until(begun, "the next checkpoint has transactions")
+            wait_until(lambda: waiting.isdisjoint(open_now()), "they are over")
+        return settlements
+
+
+class LateSink(KafkaSink):
+    """Commits with a :class:`LateCommitter`."""
+
+    def committer(self) -> KafkaCommitter:
+        control, context = self._opened()
+        committer = LateCommitter(controls=[control], generation=lambda: self._generation)
+        committer.job = context.job
+        return committer
+
+
+def test_what_waited_too_long_for_its_base_is_read_again_and_not_completed_and_lost(
+    topics: Topics, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, sink, told = topics.create("in", 3), topics.create("out", 3), tmp_path / "events"
+    fill(topics, source, 100)
+    monkeypatch.setenv(EVENTS_VARIABLE, str(told))
+    monkeypatch.setattr(preflight, "RESTART_ALLOWANCE", timedelta(days=-1))
+    monkeypatch.setattr(LateCommitter, "commits", 0)
+    SparklessPipeline(
+        job=job,
+        source=KafkaSource(
+            topics.servers,
+            topics=[source],
+            start="earliest",
+            end="latest",
+            max_offsets_per_checkpoint=90,
+            adaptive=False,
+        ),
+        sink=LateSink(topics.servers, topic=sink, transaction_timeout="5s"),
+        settings=CheckpointSettings(interval="100ms"),
+        state_dir=tmp_path / "state",
+    ).run()
+    events = [json.loads(line) for line in told.read_text().splitlines()]
+    assert LateCommitter.commits >= 3
+    assert not [event for event in events if event["event"] in ("lost", "replayed")]
+    assert any("time out" in event["reason"] for event in events if event["event"] == "aborted")
+    assert_exactly_once(topics, source, sink)

@@ -1,0 +1,42 @@
+"""How long a checkpoint may wait for its base is watched by the clock, and holds to the moment."""
+
+import pytest
+
+from coordinator.protocol.deadlines import next_deadline
+from coordinator.protocol.settings import CheckpointSettings
+from tests.scenarios.play import Player
+
+
+@pytest.fixture
+def waiting() -> Player:
+    """Checkpoint 2 is acknowledged, its base is not settled, and it can be committed for a minute."""
+    player = Player(CheckpointSettings(interval="10s", lease="10min", orphan_grace="20min"))
+    for command in (
+        "open d1",
+        "watch",
+        "ack 1 source on 0 at 10",
+        "ack 1 sink on 0 slots 0",
+        "after 10",
+        "ack 2 source on 1 at 20",
+        "ack 2 sink on 1 slots 0 good 60",
+    ):
+        player.play(command)
+    return player
+
+
+def test_the_clock_wakes_the_job_when_the_time_is_over(waiting: Player) -> None:
+    assert next_deadline(waiting.state) == waiting.now + 60
+
+
+def test_a_base_that_is_settled_in_time_completes_what_waited_for_it(waiting: Player) -> None:
+    waiting.now += 59.9
+    assert "  fact completed 2" in waiting.play("settle 1 sink 0=committed")
+
+
+def test_a_base_that_is_settled_too_late_does_not_complete_what_waited_for_it_although_nobody_looked_at_the_clock(
+    waiting: Player,
+) -> None:
+    waiting.now += 60
+    said = waiting.play("settle 1 sink 0=committed")
+    assert "  fact settled 1" in said
+    assert "  fact aborted 2: TOO_OLD" in said
