@@ -49,7 +49,14 @@ class Channel:
         self, path: str, request_serializer: Any, response_deserializer: Any, **_: Any
     ) -> Callable[..., Any]:
         def call(request: Any, timeout: float) -> Any:
-            return response_deserializer(_Call(self, path, request_serializer(request)).result(timeout))
+            data = request if request_serializer is None else request_serializer(request)
+            return response_deserializer(_Call(self, path, data).result(timeout))
+
+        return call
+
+    def stream_unary(self, *_: Any, **__: Any) -> Callable[..., Any]:
+        def call(_request: Any, **_: Any) -> Any:
+            raise AssertionError("no world has so much to say that it takes several messages")
 
         return call
 
