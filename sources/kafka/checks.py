@@ -6,12 +6,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from connections.cluster import KafkaCluster
 from coordinator.errors import HaltedError
 from coordinator.pipeline.interfaces import Finding, Severity
+from sources.kafka.client import slow_release
 from sources.kafka.faults import OffsetGone, halt_for
 from sources.kafka.metadata import BrokerView, TopicState
 from sources.kafka.positions import KafkaPositions, Partition
 from sources.kafka.reader import OWNED_SETTINGS
 
-__all__ = ["confirm_topics", "owned_setting_findings", "refuse_other_cluster", "refuse_other_topics", "refuse_outside"]
+__all__ = [
+    "client_findings",
+    "confirm_topics",
+    "owned_setting_findings",
+    "refuse_other_cluster",
+    "refuse_other_topics",
+    "refuse_outside",
+]
 
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 1.0
@@ -34,6 +42,17 @@ def owned_setting_findings(cluster: KafkaCluster) -> Iterator[Finding]:
             subject=f"source cluster {cluster.name}",
             message=f"the configuration overrides what exactly-once reading rests on: {', '.join(wrong.values())}",
             fix=f"remove {', '.join(wrong)} from KafkaCluster(config=...)",
+        )
+
+
+def client_findings() -> Iterator[Finding]:
+    """What makes reading slower than it could be, in this environment; executors log it of theirs."""
+    if (slow := slow_release()) is not None:
+        yield Finding(
+            severity=Severity.WARNING,
+            subject="source's Kafka client",
+            message=slow,
+            fix="install confluent-kafka 2.16 where the executors run",
         )
 
 

@@ -15,6 +15,7 @@ from coordinator.protocol.settings import Duration
 from coordinator.protocol.values import Document, JsonObject, Participant, Role
 from sources.kafka.arguments import SourceArguments
 from sources.kafka.checks import (
+    client_findings,
     confirm_topics,
     owned_setting_findings,
     refuse_gone,
@@ -153,7 +154,7 @@ class KafkaSource(Source):
 
     def preflight(self) -> Sequence[Finding]:
         """Raises PreflightError when the cluster cannot be reached at all: nothing else could be said then."""
-        findings = list(owned_setting_findings(self.cluster))
+        findings = [*client_findings(), *owned_setting_findings(self.cluster)]
         self._cluster_id = reach(self.cluster)
         names = self._names()
         findings += topic_findings(self.cluster, names or {self._wanted()}, confirm_topics(self._broker(), names))

@@ -53,6 +53,13 @@ def opened(topics: Topics, job: str) -> Iterator[Opener]:
     close_idle_clients()
 
 
+@pytest.fixture(params=[True, False], ids=["together", "one by one"])
+def given_back(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How messages are given back to the library: the second way is for versions of it that are not known."""
+    assert not request.param or consumer._TOGETHER
+    monkeypatch.setattr(consumer, "_TOGETHER", request.param)
+
+
 def values(n: int, prefix: str = "v") -> list[bytes | None]:
     return [f"{prefix}{i}".encode() for i in range(n)]
 
@@ -86,8 +93,12 @@ def ends(document: Document, topic: str) -> dict[int, int]:
 
 
 def records(source: KafkaSource, plan: Plan, columns: frozenset[str] = KEY_VALUE) -> list[dict[str, Any]]:
-    read = source.read()
-    return [row for split in plan.splits for batch in read(split, columns) for row in batch.to_pylist()]
+    read, rows = source.read(), []
+    for split in plan.splits:
+        for batch in read(split, columns):
+            batch.validate(full=True)
+            rows += batch.to_pylist()
+    return rows
 
 
 def read_values(source: KafkaSource, plan: Plan) -> list[bytes | None]:
@@ -217,6 +228,7 @@ def test_unknown_partitions_and_topics_are_refused(topics: Topics, opened: Opene
 # -- ranges
 
 
+@pytest.mark.usefixtures("given_back")
 def test_ranges_read_exactly_what_was_produced_in_order(topics: Topics, opened: Opener) -> None:
     first, second = topics.create("a", partitions=2), topics.create("b")
     topics.fill(first, values(1500, "a0-"), partition=0)
@@ -237,6 +249,7 @@ def test_ranges_read_exactly_what_was_produced_in_order(topics: Topics, opened: 
     assert len(again.splits) == 3
 
 
+@pytest.mark.usefixtures("given_back")
 def test_any_cut_of_the_log_gives_the_same_records(topics: Topics, opened: Opener) -> None:
     """Committed, aborted and control records in between; a cut may fall on any of them."""
     topic = topics.create("in")
@@ -261,6 +274,7 @@ def test_any_cut_of_the_log_gives_the_same_records(topics: Topics, opened: Opene
         assert between(0, cut) + between(cut, end) == expected, f"cut at {cut}"
 
 
+@pytest.mark.usefixtures("given_back")
 def test_a_range_of_only_aborted_records_ends(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in")
     transaction(topics, topic, 10, commit=False)
@@ -391,6 +405,7 @@ def test_a_rate_is_kept_over_time(topics: Topics, opened: Opener) -> None:
 # -- columns
 
 
+@pytest.mark.usefixtures("given_back")
 def test_all_columns_are_as_in_spark_s_kafka_source(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in", partitions=2, config=KEPT)
     producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
@@ -500,6 +515,7 @@ def test_spark_takes_the_batches_as_the_schema_says_in_any_time_zone(topics: Top
 # -- memory
 
 
+@pytest.mark.usefixtures("given_back")
 def test_a_batch_is_bounded_by_rows_and_by_bytes_whatever_the_range(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in")
     topics.fill(topic, [bytes(200_000)] * 150)
@@ -515,6 +531,7 @@ def test_a_batch_is_bounded_by_rows_and_by_bytes_whatever_the_range(topics: Topi
     assert max(size for _, size in sizes[1:]) <= 1_100_000
 
 
+@pytest.mark.usefixtures("given_back")
 def test_a_batch_stays_bounded_where_large_records_follow_small_ones(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in")
     topics.fill(topic, [*values(12_000), *[bytes(100_000)] * 60, *values(10)])
@@ -529,6 +546,7 @@ def test_a_batch_stays_bounded_where_large_records_follow_small_ones(topics: Top
     assert read == [*values(12_000), *[bytes(100_000)] * 60, *values(10)]
 
 
+@pytest.mark.usefixtures("given_back")
 def test_short_and_long_ranges_by_turns_read_every_record_however_large(topics: Topics, opened: Opener) -> None:
     """A short range's client asks for 64 or 256 KiB at a time; a record that is larger comes all the same."""
     topic = topics.create("in")
@@ -551,6 +569,7 @@ def test_short_and_long_ranges_by_turns_read_every_record_however_large(topics: 
     assert {client.fetch for client in clients._idle.mine()} == used == set(clients.FETCHES)
 
 
+@pytest.mark.usefixtures("given_back")
 def test_joined_ranges_are_read_together_each_to_its_end_and_the_client_serves_again(
     topics: Topics, opened: Opener
 ) -> None:
@@ -599,15 +618,6 @@ def test_no_object_is_made_for_a_record(topics: Topics, opened: Opener) -> None:
     assert passes.count("start") < 10, "one for every 700 records would be 28"
 
 
-def test_messages_can_be_given_back_one_by_one(topics: Topics, opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the library does not take a list of them."""
-    monkeypatch.setattr(consumer, "_TOGETHER", False)
-    topic = topics.create("in")
-    topics.fill(topic, values(30_000))
-    source = opened([topic], start="earliest")
-    assert read_values(source, source.plan(source.resolve())) == values(30_000)
-
-
 def test_min_partitions_cuts_ranges_and_reads_the_same_records(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in", partitions=2)
     topics.fill(topic, values(1000, "a"), partition=0)
@@ -622,6 +632,7 @@ def test_min_partitions_cuts_ranges_and_reads_the_same_records(topics: Topics, o
     assert (nothing_new.records, len(nothing_new.splits)) == (0, 6)
 
 
+@pytest.mark.usefixtures("given_back")
 def test_a_reader_of_a_plan_that_had_enough_leaves_a_usable_client_behind(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in")
     topics.fill(topic, values(5000))

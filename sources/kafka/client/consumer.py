@@ -7,15 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import confluent_kafka
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from connections.rdkafka.client import CONSUMER, Callbacks, check, ms, new_client, released, topic_partitions
 from connections.rdkafka.library import lib, raise_error
+from coordinator.printable import logger
 from sources.kafka.client.fetched import Fetched, fetched
 
-__all__ = ["ArrowConsumer"]
+__all__ = ["ArrowConsumer", "slow_release"]
 
+_LOGGER = logger("onceward.kafka")
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 
 
@@ -84,8 +87,8 @@ def _destroy(client: int, queue: int, _callbacks: object) -> None:
 
 def _give_back(held: int, count: int) -> None:
     """``held``: room for a count, and behind it the addresses of messages, as rd_kafka_messages_t has them."""
-    ctypes.c_size_t.from_address(held).value = count
     if _TOGETHER:
+        ctypes.c_size_t.from_address(held).value = count
         lib.messages_destroy(held)
         return
     for message in (ctypes.c_void_p * count).from_address(held + _WORD):
@@ -93,12 +96,15 @@ def _give_back(held: int, count: int) -> None:
     lib.mem_free(None, held)
 
 
-def _given_back_together() -> bool:
-    """Whether the library takes our list of messages for its own: it finds in it what we have put there.
+_LISTS_KNOWN = range(0x02100000, 0x02110000)
+"""Versions of the library whose lists of messages are known to look as `_give_back` makes them: 2.16. It offers no way
+to make one and does not publish how they look, but one call for each message costs 0.1 us per record."""
 
-    It offers no way to make one, and does not publish how it looks. One call for each message instead of one for all
-    costs 0.1 us per record."""
-    if lib.messages_destroy is None or lib.messages_count is None or lib.messages_get is None:
+
+def _given_back_together(version: int) -> bool:
+    """Whether the library takes our list of messages for its own: its version is known, and it finds in a list what we
+    have put there."""
+    if version not in _LISTS_KNOWN or None in (lib.messages_destroy, lib.messages_count, lib.messages_get):
         return False
     # addresses of what may be read, should it look behind them
     known = [ctypes.c_size_t(), ctypes.c_size_t()]
@@ -107,4 +113,15 @@ def _given_back_together() -> bool:
     return lib.messages_count(trial) == 2 and [lib.messages_get(trial, n) for n in range(2)] == addresses
 
 
-_TOGETHER = _given_back_together()
+_TOGETHER = _given_back_together(confluent_kafka.libversion()[1])
+
+
+def slow_release() -> str | None:
+    """Why messages are given back one by one, which takes longer; None where they are not."""
+    if _TOGETHER:
+        return None
+    return f"librdkafka {confluent_kafka.libversion()[0]} frees messages one by one (0.1 us each): only 2.16 is known"
+
+
+if (_why := slow_release()) is not None:
+    _LOGGER.warning("%s; records are the same. Use confluent-kafka 2.16 for full speed.", _why)

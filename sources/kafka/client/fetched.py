@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import KafkaError
 
 from connections.rdkafka.client import check
@@ -159,28 +158,70 @@ def _event(address: int, message: np.void) -> Event:
     )
 
 
-def _binary(addresses: npt.NDArray[np.uintp], lengths: npt.NDArray[np.uintp]) -> pa.Array:
-    """A copy of so many bytes at each address; null for NULL.
+_INLINE = 12
+"""Bytes; longer values stay where they are."""
+_WINDOW_BITS = 30
+"""A value begins in the first GiB of a window, which is twice as long: its end is in it too."""
 
-    The memory between the first value and the last is seen as one column in which each value is followed by whatever
-    lies up to the next, and every second element is taken. What is in between is not looked at.
+
+def _binary(addresses: npt.NDArray[np.uintp], lengths: npt.NDArray[np.uintp]) -> pa.Array:
+    """A copy of the bytes at each address, as many as its length says; null for NULL.
+
+    Arrow has a layout for values that lie anywhere, binary_view. A view is four words: the length, and either the value
+    or its first four bytes, a buffer and the place in it. The buffers are windows on the library's memory, so the cast
+    is what copies the values.
     """
     present = addresses != 0
-    if not present.any():
-        return pa.nulls(len(addresses), pa.binary())
-    first = int(addresses[present].min())
-    # null is taken for an empty value at first
-    starts = np.where(present, addresses - np.uintp(first), 0).astype(np.int64)
     sizes = np.where(present, lengths, 0).astype(np.int64)
-    last = int((starts + sizes).max())
-    offsets = np.empty(2 * len(starts) + 1, np.int64)
-    offsets[0:-1:2], offsets[1:-1:2] = starts, starts + sizes
-    # Arrow expects the elements' mean size, of all of them, and makes room for it
-    offsets[-1] = starts[0] + 2 * int(sizes.sum())
-    memory = pa.foreign_buffer(first, max(last, int(offsets[-1]), 1))
-    column = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), memory])
-    taken = pc.take(column, pa.array(np.arange(0, len(column), 2)), boundscheck=False).cast(pa.binary())
-    return taken if present.all() else pc.if_else(pa.array(present), taken, pa.scalar(None, pa.binary()))
+    views = np.zeros((len(sizes), 4), np.uint32)
+    views[:, 0] = sizes
+    windows: list[pa.Buffer] = []
+    filled = sizes > 0
+    if filled.any():
+        first = int(addresses[filled].min())
+        starts = np.where(filled, addresses - np.uintp(first), 0).astype(np.int64)
+        memory = pa.foreign_buffer(first, max(int((starts + sizes).max()), 4))
+        _inline(views, memory, starts, sizes)
+        windows = _point(views, memory, starts, sizes)
+    valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    made = pa.Array.from_buffers(pa.binary_view(), len(sizes), [valid, pa.py_buffer(views), *windows])
+    return made.cast(pa.binary())
+
+
+def _inline(
+    views: npt.NDArray[np.uint32], memory: pa.Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> None:
+    """Short values, and the first four bytes of the others. No byte around a value is read."""
+    data = np.frombuffer(memory, np.uint8)
+    words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))  # one at every byte
+    some = _where(sizes >= 4)
+    views[some, 1] = words[starts[some]]
+    shortest = sizes.min()
+    for byte in range(3) if shortest < 4 else ():
+        some = _where((sizes < 4) & (sizes > byte))
+        views[some, 1] |= data[starts[some] + byte].astype(np.uint32) << np.uint32(8 * byte)
+    for word in (1, 2) if shortest <= _INLINE else ():
+        some = _where((sizes <= _INLINE) & (sizes > 4 * word))
+        beyond = np.maximum(4 * word + 4 - sizes[some], 0)  # bytes; a value's last word begins so much earlier
+        views[some, word + 1] = words[starts[some] + 4 * word - beyond] >> (8 * beyond).astype(np.uint32)
+
+
+def _point(
+    views: npt.NDArray[np.uint32], memory: pa.Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> list[pa.Buffer]:
+    """Where longer values are, and the windows that they are in."""
+    some = _where(sizes > _INLINE)
+    begins = [0]
+    if memory.size >> _WINDOW_BITS:
+        used, views[some, 2] = np.unique(starts[some] >> _WINDOW_BITS, return_inverse=True)
+        begins = [int(each) << _WINDOW_BITS for each in used]
+    views[some, 3] = starts[some] & ((1 << _WINDOW_BITS) - 1)
+    return [memory.slice(begin, min(memory.size - begin, (2 << _WINDOW_BITS) - 1)) for begin in begins]
+
+
+def _where(mask: npt.NDArray[np.bool_]) -> "slice | npt.NDArray[np.intp]":
+    """The same elements, in the form that numpy is quickest with."""
+    return slice(None) if mask.all() else np.flatnonzero(mask)
 
 
 def _places(array: npt.NDArray[Any]) -> range:

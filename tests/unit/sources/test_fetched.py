@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from connections.rdkafka.client import PRODUCER, Callbacks, new_client
 from connections.rdkafka.library import lib
-from sources.kafka.client import consumer
+from sources.kafka.checks import client_findings
+from sources.kafka.client import consumer, slow_release
 from sources.kafka.client.fetched import fetched
 from tests.unit.sources.memory import Memory, Row
 
@@ -55,18 +56,49 @@ def test_keys_and_values_are_as_they_were_wherever_they_lie_and_stay(
     assert offsets.tolist() == list(range(len(pairs)))
 
 
-def test_no_more_memory_is_taken_than_the_values_need_however_far_apart_they_lie() -> None:
-    apart = mmap(-1, 1_000_000_000)
-    apart[:3], apart[-3:] = b"one", b"two"
+def test_values_far_apart_take_no_more_memory_than_they_need() -> None:
+    """As in the heap of the process and in that of a thread: terabytes apart."""
+    apart = mmap(-1, 5 << 29)
+    ends = [b"one", b"the other end, which is too long for a view", b"", bytes(20_000)]
+    places, wanted = [], []
+    for at in (0, (1 << 30) - 10_000, (3 << 29) + 1, (2 << 30) - 1, len(apart) - 30_000):
+        for value in ends:
+            apart[at : at + len(value)] = value
+            places.append(at)
+            wanted.append(value)
+            at += len(value)
+    order = np.random.default_rng(1).permutation(len(places))
     room = (ctypes.c_char * len(apart)).from_buffer(apart)
-    first, last = ctypes.addressof(room), ctypes.addressof(room) + len(apart) - 3
-    records = Memory().records("t", 0, [(0, None, None), (1, None, None), (2, None, None)])
+    records = Memory().records("t", 0, [(number, None, None) for number in range(len(places))])
     messages = records.messages.copy()
-    messages["payload"], messages["len"] = [first, last, first], 3
+    messages["payload"] = ctypes.addressof(room) + np.array(places)[order]
+    messages["len"] = [len(wanted[number]) for number in order]
     before = pa.default_memory_pool().max_memory()
     values = replace(records, messages=messages).values()
-    assert values.to_pylist() == [b"one", b"two", b"one"], "in their order, not in that of the memory"
-    assert pa.default_memory_pool().max_memory() - before < 10_000
+    values.validate(full=True)
+    assert values.to_pylist() == [wanted[number] for number in order], "in their order, not in that of the memory"
+    assert pa.default_memory_pool().max_memory() - before < 3 * len(b"".join(wanted)) + 10_000
+
+
+@pytest.mark.parametrize("length", range(20))
+def test_no_byte_around_a_value_is_read(length: int) -> None:
+    """Each value ends with a page behind which there is none that may be read, and begins behind such a one."""
+    page = 4096
+    memory = mmap(-1, 3 * page)
+    first = ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
+    memory[page : 2 * page] = bytes(number % 251 for number in range(page))
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    for closed in (first, first + 2 * page):
+        assert protect(ctypes.c_void_p(closed), page, 0) == 0
+    try:
+        records = Memory().records("t", 0, [(0, None, None), (1, None, None)])
+        messages = records.messages.copy()
+        messages["payload"], messages["len"] = [first + page, first + 2 * page - length], length
+        middle = ctypes.string_at(first + page, page)
+        assert replace(records, messages=messages).values().to_pylist() == [middle[:length], middle[page - length :]]
+    finally:
+        for closed in (first, first + 2 * page):
+            assert protect(ctypes.c_void_p(closed), page, 3) == 0
 
 
 def test_messages_are_told_apart_by_partition_and_topic_in_their_order(topics: dict[str, int]) -> None:
@@ -121,6 +153,31 @@ def test_what_is_below_an_offset_has_its_own_messages() -> None:
 def test_the_library_takes_a_list_of_messages_as_its_own() -> None:
     """Else each is given back alone: right, and slower. A newer library may need another way."""
     assert consumer._TOGETHER
+    assert slow_release() is None
+    assert list(client_findings()) == []
+
+
+@pytest.mark.parametrize("version", [0x020F00FF, 0x021100FF])
+def test_a_library_of_another_version_is_given_messages_one_by_one(version: int) -> None:
+    assert not consumer._given_back_together(version)
+
+
+@pytest.mark.parametrize("broken", ["messages_destroy", "messages_count", "messages_get"])
+def test_a_library_whose_lists_look_otherwise_is_given_messages_one_by_one(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = consumer._LISTS_KNOWN[0]
+    assert consumer._given_back_together(known)
+    for other in (None, lambda *_: 1):
+        if other is None or broken != "messages_destroy":  # which cannot be tried
+            monkeypatch.setattr(lib, broken, other)
+            assert not consumer._given_back_together(known)
+
+
+def test_giving_messages_back_one_by_one_is_said_before_a_job_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer, "_TOGETHER", False)
+    (finding,) = client_findings()
+    assert "one by one" in finding.message
 
 
 _FORKED = """
