@@ -7,11 +7,11 @@ start them and to have their votes (measured on 2 cores; a query is planned and 
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from coordinator.errors import CheckpointFailedError
+from coordinator.errors import CheckpointFailedError, ConfigurationError
 from coordinator.pipeline import plans
 from coordinator.pipeline.executor import VOTE_SCHEMA, BatchesTransform, choosing, fusing, reading, writing
 from coordinator.pipeline.faults import unusable_in
@@ -57,8 +57,8 @@ class _Built:
     facts: plans.PlanFacts
     expected: int | None
     """Number of votes where it is known before the job."""
-    examined: Any = None
-    """The optimised plan (of the JVM) that ``facts`` are about; None where there is no transform for Spark."""
+    examined: "DataFrame | None" = None
+    """That ``facts`` are about; None where there is no transform for Spark."""
 
 
 class CheckpointJob:
@@ -99,6 +99,11 @@ class CheckpointJob:
         return self._built.path
 
     @property
+    def moving(self) -> bool:
+        """Whether rows may move between tasks, by the last plan that was looked at."""
+        return self._built is not None and self._built.facts.moving
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the source that are read, by the last plan that was looked at."""
         return self._built.facts.columns if self._built is not None else ()
@@ -106,7 +111,15 @@ class CheckpointJob:
     def check(self) -> None:
         """Build the plan once without running it. Raises ConfigurationError for a transform that cannot be used."""
         # two splits: with one, Spark leaves out the exchanges that more would need
-        self._build(2)
+        seeds = self._build(2).facts.seeds
+        if seeds and not self._per_checkpoint_operations:
+            again = self._build(2).facts.seeds
+            if any(seed is not None and seed == other for seed, other in zip(seeds, again, strict=False)):
+                raise ConfigurationError(
+                    "The transform draws at random with a fixed seed (sample, rand): every checkpoint would draw the "
+                    "same, for example keep its first record. Leave the seed out, and each checkpoint has a new one; "
+                    "or say Pipeline(per_checkpoint_operations=True)."
+                )
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
         """Read, transform and write the plan's splits. Nothing of it is visible yet.
@@ -138,6 +151,8 @@ class CheckpointJob:
             if wrong is None:
                 raise
             raise wrong from error
+        if built.facts.adaptive and not built.facts.moving:
+            self._look_again(built, len(splits))
         return check_votes(votes, built.expected)
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
@@ -171,6 +186,16 @@ class CheckpointJob:
         self._built = built
         return built
 
+    def _look_again(self, built: _Built, splits: int) -> None:
+        """At a plan that has run for the first time: Spark may have changed it."""
+        assert built.examined is not None
+        facts = replace(plans.after_run(built.facts, built.examined), adaptive=False)
+        self._built = looked = replace(built, facts=facts)
+        if facts.reusable:
+            self._builds[splits] = looked
+        else:
+            self._builds.pop(splits, None)
+
     def _through_python(self, splits: int) -> _Built:
         if self._transform_batches is not None:
             return self._fused(splits, Path.BATCHES, self._transform_batches, self._source_columns)
@@ -183,36 +208,45 @@ class CheckpointJob:
         task = fusing(self._source.read(), self._sink.write(), transform, columns)
         partitions = max(1, splits)
         tasks = self._spark.sparkContext.parallelize(range(splits), partitions).mapPartitions(task)
-        facts = plans.PlanFacts(columns=columns, one_to_one=True, changing=False, exchanges=False)
+        facts = plans.PlanFacts(columns=columns, one_to_one=True, changing=False, moving=False)
         return _Built(path=path, votes=tasks.collect, facts=facts, expected=partitions)
 
     def _through_spark(self, splits: int) -> _Built:
         assert self._transform is not None
-        # one row per split, each in a partition of its own
-        numbers = self._spark.range(0, splits, 1, max(1, splits))
-        source = numbers.mapInArrow(reading(self._source.read()), self._source.schema)
+        source = self._numbers(splits).mapInArrow(reading(self._source.read()), self._source.schema)
         prepared = self._sink.prepare(self._transform(source))
-        examined = prepared._jdf.queryExecution().optimizedPlan()
+        df = prepared.mapInArrow(writing(self._sink.write()), VOTE_SCHEMA)
         known = self._built
-        if known is not None and known.facts.exchanges and bool(examined.sameResult(known.examined)):
+        if known is not None and known.facts.moving and _same(df, known.examined):
             facts = known.facts
         else:
             facts = plans.examine(
-                prepared,
+                df,
                 self._source_columns,
                 per_checkpoint_operations=self._per_checkpoint_operations,
             )
         if facts.chosen is not None:
             return self._copied(splits, facts.chosen)
-        df = prepared.mapInArrow(writing(self._sink.write()), VOTE_SCHEMA)
-        expected = None if facts.exchanges else _partitions(df)
+        # asking an adaptive plan would run parts of it
+        expected = None if facts.moving or facts.adaptive else _partitions(df)
         return _Built(
             path=Path.DATAFRAME,
             votes=lambda: [row[0] for row in df.collect()],
             facts=facts,
             expected=expected,
-            examined=examined,
+            examined=df,
         )
+
+    def _numbers(self, splits: int) -> "DataFrame":
+        """One row per split, each in a partition of its own.
+
+        As rows of an RDD: of a range Spark would know that it is tiny, and in a join it would send the input to all
+        tasks instead of the other table.
+        """
+        from pyspark.sql import DataFrame
+
+        numbers: Any = self._spark.range(0, splits, 1, max(1, splits)).toDF("number")._jdf
+        return DataFrame(self._spark._jsparkSession.createDataFrame(numbers.javaRDD(), numbers.schema()), self._spark)
 
 
 def _tasks(records: int, at_a_time: int, records_per_task: int) -> int:
@@ -221,6 +255,14 @@ def _tasks(records: int, at_a_time: int, records_per_task: int) -> int:
     while tasks * records_per_task < records:
         tasks *= 2
     return tasks
+
+
+def _same(df: "DataFrame", other: "DataFrame | None") -> bool:
+    """Whether both have one optimised plan."""
+    if other is None:
+        return False
+    plan: Any = df._jdf.queryExecution().optimizedPlan()
+    return bool(plan.sameResult(other._jdf.queryExecution().optimizedPlan()))
 
 
 def _partitions(df: "DataFrame") -> int:

@@ -148,6 +148,107 @@ def test_a_plan_with_a_shuffle_reads_each_checkpoint_anew(bench: Bench) -> None:
     assert sorted(bench.topics.values(bench.sink), key=str) == given
 
 
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda df: df.orderBy("value").limit(1000),
+        lambda df: df.limit(1000),
+        lambda df: df.distinct(),
+        lambda df: df.join(df.select(F.col("value").alias("other")), F.col("value") == F.col("other")),
+        lambda df: df.intersect(df),
+        lambda df: df.where(F.expr("value in (select value from input_of_this_checkpoint)")),
+    ],
+    ids=["orderBy and limit", "limit", "distinct", "join with itself", "intersect", "subquery"],
+)
+def test_operations_per_checkpoint_see_the_rows_of_their_own_checkpoint(
+    bench: Bench, operation: "Callable[[DataFrame], DataFrame]"
+) -> None:
+    bench.fill(0, 60)
+
+    def transform(df: "DataFrame") -> "DataFrame":
+        df.createOrReplaceTempView("input_of_this_checkpoint")
+        return operation(df.select("key", "value")).select("key", "value")
+
+    bench.pipeline(transform, source={"max_offsets_per_checkpoint": 90}, per_checkpoint_operations=True).run()
+    assert_exactly_once(bench.topics, bench.source, bench.sink, ordered=False)
+
+
+def test_a_job_with_a_shuffle_is_refused_where_spark_may_make_its_files_anew_for_some_tasks_only(bench: Bench) -> None:
+    bench.fill(0, 10)
+    checksums = "spark.sql.shuffle.orderIndependentChecksum.enabled"
+    bench.spark.conf.set(checksums, "false")
+    try:
+        with pytest.raises(PreflightError, match="shuffle"):
+            bench.pipeline(lambda df: df.select("key", "value").repartition(2)).run()
+        bench.pipeline(through_spark).run()
+    finally:
+        bench.spark.conf.unset(checksums)
+    assert_exactly_once(bench.topics, bench.source, bench.sink)
+
+
+def partitions(bench: Bench, size: int = 1) -> "DataFrame":
+    """Another table to join with: a row of ``size`` bytes and more for each partition of the input."""
+    numbers = bench.spark.range(0, 3, 1, 2).select(F.col("id").cast("int").alias("number"))
+    return numbers.withColumn("padding", F.repeat(F.lit("x"), size))
+
+
+def test_a_broadcast_join_with_another_table_is_planned_once_and_gives_each_checkpoint_its_rows(bench: Bench) -> None:
+    bench.fill(0, 200)
+    built: list[DataFrame] = []
+
+    def transform(df: "DataFrame") -> "DataFrame":
+        built.append(df)
+        return df.join(F.broadcast(partitions(bench)), F.expr("partition = number")).select("key", "value")
+
+    bench.pipeline(transform, source={"max_offsets_per_checkpoint": 90, "min_partitions": 3}).run()
+    assert_exactly_once(bench.topics, bench.source, bench.sink)
+    assert len(built) == 2, "one for the check, one for all checkpoints"
+
+
+def test_a_shuffled_join_with_another_table_gives_each_checkpoint_its_rows(bench: Bench) -> None:
+    bench.fill(0, 60)
+    bench.pipeline(
+        lambda df: df.join(partitions(bench).hint("merge"), F.expr("partition = number")).select("key", "value"),
+        source={"max_offsets_per_checkpoint": 90},
+    ).run()
+    assert_exactly_once(bench.topics, bench.source, bench.sink, ordered=False)
+
+
+def test_a_join_that_spark_begins_to_shuffle_while_it_runs_gives_each_checkpoint_its_rows(bench: Bench) -> None:
+    """Spark plans a broadcast by what it guesses of a table, and shuffles once it has seen how large the table is."""
+    bench.fill(0, 60)
+    threshold = "spark.sql.autoBroadcastJoinThreshold"
+    former = bench.spark.conf.get(threshold)
+    bench.spark.conf.set(threshold, "2k")
+    try:
+        bench.pipeline(
+            lambda df: df.join(partitions(bench, 100_000).repartition(2), F.expr("partition = number")).select(
+                "key", "value"
+            ),
+            source={"max_offsets_per_checkpoint": 90},
+        ).run()
+    finally:
+        bench.spark.conf.set(threshold, str(former))
+    assert_exactly_once(bench.topics, bench.source, bench.sink, ordered=False)
+
+
+@pytest.mark.parametrize("draw", [lambda df: df.sample(fraction=0.5, seed=3), lambda df: df.where(F.rand(3) < 0.5)])
+def test_what_every_checkpoint_would_draw_alike_is_refused(
+    bench: Bench, draw: "Callable[[DataFrame], DataFrame]"
+) -> None:
+    with pytest.raises(ConfigurationError, match="seed"):
+        bench.pipeline(lambda df: draw(df.select("key", "value"))).run()
+
+
+def test_each_checkpoint_draws_its_own_sample(bench: Bench) -> None:
+    records = 200
+    bench.topics.fill(bench.source, [b"%d" % n for n in range(records)], partition=0)
+    bench.pipeline(lambda df: df.select("value").sample(0.5), source={"max_offsets_per_checkpoint": 50}).run()
+    drawn = {int(value or b"") for value in bench.topics.values(bench.sink)}
+    places = [{n - first for n in drawn if first <= n < first + 50} for first in range(0, records, 50)]
+    assert len({frozenset(each) for each in places}) == len(places), "two checkpoints kept the same places"
+
+
 def test_an_aggregation_is_refused_unless_it_is_wanted_per_checkpoint(bench: Bench) -> None:
     bench.fill(0, 20)
 
@@ -269,12 +370,16 @@ def test_a_lost_transaction_halts_the_job_and_names_its_records(bench: Bench, mo
     assert not told(bench, "settled")
 
 
-@pytest.mark.parametrize("dataframe", [False, True], ids=["copy", "dataframe"])
+@pytest.mark.parametrize("way", ["copy", "dataframe", "broadcast join"])
 def test_a_lost_transaction_is_written_again_by_spark_and_no_other(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, dataframe: bool
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     bench.fill(0, 20)
-    transform = through_spark if dataframe else None
+
+    def joined(df: "DataFrame") -> "DataFrame":
+        return df.join(F.broadcast(partitions(bench)), F.expr("partition = number")).select("key", "value")
+
+    transform = {"copy": None, "dataframe": through_spark, "broadcast join": joined}[way]
     assert robbed(bench, monkeypatch, transform, on_lost="replay").run() is CloseReason.FINISHED
     assert_exactly_once(bench.topics, bench.source, bench.sink)
     (replayed,) = told(bench, "replayed")

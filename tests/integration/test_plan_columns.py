@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from coordinator.pipeline import plans
-from coordinator.pipeline.executor import reading
+from coordinator.pipeline.executor import VOTE_SCHEMA, reading, writing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +63,8 @@ def test_what_a_plan_needs_is_read_and_what_it_does_not_need_is_not(
     spark: "SparkSession", transform: "Callable[[DataFrame], DataFrame]", needed: set[str]
 ) -> None:
     source = spark.range(0, 2, 1, 2).mapInArrow(reading(None), SCHEMA)
-    facts = plans.examine(transform(source), ALL, per_checkpoint_operations=True)
+    written = transform(source).mapInArrow(writing(None), VOTE_SCHEMA)
+    facts = plans.examine(written, ALL, per_checkpoint_operations=True)
     assert set(facts.columns) == needed
 
 
@@ -93,5 +94,6 @@ def test_spark_is_left_out_only_where_columns_are_chosen_and_nothing_else(
     spark: "SparkSession", transform: "Callable[[DataFrame], DataFrame]", chosen: dict[str, str] | None
 ) -> None:
     source = spark.range(0, 2, 1, 2).mapInArrow(reading(None), SCHEMA)
-    facts = plans.examine(transform(source), ALL, per_checkpoint_operations=True)
+    written = transform(source).mapInArrow(writing(None), VOTE_SCHEMA)
+    facts = plans.examine(written, ALL, per_checkpoint_operations=True)
     assert facts.chosen == chosen

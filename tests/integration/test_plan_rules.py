@@ -1,0 +1,238 @@
+"""Which transforms are refused, which plans run again, which slots can be written again, by Spark's own plans. Nothing
+is run."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from coordinator.errors import ConfigurationError
+from coordinator.pipeline import plans
+from coordinator.pipeline.executor import VOTE_SCHEMA, reading, writing
+from coordinator.pipeline.plans import PlanFacts
+from coordinator.pipeline.spark_job import CheckpointJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    Transform = Callable[[DataFrame, DataFrame], DataFrame]
+
+SCHEMA = "key binary, value binary, partition int, offset bigint"
+COLUMNS = ("key", "value", "partition", "offset")
+
+
+def same(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+
+
+def python(column: str) -> "Column":
+    return F.udf(lambda value: value, "binary")(column)
+
+
+def pandas(column: str) -> "Column":
+    functions: Any = F
+
+    def same(values: pd.Series) -> pd.Series:
+        return values
+
+    made: Column = functions.pandas_udf(same, "binary")(column)
+    return made
+
+
+@pytest.fixture(scope="module")
+def table(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "DataFrame":
+    """A small table in a file, of which Spark knows the size."""
+    path: Path = tmp_path_factory.mktemp("table") / "names"
+    spark.createDataFrame([(b"a", "Ada")], "key binary, name string").coalesce(1).write.parquet(str(path))
+    return spark.read.parquet(str(path))
+
+
+def read(spark: "SparkSession") -> "DataFrame":
+    """What a transform is given."""
+    job = CheckpointJob.__new__(CheckpointJob)
+    job._spark = spark
+    return job._numbers(2).mapInArrow(reading(None), SCHEMA)
+
+
+def facts_of(
+    spark: "SparkSession", table: "DataFrame", transform: "Transform", *, per_checkpoint_operations: bool = False
+) -> PlanFacts:
+    df = read(spark)
+    df.createOrReplaceTempView("input")
+    table.createOrReplaceTempView("names")
+    written = transform(df, table).mapInArrow(writing(None), VOTE_SCHEMA)
+    return plans.examine(written, COLUMNS, per_checkpoint_operations=per_checkpoint_operations)
+
+
+def sql(text: str) -> "Transform":
+    return lambda df, _: df.sparkSession.sql(text)
+
+
+RECORDS_STAY: "dict[str, Transform]" = {
+    "where": lambda df, _: df.where("partition >= 0"),
+    "explode": lambda df, _: df.withColumn("each", F.explode(F.array("key", "value"))),
+    "Python UDF": lambda df, _: df.select(python("value").alias("value")),
+    "pandas UDF": lambda df, _: df.select(pandas("value").alias("value")),
+    "mapInArrow": lambda df, _: df.mapInArrow(same, SCHEMA),
+    "mapInPandas": lambda df, _: df.mapInPandas(same, SCHEMA),
+    "broadcast join": lambda df, table: df.join(F.broadcast(table), "key"),
+    "broadcast join, table first": lambda df, table: F.broadcast(table).join(df, "key"),
+    "join with a small table": lambda df, table: df.join(table, "key"),
+    "join with a cached table": lambda df, table: df.join(table.select("key").cache(), "key"),
+    "join with totals of a table": lambda df, table: df.join(F.broadcast(table.groupBy("key").count()), "key"),
+    "left join": lambda df, table: df.join(F.broadcast(table), "key", "left"),
+    "right join of a table": lambda df, table: F.broadcast(table).join(df, "key", "right"),
+    "left semi join": lambda df, table: df.join(table, "key", "leftsemi"),
+    "left anti join": lambda df, table: df.join(table, "key", "leftanti"),
+    "cross join": lambda df, table: df.crossJoin(F.broadcast(table.select("name"))),
+    "join without equality": lambda df, table: df.join(F.broadcast(table.toDF("other", "name")), F.expr("key > other")),
+    "in a table": sql("select * from input where key in (select key from names)"),
+    "compared with a table": sql("select * from input where key > (select max(key) from names)"),
+    "with": sql("with some as (select * from input where offset > 3) select * from some"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS_STAY)
+def test_where_records_stay_in_their_slot_one_plan_serves_and_a_lost_slot_can_be_written_again(
+    spark: "SparkSession", table: "DataFrame", name: str
+) -> None:
+    facts = facts_of(spark, table, RECORDS_STAY[name])
+    assert (facts.reusable, facts.one_to_one) == (True, True)
+
+
+RECORDS_ARE_GATHERED: "dict[str, Transform]" = {
+    "coalesce": lambda df, _: df.coalesce(1),
+    "union": lambda df, _: df.union(df),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS_ARE_GATHERED)
+def test_where_partitions_are_gathered_one_plan_serves_and_no_range_alone_made_a_slot(
+    spark: "SparkSession", table: "DataFrame", name: str
+) -> None:
+    facts = facts_of(spark, table, RECORDS_ARE_GATHERED[name])
+    assert (facts.reusable, facts.one_to_one) == (True, False)
+
+
+RECORDS_MOVE: "dict[str, Transform]" = {
+    "repartition": lambda df, _: df.repartition(3),
+    "repartition by key": lambda df, _: df.repartition(3, "key"),
+    "rebalance": lambda df, _: df.hint("rebalance"),
+    "shuffled join": lambda df, table: df.join(table.hint("shuffle_hash"), "key"),
+    "sorted join": lambda df, table: df.join(table.hint("merge"), "key"),
+    "input sent to all tasks": lambda df, table: F.broadcast(df).join(table, "key"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS_MOVE)
+def test_where_records_move_each_checkpoint_has_its_own_plan(
+    spark: "SparkSession", table: "DataFrame", name: str
+) -> None:
+    facts = facts_of(spark, table, RECORDS_MOVE[name])
+    assert (facts.reusable, facts.one_to_one) == (False, False)
+
+
+PER_CHECKPOINT: "dict[str, Transform]" = {
+    "a sort, limit": lambda df, _: df.orderBy("offset").limit(3),
+    "limit": lambda df, _: df.limit(3),
+    "offset": lambda df, _: df.offset(3),
+    "an aggregation": lambda df, _: df.groupBy("key").count(),
+    "distinct": lambda df, _: df.distinct(),
+    "a window function": lambda df, _: df.withColumn(
+        "n", F.row_number().over(Window.partitionBy("key").orderBy("offset"))
+    ),
+    "a grouped function": lambda df, _: df.groupBy("key").applyInPandas(same, SCHEMA),
+    "a join of the input with itself": lambda df, _: df.join(df.select("key"), "key"),
+    r"a join \(FullOuter\)": lambda df, table: df.join(table, "key", "full"),
+    r"a join \(LeftOuter\)": lambda df, table: table.join(df, "key", "left"),
+    r"a join \(RightOuter\)": lambda df, table: df.join(table, "key", "right"),
+    r"a join \(LeftSemi\)": lambda df, table: table.join(df, "key", "leftsemi"),
+    r"a join \(LeftAnti\)": lambda df, table: table.join(df, "key", "leftanti"),
+    "intersect": lambda df, table: df.select("key").intersect(table.select("key")),
+    "except": lambda df, table: df.select("key").exceptAll(table.select("key")),
+    "a union with another table": lambda df, table: df.select("key").union(table.select("key")),
+    "a subquery over the input": sql("select key from names where key in (select key from input)"),
+    "with itself": sql("with some as (select * from input) select a.key from some a join some b on a.key = b.value"),
+    "monotonically_increasing_id": lambda df, _: df.withColumn("id", F.monotonically_increasing_id()),
+    "spark_partition_id": lambda df, _: df.withColumn("task", F.spark_partition_id()),
+}
+
+
+@pytest.mark.parametrize("name", PER_CHECKPOINT)
+def test_what_depends_on_where_checkpoints_are_cut_is_refused_and_where_it_is_wanted_never_runs_an_old_plan(
+    spark: "SparkSession", table: "DataFrame", name: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        facts_of(spark, table, PER_CHECKPOINT[name])
+    wanted = facts_of(spark, table, PER_CHECKPOINT[name], per_checkpoint_operations=True)
+    assert not wanted.reusable or "union" in name  # the other table's rows are written by each checkpoint
+
+
+def test_operations_on_other_tables_are_not_refused(spark: "SparkSession", table: "DataFrame") -> None:
+    facts = facts_of(spark, table, lambda df, table: df.join(table.distinct().orderBy("key").limit(5), "key"))
+    assert facts.columns == COLUMNS
+
+
+CHANGING: "dict[str, Transform]" = {
+    "sample": lambda df, _: df.sample(0.5),
+    "sample in SQL": sql("select * from input tablesample (50 percent)"),
+    "rand": lambda df, _: df.where(F.rand() < 0.5),
+    "uuid": lambda df, _: df.withColumn("id", F.expr("uuid()")),
+    "shuffle of an array": lambda df, _: df.withColumn("both", F.shuffle(F.array("key", "value"))),
+}
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_what_is_drawn_at_random_is_drawn_with_a_new_seed_in_each_plan(
+    spark: "SparkSession", table: "DataFrame", name: str
+) -> None:
+    one, other = (facts_of(spark, table, CHANGING[name]) for _ in range(2))
+    assert not one.reusable
+    assert one.one_to_one
+    assert len(one.seeds) == 1
+    assert one.seeds == other.seeds == (None,) or one.seeds != other.seeds
+
+
+@pytest.mark.parametrize("draw", [lambda df: df.sample(fraction=0.5, seed=3), lambda df: df.where(F.rand(3) < 0.5)])
+def test_a_fixed_seed_shows_in_each_plan(
+    spark: "SparkSession", table: "DataFrame", draw: "Callable[[DataFrame], DataFrame]"
+) -> None:
+    one, other = (facts_of(spark, table, lambda df, _: draw(df)) for _ in range(2))
+    assert one.seeds == other.seeds != (None,)
+
+
+def test_a_clock_is_read_anew_by_each_plan(spark: "SparkSession", table: "DataFrame") -> None:
+    facts = facts_of(spark, table, lambda df, _: df.withColumn("now", F.current_timestamp()))
+    assert not facts.reusable
+
+
+@pytest.mark.parametrize("cached", ["cache", "checkpoint"])
+def test_a_copy_of_the_input_that_a_first_checkpoint_made_is_refused(
+    spark: "SparkSession", table: "DataFrame", cached: str
+) -> None:
+    kept: list[DataFrame] = []
+
+    def transform(df: "DataFrame", table: "DataFrame") -> "DataFrame":
+        kept.append(df.select("key").cache() if cached == "cache" else df.select("key").localCheckpoint(eager=False))
+        return kept[0]
+
+    with pytest.raises(ConfigurationError, match="cache or persist" if cached == "cache" else "checkpointed copy"):
+        facts_of(spark, table, transform)
+    for df in kept:
+        df.unpersist()
+
+
+def test_a_cached_copy_beside_the_input_is_refused_too(spark: "SparkSession", table: "DataFrame") -> None:
+    kept: list[DataFrame] = []
+
+    def transform(df: "DataFrame", table: "DataFrame") -> "DataFrame":
+        kept.append(df.where("offset > 3").cache())
+        return df.select("key").union(kept[0].select("key"))
+
+    with pytest.raises(ConfigurationError, match="cache or persist"):
+        facts_of(spark, table, transform)
+    kept[0].unpersist()
