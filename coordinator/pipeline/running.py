@@ -10,7 +10,7 @@ from coordinator.pipeline import preflight
 from coordinator.pipeline.executor import BatchesTransform
 from coordinator.pipeline.interfaces import Plan, Sink, Source
 from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.spark import check_session, is_alive, make_session, ship
+from coordinator.pipeline.spark import check_retries, check_session, is_alive, make_session, ship
 from coordinator.pipeline.spark_job import CheckpointJob, Path
 from coordinator.pipeline.tasks import Vote
 from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
@@ -84,6 +84,8 @@ class SparkTasks:
             per_checkpoint_operations=self._per_checkpoint_operations,
         )
         checkpoint_job.check()
+        if checkpoint_job.moving:
+            preflight.require_safe(self._job, check_retries(self._spark))
         ship(
             self._spark,
             tuple(type(part).__module__ for part in (self._source.read(), self._sink.write())),

@@ -37,6 +37,15 @@ _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 _UNIX_SOCKETS_SINCE = (4, 1)
 """SPARK-51688."""
 
+_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
+_FORGIVING = "spark.stage.ignoreDecommissionFetchFailure"
+_CHECKSUMS = (
+    "spark.sql.shuffle.orderIndependentChecksum.enabled",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
+)
+_CHECKSUMS_SINCE = (4, 1)
+_PUSH = "spark.shuffle.push.enabled"
+
 _DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -72,7 +81,7 @@ def make_session(job: str) -> "tuple[SparkSession, bool]":
         builder = builder.master("local[*,4]")
     if not given.contains("spark.app.name"):
         builder = builder.appName(f"onceward {job}")
-    for key, value in {**_DEFAULTS, **_unix_sockets()}.items():
+    for key, value in {**_DEFAULTS, **_safe_retries(), **_unix_sockets()}.items():
         if not given.contains(key):
             builder = builder.config(key, value)
     return builder.getOrCreate(), True
@@ -93,6 +102,15 @@ def _unix_sockets() -> dict[str, str]:
     directory = jvm.java.lang.System.getProperty("java.io.tmpdir")
     fits = len(directory) + _SOCKET_NAME_BYTES < _SOCKET_PATH_BYTES
     return {_UNIX_SOCKETS: "true"} if fits else {}
+
+
+def _safe_retries() -> dict[str, str]:
+    """What :func:`check_retries` wants, as this Spark has it."""
+    import pyspark
+
+    if _version(pyspark.__version__) >= _CHECKSUMS_SINCE:
+        return dict.fromkeys(_CHECKSUMS, "true")
+    return {_ATTEMPTS: "1", _FORGIVING: "false"}
 
 
 def _given_configuration() -> Any:
@@ -132,9 +150,8 @@ def is_on(conf: Any, name: str, default: str = "false") -> bool:
 
 def _check_sockets(conf: Any, version: str) -> list[Finding]:
     """Of a session that is there. One that is made here has them wherever they are possible."""
-    major, minor = version.split(".")[:2]
     enabled = is_on(conf, _UNIX_SOCKETS, os.environ.get("PYSPARK_UDS_MODE", "false"))
-    if enabled or (int(major), int(minor)) < _UNIX_SOCKETS_SINCE:
+    if enabled or _version(version) < _UNIX_SOCKETS_SINCE:
         return []
     return [
         Finding(
@@ -144,6 +161,40 @@ def _check_sockets(conf: Any, version: str) -> list[Finding]:
             fix="set it to true before the session is made (spark.python.unix.domain.socket.dir: a short path)",
         )
     ]
+
+
+def check_retries(spark: Any) -> list[Finding]:
+    """Of a session whose job moves rows between tasks.
+
+    When shuffle files are lost Spark makes them again, and only tasks that have not voted yet read the new ones. A plan
+    that does not give each row the same place again (random values, a UDF, rows in another order) then has rows in two
+    slots or in none, and all slots vote (SPARK-38388). Spark notices it by checksums, where it has them; else a stage
+    that has lost its input must fail.
+    """
+    conf = spark.sparkContext.getConf()
+    if conf.get(_ATTEMPTS, "4") == "1" and not is_on(conf, _FORGIVING, "true"):
+        return []
+    checked = _version(spark.version) >= _CHECKSUMS_SINCE
+    # with push-based shuffle Spark leaves the checksums out (SPARK-54959)
+    if checked and not is_on(conf, _PUSH) and all(spark.conf.get(name).lower() == "true" for name in _CHECKSUMS):
+        return []
+    remedy = f"set {_ATTEMPTS}=1 and {_FORGIVING}=false before the session is made"
+    if checked:
+        remedy += f", or {' and '.join(f'{name}=true' for name in _CHECKSUMS)} without {_PUSH}"
+    return [
+        Finding(
+            severity=Severity.ERROR,
+            subject="shuffle",
+            message="the transform moves rows between tasks, and when shuffle files are lost this Spark session may "
+            "make them anew for some tasks only: records would be lost or doubled unnoticed",
+            fix=remedy,
+        )
+    ]
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _check_configuration(conf: Any, *, embedded: bool) -> list[Finding]:

@@ -1,10 +1,19 @@
 """Which sessions and submissions are refused: judged by configuration alone."""
 
+from unittest.mock import Mock
+
 import pytest
 from pyspark import SparkConf
 
 from coordinator.pipeline.interfaces import Severity
-from coordinator.pipeline.spark import _check_configuration, _check_sockets, _problems, check_session
+from coordinator.pipeline.spark import (
+    _CHECKSUMS,
+    _check_configuration,
+    _check_sockets,
+    _problems,
+    check_retries,
+    check_session,
+)
 
 
 def configuration(**settings: str) -> SparkConf:
@@ -45,6 +54,32 @@ def test_a_session_whose_python_tasks_wait_for_tcp_is_warned_of(
     monkeypatch.setenv("PYSPARK_UDS_MODE", environment)
     findings = _check_sockets(configuration(**settings), version)
     assert [finding.severity for finding in findings] == [Severity.WARNING] * warned
+
+
+STRICT = {"stage_maxConsecutiveAttempts": "1", "stage_ignoreDecommissionFetchFailure": "false"}
+
+
+@pytest.mark.parametrize(
+    ("version", "checksums", "settings", "refused"),
+    [
+        ("4.0.1", None, {}, True),
+        ("4.0.1", ("true", "true"), {}, True),  # it knows no such setting
+        ("4.0.1", None, STRICT, False),
+        ("4.0.1", None, {"stage_maxConsecutiveAttempts": "1"}, True),
+        ("4.1.4", ("false", "false"), {}, True),
+        ("4.1.4", ("true", "false"), {}, True),
+        ("4.1.4", ("true", "true"), {}, False),
+        ("4.3.0", ("true", "true"), {"shuffle_push_enabled": "true"}, True),
+        ("4.3.0", ("false", "false"), STRICT, False),
+    ],
+)
+def test_a_job_that_moves_rows_is_refused_where_spark_may_mix_two_runs_of_a_stage(
+    version: str, checksums: tuple[str, str] | None, settings: dict[str, str], refused: bool
+) -> None:
+    spark = Mock(version=version)
+    spark.sparkContext.getConf.return_value = configuration(**settings)
+    spark.conf.get.side_effect = dict(zip(_CHECKSUMS, checksums or (), strict=False)).__getitem__
+    assert [finding.severity for finding in check_retries(spark)] == [Severity.ERROR] * refused
 
 
 def test_a_spark_connect_session_is_refused() -> None:
