@@ -1,5 +1,6 @@
 """How each fact changes what is durable. The core, the store and every test world share this one definition."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -38,7 +39,7 @@ from coordinator.protocol.facts import (
 )
 from coordinator.protocol.requests import MAX_KEPT, Request, RequestState
 from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import COORDINATOR, CheckpointKind, CompletedCheckpoint, Outcome
+from coordinator.protocol.values import COORDINATOR, CheckpointKind, CompletedCheckpoint, Outcome, ParticipantName
 
 __all__ = ["evolve"]
 
@@ -116,7 +117,17 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 settled=True,
                 kind=CheckpointKind.RESTORE,
             )
-            return replace(durable, last_id=fact.checkpoint, completed=completed, unreadable="", restore=None)
+            # what was known of the slots of the former one is of no use: its records are read again
+            return replace(
+                durable,
+                last_id=fact.checkpoint,
+                completed=completed,
+                unreadable="",
+                restore=None,
+                replaying={},
+                lost=False,
+                outcomes={},
+            )
         case SlotsResolved():
             return _resolve(durable, fact)
         case InputSkipped():
@@ -170,7 +181,9 @@ def _halt(durable: Durable, fact: JobHalted) -> Durable:
     found = {settlement.slot: settlement.outcome for settlement in fact.settlements}
     if not found:  # they are proved lost, and cannot be written again
         found = dict.fromkeys(durable.replaying.get(fact.participant, ()), Outcome.LOST)
-    known = {**durable.outcomes.get(fact.participant, {}), **found}
+    before = durable.outcomes.get(fact.participant, {})
+    lost_before = {slot: outcome for slot, outcome in before.items() if outcome is Outcome.LOST}  # proved: stays so
+    known = {**before, **found, **lost_before}
     outcomes = {**durable.outcomes, fact.participant: known} if known else durable.outcomes
     lost = any(settlement.outcome is Outcome.LOST for settlement in fact.settlements)
     return replace(durable, lost=durable.lost or lost, outcomes=outcomes)
@@ -183,17 +196,14 @@ def _resolve(durable: Durable, fact: SlotsResolved) -> Durable:
     kept = tuple(committable for committable in snapshot.committables if committable.slot not in fact.settled)
     snapshots = {**completed.snapshots, fact.participant: replace(snapshot, committables=kept)}
     decided = fact.slots | fact.settled
-    outcomes = {
-        name: {slot: outcome for slot, outcome in slots.items() if name != fact.participant or slot not in decided}
-        for name, slots in durable.outcomes.items()
-    }
+    outcomes = _outcomes_without(durable, fact.participant, decided)
     replaying = {
         name: slots - decided if name == fact.participant else slots for name, slots in durable.replaying.items()
     }
     return replace(
         durable,
         completed=replace(completed, snapshots=snapshots),
-        outcomes={name: slots for name, slots in outcomes.items() if slots},
+        outcomes=outcomes,
         replaying={name: slots for name, slots in replaying.items() if slots},
         lost=any(outcome is Outcome.LOST for slots in outcomes.values() for outcome in slots.values()),
         resolution=Resolution(
@@ -215,8 +225,19 @@ def _skip(durable: Durable, fact: LossSkipped) -> Durable:
         durable,
         completed=replace(completed, snapshots=snapshots),
         replaying={name: lost for name, lost in left.items() if lost},
+        outcomes=_outcomes_without(durable, fact.participant, slots),
         losses=_with(durable.losses, loss),
     )
+
+
+def _outcomes_without(
+    durable: Durable, participant: ParticipantName, gone: frozenset[int]
+) -> Mapping[ParticipantName, Mapping[int, Outcome]]:
+    outcomes = {
+        name: {slot: outcome for slot, outcome in slots.items() if name != participant or slot not in gone}
+        for name, slots in durable.outcomes.items()
+    }
+    return {name: slots for name, slots in outcomes.items() if slots}
 
 
 def _with(losses: tuple[Loss, ...], new: Loss) -> tuple[Loss, ...]:

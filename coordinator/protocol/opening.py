@@ -108,7 +108,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
         # A sign of life: after a coordinator's death it may be most of a lease until it is asked again.
         alive = _alive(state, event.now, stream_lost_at=session.stream_lost_at, watched=session.watched)
         return alive, Ready(answer=granted(durable, durable.participants, Verdict.DUPLICATE))
-    if durable.lost:
+    if durable.lost and durable.restore is None:
         detail = f"job {durable.job} is halted: {durable.status_detail}; nothing is written until a person has decided"
         return state, Ready(answer=Answer(verdict=Verdict.HALTED, detail=detail))
     refusal = _refusal(durable, event)

@@ -7,7 +7,6 @@ from coordinator.protocol.answers import Answer, Ready, Verdict
 from coordinator.protocol.durable import Durable, Resolution
 from coordinator.protocol.events import Resolve, SkipInput
 from coordinator.protocol.facts import (
-    CheckpointSettled,
     Fact,
     GenerationEnded,
     InputSkipped,
@@ -17,6 +16,7 @@ from coordinator.protocol.facts import (
 )
 from coordinator.protocol.opening import moved
 from coordinator.protocol.requests import Ruling
+from coordinator.protocol.settling import settled_if_proved
 from coordinator.protocol.state import JobState, record
 from coordinator.protocol.status import JobStatus, Transition
 from coordinator.protocol.values import (
@@ -78,19 +78,16 @@ def resolve(state: JobState, event: Resolve) -> tuple[JobState, Ready]:
         facts.append(GenerationEnded(generation=durable.generation, detail=Transition.RESOLVED.value))
         state = replace(state, driverless_since=event.now)
     state = record(state, facts)
-    return _afterwards(state, event.reason, facts)
+    return _afterwards(state, event.now, event.reason, facts)
 
 
-def _afterwards(state: JobState, reason: str, facts: list[Fact]) -> tuple[JobState, Ready]:
-    """The checkpoint is settled when nothing is left of it, and the job free when nothing is unresolved."""
+def _afterwards(state: JobState, now: float, reason: str, facts: list[Fact]) -> tuple[JobState, Ready]:
+    """The checkpoint is settled when all that is left of it is proved, and the job free when nothing is unresolved."""
+    state, settled = settled_if_proved(state, now)
     durable, more = state.durable, list[Fact]()
-    completed = durable.completed
-    assert completed is not None
-    if not durable.replaying and not any(snapshot.committables for snapshot in completed.snapshots.values()):
-        more.append(CheckpointSettled(checkpoint=completed.id, took=0.0))
     if durable.status is JobStatus.HALTED and not durable.unresolved:
         more.append(moved(durable, Transition.RESOLVED, reason))
-    return record(state, more), Ready(answer=_ACCEPTED, facts=(*facts, *more))
+    return record(state, more), Ready(answer=_ACCEPTED, facts=(*facts, *settled, *more))
 
 
 def skip_input(state: JobState, event: SkipInput) -> tuple[JobState, Ready]:

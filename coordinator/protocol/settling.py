@@ -50,14 +50,17 @@ def settle(state: JobState, event: Settle) -> tuple[JobState, Ready]:
     # what is recorded as lost is heard of again only by whoever gives it up now
     heard = given_up | (replaying if _policy(state, event.participant) is not OnLost.SKIP else frozenset())
     bad = tuple(s for s in event.settlements if s.outcome is not Outcome.COMMITTED and s.slot not in heard)
-    good = frozenset(s.slot for s in event.settlements if s.outcome is Outcome.COMMITTED) - replaying
+    known_of = state.durable.outcomes.get(event.participant, {})
+    lost = replaying | {slot for slot, outcome in known_of.items() if outcome is Outcome.LOST}  # and stays so
+    good = frozenset(s.slot for s in event.settlements if s.outcome is Outcome.COMMITTED) - lost
     known = state.settled_slots.get(event.participant, frozenset())
     if not bad and good <= known:
         return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
-    state = replace(state, settled_slots={**state.settled_slots, event.participant: known | good})
+    proved = (known | good) - {s.slot for s in bad}  # what is contradicted is proved no longer
+    state = replace(state, settled_slots={**state.settled_slots, event.participant: proved})
     if bad:
         return _go_by_policy(state, event, bad)
-    state, facts = _settled(state, event.now)
+    state, facts = settled_if_proved(state, event.now)
     return state, Ready(answer=_ACCEPTED, facts=facts)
 
 
@@ -87,7 +90,7 @@ def amend(state: JobState, event: Amend) -> tuple[JobState, Ready]:
         slots=event.slots,
         committables=event.committables,
     )
-    state, facts = _settled(record(state, (fact,)), event.now)
+    state, facts = settled_if_proved(record(state, (fact,)), event.now)
     return state, Ready(answer=_ACCEPTED, facts=(fact, *facts))
 
 
@@ -122,7 +125,7 @@ def _unsettled(
     return completed, _ACCEPTED
 
 
-def _settled(state: JobState, now: float) -> Step:
+def settled_if_proved(state: JobState, now: float) -> Step:
     """Settled as soon as every committable is proved committed and none waits to be written again."""
     completed = state.durable.completed
     assert completed is not None
@@ -178,7 +181,7 @@ def _skip(state: JobState, event: Settle, lost: tuple[Settlement, ...], reason: 
         committables=tuple(c for c in completed.snapshots[event.participant].committables if c.slot in slots),
         reason=f"on_lost={OnLost.SKIP.value}",
     )
-    state, facts = _settled(record(state, (fact,)), event.now)
+    state, facts = settled_if_proved(record(state, (fact,)), event.now)
     return state, Ready(answer=replace(_ACCEPTED, detail=reason), facts=(fact, *facts))
 
 

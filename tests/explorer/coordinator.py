@@ -69,7 +69,7 @@ from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.witness import Demand, History, see, see_answer, see_state, stamp
 from tests.explorer.world import Bounds, Call
 
-__all__ = ["SETTINGS", "Coordinators", "Reply", "Result", "View"]
+__all__ = ["SETTINGS", "Coordinators", "Reply", "Result", "View", "frozen"]
 
 SETTINGS: dict[str, str | int] = {
     "interval": "0s",
@@ -220,7 +220,7 @@ class Coordinators:
 
     def _number(self, state: JobState, history: History) -> int:
         state = self._essential(state)
-        key = (_freeze(state), history)
+        key = (frozen(state), history)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._processes)
@@ -416,17 +416,17 @@ _FIELDS: dict[type, tuple[str, ...]] = {}
 """Of dataclasses; of other types none. Asking for them takes longer than everything else here."""
 
 
-def _freeze(value: Any) -> Hashable:
+def frozen(value: Any) -> Hashable:
     """A hashable equal of any value of the protocol."""
     kind = type(value)
     names = _FIELDS.get(kind)
     if names is None:
         names = _FIELDS[kind] = tuple(field.name for field in fields(value)) if is_dataclass(value) else ()
     if names:
-        return (kind.__name__, *[_freeze(getattr(value, name)) for name in names])
+        return (kind.__name__, *[frozen(getattr(value, name)) for name in names])
     if kind is tuple:
-        return tuple([_freeze(one) for one in value])
+        return tuple([frozen(one) for one in value])
     if isinstance(value, _MAPPINGS):
-        return tuple(sorted((str(key), _freeze(content)) for key, content in value.items()))
+        return tuple(sorted((str(key), frozen(content)) for key, content in value.items()))
     assert isinstance(value, Hashable)
     return value

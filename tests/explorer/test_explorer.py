@@ -10,10 +10,12 @@ from coordinator.protocol import checkpoints, core, settling
 from coordinator.protocol import state as states
 from coordinator.protocol.answers import Complete, Instruction
 from coordinator.protocol.durable import Durable
+from coordinator.protocol.facts import CheckpointRestored
 from coordinator.protocol.state import JobState
 from tests.explorer.invariants import Invariant
 from tests.explorer.report import scenario, summary
 from tests.explorer.search import explore
+from tests.explorer.ways_out import explore_ways_out
 from tests.explorer.world import WORLDS, Bounds
 from tests.scenarios import play as player
 
@@ -37,6 +39,28 @@ def test_no_path_within_the_bounds_breaks_an_invariant(name: str) -> None:
     assert result.broken is None, scenario(result.broken)
     assert result.complete
     assert result.states > 20_000, summary(result)
+
+
+def test_every_situation_of_a_checkpoint_with_two_slots_has_a_way_out() -> None:
+    explored = explore_ways_out(depth=4)
+    assert explored.violation is None, explored.scenario
+    assert explored.situations > 300
+
+
+def test_a_dead_end_is_found_and_shown_as_a_scenario_that_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was lost of an unreadable checkpoint is kept by a restore."""
+
+    def keep(original: Callable[..., Any], durable: Durable, fact: Any) -> Durable:
+        after: Durable = original(durable, fact)
+        if isinstance(fact, CheckpointRestored):
+            return replace(after, replaying=durable.replaying, lost=durable.lost)
+        return after
+
+    _patched(states, "evolve", keep)(monkeypatch)
+    explored = explore_ways_out(depth=4)
+    assert explored.violation is not None
+    assert "> damage" in explored.scenario
+    assert player.play(explored.scenario) == explored.scenario
 
 
 def _patched(target: Any, name: str, change: Callable[..., Any]) -> Callable[[pytest.MonkeyPatch], None]:

@@ -256,7 +256,7 @@ GENERATIONS = (
     Mutant(
         name="a job with lost records is opened again without a person's decision",
         hurts="it goes on behind a hole in the output, and nobody looks any more",
-        breaks=changed(opening.open_job, ("if durable.lost:", "if False:")),
+        breaks=changed(opening.open_job, ("if durable.lost and durable.restore is None:", "if False:")),
         hunt=LIVES,
         caught_by=(Invariant.TILES,),
     ),
@@ -267,7 +267,7 @@ SETTLING = (
         name="a checkpoint is called settled with one slot missing",
         hurts="the next one is completed while that slot is still open, perhaps for ever",
         breaks=changed(
-            settling._settled,
+            settling.settled_if_proved,
             ("not {c.slot for c in snapshot.committables} <=", "not {c.slot for c in snapshot.committables[:-1]} <="),
         ),
         hunt=LIVES,
@@ -279,7 +279,7 @@ SETTLING = (
         breaks=changed(
             settling.settle,
             ("if not bad and good <= known:", "if False:"),
-            (": known | good}", ": known | good | frozenset(sorted(slots)[: len(known) + len(good)])}"),
+            ("= (known | good)", "= (known | good | frozenset(sorted(slots)[: len(known) + len(good)]))"),
         ),
         hunt=LIVES,
         caught_by=(Invariant.SETTLED,),
@@ -305,9 +305,7 @@ SETTLING = (
     Mutant(
         name="a lost slot counts as committed when it is reported once more",
         hurts="it is never written again",
-        breaks=changed(
-            settling.settle, ("s.outcome is Outcome.COMMITTED) - replaying", "s.outcome is Outcome.COMMITTED)")
-        ),
+        breaks=changed(settling.settle, ("s.outcome is Outcome.COMMITTED) - lost", "s.outcome is Outcome.COMMITTED)")),
         hunt=LIVES,
         caught_by=(Invariant.SETTLED,),
     ),

@@ -10,13 +10,14 @@ from coordinator.protocol.events import Acknowledge
 from coordinator.protocol.state import JobState, restart
 from coordinator.protocol.values import CheckpointId, JobName
 from tests.explorer.search import explore
+from tests.explorer.ways_out import explore_ways_out
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
 from tests.mutants.witness import Violation, Witness
 from tests.unit.protocol.histories import Move, to_event
 
-__all__ = ["Exploration", "Lives", "random_moves"]
+__all__ = ["Exploration", "Lives", "WaysOut", "random_moves"]
 
 _KINDS = (
     *("go",) * 40,
@@ -41,6 +42,25 @@ class Exploration:
             invariant=result.violation.invariant,
             text=result.violation.text,
             effort=f"{result.states:,} states",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaysOut:
+    """Every situation of a completed checkpoint with two slots."""
+
+    name: str = "ways out"
+    depth: int = 5
+
+    def find(self, breaks: Break) -> Finding | None:
+        with breaks():
+            explored = explore_ways_out(depth=self.depth)
+        if explored.violation is None:
+            return None
+        return Finding(
+            invariant=explored.violation.invariant,
+            text=explored.violation.text,
+            effort=f"{explored.situations:,} situations",
         )
 
 

@@ -1,9 +1,10 @@
 """Bugs in what people ask for: savepoints, ends, restores."""
 
-from coordinator.protocol import checkpoints, opening, people
+from coordinator.protocol import checkpoints, evolve, opening, people, resolving
 from tests.explorer.invariants import Invariant
 from tests.mutants.breaking import changed
 from tests.mutants.core import LIVES
+from tests.mutants.hunts import WaysOut
 from tests.mutants.mutant import Mutant
 from tests.mutants.witness import People
 
@@ -74,5 +75,33 @@ PEOPLE = (
         ),
         hunt=LIVES,
         caught_by=(Invariant.RESTORED,),
+    ),
+    Mutant(
+        name="a restore keeps what was lost of the checkpoint that it leaves behind",
+        hurts="the job waits for ever for slots to be written again that belong to nothing any more",
+        breaks=changed(evolve.evolve, ("replaying={},\n                lost=False,\n", "")),
+        hunt=WaysOut(),
+        caught_by=(Invariant.SETTLED,),
+    ),
+    Mutant(
+        name="a restore does not let a driver in where something was proved lost",
+        hurts="the checkpoint cannot be read, so nobody can decide about it, and nobody can leave it behind",
+        breaks=changed(opening.open_job, ("if durable.lost and durable.restore is None:", "if durable.lost:")),
+        hunt=WaysOut(),
+        caught_by=(Invariant.SETTLED,),
+    ),
+    Mutant(
+        name="a decision of a person settles nothing when the rest was reported before",
+        hurts="the coordinator asks for nothing any more, and the checkpoint is never settled without a driver",
+        breaks=changed(
+            resolving._afterwards,
+            (
+                "state, settled = settled_if_proved(state, now)",
+                "settled = () if state.settled_slots else settled_if_proved(state, now)[1]\n"
+                "    state = record(state, settled)",
+            ),
+        ),
+        hunt=WaysOut(),
+        caught_by=(Invariant.ALONE,),
     ),
 )

@@ -15,8 +15,9 @@ import pytest
 from coordinator.client.session import connect
 from coordinator.errors import CoordinatorLostError, ExitCode, FencedError, RefusedError
 from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from coordinator.protocol.answers import Fail, Instruction, Trigger
 from coordinator.protocol.events import CloseReason
-from coordinator.protocol.values import JobName
+from coordinator.protocol.values import CheckpointId, JobName
 from coordinator.store.records import CheckpointState
 from coordinator.store.store import Store
 from coordinator.v1 import participants_pb2 as pb
@@ -146,6 +147,36 @@ def test_a_restart_keeps_the_undecided_checkpoint_and_the_job_completes_it(
     driver.close()
     assert driver.aborted in ([], [driver.runs[-1]]), "nothing but the last, by closing"
     assert driver.errors.empty()
+
+
+@pytest.mark.parametrize("point", [KillPoint.COORDINATOR_BEFORE_ABORT, KillPoint.COORDINATOR_AFTER_ABORT])
+@pytest.mark.parametrize("deadline", [False, True], ids=["declined", "expired"])
+def test_a_generation_that_has_to_fail_is_told_so_by_the_next_coordinator(
+    stack: ExitStack, tmp_path: Path, job: str, point: KillPoint, deadline: bool
+) -> None:
+    kills = tmp_path / "kills"
+    kills.mkdir()
+    armed = {KILL_POINT_VARIABLE: f"{point}:1", KILL_ONCE_VARIABLE: str(kills)}
+    process = started(stack, tmp_path / "c", environment=armed)
+    client = stack.enter_context(connect(process.address, patience="60s"))
+    settings = replace(
+        SETTINGS,
+        tolerable_failed_checkpoints=0,
+        timeout="1s" if deadline else "2min",
+        lease="60s",
+        orphan_grace="60s",
+    )
+    session = client.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="d")
+    told: list[Instruction] = []
+    session.start_watch(told.append)
+    wait_until(lambda: any(isinstance(one, Trigger) for one in told), "the first trigger arrives")
+    declining = threading.Thread(target=lambda: session.decline(CheckpointId(1), SINK.name, "no"), daemon=True)
+    if not deadline:
+        declining.start()
+    assert process.wait(60) == -signal.SIGKILL
+    started(stack, tmp_path / "c", port=process.port)
+    wait_until(lambda: any(isinstance(one, Fail) for one in told), "the driver is told to fail")
+    session.close(CloseReason.RESTARTING)
 
 
 def test_a_waiting_driver_gets_nothing_from_a_restart_of_the_coordinator(
