@@ -21,7 +21,7 @@ __all__ = ["Parts", "read_parts"]
 
 _UNKNOWN_TOPIC = 3
 _REFUSED = frozenset({29, 35})
-"""The user may not READ the topic, or the brokers are too old: nobody can look (docs/operations.md)."""
+"""The user may not look, which takes DESCRIBE and READ on the topic, or the brokers are too old for it."""
 
 _Held = Mapping[tuple[int, int], int]
 """What one partition holds: (producer id, epoch) of each open transaction -> its records."""
@@ -103,6 +103,8 @@ def _parts(handle: KafkaCommittable, topics: Mapping[str, TopicFacts], held: Map
         topic = topics.get(name)
         if topic is None or topic.code == _UNKNOWN_TOPIC:
             gone.append(f"topic {name} is not there")
+        elif topic.code in _REFUSED:
+            continue
         elif written.id and topic.id and written.id != topic.id:
             gone.append(f"topic {name} was deleted and made again: its id was {written.id} and is {topic.id}")
         elif any((name, number) not in held for number in written.partitions):
