@@ -44,6 +44,8 @@ class AtLeastOnceWriter:
     """What the ``topic`` column may say."""
     limit_ms: int
     """For which a record may wait for the brokers, and a slot in all."""
+    batch_limit: int | None = None
+    """Bytes of a batch that the topics take; None where the brokers do not tell."""
 
     def __call__(self, task: CheckpointTask, slot: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Vote:
         """Write ``batches`` and vote when the brokers have confirmed all of it.
@@ -84,7 +86,8 @@ class AtLeastOnceWriter:
         return idle if idle is not None and idle.usable else self._make()
 
     def _make(self) -> IdleProducer:
-        config = self.cluster.client_config(**producer_settings(self.cluster), **{"delivery.timeout.ms": self.limit_ms})
+        settings = producer_settings(self.cluster, self.batch_limit)
+        config = self.cluster.client_config(**settings, **{"delivery.timeout.ms": self.limit_ms})
         try:
             producer, failures = connected(config, self.topics)
         except KafkaException as error:

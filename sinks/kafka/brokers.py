@@ -11,7 +11,16 @@ from kafka.protocol.metadata import MetadataRequest
 from sinks.kafka.control import ControlPlane, NoAnswer
 from sinks.kafka.errors import ControlPlaneError
 
-__all__ = ["Resource", "TopicFacts", "broker_settings", "create_topic", "settings", "topic_facts"]
+__all__ = [
+    "BATCH_LIMIT",
+    "Resource",
+    "TopicFacts",
+    "batch_limit",
+    "broker_settings",
+    "create_topic",
+    "settings",
+    "topic_facts",
+]
 
 _READ, _WRITE = 3, 4
 """Bits of operations in a set of authorized operations."""
@@ -101,6 +110,12 @@ def settings(control: ControlPlane, kind: Resource, name: str, keys: Collection[
     return {str(entry.name): str(entry.value) for entry in answer.results[0].configs if entry.value is not None}
 
 
+def batch_limit(control: ControlPlane, topics: Collection[str]) -> int | None:
+    """Bytes of the largest batch that each of ``topics`` takes; None when no broker tells it."""
+    found = (settings(control, Resource.TOPIC, topic, [BATCH_LIMIT]) or {} for topic in topics)
+    return min((int(each[BATCH_LIMIT]) for each in found if BATCH_LIMIT in each), default=None)
+
+
 def broker_settings(control: ControlPlane, keys: Collection[str]) -> Mapping[str, str] | None:
     """Settings of one broker; they are the same on all brokers of a sane cluster. None when they may not be read."""
     try:
@@ -110,4 +125,6 @@ def broker_settings(control: ControlPlane, keys: Collection[str]) -> Mapping[str
     return next((found for node in nodes if (found := settings(control, Resource.BROKER, str(node), keys))), None)
 
 
+BATCH_LIMIT = "max.message.bytes"
+"""A topic's, for a whole batch, whatever its name says."""
 _EXISTS = 36

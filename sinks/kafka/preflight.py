@@ -7,12 +7,13 @@ from datetime import timedelta
 
 from connections import KafkaCluster
 from coordinator.pipeline.interfaces import Finding, Severity
-from sinks.kafka.brokers import Resource, broker_settings, create_topic, settings, topic_facts
+from sinks.kafka.brokers import BATCH_LIMIT, Resource, broker_settings, create_topic, settings, topic_facts
 from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.identifiers import TransactionalId, claim_group
 from sinks.kafka.outcomes import EndAnswer, classify, describe_code
 from sinks.kafka.patience import broker_backoff
+from sinks.kafka.producers import batch_bytes
 from sinks.kafka.receipts import RECEIPT_TOPIC, read_offsets
 from sinks.kafka.transactions import Code, Transaction, Transactions
 
@@ -114,16 +115,16 @@ def _topics(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
                     "the user may not read it, so some losses cannot be proved and would halt the job in doubt",
                     "grant READ on it",
                 )
-            yield from _durability(control, name, topic.replication)
+            yield from _topic_settings(control, check.cluster, name, topic.replication)
 
 
-def _durability(control: ControlPlane, name: str, replication: int) -> Iterator[Finding]:
+def _topic_settings(control: ControlPlane, cluster: KafkaCluster, name: str, replication: int) -> Iterator[Finding]:
     subject = f"sink topic {name}"
     if replication < 3:
         yield _warning(
             subject, f"has replication factor {replication}, below 3", "raise it, else one disk can lose data"
         )
-    keys = ("min.insync.replicas", "unclean.leader.election.enable")
+    keys = ("min.insync.replicas", "unclean.leader.election.enable", BATCH_LIMIT)
     found = settings(control, Resource.TOPIC, name, keys)
     if found is None:
         yield _warning(subject, "its settings may not be read", "grant DESCRIBE_CONFIGS to have them checked")
@@ -133,6 +134,14 @@ def _durability(control: ControlPlane, name: str, replication: int) -> Iterator[
     if found.get(keys[1], "false") == "true":
         yield _warning(
             subject, "unclean leader election is allowed, which loses confirmed records", f"set {keys[1]}=false"
+        )
+    limit, batch = int(found.get(BATCH_LIMIT, batch_bytes(cluster))), batch_bytes(cluster)
+    if limit < batch:
+        yield _warning(
+            subject,
+            f"takes batches of at most {limit} bytes, and the client makes them up to {batch}: they are made smaller "
+            "here, which is slower, and a record that is larger fails its checkpoint",
+            f"raise the topic's {BATCH_LIMIT} to {batch}",
         )
 
 

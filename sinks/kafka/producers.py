@@ -26,7 +26,16 @@ from sinks.kafka.client import ArrowProducer
 from sinks.kafka.errors import DeliveryError
 from sinks.kafka.identifiers import TransactionalId
 
-__all__ = ["IdleProducer", "PoolKey", "PreparedProducer", "ProducerPool", "connected", "pool_for", "producer_settings"]
+__all__ = [
+    "IdleProducer",
+    "PoolKey",
+    "PreparedProducer",
+    "ProducerPool",
+    "batch_bytes",
+    "connected",
+    "pool_for",
+    "producer_settings",
+]
 
 _LOGGER = logger("onceward.kafka")
 _INIT_LIMIT_S = 30.0
@@ -51,11 +60,22 @@ _TUNED: Mapping[str, Any] = {
     "retry.backoff.ms": 5,
 }
 """Ours unless the cluster's configuration says otherwise."""
+_DEFAULT_BATCH = 1_000_000
+"""librdkafka's."""
 
 
-def producer_settings(cluster: KafkaCluster) -> dict[str, Any]:
-    """What every producer of the sink has: idempotent, all replicas, Java's partitioner, tuned for batches."""
-    return {**{key: value for key, value in _TUNED.items() if key not in cluster.config}, **_FORCED}
+def producer_settings(cluster: KafkaCluster, batch_limit: int | None) -> dict[str, Any]:
+    """What every producer of the sink has: idempotent, all replicas, Java's partitioner, tuned for batches.
+    ``batch_limit``: bytes of a batch that its topics take; None where the brokers do not tell."""
+    tuned = {key: value for key, value in _TUNED.items() if key not in cluster.config}
+    size = batch_bytes(cluster) if batch_limit is None else min(batch_bytes(cluster), batch_limit)
+    return {**tuned, **_FORCED, "batch.size": size}
+
+
+def batch_bytes(cluster: KafkaCluster) -> int:
+    """How large the client makes batches by itself."""
+    said = (str(cluster.config.get(key, "")) for key in ("batch.size", "message.max.bytes"))
+    return min(int(text) if text.isdigit() else _DEFAULT_BATCH for text in said)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +89,8 @@ class PoolKey:
     transaction_timeout_ms: int
     topics: tuple[str, ...]
     """That are written to."""
+    batch_limit: int | None = None
+    """Bytes; see `producer_settings`."""
 
 
 @dataclass(kw_only=True)
@@ -171,7 +193,7 @@ class ProducerPool:
         identifier = self._id(number)
         cluster = self.key.cluster
         settings: dict[str, str | int | float | bool] = {
-            **producer_settings(cluster),
+            **producer_settings(cluster, self.key.batch_limit),
             **self._silence(),
             "transactional.id": str(identifier),
             "transaction.timeout.ms": self.key.transaction_timeout_ms,

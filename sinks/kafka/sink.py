@@ -24,7 +24,7 @@ from coordinator.protocol.values import (
 )
 from sinks.kafka import claims, columns, preflight, replays
 from sinks.kafka.at_least_once import AtLeastOnceWriter
-from sinks.kafka.brokers import topic_facts
+from sinks.kafka.brokers import batch_limit, topic_facts
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.committer import KafkaCommitter
 from sinks.kafka.control import ControlPlane
@@ -172,6 +172,7 @@ class KafkaSink(Sink):
                 topic=self._topic,
                 topics=self.topics,
                 limit_ms=int(context.checkpoint_timeout / timedelta(milliseconds=1)),
+                batch_limit=batch_limit(control, self.topics),
             )
         if self._timeout is None:
             self._timeout = preflight.transaction_timeout(control, self._given_timeout)
@@ -180,6 +181,7 @@ class KafkaSink(Sink):
             topic=self._topic,
             topics=self.topics,
             transaction_timeout_ms=int(self._timeout / timedelta(milliseconds=1)),
+            batch_limit=batch_limit(control, self.topics),
         )
 
     def options(self) -> JsonObject:

@@ -47,6 +47,8 @@ class KafkaSlotWriter:
     topics: tuple[str, ...]
     """What the ``topic`` column may say."""
     transaction_timeout_ms: int
+    batch_limit: int | None = None
+    """Bytes of a batch that the topics take; None where the brokers do not tell."""
 
     def __call__(self, task: CheckpointTask, slot: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Vote:
         """Write ``batches`` in one transaction and vote.
@@ -68,6 +70,7 @@ class KafkaSlotWriter:
                 cluster=self.cluster,
                 transaction_timeout_ms=self.transaction_timeout_ms,
                 topics=self.topics,
+                batch_limit=self.batch_limit,
             )
         )
         committed: Mapping[str, int] = task.sink_options.get(COMMITTED_OPTION, {})

@@ -249,6 +249,20 @@ def test_a_record_that_the_topic_refuses_fails_the_slot_and_nothing_is_voted(
         assert_values(topics, small, [b"fine"])
 
 
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_small_records_fit_a_topic_that_takes_only_small_batches(
+    topics: Topics, kafka: LocalKafka, job: str, delivery: str
+) -> None:
+    """The topic's limit is for a whole batch, and the client's own batches are larger."""
+    small = topics.create("small", config={"max.message.bytes": "10000"})
+    values = [b"%04d" % number + bytes(1_000) for number in range(500)]
+    with SinkJob(kafka.bootstrap_servers, job, topic=small, delivery=delivery) as sink:
+        vote = sink.write(1, batch(*values))
+        if vote.body:
+            settle(sink, 1, vote)
+    assert_values(topics, small, list(values))
+
+
 def test_a_record_that_the_client_refuses_fails_the_slot(sink: SinkJob) -> None:
     with pytest.raises(DeliveryError, match="refused"):
         sink.write(1, batch(bytes(3_000_000)))
@@ -550,6 +564,23 @@ def test_all_problems_are_found_together(kafka: LocalKafka, job: str, topics: To
     assert "0:20:00, the brokers allow 0:15:00" in said
     assert any("unclean leader election" in finding.message for finding in findings)
     assert all(finding.fix for finding in findings)
+
+
+def test_a_topic_that_takes_smaller_batches_than_the_client_makes_is_said(
+    kafka: LocalKafka, job: str, topics: Topics
+) -> None:
+    small = topics.create("small", config={"max.message.bytes": "10000"})
+    enough = topics.create("enough", config={"max.message.bytes": "1000000"})
+    findings = examined(kafka.bootstrap_servers, job, topics=[small, enough])
+    assert errors(findings) == []
+    (said,) = [finding for finding in findings if "batches" in finding.message]
+    assert said.subject == f"sink topic {small}"
+    assert "at most 10000 bytes" in said.message
+    assert "1000000" in said.message
+    tuned = KafkaCluster(kafka.bootstrap_servers, config={"batch.size": "5000"})
+    assert not any(
+        "batches" in each.message for each in examined(kafka.bootstrap_servers, job, cluster=tuned, topic=small)
+    )
 
 
 def test_a_transaction_timeout_below_checkpoint_plus_restart_is_refused_with_both_numbers(

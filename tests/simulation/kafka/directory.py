@@ -94,7 +94,11 @@ class Directory:
             "transaction.state.log.replication.factor": str(replicas),
             "transaction.state.log.min.isr": str(min(2, replicas)),
         }
-        of_topic = {"min.insync.replicas": str(min(2, replicas)), "unclean.leader.election.enable": "false"}
+        of_topic = {
+            "max.message.bytes": "1048588",
+            "min.insync.replicas": str(min(2, replicas)),
+            "unclean.leader.election.enable": "false",
+        }
         kinds = {_BROKER: of_broker, _TOPIC: of_topic}
         return Configs(
             results=[

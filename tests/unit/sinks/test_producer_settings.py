@@ -1,0 +1,26 @@
+"""Batches fit the client's own limits and those of the topics."""
+
+import pytest
+
+from connections import KafkaCluster
+from sinks.kafka.producers import producer_settings
+
+
+@pytest.mark.parametrize(
+    ("config", "topics_take", "size"),
+    [
+        ({}, None, 1_000_000),
+        ({}, 1_048_588, 1_000_000),
+        ({}, 10_000, 10_000),
+        ({"batch.size": 5_000}, 10_000, 5_000),
+        ({"batch.size": 4_000_000}, 1_048_588, 1_000_000),  # a batch is never larger than a record may be
+        ({"batch.size": 4_000_000, "message.max.bytes": 8_000_000}, 1_048_588, 1_048_588),
+        ({"message.max.bytes": 20_000}, None, 20_000),
+        ({"batch.size": "many"}, None, 1_000_000),  # no number: as if it were not there
+    ],
+)
+def test_batches_are_as_large_as_client_and_topics_allow(
+    config: dict[str, int | str], topics_take: int | None, size: int
+) -> None:
+    cluster = KafkaCluster("localhost:1", config=config)
+    assert producer_settings(cluster, topics_take)["batch.size"] == size
