@@ -2,8 +2,12 @@
 
 from coordinator.errors import OncewardError
 
-__all__ = ["ControlPlaneError"]
+__all__ = ["ControlPlaneClosedError", "ControlPlaneError"]
 
 
 class ControlPlaneError(OncewardError):
     """The cluster gave no usable answer. Nothing is known about what was asked; asking again is safe."""
+
+
+class ControlPlaneClosedError(ControlPlaneError):
+    """It was closed: asking again is useless."""

@@ -26,7 +26,7 @@ from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import MetadataRequest
 
 from connections.cluster import KafkaCluster
-from connections.errors import ControlPlaneError
+from connections.errors import ControlPlaneClosedError, ControlPlaneError
 from coordinator.links import Links
 
 __all__ = [
@@ -91,12 +91,16 @@ class BrokerRequests:
         """Send one request to ``node``, or to any broker. Raises ControlPlaneError when there is no answer."""
         answer = self.send_all([(node, request)])[0]
         if isinstance(answer, NoAnswer):
-            raise ControlPlaneError(
-                f"Cluster {self.cluster.name!r} ({self.cluster.bootstrap_servers}) did not answer "
-                f"{type(request).__name__.removesuffix('Request')}: {answer.why}. Nothing is known about what was "
-                "asked and no data was changed on a guess. Check that the brokers can be reached; asking again is safe."
-            )
+            raise self.unanswered(type(request).__name__.removesuffix("Request"), answer.why)
         return answer
+
+    def unanswered(self, request: str, why: str) -> ControlPlaneError:
+        """The error to raise."""
+        return ControlPlaneError(
+            f"Cluster {self.cluster.name!r} ({self.cluster.bootstrap_servers}) did not answer {request}: {why}. "
+            "Nothing is known about what was asked and no data was changed on a guess. Check that the brokers can be "
+            "reached; asking again is safe."
+        )
 
     def send_all(self, requests: Sequence[tuple[int | None, Request]]) -> list[Any]:
         """Send all at once, each to its broker; one answer or :class:`NoAnswer` per request, in the same order."""
@@ -169,7 +173,7 @@ class BrokerRequests:
     def _connected(self) -> Any:
         with self._lock:
             if self._closed:
-                raise ControlPlaneError(
+                raise ControlPlaneClosedError(
                     f"The control plane of cluster {self.cluster.name!r} was closed. Nothing was asked and no data was "
                     "changed. Use it before its owner is closed."
                 )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from kafka.errors import KafkaError
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
 from connections.requests import IN_FLIGHT, BrokerRequests, NoAnswer, Request
@@ -52,8 +53,12 @@ class ControlPlane(BrokerRequests):
         return 0
 
     def highest_version(self, request: type) -> int:
-        """The highest version of ``request`` that both sides have."""
-        return int(self._connected().broker_version_data.api_version(request()))
+        """The highest version of ``request`` that both sides have. Raises ControlPlaneError."""
+        try:
+            connected = self._connected()
+        except KafkaError as error:
+            raise self.unanswered("ApiVersions", f"cannot connect: {error}") from error
+        return int(connected.broker_version_data.api_version(request()))
 
     def coordinators(self) -> "tuple[int, ...] | None":
         """The brokers that together know every transaction, or None when one is missing now: a partition of the

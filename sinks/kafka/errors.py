@@ -2,6 +2,7 @@
 
 OncewardError
 ├── ControlPlaneError              the cluster gave no usable answer; nothing is known, nothing was guessed
+│   └── ControlPlaneClosedError    nothing was asked: the connections were closed before
 ├── CheckpointFailedError
 │   ├── DeliveryError              a record was not confirmed; the slot does not vote
 │   ├── RouteError                 a record names a topic that the sink did not declare
@@ -10,10 +11,17 @@ OncewardError
     └── ContradictionError         the broker's state contradicts what was decided; a person must look
 """
 
-from connections.errors import ControlPlaneError
+from connections.errors import ControlPlaneClosedError, ControlPlaneError
 from coordinator.errors import CheckpointFailedError, HaltedError
 
-__all__ = ["ContradictionError", "ControlPlaneError", "DeliveryError", "PreCommitError", "RouteError"]
+__all__ = [
+    "ContradictionError",
+    "ControlPlaneClosedError",
+    "ControlPlaneError",
+    "DeliveryError",
+    "PreCommitError",
+    "RouteError",
+]
 
 
 class DeliveryError(CheckpointFailedError):

@@ -13,7 +13,7 @@ from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRe
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from sinks.kafka.control import ControlPlane, CoordinatorKind, Located, NoAnswer
-from sinks.kafka.errors import ControlPlaneError
+from sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
 from sinks.kafka.identifiers import TransactionalId, job_pattern
 
 __all__ = [
@@ -168,9 +168,14 @@ class Transactions:
         Unless `states` names them, transactions that are being ended already (PrepareCommit, PrepareAbort) are left to
         finish and not listed.
         """
-        pattern = {"transactional_id_pattern": job_pattern(job)} if self._lists_by_pattern() else {}
+        try:
+            pattern = {"transactional_id_pattern": job_pattern(job)} if self._lists_by_pattern() else {}
+            nodes = self._control.coordinators()
+        except ControlPlaneClosedError:
+            raise
+        except ControlPlaneError as error:
+            return [], [NoAnswer(why=str(error))]
         request = {"state_filters": [state.value for state in states], "producer_id_filters": [], **pattern}
-        nodes = self._control.coordinators()
         if nodes is None:
             return [], [CODE_COORDINATOR_NOT_AVAILABLE]
         answers = self._control.send_all([(node, ListTransactionsRequest(**request)) for node in nodes])

@@ -1,11 +1,17 @@
 """What is open is listed completely, or not at all."""
 
-import pytest
+from contextlib import closing
 
+import pytest
+from kafka.protocol.admin import ListTransactionsRequest
+
+from connections import KafkaCluster, requests
 from coordinator.protocol.values import JobName
 from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.errors import ControlPlaneError
+from sinks.kafka.control import ControlPlane
+from sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
 from sinks.kafka.patience import Clock
+from sinks.kafka.transactions import Transactions
 from tests.simulation.kafka import Settings
 from tests.simulation.kafka.contract.bench import Bench
 
@@ -40,3 +46,30 @@ def test_a_coordinator_that_stays_away_is_reported_and_never_taken_for_nothing_o
         committer(bench).sweep(JOB)
     with pytest.raises(ControlPlaneError, match="COORDINATOR_NOT_AVAILABLE"):
         committer(bench).leftovers(JOB)
+
+
+def test_a_sweep_asks_again_while_no_broker_answers(bench: Bench) -> None:
+    bench.transport.cut = lambda _call: bench.transport.now() < 25.0
+    assert list(committer(bench).sweep(JOB)) == [NAME]
+    assert bench.transport.now() >= 25.0
+
+
+def test_brokers_that_stay_silent_are_reported_after_30_s_and_never_taken_for_nothing_open(bench: Bench) -> None:
+    bench.transport.cut = lambda _call: True
+    with pytest.raises(ControlPlaneError, match="the request was lost"):
+        committer(bench).sweep(JOB)
+    assert bench.transport.now() >= 30.0
+
+
+def test_nothing_is_asked_again_once_the_connections_are_closed() -> None:
+    control = ControlPlane(KafkaCluster("127.0.0.1:1"))
+    control.close()
+    with pytest.raises(ControlPlaneClosedError, match="was closed"):
+        Transactions(control).open_ids(JOB)
+
+
+def test_a_cluster_that_cannot_be_reached_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "REQUEST_TIMEOUT_MS", 200)
+    control = ControlPlane(KafkaCluster("127.0.0.1:1"))
+    with closing(control), pytest.raises(ControlPlaneError, match="did not answer ApiVersions: cannot connect"):
+        control.highest_version(ListTransactionsRequest)
