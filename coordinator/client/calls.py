@@ -154,7 +154,7 @@ class Caller:
         """Raises CoordinatorLostError when no answer can ever come."""
         failure = self._broken()
         if failure is not None:
-            raise self._lost(doing, f"its store failed: {failure}") from failure
+            raise self._lost(doing, f"its store failed: {failure}".rstrip(".")) from failure
         if self._closed.is_set():
             raise self._lost(doing, "the client was closed")
 

@@ -303,14 +303,16 @@ class Session:
         self.let_go()
         self._unless_fenced(self._close(reason, detail, None))
 
-    def abandon(self, detail: str, *, back_within: float | None = None) -> FencedError | None:
+    def abandon(self, detail: str, *, back_within: float | None = None, halted: bool = False) -> FencedError | None:
         """Leave after a failure, if the coordinator can be told quickly; else the lease runs out. Never raises.
 
         :param back_within: seconds after which the driver opens its next generation; None = it does not come back.
+        :param halted: a person has to do something first.
         :return: that the driver must not come back: another one has the job, or it is at rest.
         """
         self.let_go()
-        reason = CloseReason.FAILED if back_within is None else CloseReason.RESTARTING
+        left = CloseReason.HALTED if halted else CloseReason.FAILED
+        reason = left if back_within is None else CloseReason.RESTARTING
         try:
             self._unless_fenced(self._close(reason, detail, _ABANDON_PATIENCE_S, back_within or 0.0))
         except FencedError as over:

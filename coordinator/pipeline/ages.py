@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import timedelta
 from enum import IntEnum
 
@@ -50,8 +51,15 @@ class Ages:
         self._lock = runtime.lock()
         self._looked = float("-inf")
         self._told: dict[str, _Stage] = {}
+        self._began: dict[str, float] = {}
+        """When this process began transactions, on its monotonic clock: the wall clocks of machines differ."""
         self._oldest: Age | None = None
         """At the last look."""
+
+    def began(self, ages: Iterable[Age], at: float) -> None:
+        """This process began these transactions, not before ``at`` on its monotonic clock."""
+        with self._lock:
+            self._began |= {age.transaction: at for age in ages}
 
     def look(self, held: Callable[[], Iterable[Committable]]) -> None:
         """Look at ``held()``, at most once a second: for loops that wait for something, in any thread."""
@@ -62,7 +70,8 @@ class Ages:
             reached: dict[_Stage, list[str]] = {}
             now: dict[str, _Stage] = {}
             self._oldest = None
-            for age in filter(None, map(self._committer.age, held())):
+            for told in filter(None, map(self._committer.age, held())):
+                age = self._ours(told)
                 if self._oldest is None or age.open_for > self._oldest.open_for:
                     self._oldest = age
                 stage = _stage(100 * (age.open_for / age.timeout))
@@ -72,6 +81,11 @@ class Ages:
             self._told = now
         for stage, transactions in sorted(reached.items()):
             self._tell(stage, transactions)
+
+    def _ours(self, age: Age) -> Age:
+        """By our own clock where we began the transaction."""
+        at = self._began.get(age.transaction)
+        return age if at is None else replace(age, open_for=timedelta(seconds=self._looked - at))
 
     def oldest(self, held: Callable[[], Iterable[Committable]]) -> Age | None:
         """The oldest of ``held()``, as it was up to a second ago; None when none is held."""

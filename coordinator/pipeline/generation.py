@@ -11,6 +11,7 @@ from coordinator.errors import (
     CoordinatorLostError,
     FencedError,
     GenerationEndedError,
+    HaltedError,
     OncewardError,
 )
 from coordinator.killpoints import KillPoint, kill_point
@@ -317,8 +318,9 @@ class GenerationRun:
             m.source.ran(plan, m.runtime.monotonic() - began, failed=True)
             raise
         # From before the first transaction began: no clock but ours counts, and they are younger than that.
-        ages = (m.committer.age(committable) for committable in committables)
-        lasting = good_for(age.timeout for age in ages if age is not None)
+        ages = [age for age in map(m.committer.age, committables) if age is not None]
+        self._ages.began(ages, began)
+        lasting = good_for(age.timeout for age in ages)
         if lasting is not None:
             self._good_until[checkpoint] = began + lasting
         proved = m.runtime.monotonic()
@@ -464,7 +466,7 @@ class GenerationRun:
             with contextlib.suppress(Exception):  # whatever stays open is aborted by the next generation
                 self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
             delay = self._comes_back(error, self.settled_any)
-            fenced = self._session.abandon(reason, back_within=delay)
+            fenced = self._session.abandon(reason, back_within=delay, halted=isinstance(error, HaltedError))
             fenced = fenced if delay is not None else None
         self._m.journal.tell("failed", reason=reason)
         return fenced

@@ -37,6 +37,8 @@ class CloseReason(StrEnum):
     """The driver failed, and does not come back by itself."""
     RESTARTING = "restarting"
     """The generation failed; the driver comes back as the next one."""
+    HALTED = "halted"
+    """The driver cannot go on without a person, for example because input is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)

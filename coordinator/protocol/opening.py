@@ -337,6 +337,8 @@ def _leaving(state: JobState, event: CloseJob) -> Transition:
     match event.reason:
         case CloseReason.RESTARTING:
             return Transition.FAILED
+        case CloseReason.HALTED:
+            return Transition.HALTED
         case CloseReason.FINISHED if state.settled:
             return Transition.FINISHED
         case CloseReason.STOPPED | CloseReason.CANCELLED | CloseReason.FAILED | CloseReason.FINISHED:

@@ -56,7 +56,8 @@ def stop(state: JobState, event: StopJob) -> tuple[JobState, Ready]:
 def cancel(state: JobState, event: CancelJob) -> tuple[JobState, Ready]:
     """The running checkpoint is aborted; what is decided is settled."""
     durable = state.durable
-    if durable.status is JobStatus.SUSPENDED:
+    left = durable.status is JobStatus.HALTED and not durable.driven and durable.settled
+    if (durable.status is JobStatus.SUSPENDED and durable.ending is not Ending.CANCEL) or left:
         if not durable.settled:
             return state, _refused(_unsettled(state))
         facts = (EndingRequested(ending=Ending.CANCEL), moved(durable, Transition.CANCELLED))
@@ -66,11 +67,11 @@ def cancel(state: JobState, event: CancelJob) -> tuple[JobState, Ready]:
 
 def _end(state: JobState, now: float, ending: Ending) -> tuple[JobState, Ready]:
     durable = state.durable
+    if durable.ending in (ending, Ending.CANCEL):
+        return state, Ready(answer=_DUPLICATE)
     if durable.status not in (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING):
         detail = f"job {durable.job} is not running: {durable.status.value}"
         return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail))
-    if durable.ending in (ending, Ending.CANCEL):
-        return state, Ready(answer=_DUPLICATE)
     facts: tuple[Fact, ...] = ()
     if ending is Ending.CANCEL and durable.pending is not None:
         state, facts = abort(state, now, AbortReason.CANCELLED, "")

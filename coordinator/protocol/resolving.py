@@ -106,7 +106,7 @@ def skip_input(state: JobState, event: SkipInput) -> tuple[JobState, Ready]:
     snapshots = {name: Snapshot(positions=snapshot.positions) for name, snapshot in completed.snapshots.items()}
     snapshots[event.participant] = Snapshot(positions=event.positions)
     checkpoint = CheckpointId(durable.last_id + 1)
-    facts = (
+    facts: tuple[Fact, ...] = (
         InputSkipped(
             checkpoint=checkpoint,
             base=completed.id,
@@ -117,6 +117,7 @@ def skip_input(state: JobState, event: SkipInput) -> tuple[JobState, Ready]:
             reason=event.reason,
         ),
         _unread(completed, checkpoint, event),
+        *([moved(durable, Transition.RESOLVED, event.reason)] if durable.status is JobStatus.HALTED else []),
     )
     return record(state, facts), Ready(answer=_ACCEPTED, facts=facts)
 

@@ -55,7 +55,7 @@ TRANSITIONS: Mapping[Transition, tuple[frozenset[JobStatus], JobStatus]] = {
     Transition.GIVEN_UP: (_OWNED, JobStatus.SUSPENDED),
     Transition.ENDING: (frozenset({JobStatus.RUNNING}), JobStatus.FINISHING),
     Transition.FINISHED: (_OWNED | {JobStatus.SUSPENDED}, JobStatus.FINISHED),
-    Transition.CANCELLED: (_OWNED | {JobStatus.SUSPENDED}, JobStatus.CANCELLED),
+    Transition.CANCELLED: (_OWNED | {JobStatus.SUSPENDED, JobStatus.HALTED}, JobStatus.CANCELLED),
     Transition.HALTED: (_OWNED | {JobStatus.SUSPENDED, JobStatus.HALTED}, JobStatus.HALTED),
     Transition.RESOLVED: (frozenset({JobStatus.HALTED}), JobStatus.SUSPENDED),
 }

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from coordinator.protocol.requests import Ending
 from coordinator.protocol.state import JobState
 from coordinator.protocol.wedged import owed
 
@@ -52,6 +53,10 @@ def _settling(state: JobState) -> Iterator[Wait]:
     if durable.completed is None or durable.completed.settled:
         return
     checkpoint = durable.completed.id
+    if durable.ending is not None and not durable.driven:
+        end = "finished" if durable.ending is Ending.STOP else "cancelled"
+        what = f"the coordinator or the next driver to settle checkpoint {checkpoint}, after which it is {end}"
+        yield Wait(what=what, since=None)
     lost = sum(len(slots) for slots in durable.replaying.values())
     if lost:
         yield Wait(what=f"{lost} lost slots of checkpoint {checkpoint} to be written again", since=None)

@@ -159,6 +159,8 @@ class _CloseReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CloseReas
     """The driver failed, and does not come back by itself."""
     CLOSE_REASON_RESTARTING: _CloseReason.ValueType  # 5
     """The generation failed; the driver comes back as the next one, within `back_within_us`."""
+    CLOSE_REASON_HALTED: _CloseReason.ValueType  # 6
+    """The driver cannot go on without a person, for example because input is gone."""
 
 class CloseReason(_CloseReason, metaclass=_CloseReasonEnumTypeWrapper):
     """Why a driver leaves."""
@@ -175,6 +177,8 @@ CLOSE_REASON_FAILED: CloseReason.ValueType  # 4
 """The driver failed, and does not come back by itself."""
 CLOSE_REASON_RESTARTING: CloseReason.ValueType  # 5
 """The generation failed; the driver comes back as the next one, within `back_within_us`."""
+CLOSE_REASON_HALTED: CloseReason.ValueType  # 6
+"""The driver cannot go on without a person, for example because input is gone."""
 Global___CloseReason: _TypeAlias = CloseReason  # noqa: Y015
 
 class _Verdict:

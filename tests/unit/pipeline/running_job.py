@@ -261,8 +261,12 @@ class Coordinator:
     def let_go(self) -> None:
         self.hang_up()
 
-    def abandon(self, _detail: str, **_: Any) -> None:
+    halted = False
+    """The driver has left because a person is needed."""
+
+    def abandon(self, _detail: str, *, halted: bool, **_: Any) -> None:
         """As if the coordinator could not be reached for it."""
+        self.halted = halted
 
 
 class Job:

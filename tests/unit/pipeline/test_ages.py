@@ -40,7 +40,8 @@ class Committer:
 class Watched:
     def __init__(self) -> None:
         self.clock = Clock()
-        committer: Any = Committer(self.clock)
+        self.committer = Committer(self.clock)
+        committer: Any = self.committer
         self.ages = Ages(committer, Journal("orders"), self.clock)
         self.held: tuple[Committable, ...] = ()
 
@@ -106,3 +107,21 @@ def test_it_looks_at_most_once_a_second() -> None:
         watched.clock.now = moment
         watched.ages.look(held)
     assert looks == [1.0, 2.1]
+
+
+def test_transactions_of_this_process_age_by_its_monotonic_clock(told: list[tuple[int, str]]) -> None:
+    """The wall clock is an hour ahead of the brokers'."""
+    watched = Watched()
+    ahead = transaction(-3600)
+    watched.held = (ahead,)
+    watched.clock.now = 10.0
+    age = watched.committer.age(ahead)
+    assert age.open_for > timedelta(hours=1)
+    watched.ages.began([age], 5.0)
+    watched.at(20.0)
+    assert told == []
+    oldest = watched.ages.oldest(lambda: watched.held)
+    assert oldest is not None
+    assert oldest.open_for == timedelta(seconds=15)
+    watched.at(60.0)
+    assert [level for level, _ in told] == [logging.WARNING]

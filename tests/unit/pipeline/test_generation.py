@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import CoordinatorLostError, FencedError, GenerationEndedError, OncewardError
+from coordinator.errors import (
+    CoordinatorLostError,
+    FencedError,
+    GenerationEndedError,
+    HaltedError,
+    OncewardError,
+)
 from coordinator.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
 from coordinator.protocol.events import Acknowledge, CloseReason, Event
 from coordinator.protocol.values import CheckpointId, Claim, Committable
@@ -222,3 +228,15 @@ def test_the_coordinator_is_asked_whose_generation_a_driver_has_met_at_the_clust
     job.committing = away(lambda: meets(coordinator))
     with pytest.raises(leaves_with):
         job.generation.run()
+
+
+@pytest.mark.parametrize("error", [HaltedError("input is gone"), OncewardError("no answer")], ids=["halted", "failed"])
+def test_a_driver_that_needs_a_person_says_so_when_it_leaves(error: OncewardError) -> None:
+    coordinator = Coordinator()
+
+    def fails(_checkpoint: int) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        Job(coordinator, until=5, running=fails).generation.run()
+    assert coordinator.halted is isinstance(error, HaltedError)

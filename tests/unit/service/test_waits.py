@@ -13,7 +13,7 @@ from coordinator.client.summaries import JobSummary
 from coordinator.errors import FencedError, OncewardError
 from coordinator.links import Links
 from coordinator.ops.listings import job_detail
-from coordinator.protocol.answers import Complete, Instruction, Trigger
+from coordinator.protocol.answers import Complete, Instruction, Trigger, Verdict
 from coordinator.protocol.committing import Age
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
@@ -125,6 +125,39 @@ def test_a_driver_that_leaves_for_a_while_is_told_that_another_one_has_the_job(
     assert first.abandon("said again", back_within=1.0) is None
     client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="second").let_go()
     assert isinstance(first.abandon("failed", back_within=1.0), FencedError)
+
+
+def test_a_driver_that_needs_a_person_leaves_the_job_halted_and_it_is_shown_why(
+    client: CoordinatorClient, people: OperatorClient, job: str
+) -> None:
+    session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")
+    session.abandon("input of orders-0 is gone", halted=True)
+    found = people.job(JobName(job))
+    assert (found.status, found.status_detail) == (JobStatus.HALTED, "input of orders-0 is gone")
+    assert people.cancel(JobName(job)).verdict is Verdict.ACCEPTED
+    assert people.job(JobName(job)).status is JobStatus.CANCELLED
+
+
+def test_a_cancelled_job_without_a_driver_shows_what_it_waits_for(
+    client: CoordinatorClient, people: OperatorClient, job: str
+) -> None:
+    settings = replace(SETTINGS, lease="1s", orphan_grace="1s")
+    session = client.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="d")
+    wanted: list[Instruction] = []
+    session.start_watch(wanted.append)
+    one, two = CheckpointId(1), CheckpointId(2)
+    wait_until(lambda: Trigger(checkpoint=one, base=NO_CHECKPOINT) in wanted, "the first trigger arrives")
+    session.acknowledge(one, NO_CHECKPOINT, {SOURCE.name: positions(0), SINK.name: slots(1, 0)})
+    wait_until(lambda: any(isinstance(i, Trigger) and i.checkpoint == two for i in wanted), "the second one")
+    session.acknowledge(two, one, {SOURCE.name: positions(1), SINK.name: slots(2, 1)})
+    assert people.cancel(JobName(job)).verdict is Verdict.ACCEPTED
+    session.let_go()
+    wait_until(lambda: people.job(JobName(job)).status is JobStatus.SUSPENDED, "the driver is given up")
+    assert people.cancel(JobName(job)).verdict is Verdict.DUPLICATE
+    text = "the coordinator or the next driver to settle checkpoint 2, after which it is cancelled"
+    assert text in whats(people, job)
+    wait_until(lambda: text in job_detail(people.job(JobName(job))), "the listing shows it after a while")
+    assert "asked to cancel" in job_detail(people.job(JobName(job)))
 
 
 def test_a_broken_stream_and_an_old_generation_are_told_apart(

@@ -1,0 +1,16 @@
+"""What a call says when it cannot be made."""
+
+from typing import Any, cast
+
+import pytest
+
+from coordinator.client.calls import Caller
+from coordinator.errors import CoordinatorLostError, StoreError
+
+
+def test_that_the_store_failed_is_said_in_whole_sentences() -> None:
+    failure = StoreError("The store failed. Look at the disk's space and health.")
+    caller = Caller(cast(Any, None), "localhost:1", patience=1.0, broken=lambda: failure)
+    with pytest.raises(CoordinatorLostError) as lost:
+        caller.require_working("renewing the lease")
+    assert "space and health. Whether" in str(lost.value)
