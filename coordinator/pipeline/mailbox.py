@@ -37,12 +37,31 @@ class Mailbox:
         self._running: CheckpointId | None = None
         self._hurried = NO_CHECKPOINT
         self._replay: Replay | None = None
+        self._completed = NO_CHECKPOINT
         self._stop = False
         self._cancelled = False
         self._error: OncewardError | None = None
 
+    def advance(self, checkpoint: CheckpointId) -> None:
+        """The newest completed checkpoint is ``checkpoint``, says the coordinator.
+
+        It can only grow: raises HaltedError when a newer one was named before.
+        """
+        if checkpoint < self._completed:
+            raise HaltedError(
+                f"The coordinator names {checkpoint} as the newest completed checkpoint, and named {self._completed} "
+                "before: its store was replaced by an older copy. This driver reads and writes nothing more; what is "
+                "decided stays open for the newest store. Stop the coordinator and put the newest store back."
+            )
+        self._completed = checkpoint
+
     def deliver(self, instruction: Instruction) -> None:
         """Called by the watch thread."""
+        try:
+            self._require_newest(instruction)
+        except HaltedError as error:
+            self.fail(error)
+            return
         match instruction:
             case Complete(checkpoint=checkpoint, amendment=amendment):
                 self._on_complete(checkpoint, amendment)
@@ -79,6 +98,15 @@ class Mailbox:
                 self.fail(HaltedError(reason))
             case _:
                 assert_never(instruction)
+
+    def _require_newest(self, instruction: Instruction) -> None:
+        match instruction:
+            case Trigger() | Abort():
+                self.advance(instruction.base)
+            case Complete() | Replay():
+                self.advance(instruction.checkpoint)
+            case _:
+                pass
 
     def stop(self) -> None:
         """Leave after the running checkpoint is settled. Safe in a signal handler's thread."""

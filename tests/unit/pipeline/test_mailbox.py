@@ -4,9 +4,9 @@ import pytest
 
 from coordinator.errors import FencedError, GenerationEndedError, HaltedError
 from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
-from coordinator.protocol.answers import Abort, Complete, Fail, Halt, Stop, Trigger
+from coordinator.protocol.answers import Abort, Complete, Fail, Halt, Instruction, Replay, Stop, Trigger
 from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.values import CheckpointId
+from coordinator.protocol.values import CheckpointId, ParticipantName
 
 
 class Driver:
@@ -26,7 +26,9 @@ def trigger(checkpoint: int) -> Trigger:
 
 
 def abort(checkpoint: int) -> Abort:
-    return Abort(checkpoint=CheckpointId(checkpoint), base=CheckpointId(0), reason=AbortReason.EXPIRED, detail="")
+    return Abort(
+        checkpoint=CheckpointId(checkpoint), base=CheckpointId(checkpoint - 1), reason=AbortReason.EXPIRED, detail=""
+    )
 
 
 def test_a_trigger_wakes_the_main_thread() -> None:
@@ -68,6 +70,27 @@ def test_a_completion_goes_to_the_settler_while_the_main_thread_is_busy() -> Non
     driver = Driver()
     driver.mailbox.deliver(Complete(checkpoint=CheckpointId(2), amendment=1))
     assert driver.completed == [(2, 1)]
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        Trigger(checkpoint=CheckpointId(9), base=CheckpointId(4)),
+        Abort(checkpoint=CheckpointId(9), base=CheckpointId(4), reason=AbortReason.EXPIRED, detail=""),
+        Complete(checkpoint=CheckpointId(4), amendment=0),
+        Replay(checkpoint=CheckpointId(4), participant=ParticipantName("sink"), slots=frozenset({0}), amendment=0),
+    ],
+    ids=lambda instruction: type(instruction).__name__,
+)
+def test_a_coordinator_that_knows_less_than_before_is_not_followed(older: Instruction) -> None:
+    driver = Driver()
+    driver.mailbox.advance(CheckpointId(3))
+    driver.mailbox.deliver(Complete(checkpoint=CheckpointId(4), amendment=0))
+    driver.mailbox.deliver(Trigger(checkpoint=CheckpointId(6), base=CheckpointId(5)))
+    driver.mailbox.deliver(older)
+    with pytest.raises(HaltedError, match="an older copy"):
+        driver.mailbox.next(0)
+    assert driver.completed == [(4, 0)]
 
 
 def test_the_first_error_wins_and_interrupts() -> None:
