@@ -6,6 +6,7 @@
     ├── HaltedError             a person must decide; no data was guessed about                       exit code 4
     ├── FencedError             a newer generation owns the job; this process must change nothing     exit code 5
     ├── GenerationEndedError    the coordinator has ended this generation; the driver opens the next one
+    ├── ClaimChangedError       somebody claimed the job meanwhile; nothing of it was touched
     ├── CoordinatorLostError    the coordinator cannot be reached or its store failed                 exit code 6
     ├── RefusedError            the coordinator refused a call, state unchanged
     ├── StoreError              the store failed; whether the last write happened is unknown
@@ -18,6 +19,7 @@ from enum import IntEnum
 
 __all__ = [
     "CheckpointFailedError",
+    "ClaimChangedError",
     "ConfigurationError",
     "CoordinatorLostError",
     "ExitCode",
@@ -78,6 +80,11 @@ class FencedError(OncewardError):
 class GenerationEndedError(OncewardError):
     """The coordinator has ended this generation, for example because it heard nothing from its driver for a lease. No
     other driver has the job: this one may open the next generation, and must change nothing more for this one."""
+
+
+class ClaimChangedError(OncewardError):
+    """Somebody claimed the job after the coordinator was asked for it. Nothing of the job was touched; whoever asks the
+    coordinator again learns whether the job may be run from its store."""
 
 
 class CoordinatorLostError(OncewardError):

@@ -127,7 +127,7 @@ class CoordinatorClient:
             answer = self._caller.call(self._stub.OpenJob, request, _opened, doing=f"opening job {job}")
             match answer.verdict:
                 case Verdict.ACCEPTED | Verdict.DUPLICATE if answer.grant is not None:
-                    return Session(self._caller, job, answer.grant, on_error)
+                    return Session(self._caller, job, answer.grant, driver, on_error)
                 case Verdict.BUSY if takeover and answer.generation != request.instead_of:
                     request.instead_of = answer.generation
                     continue
@@ -170,7 +170,9 @@ class Session:
     not know the job or what was said means nothing.
     """
 
-    def __init__(self, caller: Caller, job: JobName, grant: Grant, on_error: Callable[[OncewardError], None]) -> None:
+    def __init__(
+        self, caller: Caller, job: JobName, grant: Grant, driver: str, on_error: Callable[[OncewardError], None]
+    ) -> None:
         self._caller = caller
         self._stub = ParticipantServiceStub(in_pieces(caller.channel))
         self._on_error = on_error
@@ -179,6 +181,8 @@ class Session:
         self._aborted: Callable[[], CheckpointId] = lambda: NO_CHECKPOINT
         self.job = job
         self.grant = grant
+        self.driver = driver
+        """Its token, as in the call that opened the job."""
         self.generation: Generation = grant.generation
         self._renewing = RenewThread(grant.lease / 3, renew=self.renew, on_error=on_error)
 

@@ -99,6 +99,9 @@ class GenerationRun:
         """True once this generation was granted."""
         self.settled_any = False
         """True once this generation has settled a checkpoint: a failure after it begins a new row of restarts."""
+        self.claimed = False
+        """True once the job is claimed for this generation: nothing of it is touched before."""
+        self._seen: Claim | None = None
 
     def stop(self) -> None:
         """Leave after settling; callable from a signal handler."""
@@ -135,11 +138,12 @@ class GenerationRun:
     def _open(self) -> None:
         kill_point(KillPoint.DRIVER_BEFORE_OPEN)
         m = self._m
+        self._seen = m.sink.read_claim()
         self._session = self._client.open_job(
             m.job,
             (m.source.participant, m.sink.participant),
             m.settings,
-            m.sink.read_claim(),
+            self._seen,
             driver=m.runtime.token(),
             takeover=self._takeover,
             adopt=self._adopt,
@@ -168,7 +172,6 @@ class GenerationRun:
     def _recover(self) -> None:
         """Abort the undecided, commit what was completed, restore positions; in this order."""
         m, completed = self._m, self._session.grant.completed
-        last_settled = NO_CHECKPOINT
         to_commit: tuple[Committable, ...] = ()
         if completed is not None and not completed.settled:
             to_commit = completed.snapshots[m.sink.participant.name].committables
@@ -176,11 +179,16 @@ class GenerationRun:
             self._settler.expect(completed.id, to_commit, None)
         m.sink.begin_generation(self._session.generation)
         if completed is not None:
-            last_settled = completed.id if completed.settled else completed.base
+            self._mailbox.advance(completed.id)
             self._positions[completed.id] = self._restored_positions(completed)
-        m.sink.write_claim(
-            Claim(store_id=self._session.grant.store_id, generation=self._session.generation, settled=last_settled)
+        claim = Claim(
+            store_id=self._session.grant.store_id,
+            generation=self._session.generation,
+            completed=completed.id if completed is not None else NO_CHECKPOINT,
+            holder=self._session.driver,
         )
+        m.sink.take_claim(claim, self._seen)
+        self.claimed = True
         kill_point(KillPoint.DRIVER_AFTER_CLAIM)
         aborted = m.committer.sweep(m.job, keep=to_commit)
         kill_point(KillPoint.DRIVER_AFTER_RECOVERY_ABORT)
@@ -266,6 +274,7 @@ class GenerationRun:
             self._mailbox.running(None)
         self._answers[checkpoint] = (base, *answers)
         self._settler.expect(checkpoint, answers[1].committables, answers[0].positions)
+        self._settler.prepare(checkpoint)
         self._send(checkpoint)
 
     def _forget_undone(self, base: CheckpointId) -> None:
@@ -463,8 +472,9 @@ class GenerationRun:
         elif not isinstance(error, (FencedError, CoordinatorLostError, KeyboardInterrupt)):
             if (decided := self._mailbox.last_aborted()) is not None:
                 self._settler.forget(decided)
-            with contextlib.suppress(Exception):  # whatever stays open is aborted by the next generation
-                self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
+            if self.claimed:
+                with contextlib.suppress(Exception):  # whatever stays open is aborted by the next generation
+                    self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
             delay = self._comes_back(error, self.settled_any)
             fenced = self._session.abandon(reason, back_within=delay, halted=isinstance(error, HaltedError))
             fenced = fenced if delay is not None else None

@@ -226,8 +226,26 @@ class Sink(ABC):
         """Who owns the job according to the sink's cluster; None if nobody ever did."""
 
     @abstractmethod
-    def write_claim(self, claim: Claim) -> None:
-        """Say who owns the job."""
+    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+        """Say who owns the job, atomically: in the place of ``seen``, or where there is no claim.
+
+        Called after :meth:`begin_generation`, before anything is swept or committed. Raises ClaimChangedError when
+        there is another claim by now.
+        """
+
+    def prepare_claim(self, claim: Claim) -> None:  # noqa: B027 - optional
+        """``claim`` will be renewed soon, if its checkpoint is completed: do now what need not wait for the decision.
+
+        Called by the thread that calls :meth:`renew_claim`. Must not say anything yet, and not fail.
+        """
+
+    @abstractmethod
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+        """Say that ``claim.completed`` is completed, atomically: in the place of what was written last.
+
+        Called before the first commit of a checkpoint. Asks for as long as it takes; False when it gave up. Raises
+        FencedError when there is another claim by now: then nothing may be committed.
+        """
 
     @abstractmethod
     def close(self) -> None:

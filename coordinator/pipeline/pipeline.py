@@ -203,7 +203,7 @@ class Pipeline:
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
         restarts = Restarts(self._restart, random.Random())
         lasting = as_duration(self._restart.reset_after).total_seconds()
-        failed, takeover = False, self._takeover
+        failed, takeover, adopt = False, self._takeover, self._adopt
         while True:
             begun = time.monotonic()
             stopped = self._stopping.is_set()
@@ -223,7 +223,7 @@ class Pipeline:
                 client,
                 # the lock on the embedded coordinator's directory replaces the lease
                 takeover=takeover or self._address is None,
-                adopt=self._adopt,
+                adopt=adopt,
                 comes_back=comes_back,
             )
             self._running = run
@@ -237,6 +237,7 @@ class Pipeline:
                 raise
             except Exception as error:
                 failed = True
+                adopt = adopt and not run.claimed  # of what claims the job after that, nobody has decided
                 takeover = takeover and not run.opened  # whoever opens the job until this driver is back has it
                 delay = comes_back(error, run.settled_any)
                 if delay is None:

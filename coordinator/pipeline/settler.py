@@ -105,6 +105,14 @@ class Settler:
                 del self._work[old]
             self._submitted = {turn: at for turn, at in self._submitted.items() if turn[0] in self._work}
 
+    def prepare(self, checkpoint: CheckpointId) -> None:
+        """``checkpoint`` is about to be acknowledged: its claim is prepared while the decision is made."""
+        with self._lock:
+            work = self._work.get(checkpoint)
+            if work is not None and work.committables and not self._closing:
+                claim = self._claim(checkpoint)
+                self._worker.submit(lambda: self._safely(checkpoint, lambda: self._sink.prepare_claim(claim)))
+
     def work(self, checkpoint: CheckpointId) -> Work | None:
         """What is remembered of ``checkpoint``."""
         with self._lock:
@@ -194,7 +202,7 @@ class Settler:
         )
 
     def settle(self, checkpoint: CheckpointId, amendment: int) -> None:
-        """Commit, prove, report; then show the positions to lag tools and renew the claim."""
+        """Renew the claim, commit, prove, report; then show the positions to lag tools."""
         work = self.work(checkpoint)
         if work is None:  # told again, and while that waited for its turn the next one was written: it is settled
             return
@@ -205,6 +213,10 @@ class Settler:
         turn = (checkpoint, amendment)
         if turn not in self._settlements:
             kill_point(KillPoint.DRIVER_AFTER_DECISION)
+            # Ahead of the commits: a copy of the store that does not know this checkpoint is refused from now on.
+            if not self._renew_claim(checkpoint):
+                return  # leaving
+            kill_point(KillPoint.DRIVER_AFTER_CLAIM_RENEWAL)
             settlements = self._commit(work)
             if len(settlements) < len(work.committables):
                 return  # leaving: nothing is known of the others, the next generation asks again
@@ -224,7 +236,7 @@ class Settler:
         self._done(checkpoint, work, settlements)
 
     def _done(self, checkpoint: CheckpointId, work: Work, settlements: tuple[Settlement, ...]) -> None:
-        """``checkpoint`` is settled: tell, renew the claim, show the positions."""
+        """``checkpoint`` is settled: tell, show the positions."""
         newly = checkpoint > self.settled
         with self._lock:
             self.settled = CheckpointId(max(checkpoint, self.settled))
@@ -241,12 +253,21 @@ class Settler:
             transactions=len(committed),
             steps={"decide": round(decided - work.since, 6), "settle": round(settled - decided, 6)},
         )
-        self._sink.write_claim(
-            Claim(store_id=self._session.grant.store_id, generation=self._session.generation, settled=checkpoint)
-        )
-        kill_point(KillPoint.DRIVER_AFTER_CLAIM_RENEWAL)
+        if not work.committables:  # nothing was renewed ahead of commits
+            self._renew_claim(checkpoint)
         if work.positions is not None:
             self._source.mirror(work.positions)
+
+    def _claim(self, checkpoint: CheckpointId) -> Claim:
+        return Claim(
+            store_id=self._session.grant.store_id,
+            generation=self._session.generation,
+            completed=checkpoint,
+            holder=self._session.driver,
+        )
+
+    def _renew_claim(self, checkpoint: CheckpointId) -> bool:
+        return self._sink.renew_claim(self._claim(checkpoint), give_up=self._leaving)
 
     def _leaving(self) -> bool:
         self._on_wait()

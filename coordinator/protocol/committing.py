@@ -101,8 +101,11 @@ class Committer(ABC):
         """Who owns ``job``, from each cluster that says so. None where sinks of this kind know no claims."""
         return ()
 
-    def renew_claim(self, job: JobName, claim: Claim) -> None:  # noqa: B027 - optional
-        """Say who owns ``job`` on each cluster where somebody does."""
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:  # noqa: B027 - optional
+        """Say who owns ``job`` on each cluster where somebody does, atomically: in the place of one of ``seen``.
+
+        Raises ClaimChangedError when there is another claim by now.
+        """
 
     def longest_open(self) -> timedelta:
         """After so long a transaction that nobody ended has been ended by the system itself."""

@@ -39,7 +39,17 @@ from coordinator.protocol.facts import (
 )
 from coordinator.protocol.requests import MAX_KEPT, Request, RequestState
 from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import COORDINATOR, CheckpointKind, CompletedCheckpoint, Outcome, ParticipantName
+from coordinator.protocol.values import (
+    COORDINATOR,
+    CheckpointKind,
+    CompletedCheckpoint,
+    Generation,
+    Outcome,
+    ParticipantName,
+)
+
+MAX_HOLDERS = 8
+"""Generations whose drivers are remembered."""
 
 __all__ = ["evolve"]
 
@@ -52,6 +62,7 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 durable,
                 generation=fact.generation,
                 driver=fact.driver,
+                holders=_with_holder(durable.holders, fact),
                 participants=fact.participants,
                 settings=fact.settings,
                 last_id=fact.first_id,
@@ -146,6 +157,13 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
             return replace(durable, completed=replace(durable.completed, kind=CheckpointKind.CHECKPOINT))
         case _:
             assert_never(fact)
+
+
+def _with_holder(holders: Mapping[Generation, str], fact: GenerationGranted) -> Mapping[Generation, str]:
+    """And the newest only. The coordinator's claims are not told apart."""
+    newest = sorted(holders)[-MAX_HOLDERS + 1 :]
+    kept = {generation: holders[generation] for generation in newest}
+    return kept if fact.driver == COORDINATOR else {**kept, fact.generation: fact.driver}
 
 
 def _complete(durable: Durable, fact: CheckpointCompleted) -> Durable:

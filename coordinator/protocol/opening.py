@@ -122,7 +122,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
 
     claimed = event.claim if event.adopt else None
     generation = Generation(max(durable.generation, claimed.generation if claimed else 0) + 1)
-    last_id = CheckpointId(max(durable.last_id, claimed.settled if claimed else 0))
+    last_id = CheckpointId(max(durable.last_id, claimed.completed if claimed else 0))
     facts: list[Fact] = []
     if durable.pending is not None:
         facts.append(against(state, AbortReason.REPLACED, "", event.now))
@@ -262,15 +262,21 @@ def claim_refusal(durable: Durable, claim: Claim) -> str | None:
     if claim.store_id != durable.store_id:
         return (
             f"the sink's cluster says that job {durable.job} belongs to store {claim.store_id} (generation "
-            f"{claim.generation}, settled through checkpoint {claim.settled}), this is store {durable.store_id}; "
+            f"{claim.generation}, through checkpoint {claim.completed}), this is store {durable.store_id}; "
             "two stores for one job write everything twice. Use the former store, or adopt the job explicitly"
+        )
+    if claim.holder and durable.holders.get(claim.generation, claim.holder) != claim.holder:
+        return (
+            f"the sink's cluster says that generation {claim.generation} of job {durable.job} belongs to a driver to "
+            "which this store never granted it: another copy of this store has run the job. Going on from this one "
+            "could write records twice. Use the copy that ran the job last, or adopt the job explicitly"
         )
     # Burnt ids do not count: a copy from before a decision knows the id, not the decision. Where the newest completed
     # checkpoint cannot be read, its id is not known, and a person has ordered to repeat output.
     newest = durable.last_id if durable.unreadable else durable.base
-    if claim.generation > durable.generation or claim.settled > newest:
+    if claim.generation > durable.generation or claim.completed > newest:
         return (
-            f"the sink's cluster has seen generation {claim.generation} and checkpoint {claim.settled} of job "
+            f"the sink's cluster has seen generation {claim.generation} and checkpoint {claim.completed} of job "
             f"{durable.job}, this store only generation {durable.generation} and checkpoint {newest}: it is "
             "an old copy. Going on from it would write records twice. Restore the newest store, or adopt the job "
             "explicitly"

@@ -176,8 +176,10 @@ class Claim:
 
     store_id: str
     generation: Generation
-    settled: CheckpointId
-    """The last checkpoint known to be settled when the claim was written."""
+    completed: CheckpointId
+    """The newest completed checkpoint when the claim was written. Nothing newer was committed by then."""
+    holder: str = ""
+    """Random token of whoever wrote it: two copies of one store may grant the same generation."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,7 +114,9 @@ class Orphan:
     async def _settle(self) -> None:
         """Everything from the start: what was done before is found done."""
         self.doing = "asks the clusters who owns the job"
-        event = TakeOrphan(now=self._around.clock(), claims=await self._reach.claims())
+        claims = await self._reach.claims()
+        told = tuple(claim for found in claims.values() for claim in found)
+        event = TakeOrphan(now=self._around.clock(), claims=told)
         answer = await self._around.handle(self.job, event)
         match answer.verdict:
             case Verdict.ACCEPTED | Verdict.DUPLICATE:
@@ -125,12 +127,13 @@ class Orphan:
                 raise OncewardError(answer.detail)
             case _:
                 raise HaltedError(answer.detail)
+        self.doing = "claims it on its cluster"
+        await self._reach.take_claim(claims)
         self.doing = "aborts what nobody has decided for"
         # Different transactions, perhaps on different clusters: neither needs to wait for the other.
         troubles = await asyncio.gather(self._abort_undecided(), self._commit_decided(), return_exceptions=True)
         for trouble in sorted(filter(None, troubles), key=lambda one: not isinstance(one, HOPELESS)):
             raise trouble
-        await self._reach.renew_claim()
         self.doing = ""
 
     async def _abort_undecided(self) -> None:

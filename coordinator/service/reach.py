@@ -1,7 +1,8 @@
 """What the coordinator does at the brokers for a job without a driver: on all clusters that it knows, in threads."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -50,12 +51,12 @@ class Reach:
         self._links = links
         self._kinds = {one.name: one.kind for one in durable.participants if one.role is Role.SINK}
 
-    async def claims(self) -> tuple[Claim, ...]:
-        """Who owns the job, by all clusters that answer soon. One claim is enough to know; that there is none is known
-        only when everybody has answered."""
-        asked = self._asked(lambda committer, _: committer.claims(self._job))
+    async def claims(self) -> dict[str, tuple[Claim, ...]]:
+        """Who owns the job, by the clusters with a claim that answer soon. One claim is enough to know; that there is
+        none is known only when everybody has answered."""
+        asked = self._asked(lambda committer, _, cluster: (cluster, committer.claims(self._job)))
         try:
-            claims: tuple[Claim, ...] = ()
+            claims: dict[str, tuple[Claim, ...]] = {}
             waiting = set(asked)
             while waiting:
                 done, waiting = await asyncio.wait(
@@ -65,7 +66,8 @@ class Reach:
                     return claims
                 answers = [task.result() for task in done]
                 _raise_first(answer for answer in answers if isinstance(answer, HOPELESS))
-                claims += tuple(claim for found in answers if not isinstance(found, OncewardError) for claim in found)
+                found = [answer for answer in answers if not isinstance(answer, OncewardError)]
+                claims |= {cluster: tuple(its) for cluster, its in found if its}
             if not claims:
                 _raise_first(task.result() for task in asked)
             return claims
@@ -73,18 +75,27 @@ class Reach:
             for task in asked:
                 task.cancel()
 
-    async def renew_claim(self) -> None:
-        """Say that this store owns the job, and how far it is settled."""
-        durable, completed = self._durable, self._durable.completed
-        if completed is None:
-            return
-        settled = completed.id if completed.settled else completed.base
-        claim = Claim(store_id=durable.store_id, generation=self._generation, settled=settled)
-        _raise_first(await self._everywhere(lambda committer, _: committer.renew_claim(self._job, claim)))
+    async def take_claim(self, seen: Mapping[str, tuple[Claim, ...]]) -> None:
+        """Say that this store owns the job and knows its newest completed checkpoint, where ``seen`` was said before.
+
+        Raises ClaimChangedError where it is not what is said by now.
+        """
+        claim = Claim(
+            store_id=self._durable.store_id,
+            generation=self._generation,
+            completed=self._durable.base,
+            holder=secrets.token_hex(16),
+        )
+
+        def take(committer: Committer, _: str, cluster: str) -> None:
+            committer.take_claim(self._job, claim, seen[cluster])
+
+        # Only where it was seen: a cluster that does not answer, and has no claim, holds up no other.
+        _raise_first(await asyncio.gather(*self._asked(take, among=seen)))
 
     async def longest_open(self) -> timedelta:
         """How long a transaction can stay open that nobody ends, where anybody can tell."""
-        answers = await self._everywhere(lambda committer, _: committer.longest_open())
+        answers = await self._everywhere(lambda committer, *_: committer.longest_open())
         return max((one for one in answers if not isinstance(one, OncewardError)), default=timedelta(0))
 
     async def sweep(self) -> None:
@@ -96,7 +107,7 @@ class Reach:
         for name, snapshot in decided:
             if snapshot.committables:
                 keep[self._kinds[name]] += snapshot.committables
-        answers = await self._everywhere(lambda committer, kind: committer.sweep(self._job, keep=keep[kind]))
+        answers = await self._everywhere(lambda committer, kind, _: committer.sweep(self._job, keep=keep[kind]))
         for swept in answers:
             if not isinstance(swept, OncewardError) and swept:
                 said = (self._job, self._generation, len(swept), ",".join(swept))
@@ -121,18 +132,21 @@ class Reach:
 
         return await self._errands.run("commits", commit)
 
-    async def _everywhere(self, call: Callable[[Committer, str], T]) -> "list[T | OncewardError]":
+    async def _everywhere(self, call: Callable[[Committer, str, str], T]) -> "list[T | OncewardError]":
         """What each cluster answers for each kind of sink."""
         return await asyncio.gather(*self._asked(call))
 
-    def _asked(self, call: Callable[[Committer, str], T]) -> "list[asyncio.Task[T | OncewardError]]":
-        """All are asked at the same time: one that cannot be reached holds up no other."""
+    def _asked(
+        self, call: Callable[[Committer, str, str], T], among: Collection[str] | None = None
+    ) -> "list[asyncio.Task[T | OncewardError]]":
+        """``call`` with a committer, its kind and its cluster, of all clusters or ``among`` these. All are asked at the
+        same time: one that cannot be reached holds up no other."""
 
         def one(kind: str, cluster: str) -> T | OncewardError:
             link = f"cluster {cluster!r}"
             try:
                 with closing(self._committers.make(kind, self._generation, cluster)) as committer:
-                    answer = call(committer, kind)
+                    answer = call(committer, kind, cluster)
             except OncewardError as error:
                 if not isinstance(error, HOPELESS):
                     self._links.failed(link, error, waiting=f"job {self._job}")
@@ -144,7 +158,8 @@ class Reach:
             return await self._errands.run(f"cluster {cluster}", lambda: one(kind, cluster))
 
         kinds = sorted(set(self._kinds.values()))
-        return [asyncio.create_task(ask(kind, cluster)) for kind in kinds for cluster in self._committers.clusters]
+        clusters = self._committers.clusters if among is None else among
+        return [asyncio.create_task(ask(kind, cluster)) for kind in kinds for cluster in clusters]
 
 
 def _raise_first(answers: Iterable[object]) -> None:

@@ -50,6 +50,7 @@ def document_of(durable: Durable) -> str:
                 [one.id, one.kind.value, one.name, one.stop, one.state.value, one.checkpoint, one.detail]
                 for one in durable.requests
             ],
+            "holders": list(durable.holders.items()),
             "losses": [[loss.checkpoint, loss.participant, sorted(loss.slots)] for loss in durable.losses],
             "replaying": {name: sorted(slots) for name, slots in durable.replaying.items()},
             "lost": durable.lost,
@@ -79,6 +80,7 @@ def durable_parts(text: str) -> dict[str, Any]:
         "failures": raw["failures"],
         "ending": Ending(raw["ending"]) if raw["ending"] is not None else None,
         "requests": tuple(_request(*one) for one in raw["requests"]),
+        "holders": {Generation(generation): driver for generation, driver in raw["holders"]},
         "losses": tuple(_loss(*loss) for loss in raw["losses"]),
         "replaying": {ParticipantName(name): frozenset(slots) for name, slots in raw["replaying"].items()},
         "lost": raw["lost"],

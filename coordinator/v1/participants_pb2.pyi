@@ -519,23 +519,27 @@ class Claim(_message.Message):
 
     STORE_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
-    SETTLED_FIELD_NUMBER: _builtins.int
+    COMPLETED_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
     store_id: _builtins.str
     """Identifier of the coordinator's store; 1 to 128 characters."""
     generation: _builtins.int
     """The generation that wrote the claim."""
-    settled: _builtins.int
-    """The last checkpoint known to be settled when the claim was written; 0 for none."""
+    completed: _builtins.int
+    """The newest completed checkpoint when the claim was written; 0 for none. Nothing newer was committed by then."""
+    holder: _builtins.str
+    """Random token of whoever wrote the claim; at most 128 characters."""
     def __init__(
         self,
         *,
         store_id: _builtins.str = ...,
         generation: _builtins.int = ...,
-        settled: _builtins.int = ...,
+        completed: _builtins.int = ...,
+        holder: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "settled", b"settled", "store_id", b"store_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "generation", b"generation", "holder", b"holder", "store_id", b"store_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -154,14 +154,17 @@ def settlement_from_wire(message: pb.Settlement) -> Settlement:
 
 
 def claim_to_wire(value: Claim) -> pb.Claim:
-    return pb.Claim(store_id=value.store_id, generation=value.generation, settled=value.settled)
+    return pb.Claim(
+        store_id=value.store_id, generation=value.generation, completed=value.completed, holder=value.holder
+    )
 
 
 def claim_from_wire(message: pb.Claim) -> Claim:
     return Claim(
         store_id=as_token(message.store_id, "store_id"),
         generation=as_generation(message.generation),
-        settled=as_base(message.settled, "settled"),
+        completed=as_base(message.completed, "completed"),
+        holder=as_token(message.holder, "holder") if message.holder else "",
     )
 
 

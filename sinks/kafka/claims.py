@@ -1,111 +1,253 @@
 """The claim: an offset commit that says which store and generation own a job (docs/protocol.md#claim).
 
-Group ``<job>.claim``, partition 0 of the receipts' topic, offset = the last settled checkpoint, metadata = JSON.
+Group ``<job>.claim``, partition 0 of the receipts' topic, offset = the newest completed checkpoint, metadata = JSON.
 It lives on the sink's cluster, where a second or wiped store would do its damage.
+
+It is written in a transaction whose id is the group's name. InitProducerId on that id ends what others have under way
+and refuses them from then on, so what is read after it stays true until the own transaction commits, or does not.
 """
 
 import json
+from collections.abc import Callable, Collection
+from typing import Any
 
-from kafka.protocol.consumer import OffsetCommitRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
 
-from coordinator.backoff import Backoff
-from coordinator.errors import FencedError, HaltedError
+from coordinator.errors import ClaimChangedError, FencedError, HaltedError
+from coordinator.killpoints import KillPoint, kill_point
 from coordinator.protocol.values import CheckpointId, Claim, Generation
-from sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
+from sinks.kafka.control import ControlPlane, CoordinatorKind, Located, NoAnswer, Request
 from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.fencing import PATIENCE_S
-from sinks.kafka.identifiers import claim_group
+from sinks.kafka.identifiers import claim_name
 from sinks.kafka.outcomes import EndAnswer, classify, describe_code
 from sinks.kafka.patience import Clock, broker_backoff
 from sinks.kafka.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
-from sinks.kafka.transactions import Code
+from sinks.kafka.transactions import CODE_NONE, Code
 
-__all__ = ["read_claim", "require_held", "write_claim"]
+__all__ = ["ClaimHolder", "read_claim"]
 
-_VERSION = 1
+_VERSION = 2
+_TIMEOUT_MS = 10_000
+"""Of a transaction that takes milliseconds; nobody waits for it."""
+_MOMENT_S = 0.5
+"""For a claim that somebody is writing right now. If it takes longer, its writer is dead or cut off."""
+_REFUSED = frozenset({47, 48, 49, 90, 120})
+"""Answers to a producer that somebody fenced, whose id was forgotten, or whose transaction timed out."""
+_UNKNOWN = frozenset({-1, 7})
+"""Answers after which a request may be carried out yet."""
+_UNSTABLE = 88
+"""Answer to a look while somebody's claim is being written."""
 
 
 def read_claim(control: ControlPlane, job: str, clock: Clock) -> Claim | None:
     """Who owns ``job``, or None if nobody ever claimed it (or the claim expired).
 
+    A claim that is being written right now may be missing: only a :class:`ClaimHolder` knows more.
     Raises ControlPlaneError when the brokers do not say within 30 s, HaltedError when the claim is unreadable.
     """
-    group = claim_group(job)
+    group = claim_name(job)
     deadline = clock.monotonic() + PATIENCE_S
     backoff = broker_backoff()
     while True:
-        offset = read_offsets(control, [group])[group]
-        if offset.code == 0:
+        offset = _offset(control, group, stable=False)
+        if offset.code == CODE_NONE:
             return _parse(job, offset)
-        _give_up_or_wait(f"read the claim of job {job}", group, offset.code, deadline, backoff, clock)
+        if classify(offset.code) is EndAnswer.DOUBT or clock.monotonic() >= deadline:
+            raise _failed("read", job, offset.code)
+        clock.wait(backoff.next())
 
 
-def require_held(control: ControlPlane, job: str, claim: Claim, clock: Clock) -> None:
-    """Before a claim is renewed: that nobody took the job over meanwhile, from another store or as a newer generation.
+class ClaimHolder:
+    """One process's hold on the claim of one job. For one thread at a time."""
 
-    Two stores that never heard of each other grant the same generations; only here do they meet. Raises FencedError,
-    ControlPlaneError, HaltedError.
-    """
-    found = read_claim(control, job, clock)
-    if found is not None and (found.store_id != claim.store_id or found.generation > claim.generation):
-        raise FencedError(
-            f"Job {job} was claimed by store {found.store_id} for generation {found.generation}, while this process "
-            f"runs generation {claim.generation} from store {claim.store_id}: it was taken over. What is settled "
-            "stays; nothing further is written. Stop this process, or stop the other one and start this one with adopt."
-        )
+    def __init__(self, control: ControlPlane, job: str, clock: Clock) -> None:
+        self._control = control
+        self._job = job
+        self._name = claim_name(job)
+        self._clock = clock
+        self._producer: tuple[int, int] | None = None
+        """Id and epoch to write with. None: a new epoch is needed first."""
+        self._held: Claim | None = None
+        self._prepared: Claim | None = None
+        self._places: dict[CoordinatorKind, Located] = {}
 
+    def take(self, claim: Claim, seen: Collection[Claim]) -> None:
+        """Write ``claim`` in the place of one of ``seen``, or where there is none.
 
-def write_claim(control: ControlPlane, job: str, claim: Claim, clock: Clock) -> None:
-    """Say who owns ``job``. Raises ControlPlaneError when the brokers do not confirm within 30 s."""
-    group = claim_group(job)
-    topic = OffsetCommitRequest.OffsetCommitRequestTopic
-    text = json.dumps(
-        {
-            "version": _VERSION,
-            "store": claim.store_id,
-            "generation": claim.generation,
-            "settled": claim.settled,
-        },
-        separators=(",", ":"),
-    )
-    deadline = clock.monotonic() + PATIENCE_S
-    backoff = broker_backoff()
-    while True:
-        request = OffsetCommitRequest(
-            group_id=group,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            group_instance_id=None,
-            topics=[
-                topic(
-                    name=RECEIPT_TOPIC,
-                    partitions=[
-                        topic.OffsetCommitRequestPartition(
-                            partition_index=RECEIPT_PARTITION,
-                            committed_offset=claim.settled,
-                            committed_leader_epoch=-1,
-                            committed_metadata=text,
-                        )
-                    ],
+        Raises ClaimChangedError when another one is there, ControlPlaneError when the brokers do not confirm within
+        30 s, HaltedError for an unreadable claim.
+        """
+        deadline = self._clock.monotonic() + PATIENCE_S
+        code = self._write_over(claim, seen, lambda: self._clock.monotonic() >= deadline)
+        if code != CODE_NONE:
+            raise _failed("write", self._job, code)
+
+    def prepare(self, claim: Claim) -> None:
+        """Do what can be done ahead of :meth:`renew`. Nothing is said by it; if it fails, :meth:`renew` begins anew."""
+        if self._stage(claim) == CODE_NONE:
+            self._prepared = claim
+
+    def renew(self, claim: Claim, give_up: Callable[[], bool] = lambda: False) -> bool:
+        """Write ``claim`` in the place of what was written last, for as long as it takes; False when it gave up.
+
+        Raises FencedError when another one is there, ControlPlaneError when the brokers refuse, HaltedError.
+        """
+        held = self._held
+        assert held is not None, "taken before it is renewed"
+        backoff = broker_backoff()
+        while classify(code := self._write(claim)) is EndAnswer.AGAIN and self._producer is not None:
+            if give_up():
+                return False
+            self._clock.wait(backoff.next())  # the markers of the last write, a coordinator that moves
+        if code == CODE_NONE:
+            self._held = claim
+            return True
+        try:
+            return self._write_over(claim, (held,), give_up, look=code in _REFUSED) == CODE_NONE
+        except ClaimChangedError as error:
+            raise FencedError(str(error)) from error
+
+    def _write_over(
+        self, claim: Claim, seen: Collection[Claim], give_up: Callable[[], bool], *, look: bool = True
+    ) -> Code:
+        """CODE_NONE, or the last answer when it gave up. ``look``: somebody else may hold the claim."""
+        backoff = broker_backoff()
+        patient = self._clock.monotonic() + _MOMENT_S
+        while True:
+            code = self._attempt(claim, seen, look)
+            if code == CODE_NONE:
+                self._held = claim
+                return code
+            look = code in _REFUSED or (code == _UNSTABLE and self._clock.monotonic() < patient)
+            if classify(code) is EndAnswer.DOUBT and code not in (*_REFUSED, _UNSTABLE):
+                raise _failed("write", self._job, code)
+            if give_up():
+                return code
+            self._clock.wait(backoff.next())
+
+    def _attempt(self, claim: Claim, seen: Collection[Claim], look: bool) -> Code:
+        # First a look that disturbs nobody: fencing ends what the rightful holder has under way.
+        for fenced in (False, True) if look else (True,):
+            if fenced and (code := self._fence()) != CODE_NONE:
+                return code
+            offset = _offset(self._control, self._name, stable=True)
+            if offset.code != CODE_NONE:
+                return offset.code
+            found = _parse(self._job, offset)
+            if fenced and found == claim:
+                return CODE_NONE  # an earlier attempt went unanswered, and was carried out
+            if found is not None and found != claim and found not in seen:
+                raise ClaimChangedError(
+                    f"Job {self._job} was claimed by store {found.store_id} for generation {found.generation}, while "
+                    f"this process runs generation {claim.generation} from store {claim.store_id}: it was taken over. "
+                    "What is settled stays; nothing further is written. Stop this process, or stop the other one and "
+                    "start this one with adopt."
                 )
-            ],
-            min_version=7,
-            max_version=8,
+        kill_point(KillPoint.DRIVER_BEFORE_CLAIM)
+        return self._write(claim)
+
+    def _fence(self) -> Code:
+        """Ends what others have under way. CONCURRENT_TRANSACTIONS until that has ended."""
+        request = InitProducerIdRequest(
+            transactional_id=self._name,
+            transaction_timeout_ms=_TIMEOUT_MS,
+            producer_id=-1,
+            producer_epoch=-1,
+            max_version=5,
         )
-        answer = control.send_located(CoordinatorKind.GROUP, {group: request})[group]
-        code: Code = answer if isinstance(answer, NoAnswer) else int(answer.topics[0].partitions[0].error_code)
-        if code == 0:
-            return
-        _give_up_or_wait(f"write the claim of job {job}", group, code, deadline, backoff, clock)
+        self._producer, self._prepared = None, None
+        answer = self._ask(CoordinatorKind.TRANSACTION, request)
+        code = _code(answer)
+        if code == CODE_NONE:
+            self._producer = (int(answer.producer_id), int(answer.producer_epoch))
+        return code
+
+    def _write(self, claim: Claim) -> Code:
+        """One attempt under the present epoch."""
+        if self._prepared != claim and (code := self._stage(claim)) != CODE_NONE:
+            return code
+        self._prepared = None
+        return self._send(CoordinatorKind.TRANSACTION, EndTxnRequest, committed=True, min_version=3, max_version=4)
+
+    def _stage(self, claim: Claim) -> Code:
+        """All but the commit. What was staged before and not committed is forgotten by it."""
+        self._prepared = None
+        # Versions up to 4 mean the same at every transaction.version, and leave the epoch as it is.
+        code = self._send(CoordinatorKind.TRANSACTION, AddOffsetsToTxnRequest, group_id=self._name, max_version=3)
+        if code != CODE_NONE:
+            return code
+        return self._send(CoordinatorKind.GROUP, TxnOffsetCommitRequest, **_offset_commit(self._name, claim))
+
+    def _send(self, kind: CoordinatorKind, request: type, **fields: object) -> Code:
+        if self._producer is None:
+            return NoAnswer(why="an earlier request was not answered")
+        producer_id, epoch = self._producer
+        sent = request(transactional_id=self._name, producer_id=producer_id, producer_epoch=epoch, **fields)
+        code = _code(self._ask(kind, sent))
+        if isinstance(code, NoAnswer) or code in _UNKNOWN:
+            # It may be carried out yet, whatever is sent after it: only a new epoch keeps it from that.
+            self._producer = None
+        return code
+
+    def _ask(self, kind: CoordinatorKind, request: Request) -> Any:
+        if kind not in self._places:
+            self._places[kind] = self._control.locate(kind, [self._name])[self._name]
+        places = {self._name: self._places[kind]}
+        answer = self._control.send_located(kind, {self._name: request}, located=places)[self._name]
+        if _code(answer) != CODE_NONE:
+            del self._places[kind]  # it may have moved
+        return answer
 
 
-def _give_up_or_wait(what: str, group: str, code: Code, deadline: float, backoff: Backoff, clock: Clock) -> None:
-    if classify(code) is EndAnswer.DOUBT or clock.monotonic() >= deadline:
-        raise ControlPlaneError(
-            f"Could not {what}: {describe_code(code)}. No data was changed. Check the brokers, that topic "
-            f"{RECEIPT_TOPIC!r} exists, and the user's rights on it and on consumer group {group!r}."
-        )
-    clock.wait(backoff.next())
+def _offset_commit(group: str, claim: Claim) -> dict[str, object]:
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    document = {
+        "version": _VERSION,
+        "store": claim.store_id,
+        "generation": claim.generation,
+        "completed": claim.completed,
+        "holder": claim.holder,
+    }
+    partition = topic.TxnOffsetCommitRequestPartition(
+        partition_index=RECEIPT_PARTITION,
+        committed_offset=claim.completed,
+        committed_leader_epoch=-1,
+        committed_metadata=json.dumps(document, separators=(",", ":")),
+    )
+    return {
+        "group_id": group,
+        "generation_id": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [topic(name=RECEIPT_TOPIC, partitions=[partition])],
+        "min_version": 3,
+        "max_version": 4,
+    }
+
+
+def _offset(control: ControlPlane, group: str, *, stable: bool) -> Offset:
+    return read_offsets(control, [group], stable=stable)[group]
+
+
+def _code(answer: object) -> Code:
+    if isinstance(answer, NoAnswer):
+        return answer if answer.code is None else answer.code
+    topics = getattr(answer, "topics", None)
+    return int(topics[0].partitions[0].error_code if topics else answer.error_code)  # type: ignore[attr-defined]
+
+
+def _failed(verb: str, job: str, code: Code) -> ControlPlaneError:
+    return ControlPlaneError(
+        f"Could not {verb} the claim of job {job}: {describe_code(code)}. No data was changed. Check the brokers, that "
+        f"topic {RECEIPT_TOPIC!r} exists, and the user's rights on it, on consumer group and on transactional id "
+        f"{claim_name(job)!r}."
+    )
 
 
 def _parse(job: str, offset: Offset) -> Claim | None:
@@ -118,10 +260,11 @@ def _parse(job: str, offset: Offset) -> Claim | None:
         return Claim(
             store_id=str(raw["store"]),
             generation=Generation(int(raw["generation"])),
-            settled=CheckpointId(int(raw["settled"])),
+            completed=CheckpointId(int(raw["completed"])),
+            holder=str(raw["holder"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise HaltedError(
-            f"The claim of job {job} in consumer group {claim_group(job)} cannot be read ({error!r}): something else "
+            f"The claim of job {job} in consumer group {claim_name(job)} cannot be read ({error!r}): something else "
             "wrote there, or a newer release. Nothing was changed. Find out what uses that group, or use that release."
         ) from error

@@ -12,7 +12,7 @@ from coordinator.pipeline.interfaces import Age, Committer, OpenTransaction
 from coordinator.pipeline.tasks import ranges_of
 from coordinator.protocol.values import Claim, Committable, JobName, Outcome, Settlement
 from sinks.kafka.brokers import broker_settings
-from sinks.kafka.claims import read_claim, require_held, write_claim
+from sinks.kafka.claims import ClaimHolder, read_claim
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import ControlPlaneError
@@ -162,13 +162,12 @@ class KafkaCommitter(Committer):
         found = (read_claim(control, job, self._clock) for control in self._controls)
         return [claim for claim in found if claim is not None]
 
-    def renew_claim(self, job: JobName, claim: Claim) -> None:
-        """See :meth:`Committer.renew_claim`. Raises FencedError when somebody else claims it, ControlPlaneError when
-        the brokers do not confirm within 30 s."""
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
+        """See :meth:`Committer.take_claim`. Raises also ControlPlaneError when the brokers do not confirm within 30 s,
+        HaltedError for an unreadable one."""
         for control in self._controls:
             if read_claim(control, job, self._clock) is not None:
-                require_held(control, job, claim, self._clock)
-                write_claim(control, job, claim, self._clock)
+                ClaimHolder(control, job, self._clock).take(claim, seen)
 
     def longest_open(self) -> timedelta:
         """See :meth:`Committer.longest_open`: no transaction has a timeout above the brokers' cap."""

@@ -9,7 +9,7 @@ Runs on executors too: standard library only.
 import re
 from dataclasses import dataclass
 
-__all__ = ["TransactionalId", "claim_group", "job_pattern"]
+__all__ = ["TransactionalId", "claim_name", "job_pattern"]
 
 _NAME = r"[a-z0-9][a-z0-9_-]{0,62}"
 _ID = re.compile(
@@ -57,6 +57,6 @@ def job_pattern(job: str) -> str:
     return re.escape(job) + r"\..*"
 
 
-def claim_group(job: str) -> str:
-    """The consumer group whose offset says who owns ``job``."""
+def claim_name(job: str) -> str:
+    """The consumer group whose offset says who owns ``job``, and the transactional id that it is written with."""
     return f"{job}.claim"

@@ -10,7 +10,7 @@ from coordinator.pipeline.interfaces import Finding, Severity
 from sinks.kafka.brokers import BATCH_LIMIT, Resource, broker_settings, create_topic, settings, topic_facts
 from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import ControlPlaneError
-from sinks.kafka.identifiers import TransactionalId, claim_group
+from sinks.kafka.identifiers import TransactionalId, claim_name
 from sinks.kafka.outcomes import EndAnswer, classify, describe_code
 from sinks.kafka.patience import broker_backoff
 from sinks.kafka.producers import batch_bytes
@@ -177,7 +177,7 @@ def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
         yield _error(prefix, "the user may not write with them", f"grant WRITE on TransactionalId prefix {check.job}.")
     if _answered(lambda: transactions.describe([probe])[probe].code) == _ID_REFUSED:
         yield _error(prefix, "the user may not describe them", f"grant DESCRIBE on TransactionalId prefix {check.job}.")
-    group = claim_group(check.job)
+    group = claim_name(check.job)
     code = _answered(lambda: read_offsets(control, [group])[group].code)
     if code in (_GROUP_REFUSED, _TOPIC_REFUSED):
         fix = f"grant READ on Group prefix {check.job}. and on topic {RECEIPT_TOPIC}"

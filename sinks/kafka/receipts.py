@@ -65,8 +65,11 @@ class Receipt:
     detail: str = ""
 
 
-def read_offsets(control: ControlPlane, groups: list[str]) -> dict[str, Offset]:
-    """The stable offset of ``onceward``-0 in each group, from freshly located coordinators."""
+def read_offsets(control: ControlPlane, groups: list[str], *, stable: bool = True) -> dict[str, Offset]:
+    """The offset of ``onceward``-0 in each group, from freshly located coordinators.
+
+    ``stable``: no answer while an open transaction writes it.
+    """
     requests = {
         # Pinned: version 8 and 9 name topics by name, as the older answers of `claim` and tools do.
         group: OffsetFetchRequest(
@@ -80,7 +83,7 @@ def read_offsets(control: ControlPlane, groups: list[str]) -> dict[str, Offset]:
                     ],
                 )
             ],
-            require_stable=True,
+            require_stable=stable,
             min_version=8,
             max_version=8,
         )

@@ -1,7 +1,7 @@
 """The Kafka sink as a job uses it: on the driver."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -115,7 +115,7 @@ class KafkaSink(Sink):
         self._topic_ids: dict[str, str] = {}
         """As they were when this process first had the job."""
         self._tidied = False
-        self._claimed = False
+        self._claim: claims.ClaimHolder | None = None
         self._clock = Clock()
 
     @property
@@ -159,7 +159,7 @@ class KafkaSink(Sink):
             self._topic_ids.setdefault(topic.name, topic.id)
         self._ids = ReusableIds()
         self._tidied = False
-        self._claimed = False
+        self._claim = None
 
     def prepare(self, df: "DataFrame") -> "DataFrame":
         return columns.project(df, routed=self._topic is None)
@@ -242,13 +242,21 @@ class KafkaSink(Sink):
         control, context = self._opened()
         return claims.read_claim(control, context.job, self._clock)
 
-    def write_claim(self, claim: Claim) -> None:
-        """See :meth:`Sink.write_claim`. Raises FencedError when somebody claimed the job after this generation did."""
+    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+        """See :meth:`Sink.take_claim`. Raises also ControlPlaneError when the brokers do not confirm within 30 s."""
         control, context = self._opened()
-        if self._claimed:
-            claims.require_held(control, context.job, claim, self._clock)
-        claims.write_claim(control, context.job, claim, self._clock)
-        self._claimed = True
+        self._claim = claims.ClaimHolder(control, context.job, self._clock)
+        self._claim.take(claim, () if seen is None else (seen,))
+
+    def prepare_claim(self, claim: Claim) -> None:
+        if self._claim is not None:
+            self._claim.prepare(claim)
+
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool] = lambda: False) -> bool:
+        """See :meth:`Sink.renew_claim`. Raises also ControlPlaneError when the brokers refuse."""
+        if self._claim is None:
+            raise ConfigurationError("This Kafka sink holds no claim. Nothing was written. Call take_claim() first.")
+        return self._claim.renew(claim, give_up)
 
     def close(self) -> None:
         if self._control is not None:

@@ -32,6 +32,7 @@ Visit: TypeAlias = Callable[[Job, KillPoint, int], None]
 ONCE_PER_PROCESS = {
     "driver.before_open",
     "driver.after_open",
+    "driver.before_claim",
     "driver.after_claim",
     "driver.after_recovery_abort",
     "driver.after_recovery_commit",

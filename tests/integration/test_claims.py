@@ -1,17 +1,20 @@
 """One job, one store: whatever becomes of the store, nothing is written by a second one unless a person says so."""
 
 import shutil
+import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from coordinator.errors import FencedError
+from coordinator.errors import ClaimChangedError, ExitCode, FencedError
 from coordinator.killpoints import KillPoint
 from coordinator.protocol.values import CheckpointId, Claim, Generation, JobName
 from sinks.kafka.committer import KafkaCommitter
 from tests.integration.processes import World, world
 from tests.integration.sink_tools import SinkJob
+from tests.integration.test_zombies import asleep
 from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_until
 
 PARTITIONS = 2
@@ -91,16 +94,39 @@ def test_a_claim_that_another_store_or_a_newer_generation_took_is_not_renewed(to
         SinkJob(topics.servers, job, topic=topics.create("out")) as first,
         SinkJob(topics.servers, job, topic=topics.create("other")) as second,
     ):
-        ours = Claim(store_id="first", generation=Generation(1), settled=CheckpointId(1))
+        ours = Claim(store_id="first", generation=Generation(1), completed=CheckpointId(1), holder="ours")
         for taken in (
-            Claim(store_id="second", generation=Generation(1), settled=CheckpointId(1)),
-            Claim(store_id="first", generation=Generation(2), settled=CheckpointId(1)),
+            replace(ours, store_id="second"),
+            replace(ours, generation=Generation(2)),
+            replace(ours, holder="a driver of a copy of the store"),
         ):
             first.sink.begin_generation(Generation(1))
             second.sink.begin_generation(taken.generation)
-            first.sink.write_claim(ours)
-            first.sink.write_claim(ours)
-            second.sink.write_claim(taken)
+            first.sink.take_claim(ours, first.sink.read_claim())
+            assert first.sink.renew_claim(ours)
+            second.sink.take_claim(taken, ours)
             with pytest.raises(FencedError, match="taken over"):
-                first.sink.write_claim(ours)
+                first.sink.renew_claim(replace(ours, completed=CheckpointId(2)))
             assert second.sink.read_claim() == taken
+            assert second.sink.renew_claim(replace(taken, completed=CheckpointId(2))), "a late renewal disturbed it"
+            with pytest.raises(ClaimChangedError, match="taken over"):
+                first.sink.take_claim(ours, ours)
+            assert second.sink.renew_claim(replace(taken, completed=CheckpointId(3)))
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sleeps", [KillPoint.DRIVER_BEFORE_OPEN, KillPoint.DRIVER_AFTER_OPEN, KillPoint.DRIVER_BEFORE_CLAIM], ids=str
+)
+def test_a_driver_that_slept_before_it_claimed_the_job_does_not_take_it_from_another_store(
+    here: World, topics: Topics, tmp_path: Path, sleeps: KillPoint
+) -> None:
+    fill(topics, here, "first")
+    paused = asleep(here.driver(kill_at=[f"{sleeps}:1:stop"]))
+    here.spec["state_dir"] = str(tmp_path / "other")
+    here.finish()
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
+    paused.send(signal.SIGCONT)
+    assert paused.wait() in (ExitCode.FENCED, ExitCode.USAGE), paused.tail()
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])

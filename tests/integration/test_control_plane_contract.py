@@ -10,9 +10,14 @@ from kafka.errors import KafkaError
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
-from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
 
 from connections import KafkaCluster
 from coordinator.dev.kafka import LocalKafka
@@ -91,17 +96,21 @@ def test_every_request_has_the_fields_that_are_used() -> None:
     group = OffsetFetchRequest.OffsetFetchRequestGroup
     topics = [group.OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     OffsetFetchRequest(groups=[group(group_id="g", topics=topics)], require_stable=True).encode(version=8)
-    topic = OffsetCommitRequest.OffsetCommitRequestTopic
-    partition = topic.OffsetCommitRequestPartition(
+    AddOffsetsToTxnRequest(transactional_id="x", producer_id=1, producer_epoch=0, group_id="g").encode(version=3)
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    partition = topic.TxnOffsetCommitRequestPartition(
         partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata="m"
     )
-    OffsetCommitRequest(
+    TxnOffsetCommitRequest(
+        transactional_id="x",
         group_id="g",
-        generation_id_or_member_epoch=-1,
+        producer_id=1,
+        producer_epoch=0,
+        generation_id=-1,
         member_id="",
         group_instance_id=None,
         topics=[topic(name="t", partitions=[partition])],
-    ).encode(version=8)
+    ).encode(version=4)
 
 
 def test_the_cluster_tells_its_id_version_and_nodes(control: ControlPlane, kafka: LocalKafka) -> None:

@@ -22,6 +22,7 @@ DRIVER_POINTS = [point for point in KillPoint if point.startswith("driver.") and
 OPENING_POINTS = {
     KillPoint.DRIVER_BEFORE_OPEN,
     KillPoint.DRIVER_AFTER_OPEN,
+    KillPoint.DRIVER_BEFORE_CLAIM,
     KillPoint.DRIVER_AFTER_CLAIM,
     KillPoint.DRIVER_AFTER_RECOVERY_ABORT,
     KillPoint.DRIVER_AFTER_RECOVERY_COMMIT,

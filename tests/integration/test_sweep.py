@@ -50,16 +50,13 @@ def test_receipts_of_older_generations_are_deleted_once_a_newer_one_has_settled_
         with SinkJob(kafka.bootstrap_servers, job, topic=out, generation=generation, name=name) as sink:
             committables = sink.prepared(generation, [b"a"], [b"b"])
             assert {each.outcome for each in sink.committer().commit(committables)} == {Outcome.COMMITTED}
-            sink.sink.write_claim(
-                Claim(store_id="store", generation=Generation(generation), settled=CheckpointId(generation))
-            )
+            claim = Claim(store_id="store", generation=Generation(generation), completed=CheckpointId(generation))
+            sink.sink.take_claim(claim, sink.sink.read_claim())
             assert set(settled) <= groups_of(sink, topics)
             sink.sink.settled(CheckpointId(generation), committables)
             settled = [KafkaCommittable.of(committable).transaction.id for committable in committables]
             assert groups_of(sink, topics) == {f"{job}.claim", *settled}
-            claim = sink.sink.read_claim()
-            assert claim is not None
-            assert claim.generation == generation
+            assert sink.sink.read_claim() == claim
 
 
 def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(

@@ -4,6 +4,7 @@ import itertools
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka.protocol.admin import UpdateFeaturesRequest
 
 from coordinator.dev.kafka import LocalKafka
+from coordinator.errors import FencedError
 from coordinator.killpoints import KillPoint
 from coordinator.pipeline.tasks import Vote
-from coordinator.protocol.values import CheckpointId, Committable, Outcome
+from coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.fencing import fence_ids
 from sinks.kafka.receipts import ReceiptState, read_receipts
@@ -59,6 +61,24 @@ def out(broker: LocalKafka, job: str) -> str:
 def sink(broker: LocalKafka, job: str, out: str) -> Iterator[SinkJob]:
     with SinkJob(broker.bootstrap_servers, job, topic=out, transaction_timeout=f"{TIMEOUT_S}s") as opened:
         yield opened
+
+
+def test_a_claim_is_taken_from_whoever_wrote_it_before(sink: SinkJob, broker: LocalKafka, job: str) -> None:
+    first = Claim(store_id="store", generation=Generation(1), completed=CheckpointId(1), holder="first")
+    second = replace(first, generation=Generation(2), holder="second")
+    sink.sink.take_claim(first, None)
+    for completed in range(2, 12):  # faster than the brokers write the markers of the last one
+        first = replace(first, completed=CheckpointId(completed))
+        sink.sink.prepare_claim(replace(first, completed=CheckpointId(completed + 1)))
+        assert sink.sink.renew_claim(first)
+        assert sink.sink.read_claim() in (first, replace(first, completed=CheckpointId(completed - 1)))
+    sink.sink.prepare_claim(replace(first, completed=CheckpointId(12)))
+    with SinkJob(broker.bootstrap_servers, job, topic="none", generation=2) as other:
+        other.sink.take_claim(second, first)
+        with pytest.raises(FencedError):
+            sink.sink.renew_claim(replace(first, completed=CheckpointId(12)))
+        assert other.sink.read_claim() == second
+        assert other.sink.renew_claim(replace(second, completed=CheckpointId(12)))
 
 
 def end(sink: SinkJob, committable: Committable, *, commit: bool) -> None:

@@ -47,6 +47,13 @@ DRIVER = (
         caught_by=(Invariant.I5,),
     ),
     Mutant(
+        name="a checkpoint is committed before it is claimed",
+        hurts="if the driver dies then, an old copy of the store passes and writes the checkpoint's records again",
+        breaks=changed(settler.Settler.settle, ("if not self._renew_claim(checkpoint):", "if False:")),
+        hunt=ANY,
+        caught_by=(Invariant.I2,),
+    ),
+    Mutant(
         name="the driver aborts what it has acknowledged when no answer comes",
         hurts="the acknowledgement has arrived, and the completed checkpoint has no transactions any more",
         breaks=both(

@@ -1,6 +1,8 @@
 """Bugs of the Kafka sink: ids, transactions, receipts, proofs."""
 
+from coordinator.protocol import opening
 from sinks.kafka import (
+    claims,
     committer,
     delivery,
     fencing,
@@ -14,10 +16,12 @@ from sinks.kafka import (
     sink,
     transactions,
 )
+from tests.mutants import rivals
 from tests.mutants.breaking import both, changed
 from tests.mutants.driver import ANY
 from tests.mutants.fates import Fates, Neighbours
 from tests.mutants.mutant import Mutant
+from tests.mutants.rivals import Fork, Rivals
 from tests.mutants.storms import Storm, clear
 from tests.simulation.checker import Invariant
 from tests.simulation.executors import TaskFaults
@@ -45,6 +49,51 @@ TOOLS = Storm(name="somebody aborts single partitions", seeds=20, weather=clear(
 NEIGHBOURS = Neighbours(name="sweep among neighbours")
 SUCCESSOR = Neighbours(name="sweep after a takeover", replaced=True)
 FATES = Fates(most=600)
+NEW_STORES = Rivals(name="two new stores", copy=False)
+COPIES = Rivals(name="a copy of the store beside it", copy=True)
+TWINS = Rivals(name="two copies of one store", copy=True, together=True, every=4, chances=200)
+FORK = Fork()
+
+CLAIMS = (
+    Mutant(
+        name="the claim is not read again once others are refused",
+        hurts="a driver that was paused overwrites the claim of another store, and writes everything once more",
+        breaks=changed(
+            claims.ClaimHolder._attempt,
+            ("offset = _offset(", "if fenced:\n            break\n        offset = _offset("),
+        ),
+        hunt=NEW_STORES,
+        caught_by=(Invariant.I2,),
+    ),
+    Mutant(
+        name="a store does not know to which drivers it granted its generations",
+        hurts="a copy of it that knows as many generations and checkpoints as are claimed is let in, and writes twice",
+        breaks=changed(opening.claim_refusal, ("if claim.holder and", "if not claim.holder and")),
+        hunt=FORK,
+        caught_by=(Invariant.I2,),
+    ),
+    Mutant(
+        name="another claim is not noticed once others are refused",
+        hurts="two drivers that open the job at once both go on",
+        breaks=changed(claims.ClaimHolder._attempt, ("found not in seen", "not fenced and found not in seen")),
+        hunt=TWINS,
+        caught_by=(Invariant.I2,),
+    ),
+    Mutant(
+        name="a checkpoint is committed although its claim was refused",
+        hurts="a driver that was replaced commits what its successor has read again",
+        breaks=changed(claims.ClaimHolder.renew, ("raise FencedError(str(error)) from error", "return True")),
+        hunt=COPIES,
+        caught_by=(Invariant.I2,),
+    ),
+    Mutant(
+        name="a claim does not say who holds it",
+        hurts="two copies of one store grant the same generation, and both write",
+        breaks=changed(rivals.claimed, ("holder=token", 'holder=""')),
+        hunt=FORK,
+        caught_by=(Invariant.I2,),
+    ),
+)
 
 IDS = (
     Mutant(
@@ -242,4 +291,4 @@ PARTS = (
     ),
 )
 
-KAFKA = (*IDS, *TRANSACTIONS, *PROOFS, *PARTS)
+KAFKA = (*IDS, *TRANSACTIONS, *PROOFS, *PARTS, *CLAIMS)

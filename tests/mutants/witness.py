@@ -156,8 +156,8 @@ class Witness:
             return
         # Seen from the output: it holds everything through the claimed checkpoint of the claiming store already.
         base = self._completed if claim.store_id == "this" else 0
-        if base < claim.settled:
-            self._fail(People.CLAIMED, f"all between {base} and {claim.settled} is written twice")
+        if base < claim.completed:
+            self._fail(People.CLAIMED, f"all between {base} and {claim.completed} is written twice")
         if claim.store_id != "this" or claim.generation > self._generation:
             self._fail(People.CLAIMED, f"generation {claim.generation} of {claim.store_id} and this one both write")
 

@@ -7,15 +7,16 @@
       fact completed 1 ...       what has to be durable first, in order
       wants complete 1           everything that the driver is wanted to do, when that has changed
 
-Events: ``open DRIVER [takeover [gN]] [adopt] [without sink] [replaying] [claim STORE GENERATION SETTLED]``,
-``watch``, ``lost``, ``renew [aborted N]``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged] [more] [good
-SECONDS]``, ``decline N WHO``, ``close REASON [back SECONDS]``, ``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend
-N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``,
-``restore N``, ``release N``, ``resolve N WHO SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to
-POSITION``, ``orphan [claim STORE GENERATION SETTLED]`` (the coordinator takes the job), ``after SECONDS`` (time
-passes, then a tick), ``restart`` (of the coordinator, from what is durable), ``unstored EVENT`` (the coordinator
-dies, or its store fails, before the event's facts are durable; then a restart), ``damage`` (a restart that cannot
-read the newest completed checkpoint). ``as gN`` at the end speaks for another generation than the newest.
+Events: ``open DRIVER [takeover [gN]] [adopt] [without sink] [replaying] [claim STORE GENERATION CHECKPOINT [by
+HOLDER]]``, ``watch``, ``lost``, ``renew [aborted N]``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged]
+[more] [good SECONDS]``, ``decline N WHO``, ``close REASON [back SECONDS]``, ``settle N WHO [amendment K]
+SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``request ID checkpoint|savepoint [NAME]
+[stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``, ``resolve N WHO SLOT,SLOT RULING [SLOT=OUTCOME..]
+[forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim STORE GENERATION CHECKPOINT]`` (the coordinator takes
+the job), ``after SECONDS`` (time passes, then a tick), ``restart`` (of the coordinator, from what is durable),
+``unstored EVENT`` (the coordinator dies, or its store fails, before the event's facts are durable; then a restart),
+``damage`` (a restart that cannot read the newest completed checkpoint). ``as gN`` at the end speaks for another
+generation than the newest.
 """
 
 import re
@@ -275,8 +276,13 @@ def _after(words: list[str], word: str) -> str | None:
 def _claim(options: list[str]) -> Claim | None:
     if "claim" not in options:
         return None
-    store, generation, settled = options[options.index("claim") + 1 :][:3]
-    return Claim(store_id=store, generation=Generation(int(generation)), settled=CheckpointId(int(settled)))
+    store, generation, completed = options[options.index("claim") + 1 :][:3]
+    return Claim(
+        store_id=store,
+        generation=Generation(int(generation)),
+        completed=CheckpointId(int(completed)),
+        holder=_after(options, "by") or "",
+    )
 
 
 def _snapshot(words: list[str]) -> Snapshot:

@@ -5,12 +5,13 @@ from datetime import timedelta
 from typing import Any
 
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeProducersRequest
-from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
 
 from coordinator.service.committers import Committers
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.committer import KafkaCommitter
 from sinks.kafka.control import CoordinatorKind, NoAnswer
+from sinks.kafka.identifiers import TransactionalId
 from sinks.kafka.receipts import RECEIPT_TOPIC
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import wall_clock
@@ -19,7 +20,7 @@ from tests.simulation.kafka.cluster import Cluster
 from tests.simulation.kafka.control import SimControl
 from tests.simulation.kafka.producer import SimProducer
 from tests.simulation.kafka.settings import Produce, Settings
-from tests.simulation.kafka.transactions import PREPARED, State
+from tests.simulation.kafka.transactions import PREPARED, Entry, State
 from tests.simulation.kafka.transport import Call
 from tests.simulation.network import Link
 from tests.simulation.scheduler import Process, Scheduler
@@ -72,6 +73,8 @@ class Brokers:
         """What was aborted by none of our own requests -> by what."""
         self._looked: dict[tuple[str, int], float] = {}
         """By partition: when somebody asked last what is open there."""
+        self._claiming: dict[Transaction, int] = {}
+        """The checkpoint of a claim that is being written."""
         self._alarm = float("inf")
         self.requests = 0
         checker.really_committed = self.committed  # type: ignore[method-assign]
@@ -136,9 +139,13 @@ class Brokers:
             return held
         return {
             entry.id: entry.state.value
-            for entry in self.cluster.entries()
+            for entry in self._of_slots()
             if entry.state is State.ONGOING or entry.state in PREPARED
         }
+
+    def _of_slots(self) -> list[Entry]:
+        """Not that of the claim, which is nobody's checkpoint and holds no reader back."""
+        return [entry for entry in self.cluster.entries() if TransactionalId.parse(entry.id) is not None]
 
     def pre_commit_check(self, voted: Collection[str], held: Collection[str]) -> Callable[[], None]:
         """What must be true when a pre-commit that begins now has succeeded: every vote's transaction is still open,
@@ -156,7 +163,7 @@ class Brokers:
                 return
             for name in gone:
                 self.checker.fail(Invariant.I1, f"{name} is pre-committed, and was not open any more")
-            for entry in self.cluster.entries():
+            for entry in self._of_slots():
                 if entry.state is State.ONGOING and entry.started < begun and entry.id not in (*voted, *held):
                     self.checker.left_open(entry.id, "a pre-commit")
 
@@ -166,13 +173,13 @@ class Brokers:
         """A generation that was granted then has recovered: nothing is open any more that was open before it, besides
         what is completed and not settled."""
         if self._always_current:
-            for entry in self.cluster.entries():
+            for entry in self._of_slots():
                 if entry.state is State.ONGOING and entry.started < granted:
                     self.checker.left_open(entry.id, "a recovery")
 
     def abandoned(self, since: float) -> None:
         """Everybody who had a transaction open then has been gone for long: nobody may hold a reader back for them."""
-        still = [entry for entry in self.cluster.entries() if entry.state is State.ONGOING or entry.state in PREPARED]
+        still = [entry for entry in self._of_slots() if entry.state is State.ONGOING or entry.state in PREPARED]
         for entry in still:
             if entry.started <= since:
                 self.checker.fail(Invariant.ORPHANS, f"{entry.id} is {entry.state.value}")
@@ -184,7 +191,7 @@ class Brokers:
         """Slots that were recorded as lost then are about to be written again: nothing may be open any more that was
         open before, besides what is completed and not settled."""
         if self._always_current:
-            for entry in self.cluster.entries():
+            for entry in self._of_slots():
                 if entry.state is State.ONGOING and entry.started < lost:
                     self.checker.overtaken(entry.id)
 
@@ -211,7 +218,7 @@ class Brokers:
 
     def sent(self, process: Process, request: Any) -> None:
         """What is asked of the brokers must be right already when it is sent."""
-        if isinstance(request, EndTxnRequest):
+        if isinstance(request, EndTxnRequest) and TransactionalId.parse(request.transactional_id) is not None:
             key = (request.transactional_id, request.producer_id, request.producer_epoch)
             self.checker.ends(key, commit=bool(request.committed))
         elif isinstance(request, InitProducerIdRequest):
@@ -240,6 +247,12 @@ class Brokers:
             self._ended[key] = bool(request.committed)
             if request.committed and key in self.checker.torn:
                 self.checker.fail(Invariant.I1, f"{key[0]} is committed although a part of it is gone")
+            self.checker.claimed = self._claiming.pop(key, self.checker.claimed)
+        elif isinstance(request, TxnOffsetCommitRequest) and not isinstance(answer, NoAnswer):
+            partition = answer.topics[0].partitions[0]
+            if partition.error_code == 0:
+                key = (request.transactional_id, request.producer_id, request.producer_epoch)
+                self._claiming[key] = request.topics[0].partitions[0].committed_offset
         if self.tell_requests:
             self.tell("kafka", f"{who.name} asks {said(request)}: {answered(answer)}")
         self._arm()

@@ -74,6 +74,8 @@ class Checker:
         self._history: list[_Completed] = []
         self._unsettled: dict[str, KafkaCommittable] = {}
         """By transactional id: completed and not yet settled."""
+        self.claimed = 0
+        """The checkpoint in the claim at the brokers: no store that knows less is let in."""
         self._committed: dict[tuple[str, int, int], int] = {}
         """Every transaction that may be committed -> its checkpoint."""
         self.torn: set[tuple[str, int, int]] = set()
@@ -280,6 +282,9 @@ class Checker:
         identifier, producer, epoch = transaction
         if commit and transaction not in self._committed:
             self.fail(Invariant.I5, f"{identifier} ({producer}, {epoch}) is committed, and no durable decision says so")
+        elif commit and self._committed[transaction] > self.claimed:
+            text = f"{identifier} of checkpoint {self._committed[transaction]} is committed, claimed is {self.claimed}"
+            self.fail(Invariant.I2, f"{text}: an old copy of the store would write it again")
         if not commit and transaction in self._committed and transaction not in self.torn:
             number = self._committed[transaction]
             self.fail(Invariant.I1, f"{identifier} of completed checkpoint {number} is aborted")

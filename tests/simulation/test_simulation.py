@@ -77,7 +77,7 @@ MUTANTS: dict[str, tuple[Invariant, Mutant, dict[str, Any]]] = {
             "    snapshots = {",
             "    self._settler.complete(checkpoint)\n    snapshots = {",
         ),
-        {"rpc": LinkFaults(slow=0.5)},
+        {"rpc": LinkFaults(loss=0.3), "coordinator_kills": 6},
     ),
     "abort what is not answered": (
         Invariant.I1,

@@ -14,7 +14,13 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
-from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, WriteTxnMarkersRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
 
 from sinks.kafka.control import CoordinatorKind, NoAnswer
 from tests.simulation.kafka.coordinators import TransactionCoordinators
@@ -56,8 +62,10 @@ class Cluster:
             ListTransactionsRequest: self._coordinators.list,
             AddPartitions: self._coordinators.add_partitions,
             AddOffsets: self._coordinators.add_offsets,
+            AddOffsetsToTxnRequest: self._coordinators.add_offsets,
             Produce: self._storage.produce,
             CommitOffsets: self._storage.commit_in_transaction,
+            TxnOffsetCommitRequest: self._storage.txn_offset_commit,
             OffsetCommitRequest: self._storage.commit,
             OffsetFetchRequest: self._storage.fetch,
             ListGroupsRequest: self._storage.list_groups,

@@ -80,6 +80,36 @@ class Storage:
         groups.commit_in_transaction(request.group_id, request.offsets, producer, epoch, now)
         return Coded(error_code=Code.NONE)
 
+    def txn_offset_commit(self, node: int, request: Any, now: float) -> OffsetsCommitted:
+        """TxnOffsetCommitRequest as the product sends it, up to version 4."""
+        offsets = {
+            (str(topic.name), int(partition.partition_index)): Offset(
+                offset=int(partition.committed_offset), metadata=str(partition.committed_metadata or "")
+            )
+            for topic in request.topics
+            for partition in topic.partitions
+        }
+        commit = CommitOffsets(
+            transactional_id=str(request.transactional_id),
+            group_id=str(request.group_id),
+            producer_id=int(request.producer_id),
+            producer_epoch=int(request.producer_epoch),
+            offsets=offsets,
+        )
+        code = self.commit_in_transaction(node, commit, now).error_code
+        return OffsetsCommitted(
+            topics=[
+                TopicCode(
+                    name=str(topic.name),
+                    partitions=[
+                        PartitionCode(partition_index=int(partition.partition_index), error_code=code)
+                        for partition in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
     def commit(self, node: int, request: Any, now: float) -> OffsetsCommitted:
         """OffsetCommitRequest, of a group without members."""
         served = self._state.group_shard(request.group_id).serve(node, now)

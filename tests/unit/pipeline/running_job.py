@@ -157,7 +157,10 @@ class Coordinator:
 
     _granted: Grant | None = None
 
+    driver = ""
+
     def open_job(self, *_: Any, driver: str, **__: Any) -> "Coordinator":
+        self.driver = driver
         event = OpenJob(
             now=self.now,
             driver=driver,
@@ -331,7 +334,12 @@ class Job:
     def read_claim(self) -> Claim | None:
         return None
 
-    def write_claim(self, claim: Claim) -> None: ...
+    def take_claim(self, claim: Claim, seen: Claim | None) -> None: ...
+
+    def prepare_claim(self, claim: Claim) -> None: ...
+
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+        return True
 
     def settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None: ...
 

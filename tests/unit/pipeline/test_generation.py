@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.errors import (
+    ClaimChangedError,
     CoordinatorLostError,
     FencedError,
     GenerationEndedError,
@@ -141,6 +142,56 @@ def test_of_two_aborts_in_a_row_the_last_one_speaks_for_both() -> None:
     assert job.committed == [2, 3]
 
 
+class Claimed(Job):
+    """Keeps in which order checkpoints are claimed and committed."""
+
+    def __init__(self, coordinator: Coordinator, *, until: int, fenced_at: int = 0) -> None:
+        super().__init__(coordinator, until=until)
+        self.said: list[tuple[str, int]] = []
+        self.committing = lambda checkpoint: self.said.append(("commit", checkpoint))
+        self._fenced_at = fenced_at
+
+    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+        self.said.append(("claim", claim.completed))
+
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+        if claim.completed == self._fenced_at:
+            raise FencedError("another store has claimed the job")
+        self.said.append(("claim", claim.completed))
+        return True
+
+
+def test_each_checkpoint_is_claimed_before_it_is_committed() -> None:
+    job = Claimed(Coordinator(), until=4)
+    job.generation.run()
+    assert job.said == [("claim", 0), *((what, n) for n in (2, 3, 4) for what in ("claim", "commit"))]
+
+
+def test_a_driver_that_has_lost_the_claim_commits_nothing_more() -> None:
+    job = Claimed(Coordinator(), until=9, fenced_at=3)
+    with pytest.raises(FencedError):
+        job.generation.run()
+    assert job.said == [("claim", 0), ("claim", 2), ("commit", 2)]
+
+
+class Overtaken(Job):
+    """Somebody claims the job while it is opened."""
+
+    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+        raise ClaimChangedError("another store has claimed the job")
+
+
+def test_a_driver_that_does_not_get_the_claim_sweeps_and_commits_nothing() -> None:
+    coordinator = Coordinator()
+    with pytest.raises(FencedError):
+        Claimed(coordinator, until=9, fenced_at=3).generation.run()
+    assert not coordinator.state.durable.settled
+    job = Overtaken(coordinator, until=9)
+    with pytest.raises(ClaimChangedError):
+        job.generation.run()
+    assert (job.committed, job.aborted, job.swept_beside, job.ran) == ([], [], [], [])
+
+
 class Unwritten(Job):
     """Its checkpoints leave nothing to commit: no record passed the transform, or the sink has no transactions."""
 
@@ -157,10 +208,14 @@ class Unwritten(Job):
     def pre_commit(self, checkpoint: CheckpointId, *_: Any, unsettled: Collection[Committable]) -> Any:
         return ()
 
-    def write_claim(self, claim: Claim) -> None:
+    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+        self.claimed.append(claim.completed)
+
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
         with self._changed:
-            self.claimed.append(claim.settled)
+            self.claimed.append(claim.completed)
             self._changed.notify_all()
+        return True
 
 
 def test_a_checkpoint_with_nothing_to_commit_is_settled_once_the_next_one_builds_on_it() -> None:

@@ -1,23 +1,24 @@
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from coordinator.errors import OncewardError
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.runtime import THREADS, Runtime, Threads
 from coordinator.pipeline.settler import Settler
-from coordinator.protocol.values import CheckpointId, Committable, Document, Outcome, Settlement
+from coordinator.protocol.values import CheckpointId, Claim, Committable, Document, Outcome, Settlement
 
 HELD = (Committable(slot=0, document=Document(kind="test", version=1, body={})),)
 
 
-def settler(runtime: Runtime = THREADS) -> Settler:
-    """Without anything to settle through: only what it remembers is asked for."""
+def settler(runtime: Runtime = THREADS, *, session: Any = None, sink: Any = None) -> Settler:
+    """Without anything to commit through: only what it remembers is asked for."""
     nothing: Any = None
     return Settler(
-        session=nothing,
+        session=session,
         source=nothing,
-        sink=nothing,
+        sink=sink,
         committer=nothing,
         journal=Journal("orders"),
         on_settled=lambda _: None,
@@ -87,3 +88,20 @@ def test_a_repeated_instruction_that_waited_while_lost_slots_were_written_again_
     kept.amend(CheckpointId(5), frozenset({0}), written)
     told_again()  # with a committer or a session it would commit and report
     assert kept.unsettled() == written
+
+
+class Unclaimed:
+    """A sink and a session whose claim is not written until the driver leaves."""
+
+    grant = SimpleNamespace(store_id="store")
+    generation, driver = 1, "driver"
+
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+        return False
+
+
+def test_a_driver_that_leaves_before_its_claim_is_written_commits_nothing() -> None:
+    leaving = settler(session=Unclaimed(), sink=Unclaimed())
+    leaving.expect(CheckpointId(5), HELD, None)
+    leaving.settle(CheckpointId(5), 0)  # there is no committer to commit with
+    assert leaving.unsettled() == HELD

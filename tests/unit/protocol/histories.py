@@ -105,7 +105,7 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
             return _sensible(now, state, choice)
         case "open":
             claim = Claim(
-                store_id="other" if choice == 5 else durable.store_id, generation=Generation(3), settled=pending
+                store_id="other" if choice == 5 else durable.store_id, generation=Generation(3), completed=pending
             )
             return OpenJob(
                 now=now,
@@ -163,7 +163,7 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
             return SkipInput(now=now, base=base, participant=SOURCE.name, positions=at, skipped="some", reason="Ada")
         case "orphan":
             claim = Claim(
-                store_id="other" if choice == 5 else durable.store_id, generation=generation, settled=checkpoint
+                store_id="other" if choice == 5 else durable.store_id, generation=generation, completed=checkpoint
             )
             return TakeOrphan(now=now, claims=(claim,) if choice > 8 else ())
         case _:

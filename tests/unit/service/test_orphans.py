@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import HaltedError, OncewardError
+from coordinator.errors import ClaimChangedError, HaltedError, OncewardError
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.committing import Age, Committer, OpenTransaction
 from coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, OpenJob, Settle, Tick, Watch
@@ -116,8 +116,10 @@ class FakeCommitter(Committer):
         self._asked("claims")
         return self._brokers.claims
 
-    def renew_claim(self, job: JobName, claim: Claim) -> None:
-        self._asked("renew")
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
+        self._asked("take")
+        if not set(self._brokers.claims) <= set(seen):
+            raise ClaimChangedError("the job was claimed meanwhile")
         self._brokers.claims = [claim]
 
     def longest_open(self) -> timedelta:
@@ -252,15 +254,15 @@ def test_what_is_undecided_is_aborted_and_what_is_decided_committed(tmp_path: Pa
 
     async def body(here: Here) -> None:
         checkpoint = await here.orphan()
+        brokers.claims = [Claim(store_id=here.engine.store_id, generation=Generation(1), completed=CheckpointId(1))]
         here.after_the_grace_time()
-        await until(lambda: brokers.count("renew"), "everything is settled")
-        assert (here.settled, here.generation) == (True, 2)
+        await until(lambda: here.settled, "everything is settled")
+        assert here.generation == 2
         assert here.engine.state(JOB).durable.status is JobStatus.SUSPENDED
-        assert brokers.asked[0] == ("claims", "main", 1)
-        assert sorted(brokers.asked[1:3]) == [("commit", "main", 2), ("sweep", "main", 2)]
-        assert brokers.asked[3] == ("renew", "main", 2)
-        await until(lambda: brokers.claims, "the claim is renewed")
-        assert brokers.claims == [Claim(store_id=here.engine.store_id, generation=Generation(2), settled=checkpoint)]
+        assert brokers.asked[:2] == [("claims", "main", 1), ("take", "main", 2)]
+        assert sorted(brokers.asked[2:4]) == [("commit", "main", 2), ("sweep", "main", 2)]
+        (claim,) = brokers.claims
+        assert (claim.store_id, claim.generation, claim.completed) == (here.engine.store_id, 2, checkpoint)
         await until(lambda: brokers.count("sweep") > 2, "it looks for latecomers")
         await here.orphans.stop()
         # one more asked how long a transaction lasts
@@ -315,12 +317,12 @@ def test_brokers_that_do_not_answer_are_asked_again_and_the_listing_says_so(tmp_
 
         def settled() -> bool:
             said.add(here.orphans.doing(JOB))
-            return here.settled and brokers.count("renew") > 0
+            return here.settled and brokers.count("sweep") > 3
 
         await until(settled, "everything is settled")
         assert any("no broker answers" in text for text in said), said
         assert {method for method, _, _ in brokers.asked[1:3]} == {"sweep", "commit"}, "commits waited for the sweep"
-        assert (brokers.count("commit"), brokers.count("renew")) == (1, 1), "commits were repeated"
+        assert brokers.count("commit") == 1, "commits were repeated"
 
     play(tmp_path, body, brokers)
 
@@ -341,15 +343,15 @@ def test_a_cluster_that_does_not_answer_holds_up_no_other(tmp_path: Path) -> Non
     brokers = Brokers(stuck="b")
 
     async def body(here: Here) -> None:
-        brokers.claims = [Claim(store_id=here.engine.store_id, generation=Generation(1), settled=CheckpointId(1))]
+        brokers.claims = [Claim(store_id=here.engine.store_id, generation=Generation(1), completed=CheckpointId(1))]
         await here.orphan()
         here.after_the_grace_time()
         await until(lambda: here.settled, "what is on the other cluster is settled")
         await until(lambda: ("sweep", "a", 2) in brokers.asked, "the other cluster is swept")
         assert ("commit", "a+b", 2) in brokers.asked
-        assert brokers.count("renew") == 0, "it was taken for done"
+        assert ("take", "b", 2) not in brokers.asked, "it waited for a cluster of which nothing is known"
         brokers.stuck = ""
-        await until(lambda: brokers.count("renew") == 2, "it is done everywhere")
+        await until(lambda: ("sweep", "b", 2) in brokers.asked, "it is done everywhere")
 
     play(tmp_path, body, brokers, clusters=("a", "b"))
 
@@ -370,9 +372,9 @@ def test_that_nobody_claims_the_job_is_known_only_when_every_cluster_was_asked(t
 @pytest.mark.parametrize(
     "claim",
     [
-        Claim(store_id="another", generation=Generation(1), settled=CheckpointId(1)),
-        Claim(store_id="ours", generation=Generation(5), settled=CheckpointId(1)),
-        Claim(store_id="ours", generation=Generation(1), settled=CheckpointId(9)),
+        Claim(store_id="another", generation=Generation(1), completed=CheckpointId(1)),
+        Claim(store_id="ours", generation=Generation(5), completed=CheckpointId(1)),
+        Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(9)),
     ],
     ids=["another store", "a newer generation", "a later checkpoint"],
 )
@@ -408,9 +410,9 @@ def test_what_is_lost_is_kept_as_a_proof_for_the_next_driver_or_a_person(tmp_pat
     brokers = Brokers(outcomes={1: Outcome.LOST})
 
     async def body(here: Here) -> None:
-        checkpoint = await here.orphan(on_lost=on_lost)
+        await here.orphan(on_lost=on_lost)
         here.after_the_grace_time()
-        await until(lambda: brokers.count("renew"), "it is done with what it can do")
+        await until(lambda: "late tasks" in here.orphans.doing(JOB), "it is done with what it can do")
         durable = here.engine.state(JOB).durable
         assert not durable.settled
         if on_lost is OnLost.HALT:
@@ -418,7 +420,6 @@ def test_what_is_lost_is_kept_as_a_proof_for_the_next_driver_or_a_person(tmp_pat
             assert "records of slot 1" in durable.status_detail
         else:
             assert (durable.status, durable.replaying) == (JobStatus.SUSPENDED, {SINK.name: frozenset({1})})
-        assert brokers.claims[0].settled < checkpoint, "the claim says that it is settled"
         await until(lambda: brokers.count("sweep") > 1, "it looks for latecomers")
         assert brokers.kept == [0, 1], "what a person may have to decide about was aborted"
         assert brokers.count("commit") == 1
@@ -509,7 +510,7 @@ def test_a_halted_job_is_swept_and_nothing_of_it_committed_before_a_person_has_d
 
     async def later(here: Here) -> None:
         here.orphans.start()
-        await until(lambda: brokers.count("renew"), "it is done with what it can do")
+        await until(lambda: "late tasks" in here.orphans.doing(JOB), "it is done with what it can do")
         assert (brokers.count("sweep"), brokers.count("commit"), brokers.kept) == (1, 0, [0, 1])
 
     play(tmp_path, body, brokers)

@@ -1,0 +1,139 @@
+"""A copy of the coordinator's store, made as docs/deploy.md says, is put back later: nothing is written twice by it."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.errors import ExitCode
+from coordinator.killpoints import KillPoint
+from tests.integration.processes import Process, World, world
+from tests.integration.test_kill_points import free_address
+from tests.integration.test_zombies import asleep
+from tests.integration.tools import Topics, assert_exactly_once, wait_until
+
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
+
+PARTITIONS = 2
+RECORDS = 120
+AT = 3
+"""The checkpoint with records during which the copy is made."""
+
+UNDECIDED = (KillPoint.DRIVER_AFTER_PLAN, KillPoint.DRIVER_AFTER_VOTES, KillPoint.DRIVER_AFTER_PRE_COMMIT)
+BEFORE_A_COMMIT = (KillPoint.DRIVER_AFTER_DECISION,)
+AFTER_A_COMMIT = (
+    KillPoint.DRIVER_BETWEEN_END_TXN,
+    KillPoint.DRIVER_AFTER_END_TXN,
+    KillPoint.DRIVER_AFTER_SETTLE,
+)
+
+
+@pytest.fixture
+def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
+    source, sink = topics.create("in", PARTITIONS), topics.create("out", PARTITIONS)
+    for partition in range(PARTITIONS):
+        values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(RECORDS)]
+        topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
+    with world(
+        tmp_path,
+        job=job,
+        servers=topics.servers,
+        source=source,
+        sink=sink,
+        coordinator=free_address(),
+        source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 40},
+        settings={"interval": "1s"},  # so that a checkpoint is settled when the next one is triggered
+        sparkless=True,
+    ) as made:
+        yield made
+
+
+class Service:
+    """The coordinator of a job, whose store can be copied and put back while it is down."""
+
+    def __init__(self, here: World) -> None:
+        self._here = here
+        self._running: Process = here.coordinator(here.spec["coordinator"])
+
+    def copy(self) -> dict[str, bytes]:
+        self._stop()
+        files = {file.name: file.read_bytes() for file in self._here.directory.glob("coordinator.db*")}
+        self._start()
+        return files
+
+    def replace(self, files: dict[str, bytes]) -> dict[str, bytes]:
+        """Put a copy back; what was there before."""
+        self._stop()
+        former = {file.name: file.read_bytes() for file in self._here.directory.glob("coordinator.db*")}
+        for name in former:
+            (self._here.directory / name).unlink()
+        for name, content in files.items():
+            (self._here.directory / name).write_bytes(content)
+        self._start()
+        return former
+
+    def _stop(self) -> None:
+        self._running.send(signal.SIGTERM)
+        assert self._running.wait() == 0, self._running.tail()
+
+    def _start(self) -> None:
+        self._running = self._here.coordinator(self._here.spec["coordinator"])
+
+
+def copied_during(here: World, service: Service, point: KillPoint, then: str) -> tuple[Process, dict[str, bytes]]:
+    """A driver that goes on after the store was copied at `point`, until `then`."""
+    driver = asleep(here.driver(kill_at=[f"{point}:{AT}:stop", then]))
+    copy = service.copy()
+    driver.send(signal.SIGCONT)
+    return driver, copy
+
+
+@pytest.mark.parametrize("dies", AFTER_A_COMMIT, ids=str)
+@pytest.mark.parametrize("copied", UNDECIDED, ids=str)
+def test_a_copy_from_before_a_decision_is_refused_once_a_commit_may_have_begun(
+    here: World, topics: Topics, copied: KillPoint, dies: KillPoint
+) -> None:
+    service = Service(here)
+    driver, copy = copied_during(here, service, copied, f"{dies}:{AT}")
+    here.wait_for_kill(dies, AT, driver)
+    newest = service.replace(copy)
+    before = topics.read(here.spec["sink"])
+    refused = here.driver()
+    assert refused.wait() == ExitCode.USAGE, refused.tail()
+    assert "an old copy" in refused.tail()
+    assert topics.read(here.spec["sink"]) == before, "the old copy wrote or committed something"
+    service.replace(newest)
+    here.finish()
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
+
+
+@pytest.mark.parametrize("dies", BEFORE_A_COMMIT, ids=str)
+def test_a_copy_from_before_a_decision_of_which_nothing_was_carried_out_goes_on(
+    here: World, topics: Topics, dies: KillPoint
+) -> None:
+    service = Service(here)
+    driver, copy = copied_during(here, service, KillPoint.DRIVER_AFTER_PRE_COMMIT, f"{dies}:{AT}")
+    here.wait_for_kill(dies, AT, driver)
+    newest = service.replace(copy)
+    here.finish()
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
+    service.replace(newest)
+    refused = here.driver()
+    assert refused.wait() == ExitCode.USAGE, refused.tail()
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
+
+
+@pytest.mark.parametrize("wakes", [*BEFORE_A_COMMIT, *AFTER_A_COMMIT], ids=str)
+def test_a_living_driver_does_not_follow_a_coordinator_that_knows_less_than_it(
+    here: World, topics: Topics, wakes: KillPoint
+) -> None:
+    service = Service(here)
+    driver, copy = copied_during(here, service, KillPoint.DRIVER_AFTER_PRE_COMMIT, f"{wakes}:{AT}:stop")
+    wait_until(lambda: f"{wakes.value}:{AT}" in here.killed_at() or not driver.running, "the driver goes on")
+    newest = service.replace(copy)
+    asleep(driver).send(signal.SIGCONT)
+    assert driver.wait() in (ExitCode.USAGE, ExitCode.HALTED), driver.tail()
+    service.replace(newest)
+    here.finish()
+    assert_exactly_once(topics, here.spec["source"], here.spec["sink"])

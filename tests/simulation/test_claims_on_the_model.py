@@ -1,0 +1,151 @@
+"""The sink's claim on modelled brokers, when requests and answers get lost or come late."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from kafka.protocol.producer import EndTxnRequest, TxnOffsetCommitRequest
+
+from coordinator.errors import ClaimChangedError, FencedError
+from coordinator.protocol.values import CheckpointId, Claim, Generation
+from sinks.kafka.claims import ClaimHolder, read_claim
+from sinks.kafka.patience import Clock
+from tests.simulation.kafka import Call, Settings
+from tests.simulation.kafka.contract.bench import Bench
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+OURS = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
+THEIRS = replace(OURS, store_id="theirs", holder="b")
+
+
+@pytest.fixture(params=[0, 1, 2], ids=["tv0", "tv1", "tv2"])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    return Bench(Settings(brokers=(1, 2, 3), transaction_version=request.param, timeout_scan_s=1))
+
+
+def clock(bench: Bench) -> Clock:
+    return Clock(
+        now=lambda: START + timedelta(seconds=bench.transport.now()), monotonic=bench.transport.now, wait=bench.wait
+    )
+
+
+def holder(bench: Bench) -> ClaimHolder:
+    return ClaimHolder(bench.control, "job", clock(bench))
+
+
+def claim_at(bench: Bench) -> Claim | None:
+    bench.wait(0.1)
+    return read_claim(bench.control, "job", clock(bench))
+
+
+def through(completed: int, claim: Claim = OURS) -> Claim:
+    return replace(claim, completed=CheckpointId(completed))
+
+
+def nth(number: int) -> Callable[[Call], bool]:
+    """True for one request, counted from 0."""
+    left: Iterator[bool] = iter([*[False] * number, True])
+    return lambda _call: next(left, False)
+
+
+@pytest.mark.parametrize("lost", ["cut", "deaf"])
+@pytest.mark.parametrize("prepared", [False, True], ids=["at once", "prepared"])
+def test_a_claim_is_written_whatever_request_or_answer_is_lost(bench: Bench, lost: str, prepared: bool) -> None:
+    for number in range(40):
+        ours = holder(bench)
+        seen = claim_at(bench)
+        bench.transport.sent.clear()
+        setattr(bench.transport, lost, nth(number))
+        ours.take(OURS, () if seen is None else (seen,))
+        for completed in (2, 3):
+            if prepared:
+                bench.wait(0.1)
+                ours.prepare(through(completed))
+            assert ours.renew(through(completed))
+        ended = number >= len(bench.transport.sent)
+        setattr(bench.transport, lost, lambda _call: False)
+        assert claim_at(bench) == through(3), number
+        if ended:
+            return
+    raise AssertionError("there are more requests than were lost")
+
+
+def test_a_prepared_claim_says_nothing_and_stands_in_nobodys_way(bench: Bench) -> None:
+    ours, theirs = holder(bench), holder(bench)
+    ours.take(OURS, ())
+    bench.wait(0.1)
+    ours.prepare(through(2))
+    assert claim_at(bench) == OURS
+    theirs.take(THEIRS, (OURS,))
+    assert claim_at(bench) == THEIRS
+    with pytest.raises(FencedError, match="taken over"):
+        ours.renew(through(2))
+    assert claim_at(bench) == THEIRS
+
+
+def test_a_claim_that_was_prepared_for_an_aborted_checkpoint_is_never_written(bench: Bench) -> None:
+    ours = holder(bench)
+    ours.take(OURS, ())
+    bench.wait(0.1)
+    ours.prepare(through(2))
+    ours.prepare(through(3))
+    assert ours.renew(through(3))
+    assert claim_at(bench) == through(3)
+    ours.prepare(through(4))
+    bench.wait(60)  # its transaction times out
+    assert ours.renew(through(5))
+    assert claim_at(bench) == through(5)
+
+
+@pytest.mark.parametrize("late", [EndTxnRequest, TxnOffsetCommitRequest])
+def test_a_request_that_arrives_late_writes_no_claim_before_its_time(bench: Bench, late: type) -> None:
+    """Else it commits what is prepared for a checkpoint that is aborted then, and its own store is refused."""
+    ours = holder(bench)
+    ours.take(OURS, ())
+    delayed: list[Call] = []
+
+    def cut(call: Call) -> bool:
+        if not delayed and isinstance(call.request, late):
+            delayed.append(call)
+            return True
+        return False
+
+    bench.transport.cut = cut
+    assert ours.renew(through(2))
+    bench.wait(0.1)
+    ours.prepare(through(3))
+    answer: Any = delayed[0].apply(bench.transport.now(), 1)
+    assert answer is not None
+    assert claim_at(bench) == through(2)
+    assert ours.renew(through(4))
+    assert claim_at(bench) == through(4)
+
+
+def test_nobody_takes_a_claim_that_changed_since_it_was_compared(bench: Bench) -> None:
+    ours, theirs = holder(bench), holder(bench)
+    theirs.take(THEIRS, ())
+    with pytest.raises(ClaimChangedError, match="claimed by store theirs"):
+        ours.take(OURS, ())
+    assert theirs.renew(through(2, THEIRS)), "the rightful holder was disturbed"
+    assert claim_at(bench) == through(2, THEIRS)
+
+
+def test_an_expired_claim_is_written_again(bench: Bench) -> None:
+    ours = holder(bench)
+    ours.take(OURS, ())
+    bench.wait(10 * 24 * 3600)
+    assert claim_at(bench) is None
+    assert ours.renew(through(2))
+    assert claim_at(bench) == through(2)
+
+
+def test_nothing_is_written_for_a_driver_that_leaves_while_the_brokers_do_not_answer(bench: Bench) -> None:
+    ours = holder(bench)
+    ours.take(OURS, ())
+    bench.transport.cut = lambda _call: True
+    looks = iter([False] * 5)
+    assert not ours.renew(through(2), lambda: next(looks, True))
+    bench.transport.cut = lambda _call: False
+    assert claim_at(bench) == OURS
