@@ -53,6 +53,8 @@ def skip_of(completed: CompletedCheckpoint, where: Where) -> Skip | str:
             problems.append(f"{name}: {error}")
             continue
         skipped = f"{where.topic}-{where.partition} [{former}, {where.offset})"
+        if former == where.offset:
+            skipped = f"what replaced records before offset {former} of {where.topic}-{where.partition}"
         return Skip(base=completed.id, participant=name, positions=moved, skipped=skipped)
     return "; ".join(problems) or f"checkpoint {completed.id} has no positions"
 

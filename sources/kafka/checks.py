@@ -15,16 +15,20 @@ from sources.kafka.reader import OWNED_SETTINGS
 __all__ = [
     "client_findings",
     "confirm_topics",
+    "durability_findings",
     "owned_setting_findings",
+    "refuse_gone",
     "refuse_other_cluster",
     "refuse_other_topics",
     "refuse_outside",
+    "topic_findings",
 ]
 
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 1.0
 
 _FORBIDDEN = ("group.id", "group.instance.id", "group.protocol", "transactional.id")
+_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 _SINK_OR_SOURCE = "it is set by the source, for each reader"
 
 
@@ -77,6 +81,35 @@ def topic_findings(
             message="the user may describe but not read them",
             fix="grant Read on these topics",
         )
+
+
+def durability_findings(found: Mapping[str, TopicState], view: BrokerView) -> Iterator[Finding]:
+    """What can make topics lose records that producers were told are safe, before or after this job has read them."""
+    settings = view.topic_settings(found, [_IN_SYNC, _UNCLEAN])
+    for name, topic in sorted(found.items()):
+        subject = f"source topic {name}"
+        if topic.replication < 3:
+            yield _warning(
+                subject,
+                f"has replication factor {topic.replication}, below 3",
+                "raise it, else one disk can lose data, and the job halts when it does",
+            )
+        known = settings.get(name)
+        if known is None:
+            yield _warning(subject, "its settings may not be read", "grant DESCRIBE_CONFIGS to have them checked")
+            continue
+        if int(known.get(_IN_SYNC, "1")) < 2:
+            yield _warning(subject, f"{_IN_SYNC} is {known.get(_IN_SYNC)}, below 2", "set it to 2")
+        if known.get(_UNCLEAN) == "true":
+            yield _warning(
+                subject,
+                "unclean leader election is allowed, which loses confirmed records, and then the job halts",
+                f"set {_UNCLEAN}=false",
+            )
+
+
+def _warning(subject: str, message: str, fix: str) -> Finding:
+    return Finding(severity=Severity.WARNING, subject=subject, message=message, fix=fix)
 
 
 def refuse_other_cluster(positions: KafkaPositions, cluster: KafkaCluster, cluster_id: str) -> None:

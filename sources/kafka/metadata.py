@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -30,7 +30,7 @@ from coordinator.errors import CheckpointFailedError
 from coordinator.links import Links
 from sources.kafka.positions import Partition
 
-__all__ = ["BrokerView", "TopicState", "insist"]
+__all__ = ["BrokerView", "LogEnd", "TopicState", "insist"]
 
 _T = TypeVar("_T")
 
@@ -51,6 +51,14 @@ class TopicState:
     partitions: tuple[int, ...]
     operations: frozenset[str]
     """What this user may do with the topic: names of Kafka's ACL operations."""
+    replication: int
+    """Replicas of the partition that has the fewest."""
+
+
+class LogEnd(NamedTuple):
+    offset: int
+    leader: int | None
+    """Epoch of the leader that said so; brokers older than that leave it out."""
 
 
 def insist(
@@ -143,27 +151,35 @@ class BrokerView:
                 id=_kafka_id(answer.topic_id),
                 partitions=tuple(sorted(partition.id for partition in answer.partitions)),
                 operations=frozenset(operation.name for operation in answer.authorized_operations or ()),
+                replication=min((len(partition.replicas) for partition in answer.partitions), default=0),
             )
         return found
 
-    def topic_settings(self, names: Collection[str], key: str) -> dict[str, str | None]:
-        """One setting of each topic; None where this user may not read it."""
+    def topic_settings(self, names: Collection[str], keys: Collection[str]) -> dict[str, dict[str, str] | None]:
+        """Settings of each topic; None where this user may not read them."""
         self._admin.poll(0)
+        if not names:
+            return {}
         resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(names)]
-        found: dict[str, str | None] = {}
+        found: dict[str, dict[str, str] | None] = {}
         for resource, question in self._admin.describe_configs(resources, request_timeout=self._timeout).items():
             try:
-                entry = self._wait(question, f"the settings of topic {resource.name}").get(key)
+                entries = self._wait(question, f"the settings of topic {resource.name}")
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     raise self._unanswered(f"the settings of topic {resource.name}", error.args[0]) from None
-                entry = None
-            found[str(resource.name)] = None if entry is None else str(entry.value)
+                found[str(resource.name)] = None
+                continue
+            found[str(resource.name)] = {key: str(entries[key].value) for key in keys if key in entries}
         return found
 
+    def led_ends(self, partitions: Iterable[Partition]) -> dict[Partition, LogEnd]:
+        """The end of what a ``read_committed`` reader may see (last stable offset), and who said so. Partitions whose
+        leader could not be asked are left out."""
+        return self._told(partitions, _LATEST, IsolationLevel.READ_COMMITTED)
+
     def committed_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The end of what a ``read_committed`` reader may see (last stable offset). Partitions whose leader could not
-        be asked are left out."""
+        """The same without who said so."""
         return self._offsets(partitions, _LATEST, IsolationLevel.READ_COMMITTED)
 
     def high_watermarks(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -182,20 +198,26 @@ class BrokerView:
     def _offsets(
         self, partitions: Iterable[Partition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[Partition, int]:
+        return {partition: end.offset for partition, end in self._told(partitions, spec, isolation).items()}
+
+    def _told(
+        self, partitions: Iterable[Partition], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[Partition, LogEnd]:
         self._admin.poll(0)
         wanted = {ClientPartition(p.topic, p.number): spec for p in partitions}
         if not wanted:
             return {}
         questions = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout)
-        found: dict[Partition, int] = {}
+        found: dict[Partition, LogEnd] = {}
         last_error: KafkaError | None = None
         for partition, question in questions.items():
             try:
-                offset = told_offset(self._wait(question, f"the offsets of {partition.topic}-{partition.partition}"))
+                answer = self._wait(question, f"the offsets of {partition.topic}-{partition.partition}")
+                end = LogEnd(told_offset(answer), answer.leader_epoch)
             except KafkaException as error:
                 last_error = error.args[0]
                 continue
-            found[Partition(partition.topic, partition.partition)] = offset
+            found[Partition(partition.topic, partition.partition)] = end
         if not found and last_error is not None:
             raise self._unanswered(f"offsets of {len(wanted)} partitions", last_error)
         return found

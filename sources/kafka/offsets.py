@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from coordinator.pipeline.interfaces import Plan
 from coordinator.protocol.values import JsonObject
+from sources.kafka.epochs import Lineage
 from sources.kafka.limits import RateLimit, level, share
 from sources.kafka.positions import Cursor, KafkaPositions, Partition
 from sources.kafka.sizing import Sizing
@@ -39,12 +41,14 @@ def plan_ranges(
     read: Collection[Partition],
     limits: Limits,
     now: float,
+    lineages: Mapping[Partition, Lineage] = MappingProxyType({}),
 ) -> Plan:
     """One range per partition of ``read``, in the order of ``positions``; empty ones too, so that slots keep meaning.
 
     ``available`` are the ends of what a ``read_committed`` reader may see now; a partition without an entry, because
-    its leader could not be asked, gets an empty range. ``now`` is monotonic, in seconds. An end before the position is
-    the caller's to refuse.
+    its leader could not be asked, gets an empty range. ``lineages`` say which epochs the records there have; without
+    one the epoch is not known. ``now`` is monotonic, in seconds. An end before the position is the
+    caller's to refuse.
     """
     cursors = {partition: cursor for partition, cursor in positions if partition in read}
     waiting = {partition: _backlog(cursor, available.get(partition)) for partition, cursor in cursors.items()}
@@ -66,10 +70,11 @@ def plan_ranges(
     if limits.rate is not None:
         for partition, offsets in wanted.items():
             limits.rate.took(partition, offsets)
-    moved = {p: replace(cursor, next=cursor.next + wanted[p]) for p, cursor in cursors.items()}
+    moved = {p: _moved(cursor, wanted[p], lineages.get(p)) for p, cursor in cursors.items()}
     return Plan(
         splits=tuple(
             {"topic": p.topic, "partition": p.number, "start": cursor.next, "end": moved[p].next}
+            | ({} if moved[p].epoch is None else {"epoch": moved[p].epoch})
             for p, cursor in cursors.items()
         ),
         positions=positions.moved(moved, bound=positions.bound).to_document(),
@@ -79,6 +84,13 @@ def plan_ranges(
         cut_for_time=cut_by == ["adaptive"],
         sizing=_told(cut_by, limits, sum(backlog > 0 for backlog in waiting.values())),
     )
+
+
+def _moved(cursor: Cursor, offsets: int, lineage: Lineage | None) -> Cursor:
+    if not offsets:
+        return cursor
+    end = cursor.next + offsets
+    return replace(cursor, next=end, epoch=None if lineage is None else lineage.before(end, cursor.epoch))
 
 
 def _told(cut_by: list[str], limits: Limits, ranges: int) -> JsonObject:

@@ -1,12 +1,13 @@
 """Where a Kafka source stands, as a typed value and as the document that a checkpoint keeps.
 
-Document ``kafka-positions``, version 1::
+Document ``kafka-positions``, version 2::
 
     {"cluster": "main", "cluster_id": "GfmE...", "bound": null,
-     "topics": {"orders": {"id": "Bm0t...", "partitions": {"0": {"next": 23, "end": null}}}}}
+     "topics": {"orders": {"id": "Bm0t...", "partitions": {"0": {"next": 23, "end": null, "epoch": 4}}}}}
 
 ``next`` is the offset to read next (last processed + 1). ``end`` bounds the partition, exclusively; ``bound`` is the
-``end=`` that it was resolved from, so that the same program keeps its ends and a changed one gets new ones.
+``end=`` that it was resolved from, so that the same program keeps its ends and a changed one gets new ones. ``epoch``
+is the leader epoch of the record before ``next`` (epochs.py); null where that is not known. Version 1 has no epochs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,8 @@ from coordinator.protocol.values import Document
 __all__ = ["KIND", "VERSION", "Cursor", "KafkaPositions", "Partition", "TopicPosition", "check_positions", "skip_to"]
 
 KIND = "kafka-positions"
-VERSION = 1
+VERSION = 2
+_WITHOUT_EPOCHS = 1
 _MAX_OFFSET = 2**63 - 1
 
 
@@ -41,6 +43,8 @@ class Cursor:
     """Offset to read next."""
     end: int | None = None
     """Exclusive bound; None = unbounded."""
+    epoch: int | None = None
+    """Leader epoch of the record before ``next``; None = not known, so nothing can be compared."""
 
     @property
     def done(self) -> bool:
@@ -102,7 +106,7 @@ class KafkaPositions:
                 name: {
                     "id": self.topics[name].id,
                     "partitions": {
-                        str(number): {"next": cursor.next, "end": cursor.end}
+                        str(number): {"next": cursor.next, "end": cursor.end, "epoch": cursor.epoch}
                         for number, cursor in sorted(self.topics[name].partitions.items())
                     },
                 }
@@ -127,25 +131,32 @@ def _read(document: Document) -> KafkaPositions:
     """Raises ValueError with the reason."""
     if document.kind != KIND:
         raise ValueError(f"the document is of kind {document.kind!r}, and this source reads {KIND!r}")
-    if document.version != VERSION:
-        raise ValueError(f"the document has version {document.version}, and this program knows only version {VERSION}")
+    if document.version not in (_WITHOUT_EPOCHS, VERSION):
+        raise ValueError(
+            f"the document has version {document.version}, this program knows versions {_WITHOUT_EPOCHS} to {VERSION}"
+        )
     try:
         return KafkaPositions(
             cluster=_text(document.body["cluster"]),
             cluster_id=_text(document.body["cluster_id"]),
             bound=None if document.body["bound"] is None else _text(document.body["bound"]),
-            topics={_text(name): _topic(topic) for name, topic in document.body["topics"].items()},
+            topics={
+                _text(name): _topic(topic, epochs=document.version != _WITHOUT_EPOCHS)
+                for name, topic in document.body["topics"].items()
+            },
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"the document is damaged ({type(error).__name__}: {error})") from None
 
 
-def _topic(raw: Any) -> TopicPosition:
+def _topic(raw: Any, *, epochs: bool) -> TopicPosition:
     partitions = {}
     for number, cursor in raw["partitions"].items():
-        end = cursor["end"]
+        end, epoch = cursor["end"], cursor["epoch"] if epochs else None
         partitions[_number(int(number))] = Cursor(
-            next=_number(cursor["next"]), end=None if end is None else _number(end)
+            next=_number(cursor["next"]),
+            end=None if end is None else _number(end),
+            epoch=None if epoch is None else _number(epoch),
         )
     return TopicPosition(id=_text(raw["id"]), partitions=partitions)
 
@@ -166,7 +177,7 @@ def check_positions(document: Document, base: Document | None) -> None:
     """What the coordinator asks before it takes positions (entry point ``onceward.documents``).
 
     Raises ValueError for a version or content that is not known, and for positions that go backwards from ``base``: a
-    partition with a lower offset, one that vanished, another topic under the same name, another cluster.
+    partition with a lower offset or leader epoch, one that vanished, another topic of the same name, another cluster.
     """
     after = _read(document)
     if base is None:
@@ -188,13 +199,17 @@ def check_positions(document: Document, base: Document | None) -> None:
             raise ValueError(f"{partition} of the base is missing")
         if found[partition].next < cursor.next:
             raise ValueError(f"{partition} goes backwards, from offset {cursor.next} to {found[partition].next}")
+        epoch = found[partition].epoch
+        if cursor.epoch is not None and epoch is not None and epoch < cursor.epoch:
+            raise ValueError(f"{partition} goes backwards, from leader epoch {cursor.epoch} to {epoch}")
 
 
 def skip_to(document: Document, topic: str, partition: int, offset: int) -> tuple[Document, int]:
     """The same positions with one partition read on from ``offset``, and the offset that it stood at until now.
 
-    What the coordinator asks when a person moves a job past input that is gone (entry point ``onceward.positions``).
-    Raises ValueError for a partition that has no position, and for an offset that is not ahead of it.
+    What the coordinator asks when a person moves a job past input that is gone, or lets it go on where it stands in a
+    log that was replaced (entry point ``onceward.positions``). Raises ValueError for a partition that has no position,
+    and for an offset that is before it, or is the same where nothing is compared with the log.
     """
     try:
         positions = KafkaPositions.from_document(document)
@@ -205,7 +220,7 @@ def skip_to(document: Document, topic: str, partition: int, offset: int) -> tupl
         known = ", ".join(str(one) for one, _ in positions) or "none"
         raise ValueError(f"{where} has no position; there are positions of {known}")
     cursor = positions.topics[topic].partitions[partition]
-    if not cursor.next < _number(offset):
+    if _number(offset) < cursor.next or (offset == cursor.next and cursor.epoch is None):
         raise ValueError(f"{where} is read next from offset {cursor.next}; {offset} is not after it")
-    moved = positions.moved({where: replace(cursor, next=offset)}, bound=positions.bound)
+    moved = positions.moved({where: replace(cursor, next=offset, epoch=None)}, bound=positions.bound)
     return moved.to_document(), cursor.next

@@ -192,6 +192,8 @@ class _Range:
     position: int
     """Offset that comes next."""
     end: int
+    epoch: int | None
+    """Highest leader epoch that its records had when it was planned; None = not known."""
     build: BatchBuilder
 
     @classmethod
@@ -202,6 +204,7 @@ class _Range:
             partition=partition,
             position=int(split["start"]),
             end=int(split["end"]),
+            epoch=split.get("epoch"),
             build=batch_builder(schema, columns, topic, partition),
         )
 
@@ -211,7 +214,11 @@ class _Range:
         noticed(records)
         if self.position > self.end:
             records = records.below(self.end)
-        return self.build(records) if len(records) else None
+        if not len(records):
+            return None
+        if self.epoch is not None and (epoch := records.last_epoch()) > self.epoch:
+            raise _replaced(self, int(records.offsets[-1]), epoch)
+        return self.build(records)
 
 
 _Place: TypeAlias = tuple[str | None, int]
@@ -262,6 +269,14 @@ def _reached(records: Records, of: _Range) -> int:
     if offsets[0] < of.position or (offsets[1:] <= offsets[:-1]).any():
         raise _confused(of, records)
     return int(offsets[-1]) + 1
+
+
+def _replaced(of: _Range, offset: int, epoch: int) -> CheckpointFailedError:
+    return CheckpointFailedError(
+        f"{of.topic}-{of.partition} holds at offset {offset} a record of leader epoch {epoch}. When the range was "
+        f"planned up to offset {of.end}, its records had epochs up to {of.epoch}: the log lost its end since, and was "
+        "filled again. No record was taken. The next checkpoint finds out whether anything read before is gone."
+    )
 
 
 def _confused(of: _Range, got: Records) -> RuntimeError:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from coordinator.pipeline.interfaces import ReplayRefusedError
 from coordinator.protocol.values import JsonObject
 from sources.kafka.checks import confirm_topics
+from sources.kafka.leaders import Leaders
 from sources.kafka.metadata import BrokerView, insist
 from sources.kafka.positions import KafkaPositions, Partition
 
@@ -14,12 +15,16 @@ _POLICY = "cleanup.policy"
 
 
 def refuse_incomplete(
-    view: BrokerView, cluster_id: str, positions: KafkaPositions, splits: Sequence[JsonObject]
+    view: BrokerView,
+    leaders: Leaders,
+    cluster_id: str,
+    positions: KafkaPositions,
+    splits: Sequence[JsonObject],
 ) -> None:
-    """Raises ReplayRefusedError unless the topics of ``positions`` still hold all of ``splits``.
+    """Raises ReplayRefusedError unless the topics of ``positions``, those behind ``splits``, still hold all of them.
 
-    Retention must not have reached the ranges, and compaction must be off: it removes records from the middle. Raises
-    CheckpointFailedError when the brokers do not say.
+    Retention must not have reached the ranges, and compaction must be off: it removes records from the middle. The logs
+    must be those that were read. Raises CheckpointFailedError when the brokers do not say.
     """
     if positions.cluster_id != cluster_id:
         raise ReplayRefusedError(
@@ -37,7 +42,8 @@ def refuse_incomplete(
         if known is None or known.id != now.id:
             was = "unknown" if known is None else known.id
             raise ReplayRefusedError(f"topic {partition.topic} was made again: its id was {was} and is {now.id}")
-    for name, policy in view.topic_settings(names, _POLICY).items():
+    for name, settings in view.topic_settings(names, [_POLICY]).items():
+        policy = None if settings is None else settings.get(_POLICY)
         if policy != "delete":
             said = f"{_POLICY}={policy}" if policy is not None else f"{_POLICY} may not be read: grant DescribeConfigs"
             raise ReplayRefusedError(f"topic {name} may have lost records by compaction ({said})")
@@ -48,3 +54,8 @@ def refuse_incomplete(
                 f"{partition} does not hold the offsets [{start}, {end}) any more, its log is "
                 f"[{starts[partition]}, {ends[partition]})"
             )
+    cursors = {partition: cursor for partition, cursor in positions if partition in partitions}
+    for differs in leaders.differences(cursors):
+        ends_of = [end for partition, _, end in ranges if partition == differs.partition]
+        if not differs.exact or max(ends_of) > differs.offset:
+            raise ReplayRefusedError(str(differs))

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from connections.admin import reach
 from connections.cluster import KafkaCluster
@@ -17,6 +18,7 @@ from sources.kafka.arguments import SourceArguments
 from sources.kafka.checks import (
     client_findings,
     confirm_topics,
+    durability_findings,
     owned_setting_findings,
     refuse_gone,
     refuse_other_cluster,
@@ -26,8 +28,10 @@ from sources.kafka.checks import (
 )
 from sources.kafka.columns import ddl_of
 from sources.kafka.discovery import Discovery
+from sources.kafka.epochs import refuse_differences
 from sources.kafka.faults import OffsetGone, halt_for, offset_gone_in
-from sources.kafka.metadata import BrokerView, TopicState, insist
+from sources.kafka.leaders import Leaders
+from sources.kafka.metadata import BrokerView, LogEnd, TopicState, insist
 from sources.kafka.mirror import GroupMirror
 from sources.kafka.offsets import Limits, gone_backwards, plan_ranges
 from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
@@ -41,6 +45,8 @@ from sources.kafka.starts import End, Start, bound_text
 __all__ = ["KafkaSource"]
 
 _CONFIRM_SECONDS = 1.0
+
+_T = TypeVar("_T")
 
 _log = logger("onceward.source.kafka")
 
@@ -122,6 +128,7 @@ class KafkaSource(Source):
         self.schema = ddl_of(self._arguments.columns)
         self._limits = Limits()
         self._view: BrokerView | None = None
+        self._leaders: Leaders | None = None
         self._group = group_id or ""
         self._cluster_id = ""
         self._ends: dict[Partition, int] | None = None
@@ -149,6 +156,7 @@ class KafkaSource(Source):
         # The client takes nothing but str itself for a group.
         self._group = self._arguments.group_id or str(context.job)
         self._view = BrokerView(self.cluster, links=context.links)
+        self._leaders = Leaders(self.cluster, context.links)
         self._discovery = Discovery(self._view, self._arguments.discovery_interval, self._monotonic)
         self._mirror = GroupMirror(self._view, self._group) if self._arguments.mirror_offsets else None
 
@@ -157,7 +165,9 @@ class KafkaSource(Source):
         findings = [*client_findings(), *owned_setting_findings(self.cluster)]
         self._cluster_id = reach(self.cluster)
         names = self._names()
-        findings += topic_findings(self.cluster, names or {self._wanted()}, confirm_topics(self._broker(), names))
+        found = confirm_topics(self._broker(), names)
+        findings += topic_findings(self.cluster, names or {self._wanted()}, found)
+        findings += durability_findings(found, self._broker())
         return findings
 
     def resolve(self) -> Document:
@@ -167,6 +177,7 @@ class KafkaSource(Source):
         view, arguments = self._broker(), self._arguments
         ends = resolve_ends(view, partitions, end=arguments.end)
         starts = resolve_starts(view, partitions, start=arguments.start, reset=arguments.reset, group=self._group)
+        epochs = self._asked_leaders().epochs_before(starts)
         if self._discovery is not None:
             self._discovery.looked()
         return KafkaPositions(
@@ -177,10 +188,9 @@ class KafkaSource(Source):
                 name: TopicPosition(
                     id=topic.id,
                     partitions={
-                        n: Cursor(
-                            next=starts[Partition(name, n)], end=None if ends is None else ends[Partition(name, n)]
-                        )
-                        for n in topic.partitions
+                        p.number: Cursor(next=starts[p], end=None if ends is None else ends[p], epoch=epochs[p])
+                        for p in partitions
+                        if p.topic == name
                     },
                 )
                 for name, topic in found.items()
@@ -195,6 +205,7 @@ class KafkaSource(Source):
         read = [partition for partition, cursor in stored if partition.topic in subscribed and not cursor.done]
         starts, ends = insist(self._broker().log_starts, read), insist(self._broker().high_watermarks, read)
         refuse_outside(stored, read, starts, ends)
+        refuse_differences(self._asked_leaders().differences({p: c for p, c in stored if p in starts}))
         dropped = sorted(stored.topics.keys() - subscribed)
         if dropped:
             _log.warning("topics %s have positions but are not read by this source: they stay where they are", dropped)
@@ -203,8 +214,18 @@ class KafkaSource(Source):
         positions = self._current(KafkaPositions.from_document(base))
         subscribed = self._subscribed(positions)
         read = {partition for partition, _ in positions if partition.topic in subscribed}
-        available = self._available(positions, read)
-        plan = plan_ranges(positions, available, read=read, limits=self._limits, now=self._monotonic())
+        ends = self._available(positions, read)
+        cursors = {p: cursor for p, cursor in positions if p in ends and not cursor.done}
+        leaders = {p: leader for p in cursors if (leader := ends[p].leader) is not None}
+        lineages = self._asked_leaders().lineages(cursors, leaders)
+        plan = plan_ranges(
+            positions,
+            _offsets({p: end for p, end in ends.items() if p in lineages or p not in leaders}),
+            read=read,
+            limits=self._limits,
+            now=self._monotonic(),
+            lineages=lineages,
+        )
         least = self._arguments.min_partitions
         return replace(plan, splits=split_ranges(plan.splits, least), joinable=least is None)
 
@@ -250,6 +271,7 @@ class KafkaSource(Source):
     def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
         refuse_incomplete(
             self._broker(),
+            self._asked_leaders(),
             self.cluster_id,
             KafkaPositions.from_document(positions),
             [each for split in splits for each in ranges_of(split)],
@@ -272,12 +294,13 @@ class KafkaSource(Source):
     def close(self) -> None:
         if self._mirror is not None:
             self._mirror.close()
-        self._view = self._discovery = self._mirror = None
+        self._view = self._leaders = self._discovery = self._mirror = None
 
     def _broker(self) -> BrokerView:
-        if self._view is None:
-            raise ConfigurationError("This Kafka source is not open. Nothing was asked. Call open() first.")
-        return self._view
+        return _opened(self._view)
+
+    def _asked_leaders(self) -> Leaders:
+        return _opened(self._leaders)
 
     def _wanted(self) -> str:
         pattern = self._arguments.pattern
@@ -321,21 +344,21 @@ class KafkaSource(Source):
         ends = self._ends
         return positions.moved({p: replace(cursor, end=ends.get(p)) for p, cursor in positions}, bound=bound)
 
-    def _available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, int]:
+    def _available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, LogEnd]:
         """Stable ends. A log that ends before its position is asked twice, a moment apart, and then halts the job."""
         try:
-            available = self._broker().committed_ends(read)
+            available = self._broker().led_ends(read)
         except CheckpointFailedError:
             self._refuse_other_topics(positions, {p.topic for p in read})
             raise
         if set(read) - available.keys():
             self._refuse_other_topics(positions, {p.topic for p in set(read) - available.keys()})
-        if not gone_backwards(positions, available):
+        if not gone_backwards(positions, _offsets(available)):
             return available
         self._refuse_other_topics(positions, {p.topic for p in read})
         self._sleep(_CONFIRM_SECONDS)
-        again = self._broker().committed_ends(read)
-        behind = gone_backwards(positions, again)
+        again = self._broker().led_ends(read)
+        behind = gone_backwards(positions, _offsets(again))
         logs = self._broker().high_watermarks(behind)
         refuse_gone(
             [
@@ -347,7 +370,17 @@ class KafkaSource(Source):
             ]
         )
         # Started inside a transaction that is still open: the log holds the position, but nothing is to be seen yet.
-        return {**again, **{p: position for p, (position, _) in behind.items()}}
+        return {**again, **{p: again[p]._replace(offset=position) for p, (position, _) in behind.items()}}
+
+
+def _opened(what: _T | None) -> _T:
+    if what is None:
+        raise ConfigurationError("This Kafka source is not open. Nothing was asked. Call open() first.")
+    return what
+
+
+def _offsets(ends: Mapping[Partition, LogEnd]) -> dict[Partition, int]:
+    return {partition: end.offset for partition, end in ends.items()}
 
 
 def _partitions(topics: Mapping[str, TopicState]) -> list[Partition]:

@@ -716,7 +716,7 @@ def test_positions_of_another_cluster_are_refused_with_both_ids(
     "change",
     [
         {"kind": "file-positions"},
-        {"version": 2},
+        {"version": 3},
         {"body": {}},
         {
             "body": {
@@ -814,7 +814,9 @@ def test_positions_behind_the_end_of_the_log_halt_with_both_offsets(topics: Topi
     document = source.resolve()
     body: Any = {
         **document.body,
-        "topics": {topic: {**document.body["topics"][topic], "partitions": {"0": {"next": 8, "end": None}}}},
+        "topics": {
+            topic: {**document.body["topics"][topic], "partitions": {"0": {"next": 8, "end": None, "epoch": 0}}}
+        },
     }
     ahead = replace(document, body=body)
     for use in (source.restore, source.plan):
@@ -902,7 +904,13 @@ def test_the_preflight_names_missing_topics_and_broken_settings_together(topics:
         assert expected in text
 
 
-def test_the_preflight_of_a_sound_source_finds_nothing(topics: Topics, opened: Opener) -> None:
-    topic = topics.create("in")
-    assert list(opened([topic]).preflight()) == []
+def test_the_preflight_warns_of_topics_that_can_lose_what_was_confirmed(topics: Topics, opened: Opener) -> None:
+    topic = topics.create("in", config={"unclean.leader.election.enable": "true"})
+    found = list(opened([topic]).preflight())
+    assert {(one.severity, one.subject) for one in found} == {("warning", f"source topic {topic}")}
+    said = [one.message for one in found]
+    assert said[:2] == ["has replication factor 1, below 3", "min.insync.replicas is 1, below 2"]
+    assert "unclean leader election is allowed" in said[2]
+    topics.configure(topic, {"unclean.leader.election.enable": "false"})
+    assert [one.message for one in opened([topic]).preflight()] == said[:2]
     assert [f.severity for f in opened(pattern="nothing-like-this").preflight()] == ["error"]

@@ -66,6 +66,10 @@ class Records:
     def offsets(self) -> npt.NDArray[np.int64]:
         return np.ascontiguousarray(self.messages["offset"])
 
+    def last_epoch(self) -> int:
+        """Leader epoch of the last one; epochs only grow."""
+        return int(lib.message_leader_epoch(int(self.addresses[-1])))
+
     def below(self, offset: int) -> "Records":
         """Those before ``offset``."""
         kept = self.messages["offset"] < offset

@@ -28,11 +28,14 @@ START = {"orders": {0: 20, 1: 40}}
 
 def kafka_positions(offsets: dict[str, dict[int, int]]) -> Document:
     topics = {
-        topic: {"id": f"id of {topic}", "partitions": {str(n): {"next": at, "end": None} for n, at in found.items()}}
+        topic: {
+            "id": f"id of {topic}",
+            "partitions": {str(n): {"next": at, "end": None, "epoch": None} for n, at in found.items()},
+        }
         for topic, found in offsets.items()
     }
     body = {"cluster": "main", "cluster_id": "c", "bound": None, "topics": topics}
-    return Document(kind="kafka-positions", version=1, body=body)
+    return Document(kind="kafka-positions", version=2, body=body)
 
 
 def suspended(coordinator: EmbeddedCoordinator, document: Document) -> None:

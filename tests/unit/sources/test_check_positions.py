@@ -10,13 +10,13 @@ from coordinator.protocol.values import Document
 from sources.kafka.positions import check_positions
 
 
-def positions(next_offset: int = 5, **changes: object) -> Document:
-    topics = {"orders": {"id": "t1", "partitions": {"0": {"next": next_offset, "end": None}}}}
+def positions(next_offset: int = 5, epoch: int | None = 3, **changes: object) -> Document:
+    topics = {"orders": {"id": "t1", "partitions": {"0": {"next": next_offset, "end": None, "epoch": epoch}}}}
     body = {"cluster": "main", "cluster_id": "c1", "bound": None, "topics": topics, **changes}
-    return Document(kind="kafka-positions", version=1, body=body)
+    return Document(kind="kafka-positions", version=2, body=body)
 
 
-@pytest.mark.parametrize("after", [positions(5), positions(6)])
+@pytest.mark.parametrize("after", [positions(5), positions(6), positions(6, 4), positions(6, None)])
 def test_positions_may_stay_or_go_forwards(after: Document) -> None:
     check_positions(after, positions(5))
     check_positions(after, None)
@@ -26,12 +26,16 @@ def test_positions_may_stay_or_go_forwards(after: Document) -> None:
     ("after", "why"),
     [
         (positions(4), "orders-0 goes backwards, from offset 5 to 4"),
+        (positions(6, 2), "orders-0 goes backwards, from leader epoch 3 to 2"),
         (positions(topics={}), "topic orders of the base is missing"),
         (positions(cluster_id="c2"), "cluster c2"),
-        (positions(topics={"orders": {"id": "t2", "partitions": {"0": {"next": 9, "end": None}}}}), "made anew"),
+        (
+            positions(topics={"orders": {"id": "t2", "partitions": {"0": {"next": 9, "end": None, "epoch": 3}}}}),
+            "made anew",
+        ),
         (positions(topics={"orders": {"id": "t1", "partitions": {}}}), "orders-0 of the base is missing"),
         (positions(-1), "not a number"),
-        (Document(kind="kafka-positions", version=2, body=positions().body), "version 2"),
+        (Document(kind="kafka-positions", version=3, body=positions().body), "version 3"),
     ],
 )
 def test_positions_that_would_lose_or_repeat_records_are_refused(after: Document, why: str) -> None:

@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_INVALID
 
 from connections import KafkaCluster
 from coordinator.errors import CheckpointFailedError
-from sources.kafka.metadata import BrokerView
+from sources.kafka.metadata import BrokerView, LogEnd
 from sources.kafka.positions import Partition
 
 FIRST, SECOND = Partition("orders", 0), Partition("orders", 1)
@@ -27,7 +27,7 @@ def answering(view: BrokerView, offsets: dict[int, int], monkeypatch: pytest.Mon
         made = {}
         for partition in wanted:
             made[partition] = answer = Future[Any]()
-            answer.set_result(SimpleNamespace(offset=offsets[partition.partition]))
+            answer.set_result(SimpleNamespace(offset=offsets[partition.partition], leader_epoch=7))
         return made
 
     admin = SimpleNamespace(poll=lambda _: 0, list_offsets=list_offsets)
@@ -39,6 +39,11 @@ def test_a_partition_whose_answer_holds_no_offset_has_not_answered(
 ) -> None:
     answering(view, {0: 1834, 1: OFFSET_INVALID}, monkeypatch)
     assert view.high_watermarks([FIRST, SECOND]) == {FIRST: 1834}
+
+
+def test_who_said_where_a_log_ends_is_told_with_it(view: BrokerView, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(view, {0: 1834}, monkeypatch)
+    assert view.led_ends([FIRST]) == {FIRST: LogEnd(1834, 7)}
 
 
 def test_no_offset_at_all_is_a_failure_to_ask_and_not_an_empty_log(

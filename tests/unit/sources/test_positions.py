@@ -13,7 +13,7 @@ from coordinator.protocol.values import Document
 from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 
 offsets = st.integers(0, 2**63 - 1)
-cursors = st.builds(Cursor, next=offsets, end=st.none() | offsets)
+cursors = st.builds(Cursor, next=offsets, end=st.none() | offsets, epoch=st.none() | st.integers(0, 2**31 - 1))
 names = st.text("abc._-", min_size=1, max_size=5)
 kafka_positions = st.builds(
     KafkaPositions,
@@ -27,7 +27,7 @@ kafka_positions = st.builds(
     ),
 )
 GOOD = KafkaPositions(
-    cluster="main", cluster_id="c", topics={"t": TopicPosition(id="i", partitions={0: Cursor(next=3, end=9)})}
+    cluster="main", cluster_id="c", topics={"t": TopicPosition(id="i", partitions={0: Cursor(next=3, end=9, epoch=4)})}
 ).to_document()
 
 
@@ -60,6 +60,8 @@ def test_partitions_come_in_a_stable_order(positions: KafkaPositions) -> None:
         (("topics", "t", "partitions", "0", "next"), None),
         (("topics", "t", "partitions", "0", "next"), "3"),
         (("topics", "t", "partitions", "0", "end"), -2),
+        (("topics", "t", "partitions", "0", "epoch"), -1),
+        (("topics", "t", "partitions", "0"), {"next": 3, "end": 9}),
         (("topics", "t", "partitions"), {"-1": {"next": 1, "end": None}}),
         (("topics", "t", "partitions"), {"x": {"next": 1, "end": None}}),
         (("topics", "t", "partitions"), []),
@@ -80,7 +82,15 @@ def test_damaged_documents_halt(path: tuple[str, ...], value: object) -> None:
         KafkaPositions.from_document(replace(GOOD, body=body))
 
 
-@pytest.mark.parametrize("version", [0, 2, 99])
+def test_documents_from_before_epochs_were_kept_are_read_without_them() -> None:
+    body = json.loads(json.dumps(GOOD.body))
+    del body["topics"]["t"]["partitions"]["0"]["epoch"]
+    earlier = KafkaPositions.from_document(replace(GOOD, version=1, body=body))
+    assert dict(earlier) == {Partition("t", 0): Cursor(next=3, end=9, epoch=None)}
+    assert earlier.to_document().version == 2
+
+
+@pytest.mark.parametrize("version", [0, 3, 99])
 def test_another_version_halts(version: int) -> None:
     with pytest.raises(HaltedError, match=f"version {version}"):
         KafkaPositions.from_document(replace(GOOD, version=version))

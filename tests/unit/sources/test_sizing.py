@@ -13,6 +13,7 @@ from coordinator.errors import ConfigurationError
 from coordinator.pipeline.interfaces import JobContext, Plan
 from coordinator.protocol.values import JobName
 from sources.kafka.limits import RateLimit
+from sources.kafka.metadata import LogEnd
 from sources.kafka.offsets import Limits, plan_ranges
 from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 from sources.kafka.sizing import AIM_BACK_TO_BACK, FIRST, GROWTH, LEAST, PART_OF_TIMEOUT, Ran, Sizing, first_sizing
@@ -295,8 +296,8 @@ class Backlogged(KafkaSource):
     def _current(self, base: KafkaPositions) -> KafkaPositions:
         return base
 
-    def _available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, int]:
-        return {partition: cursor.next + 250_000 for partition, cursor in positions}
+    def _available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, LogEnd]:
+        return {partition: LogEnd(cursor.next + 250_000, None) for partition, cursor in positions}
 
 
 def _source(*, adaptive: Any = True) -> tuple[KafkaSource, Callable[[], None]]:

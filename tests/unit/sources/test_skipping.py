@@ -12,7 +12,7 @@ BEFORE = KafkaPositions(
     cluster_id="c",
     topics={
         "orders": TopicPosition(id="t1", partitions={0: Cursor(next=10), 1: Cursor(next=0, end=100)}),
-        "refunds": TopicPosition(id="t2", partitions={0: Cursor(next=7)}),
+        "refunds": TopicPosition(id="t2", partitions={0: Cursor(next=7, epoch=3)}),
     },
     bound="latest",
 )
@@ -45,7 +45,15 @@ def test_what_would_read_again_or_means_nothing_is_refused(topic: str, partition
         skip_to(BEFORE.to_document(), topic, partition, offset)
 
 
+def test_a_partition_may_stay_where_it_is_without_being_compared_with_its_log_any_more() -> None:
+    moved, former = skip_to(BEFORE.to_document(), "refunds", 0, 7)
+    assert former == 7
+    assert dict(KafkaPositions.from_document(moved))[Partition("refunds", 0)] == Cursor(next=7, epoch=None)
+    with pytest.raises(ValueError, match="7 is not after it"):
+        skip_to(moved, "refunds", 0, 7)
+
+
 def test_positions_of_another_version_are_not_guessed_at() -> None:
-    newer = Document(kind="kafka-positions", version=2, body=BEFORE.to_document().body)
-    with pytest.raises(ValueError, match="version 2"):
+    newer = Document(kind="kafka-positions", version=3, body=BEFORE.to_document().body)
+    with pytest.raises(ValueError, match="version 3"):
         skip_to(newer, "orders", 0, 50)

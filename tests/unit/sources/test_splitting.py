@@ -98,10 +98,10 @@ class View:
     """What the brokers say of a topic whose log begins at 6."""
 
     def topics(self, names: Any) -> dict[str, TopicState]:
-        return {name: TopicState(id="i", partitions=(0,), operations=frozenset()) for name in names}
+        return {name: TopicState(id="i", partitions=(0,), operations=frozenset(), replication=3) for name in names}
 
-    def topic_settings(self, names: Any, key: str) -> dict[str, str]:
-        return dict.fromkeys(names, "delete")
+    def topic_settings(self, names: Any, keys: Any) -> dict[str, dict[str, str]]:
+        return {name: dict.fromkeys(keys, "delete") for name in names}
 
     def log_starts(self, partitions: Any) -> dict[Partition, int]:
         return dict.fromkeys(partitions, 6)
@@ -110,12 +110,20 @@ class View:
         return dict.fromkeys(partitions, 100)
 
 
+class Same:
+    """Leaders whose logs are those that were read."""
+
+    def differences(self, cursors: Any) -> list[Any]:
+        return []
+
+
 @pytest.mark.parametrize("gone_first", [True, False])
 def test_a_replay_looks_at_every_part_of_a_partition(gone_first: bool) -> None:
     topics = {"t": TopicPosition(id="i", partitions={0: Cursor(next=50)})}
     positions = KafkaPositions(cluster="main", cluster_id="c", topics=topics)
     parts = [split(0, 5, 5), split(0, 10, 5)]
     view: Any = View()
-    refuse_incomplete(view, "c", positions, parts[1:])
+    leaders: Any = Same()
+    refuse_incomplete(view, leaders, "c", positions, parts[1:])
     with pytest.raises(ReplayRefusedError, match=r"\[5, 10\)"):
-        refuse_incomplete(view, "c", positions, parts if gone_first else parts[::-1])
+        refuse_incomplete(view, leaders, "c", positions, parts if gone_first else parts[::-1])

@@ -1,0 +1,146 @@
+"""Whether a log still holds what was read of it, by leader epochs (KIP-320). Pure.
+
+Each election gives a partition's leader a higher epoch, and the leader stamps it on every record that it appends. So an
+offset and its epoch stand for one record and all that are before it. A log that lost its end, in an unclean election or
+with a disk that lost power, and was filled again has another epoch there.
+
+A position keeps the epoch of the record before it. A leader says where an epoch ends in its log (OffsetForLeaderEpoch).
+A log in which that epoch is missing, or ends before the position, is not the log that was read.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from coordinator.errors import HaltedError
+from sources.kafka.positions import Cursor, Partition
+
+__all__ = [
+    "AskEnds",
+    "Asked",
+    "Difference",
+    "EpochEnd",
+    "Lineage",
+    "Unknown",
+    "difference",
+    "lineages",
+    "refuse_differences",
+]
+
+
+class Asked(NamedTuple):
+    leader: int
+    """Epoch of the leader that may answer: one with another epoch has another log."""
+    epoch: int
+    """Where does it end?"""
+
+
+class EpochEnd(NamedTuple):
+    """The highest epoch of a log that is not above the one asked for, and the first offset that is of a higher one."""
+
+    epoch: int
+    offset: int
+
+
+AskEnds: TypeAlias = Callable[[Mapping[Partition, Asked]], Mapping[Partition, EpochEnd]]
+"""Partitions whose leader is away, or has another epoch, are left out."""
+
+
+class Lineage(NamedTuple):
+    """The epochs of a log's newer records."""
+
+    leader: int
+    """The leader's epoch. While it stays the same, the log only grows."""
+    starts: tuple[tuple[int, int], ...] = ()
+    """First offset and epoch of each, ascending."""
+
+    def before(self, offset: int, older: int | None) -> int | None:
+        """The epoch of the record before ``offset``; ``older`` where none of these begins before it."""
+        begun = bisect_left(self.starts, (offset,))
+        return self.starts[begun - 1][1] if begun else older
+
+
+class Unknown(NamedTuple):
+    """Records of which the lineage is to be found."""
+
+    leader: int
+    """Epoch of the leader."""
+    offset: int
+    """The first of them."""
+    older: int | None = None
+    """Epoch of the record before it, if that is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A log that is not the one that was read."""
+
+    partition: Partition
+    position: int
+    epoch: int
+    """Of the record before the position, when that was read."""
+    offset: int
+    """The log differs from here on."""
+    exact: bool
+    """False: it may differ from an earlier offset on."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.partition} was read up to offset {self.position} (leader epoch {self.epoch}), but its log differs "
+            f"from offset {self.offset}{'' if self.exact else ', or an earlier one,'} on: "
+            f"{self.position - self.offset} offsets [{self.offset}, {self.position}) that were read are gone, and what "
+            "stands there now was never read"
+        )
+
+
+def difference(partition: Partition, cursor: Cursor, end: EpochEnd) -> Difference | None:
+    """What the end of the cursor's epoch says; None = the log is the one that was read, or nobody knows its epoch."""
+    if cursor.epoch is None or (end.epoch == cursor.epoch and end.offset >= cursor.next):
+        return None
+    return Difference(
+        partition=partition,
+        position=cursor.next,
+        epoch=cursor.epoch,
+        # A missing epoch tells at least that the record before the position is another one.
+        offset=min(end.offset, cursor.next - 1),
+        exact=end.epoch == cursor.epoch,
+    )
+
+
+def refuse_differences(differences: Collection[Difference]) -> None:
+    """Raises HaltedError naming all of them."""
+    if not differences:
+        return
+    first = min(differences, key=lambda one: one.partition)
+    raise HaltedError(
+        f"Input was replaced: {'; '.join(str(one) for one in sorted(differences, key=lambda one: one.partition))}. A "
+        "broker without the newest records became leader (an unclean election), or lost the end of its log (power, an "
+        "old copy of a disk). Nothing was read from there. Decide for each partition: to give up what stands before "
+        f"the position now and go on there, onceward resolve JOB --skip-input {first.partition.topic}:"
+        f"{first.partition.number} --to {first.position}; to read it, start a job under another name with start= at "
+        "the offset from which the log differs, and at the positions of the other partitions."
+    )
+
+
+def lineages(wanted: Mapping[Partition, Unknown], ask: AskEnds) -> dict[Partition, Lineage]:
+    """The epochs of all records from the offsets on, found from the newest one down: each begins where the next lower
+    one ends. Partitions without an answer are left out."""
+    starts: dict[Partition, list[tuple[int, int]]] = {partition: [] for partition in wanted}
+    found: set[Partition] = set()
+    sought = {partition: each.leader for partition, each in wanted.items()}
+    while sought:
+        lowest = {p: EpochEnd(-1, 0) for p, epoch in sought.items() if epoch == 0}
+        ends = ask({p: Asked(wanted[p].leader, epoch - 1) for p, epoch in sought.items() if epoch > 0})
+        below = {}
+        for partition, end in {**lowest, **ends}.items():
+            begun, (_, offset, older) = starts[partition], wanted[partition]
+            # An epoch without records begins where the next one does: the log holds nothing older.
+            if not begun or end.offset < begun[-1][0]:
+                begun.append((end.offset, sought[partition]))
+                if end.offset > offset and end.epoch > (-1 if older is None else older):
+                    below[partition] = end.epoch
+                    continue
+            found.add(partition)
+        sought = below
+    return {p: Lineage(wanted[p].leader, tuple(reversed(starts[p]))) for p in found}
