@@ -211,6 +211,8 @@ class GenerationRun:
             self._mailbox.wait(lambda: completed.id in (self._settler.settled, self._settler.lost), None)
 
     def _restore(self) -> None:
+        if self._session.grant.new_run:
+            self._m.source.begin_new_run()
         for positions in self._positions.values():
             self._m.source.restore(positions)
 

@@ -113,6 +113,10 @@ class Source(ABC):
     def resolve(self) -> Document:
         """Start positions (and bounded ends) of all partitions, for the job's first checkpoint."""
 
+    def begin_new_run(self) -> None:  # noqa: B027 - optional
+        """The job finished at the positions that will be restored: a bounded source finds its end anew. Not called
+        where a run broke off: that one goes on to the end that it had."""
+
     @abstractmethod
     def restore(self, positions: Document) -> None:
         """Check that ``positions`` can be continued from. Raises HaltedError when the input is gone or another one."""

@@ -84,6 +84,8 @@ class Grant:
     """Restore its positions; commit its committables unless it is settled."""
     lost: Mapping[ParticipantName, frozenset[int]]
     """Slots of ``completed`` that are proved lost: not to be committed, a :class:`Replay` will be wanted."""
+    new_run: bool
+    """The job finished at ``completed``: this is no run that broke off and goes on."""
     former_participants: tuple[Participant, ...]
     lease: float
     """Seconds."""

@@ -92,6 +92,8 @@ class Durable:
     """The last id burnt."""
     completed: CompletedCheckpoint | None = None
     """The newest completed checkpoint: the base of everything that follows."""
+    finished: CheckpointId = NO_CHECKPOINT
+    """The newest completed checkpoint when the job last finished."""
     unreadable: str = ""
     """Why the newest completed checkpoint cannot be read; ``completed`` is None then. Found when the store is read."""
     record_damaged: bool = False

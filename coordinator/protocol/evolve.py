@@ -76,7 +76,8 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
         case StatusChanged():
             reached = fact.status in (JobStatus.FINISHED, JobStatus.CANCELLED)
             ending = None if reached else durable.ending
-            return replace(durable, status=fact.status, status_detail=fact.detail, ending=ending)
+            finished = durable.base if fact.status is JobStatus.FINISHED else durable.finished
+            return replace(durable, status=fact.status, status_detail=fact.detail, ending=ending, finished=finished)
         case CheckpointTriggered():
             pending = UndecidedCheckpoint(id=fact.checkpoint, base=fact.base, kind=fact.kind, request=fact.request)
             requests = tuple(
@@ -150,7 +151,8 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 settled=True,
                 kind=CheckpointKind.SKIP,
             )
-            return replace(durable, last_id=fact.checkpoint, completed=moved)
+            finished = fact.checkpoint if durable.finished == fact.base else durable.finished
+            return replace(durable, last_id=fact.checkpoint, completed=moved, finished=finished)
         case SavepointReleased():
             if durable.completed is None or durable.completed.id != fact.checkpoint:
                 return durable

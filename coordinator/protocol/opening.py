@@ -207,6 +207,7 @@ def granted(durable: Durable, former: tuple[Participant, ...], verdict: Verdict)
         generation=durable.generation,
         completed=durable.completed,
         lost=durable.replaying,
+        new_run=durable.completed is not None and durable.completed.id == durable.finished,
         former_participants=former,
         lease=durable.settings.seconds("lease"),
     )

@@ -45,6 +45,7 @@ def document_of(durable: Durable) -> str:
             "pending": [pending.id, pending.base, pending.kind.value, pending.request] if pending else None,
             "aborted": [aborted.id, aborted.generation, aborted.reason.name, aborted.detail] if aborted else None,
             "failures": durable.failures,
+            "finished": durable.finished,
             "ending": durable.ending.value if durable.ending else None,
             "requests": [
                 [one.id, one.kind.value, one.name, one.stop, one.state.value, one.checkpoint, one.detail]
@@ -78,6 +79,7 @@ def durable_parts(text: str) -> dict[str, Any]:
         "pending": _undecided(*pending) if pending is not None else None,
         "aborted": _aborted(*aborted) if aborted is not None else None,
         "failures": raw["failures"],
+        "finished": CheckpointId(raw["finished"]),
         "ending": Ending(raw["ending"]) if raw["ending"] is not None else None,
         "requests": tuple(_request(*one) for one in raw["requests"]),
         "holders": {Generation(generation): driver for generation, driver in raw["holders"]},

@@ -27,7 +27,7 @@ __all__ = [
     "unsealed",
 ]
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 metadata = MetaData()
 

@@ -800,12 +800,15 @@ class Grant(_message.Message):
     FORMER_PARTICIPANTS_FIELD_NUMBER: _builtins.int
     LEASE_US_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    NEW_RUN_FIELD_NUMBER: _builtins.int
     store_id: _builtins.str
     """Identifier of the coordinator's store, for the claim."""
     generation: _builtins.int
     """The generation granted."""
     lease_us: _builtins.int
     """Renew well within so many microseconds."""
+    new_run: _builtins.bool
+    """The job finished at `completed`: a bounded source finds its end anew."""
     @_builtins.property
     def completed(self) -> Global___CompletedCheckpoint:
         """Restore its positions; commit its committables unless it is settled. Absent for a job without one."""
@@ -827,10 +830,11 @@ class Grant(_message.Message):
         former_participants: _abc.Iterable[Global___Participant] | None = ...,
         lease_us: _builtins.int = ...,
         lost: _abc.Iterable[Global___LostSlots] | None = ...,
+        new_run: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "former_participants", b"former_participants", "generation", b"generation", "lease_us", b"lease_us", "lost", b"lost", "store_id", b"store_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "former_participants", b"former_participants", "generation", b"generation", "lease_us", b"lease_us", "lost", b"lost", "new_run", b"new_run", "store_id", b"store_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

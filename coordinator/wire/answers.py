@@ -88,6 +88,7 @@ def grant_to_wire(grant: Grant) -> pb.Grant:
         former_participants=[participant_to_wire(participant) for participant in grant.former_participants],
         lease_us=_microseconds(grant.lease),
         lost=[pb.LostSlots(participant=name, slots=sorted(slots)) for name, slots in sorted(grant.lost.items())],
+        new_run=grant.new_run,
     )
 
 
@@ -99,6 +100,7 @@ def grant_from_wire(message: pb.Grant) -> Grant:
         former_participants=tuple(participant_from_wire(one) for one in message.former_participants),
         lease=_seconds(message.lease_us),
         lost={as_participant(one.participant): slots_from_wire(one.slots) for one in message.lost},
+        new_run=message.new_run,
     )
 
 

@@ -84,7 +84,8 @@ class KafkaSource(Source):
             no positions yet; partitions found later start at earliest.
         reset: ``earliest``, ``latest`` or ``error``, for partitions that the group or the offsets do not name.
         end: ``latest``, a datetime (exclusive), or offsets (exclusive) of all partitions; resolved once and kept in the
-            positions. The job finishes there. None = runs until it is stopped.
+            positions. The job finishes there; started again after that, it resolves the end anew and goes on, and after
+            a crash it goes on to the end that it had. None = runs until it is stopped.
         group_id: for ``start="group"`` and mirrored offsets; None = the job's name.
         include_headers: adds the column ``headers``.
         columns: those that DataFrames and batches have, in this order, for example ``("key", "value")``; others are not
@@ -132,6 +133,7 @@ class KafkaSource(Source):
         self._group = group_id or ""
         self._cluster_id = ""
         self._ends: dict[Partition, int] | None = None
+        self._new_run = False
         self._discovery: Discovery | None = None
         self._mirror: GroupMirror | None = None
 
@@ -150,6 +152,7 @@ class KafkaSource(Source):
         """A source may be opened again after it was closed; it remembers nothing."""
         self._cluster_id = ""
         self._ends = None
+        self._new_run = False
         self._limits = self._arguments.limits(
             interval=context.checkpoint_interval, checkpoint_timeout=context.checkpoint_timeout
         )
@@ -197,12 +200,16 @@ class KafkaSource(Source):
             },
         ).to_document()
 
+    def begin_new_run(self) -> None:
+        self._new_run = True
+
     def restore(self, positions: Document) -> None:
         stored = KafkaPositions.from_document(positions)
         refuse_other_cluster(stored, self.cluster, self.cluster_id)
         subscribed = self._subscribed(stored)
         self._refuse_other_topics(stored, subscribed)
-        read = [partition for partition, cursor in stored if partition.topic in subscribed and not cursor.done]
+        further = self._new_run and self._at_its_end(stored)
+        read = [p for p, cursor in stored if p.topic in subscribed and (further or not cursor.done)]
         starts, ends = insist(self._broker().log_starts, read), insist(self._broker().high_watermarks, read)
         refuse_outside(stored, read, starts, ends)
         refuse_differences(self._asked_leaders().differences({p: c for p, c in stored if p in starts}))
@@ -331,18 +338,26 @@ class KafkaSource(Source):
     def _current(self, base: KafkaPositions) -> KafkaPositions:
         """``base`` with partitions found later, and with the ends that the program asks for now."""
         bound = bound_text(self._arguments.end)
+        # Another end= than the stored ends were resolved from, or a new run.
+        anew = bound != base.bound or (self._new_run and self._at_its_end(base))
+        if bound is not None and not anew:
+            return base
         positions = base
-        if bound is None and self._discovery is not None:
-            self._discovery.look_if_due(base, subscribed=self._subscribed(base), names=self._names)
+        if self._discovery is not None:
+            if bound is None or self._ends is None:
+                self._discovery.look_if_due(base, subscribed=self._subscribed(base), names=self._names)
             positions = self._discovery.added_to(base)
-        if bound == base.bound:
+        if not anew:
             return positions
-        if self._ends is None:
-            # Another end= than the stored ends were resolved from: resolved now, once.
+        if self._ends is None:  # once in a run: a checkpoint that is repeated has the same
             read = [p for p, _ in positions if p.topic in self._subscribed(positions)]
             self._ends = resolve_ends(self._broker(), read, end=self._arguments.end) or {}
         ends = self._ends
         return positions.moved({p: replace(cursor, end=ends.get(p)) for p, cursor in positions}, bound=bound)
+
+    def _at_its_end(self, positions: KafkaPositions) -> bool:
+        subscribed = self._subscribed(positions)
+        return all(cursor.done for partition, cursor in positions if partition.topic in subscribed)
 
     def _available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, LogEnd]:
         """Stable ends. A log that ends before its position is asked twice, a moment apart, and then halts the job."""

@@ -325,6 +325,8 @@ def _answer(answer: answers.Answer) -> str:
         parts.append(f"g{answer.grant.generation} from {completed.id if completed is not None else 'the beginning'}")
         if completed is not None and not completed.settled:
             parts.append("unsettled")
+        if answer.grant.new_run:
+            parts.append("as a new run")
         parts += [f"without {who} {_slots(slots)}" for who, slots in answer.grant.lost.items()]
     return " ".join(parts)
 
