@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -108,6 +108,7 @@ def test_instructions_come_out_as_they_went_in(instruction: Instruction) -> None
         decision=st.none() | st.sampled_from(Decision),
         retry_after=st.integers(0, 10**9).map(lambda microseconds: microseconds / 1e6),
         may_return=st.booleans(),
+        generation=st.integers(0, 99).map(Generation),
     )
 )
 def test_answers_come_out_as_they_went_in(answer: Answer) -> None:
@@ -118,7 +119,19 @@ def test_answers_come_out_as_they_went_in(answer: Answer) -> None:
 
 @pytest.mark.parametrize("interval", ["1500us", 0, None])
 def test_settings_come_out_as_they_went_in(interval: str | int | None) -> None:
-    settings = CheckpointSettings(interval=interval, timeout="7min", num_retained=3, tolerable_failed_checkpoints=2)
+    settings = CheckpointSettings(
+        interval=interval,
+        timeout="7min",
+        min_pause="11ms",
+        tolerable_failed_checkpoints=2,
+        num_retained=3,
+        lease="13s",
+        stream_grace="5s",
+        orphan_grace="17s",
+    )
+    usual = CheckpointSettings()
+    same = [one.name for one in fields(settings) if getattr(settings, one.name) == getattr(usual, one.name)]
+    assert same == [], "a field that is lost would come out with its default"
     assert settings_from_wire(settings_to_wire(settings)) == settings
 
 

@@ -56,6 +56,8 @@ class Brokers:
     """By method and cluster: raised one after the other."""
     stuck: str = ""
     """A cluster that does not answer at all."""
+    slow: set[int] = field(default_factory=set)
+    """Slots whose commit is not answered the first time."""
     silent: threading.Event = field(default_factory=threading.Event)
     """While it is set, no commit is answered."""
     asked: list[tuple[str, str, int | None]] = field(default_factory=list)
@@ -82,10 +84,11 @@ class FakeCommitter(Committer):
             if give_up():
                 return ()
             time.sleep(0.001)
-        outcomes = self._brokers.outcomes
+        outcomes, answered = self._brokers.outcomes, [one for one in committables if one.slot not in self._brokers.slow]
+        self._brokers.slow -= {one.slot for one in committables}
         return [
             Settlement(slot=one.slot, outcome=outcomes.get(one.slot, Outcome.COMMITTED), evidence="seen")
-            for one in committables
+            for one in answered
         ]
 
     def abort(self, committables: Sequence[Committable]) -> None:
@@ -267,6 +270,18 @@ def test_what_is_undecided_is_aborted_and_what_is_decided_committed(tmp_path: Pa
         await here.orphans.stop()
         # one more asked how long a transaction lasts
         await until(lambda: brokers.closed == len(brokers.asked) + 1, "all connections are closed")
+
+    play(tmp_path, body, brokers)
+
+
+def test_commits_that_are_answered_in_part_are_told_and_the_others_asked_again(tmp_path: Path) -> None:
+    brokers = Brokers(slow={1})
+
+    async def body(here: Here) -> None:
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: here.settled, "everything is settled")
+        assert brokers.count("commit") == 2
 
     play(tmp_path, body, brokers)
 

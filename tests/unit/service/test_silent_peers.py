@@ -1,7 +1,6 @@
 """A peer that keeps its connection and says nothing more: a stopped process, or a network that swallows everything."""
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 from coordinator.client.operators import OperatorClient
 from coordinator.client.session import connect
+from coordinator.links import Links
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import JobName
@@ -56,18 +56,16 @@ def test_a_silent_driver_is_noticed_within_15_seconds(tmp_path: Path, job: str) 
 
 
 @pytest.mark.slow
-def test_a_silent_coordinator_is_noticed_within_15_seconds(
-    tmp_path: Path, job: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    process = CoordinatorProcess(tmp_path / "c").wait_ready()
+def test_a_silent_coordinator_is_noticed_within_15_seconds(tmp_path: Path, job: str) -> None:
+    process, links = CoordinatorProcess(tmp_path / "c").wait_ready(), Links()
     try:
-        with caplog.at_level(logging.WARNING, "onceward.client"), connect(process.address) as client:
+        with connect(process.address, links=links) as client:
             session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")
             instructions: list[object] = []
             session.start_watch(instructions.append)
             wait_until(lambda: instructions, "the first trigger arrives")
             os.kill(process.pid, signal.SIGSTOP)
-            took = since(time.monotonic(), lambda: "event=stream_lost" in caplog.text, "the stream counts as lost")
+            took = since(time.monotonic(), links.troubles, "the stream counts as lost")
             assert took < LIMIT_S
             os.kill(process.pid, signal.SIGCONT)
             seen = len(instructions)
