@@ -5,7 +5,8 @@ begun with ``init_transactions`` on a new producer. It is taken again only when 
 used it last is settled as committed; after a failure or any doubt it is never touched again. Initialising a producer
 under an id aborts what is open there, so a mistake here would lose decided records.
 
-The producer after the current one is made ahead, in a thread: that costs about 20 ms, off the critical path.
+From the second transaction of a process on the producer after the current one is made ahead, in a thread: that costs
+about 20 ms, off the critical path.
 """
 
 import secrets
@@ -141,6 +142,8 @@ class ProducerPool:
         self._voted: dict[int, int] = {}
         """Id number -> checkpoint of the transaction that used it last, whose fate is open."""
         self._ahead: _Making | None = None
+        self._taken = False
+        """Before. A process that writes one slot and ends must not leave an id at the brokers that it never used."""
 
     def take(self, committed: Mapping[str, int]) -> PreparedProducer:
         """A producer to begin one transaction with. `committed`: id suffix -> the last checkpoint whose transaction
@@ -161,7 +164,9 @@ class ProducerPool:
             if making is not None and making.number is not None and making.failed:
                 self._free.appendleft(making.number)
             prepared = self._make(self._next_number())
-        self._ahead = _Making(self, self._next_number())
+        if self._taken:
+            self._ahead = _Making(self, self._next_number())
+        self._taken = True
         return prepared
 
     def voted(self, identifier: TransactionalId, checkpoint: int) -> None:

@@ -362,9 +362,9 @@ def test_ids_of_another_generation_are_not_used_again(kafka: LocalKafka, job: st
 
 
 def test_a_producer_made_ahead_that_went_stale_is_replaced(sink: SinkJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = sink.write(1, batch(b"1"))
-    settle(sink, 1, first)
-    ahead = made_ahead(sink, first)
+    votes = [sink.write(1, batch(b"%d" % slot), slot=slot) for slot in range(2)]
+    settle(sink, 1, *votes)
+    ahead = made_ahead(sink, votes[1])
     old = sink.transactions.describe([ahead])[ahead]
     monkeypatch.setattr(producers, "_STALE_AFTER_S", 0.0)
     second = sink.write(2, batch(b"2"))
@@ -381,16 +381,16 @@ def made_ahead(sink: SinkJob, vote: Any, *, after: int = 1) -> str:
 
 
 def test_a_producer_made_ahead_that_was_fenced_fails_one_attempt_and_no_more(sink: SinkJob) -> None:
-    first = sink.write(1, batch(b"1"))
-    fence_ids(sink.control, [made_ahead(sink, first)], QUICK)
+    votes = [sink.write(1, batch(b"%d" % slot), slot=slot) for slot in range(2)]
+    fence_ids(sink.control, [made_ahead(sink, votes[1])], QUICK)
 
     def and_the_next_one_too() -> Iterator[pa.RecordBatch]:
         yield batch(b"2")
-        fence_ids(sink.control, [made_ahead(sink, first, after=2)], QUICK)
+        fence_ids(sink.control, [made_ahead(sink, votes[1], after=2)], QUICK)
 
     with pytest.raises(DeliveryError):
-        sink.sink.write()(sink.task(1), 1, 1, and_the_next_one_too())
-    settle(sink, 1, first, sink.write(1, batch(b"2"), slot=1))
+        sink.sink.write()(sink.task(1), 2, 1, and_the_next_one_too())
+    settle(sink, 1, *votes, sink.write(1, batch(b"2"), slot=2))
 
 
 def test_large_input_is_written_with_bounded_queues(

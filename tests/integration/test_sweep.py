@@ -9,7 +9,7 @@ from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.receipts import ReceiptState, read_receipts
 from sinks.kafka.tidying import delete_older_receipts
 from sinks.kafka.transactions import State
-from tests.integration.sink_tools import SinkJob
+from tests.integration.sink_tools import SinkJob, batch
 from tests.integration.tools import Topics, wait_until
 
 
@@ -71,6 +71,16 @@ def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(
             sink.sink.settled(CheckpointId(checkpoint), committables)
         assert len(groups_of(sink, topics)) <= 20
         assert all(present(sink, KafkaCommittable.of(one)) for one in committables)
+
+
+def test_a_worker_process_of_one_transaction_leaves_one_id(sink: SinkJob) -> None:
+    votes = []
+    for checkpoint in range(1, 4):
+        producers._pools.mine().clear()
+        votes.append(sink.write(checkpoint, batch(b"x")))
+    known, failed = sink.transactions.open_ids(sink.job, states=tuple(State))
+    assert not failed
+    assert {str(identifier) for identifier in known} == {vote.body["id"] for vote in votes}
 
 
 def test_a_receipt_that_is_being_written_and_those_of_other_jobs_are_not_deleted(

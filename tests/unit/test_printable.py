@@ -110,3 +110,10 @@ def test_the_live_line_escapes_what_a_broken_link_is_called() -> None:
     drawn = stream.getvalue().replace("\r\x1b[2K", "")
     assert SHOWN[:20] in drawn
     assert not _RAW.search(drawn)
+
+
+def test_no_logger_of_ours_is_made_without_the_escapes() -> None:
+    root = Path(__file__).resolve().parents[2]
+    for package in ("connections", "coordinator", "sinks", "sources"):
+        for file in (root / package).rglob("*.py"):
+            assert 'getLogger("onceward' not in file.read_text(encoding="utf-8"), file
