@@ -252,13 +252,16 @@ class Engine:
             case _:
                 self._store.prune_all(prunable)
 
-    def history(self, job: JobName, limit: int) -> list[HistoryRecord]:
-        """What happened to a job, newest first, the refused calls of this moment included. Raises StoreError."""
-        self._require_store()
-        refused = self._housekeeping.take_refused(job)
-        if refused:
-            self._using(lambda: self._store.note(job, refused, at=self._wall()))
-        return self.read(lambda store: store.history(job, limit))
+    def history(self, job: JobName, limit: int) -> Callable[[Store], list[HistoryRecord]]:
+        """For :meth:`ask`: what happened to a job, newest first, the refused calls of this moment included."""
+        refused, at = self._housekeeping.take_refused(job), self._wall()
+
+        def query(store: Store) -> list[HistoryRecord]:
+            if refused:
+                store.note(job, refused, at=at)
+            return store.history(job, limit)
+
+        return query
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` or :meth:`tidy` is due, on the monotonic clock."""
@@ -287,10 +290,9 @@ class Engine:
         """All that are known."""
         return list(self._states)
 
-    def read(self, query: Callable[[Store], T]) -> T:
-        """Ask the store for a listing. Raises StoreError."""
-        self._require_store()
-        return self._using(lambda: query(self._store))
+    def ask(self, query: Callable[[Store], T]) -> T:
+        """Ask the store. Raises StoreError. In any thread, as :meth:`keep`."""
+        return query(self._store)
 
     def _using(self, call: Callable[[], T]) -> T:
         try:

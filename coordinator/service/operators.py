@@ -1,10 +1,6 @@
 """The operators' service: listings and requests of people."""
 
-from collections.abc import Callable
-from typing import Any
-
 import grpc
-from google.protobuf.message import Message
 
 from coordinator.protocol.answers import Answer, Verdict
 from coordinator.protocol.core import step
@@ -28,6 +24,7 @@ from coordinator.service.turns import Turns
 from coordinator.service.watchers import Watchers
 from coordinator.store.errors import NoSuchCheckpointError
 from coordinator.store.records import JobRecord
+from coordinator.store.store import Store
 from coordinator.v1 import operators_pb2 as pb
 from coordinator.v1 import participants_pb2
 from coordinator.wire import requests
@@ -46,17 +43,17 @@ def operator_service(
 
     :param standing: what jobs wait for.
     """
-    listings = _Listings(engine, watchers, standing or Standing(engine, Reports(), None))
+    listings = _Listings(engine, turns, watchers, standing or Standing(engine, Reports(), None))
     wishes = _Wishes(engine, turns)
     functions: dict[str, Function] = {
-        "list_jobs": _reading(turns, listings.list_jobs),
-        "describe_job": _reading(turns, listings.describe_job),
-        "list_checkpoints": _reading(turns, listings.list_checkpoints),
-        "describe_checkpoint": _reading(turns, listings.describe_checkpoint),
-        "list_generations": _reading(turns, listings.list_generations),
-        "list_history": _reading(turns, listings.list_history),
-        "describe_request": _reading(turns, listings.describe_request),
-        "list_losses": _reading(turns, listings.list_losses),
+        "list_jobs": listings.list_jobs,
+        "describe_job": listings.describe_job,
+        "list_checkpoints": listings.list_checkpoints,
+        "describe_checkpoint": listings.describe_checkpoint,
+        "list_generations": listings.list_generations,
+        "list_history": listings.list_history,
+        "describe_request": listings.describe_request,
+        "list_losses": listings.list_losses,
         "trigger_checkpoint": wishes.trigger_checkpoint,
         "stop_job": wishes.stop_job,
         "cancel_job": wishes.cancel_job,
@@ -69,67 +66,74 @@ def operator_service(
     return service_handler(pb.DESCRIPTOR.services_by_name["OperatorService"], functions, {})
 
 
-def _reading(turns: Turns, listing: Callable[[Any], Message]) -> Function:
-    async def call(request: Any) -> Message:
-        return await turns.between(lambda: listing(request))
-
-    return call
-
-
 class _Listings:
     """Changes nothing."""
 
-    def __init__(self, engine: Engine, watchers: Watchers, standing: Standing) -> None:
+    def __init__(self, engine: Engine, turns: Turns, watchers: Watchers, standing: Standing) -> None:
         self._engine = engine
+        self._read = turns.read
         self._watchers = watchers
         self._standing = standing
 
-    def list_jobs(self, _request: pb.ListJobsRequest) -> pb.ListJobsResponse:
-        records = self._engine.read(lambda store: store.jobs())
-        summaries = [self._summary(job, records.get(job, JobRecord())) for job in sorted(self._engine.jobs())]
-        return pb.ListJobsResponse(jobs=summaries, store_id=self._engine.store_id)
+    async def list_jobs(self, _request: pb.ListJobsRequest) -> pb.ListJobsResponse:
+        def show(records: dict[JobName, JobRecord]) -> pb.ListJobsResponse:
+            summaries = [self._summary(job, records.get(job, JobRecord())) for job in sorted(self._engine.jobs())]
+            return pb.ListJobsResponse(jobs=summaries, store_id=self._engine.store_id)
 
-    def describe_job(self, request: pb.DescribeJobRequest) -> pb.DescribeJobResponse:
+        return await self._read(Store.jobs, show)
+
+    async def describe_job(self, request: pb.DescribeJobRequest) -> pb.DescribeJobResponse:
         job = self._known(request.job)
-        durable = self._engine.state(job).durable
-        record = self._engine.read(lambda store: store.job(job))
-        return pb.DescribeJobResponse(
-            summary=self._summary(job, record),
-            participants=[participant_to_wire(participant) for participant in durable.participants],
-            settings=settings_to_wire(durable.settings),
-            connected=self._watchers.connected(job),
-            unresolved=unresolved_slots(durable),
-            driven=durable.driven or durable.awaits_driver,
+
+        def show(record: JobRecord) -> pb.DescribeJobResponse:
+            durable = self._engine.state(job).durable
+            return pb.DescribeJobResponse(
+                summary=self._summary(job, record),
+                participants=[participant_to_wire(participant) for participant in durable.participants],
+                settings=settings_to_wire(durable.settings),
+                connected=self._watchers.connected(job),
+                unresolved=unresolved_slots(durable),
+                driven=durable.driven or durable.awaits_driver,
+            )
+
+        return await self._read(lambda store: store.job(job), show)
+
+    async def list_checkpoints(self, request: pb.ListCheckpointsRequest) -> pb.ListCheckpointsResponse:
+        limit, job = requests.limit(request.limit), self._known(request.job)
+        return await self._read(
+            lambda store: store.checkpoints(job, limit),
+            lambda found: pb.ListCheckpointsResponse(checkpoints=[checkpoint_summary(record) for record in found]),
         )
 
-    def list_checkpoints(self, request: pb.ListCheckpointsRequest) -> pb.ListCheckpointsResponse:
-        limit, job = requests.limit(request.limit), self._known(request.job)
-        records = self._engine.read(lambda store: store.checkpoints(job, limit))
-        return pb.ListCheckpointsResponse(checkpoints=[checkpoint_summary(record) for record in records])
-
-    def describe_checkpoint(self, request: pb.DescribeCheckpointRequest) -> pb.DescribeCheckpointResponse:
+    async def describe_checkpoint(self, request: pb.DescribeCheckpointRequest) -> pb.DescribeCheckpointResponse:
         job, checkpoint = self._known(request.job), as_checkpoint(request.checkpoint)
-        details = self._engine.read(lambda store: store.checkpoint(job, checkpoint))
+        details = await self._read(lambda store: store.checkpoint(job, checkpoint), lambda found: found)
         if details is None:
             raise UnknownJobError(f"job {job} has no stored checkpoint {checkpoint}")
         return checkpoint_details(details)
 
-    def list_generations(self, request: pb.ListGenerationsRequest) -> pb.ListGenerationsResponse:
+    async def list_generations(self, request: pb.ListGenerationsRequest) -> pb.ListGenerationsResponse:
         limit, job = requests.limit(request.limit), self._known(request.job)
-        records = self._engine.read(lambda store: store.generations(job, limit))
-        return pb.ListGenerationsResponse(generations=[generation_summary(record) for record in records])
+        return await self._read(
+            lambda store: store.generations(job, limit),
+            lambda found: pb.ListGenerationsResponse(generations=[generation_summary(record) for record in found]),
+        )
 
-    def list_history(self, request: pb.ListHistoryRequest) -> pb.ListHistoryResponse:
+    async def list_history(self, request: pb.ListHistoryRequest) -> pb.ListHistoryResponse:
         limit, job = requests.limit(request.limit), self._known(request.job)
-        records = self._engine.history(job, limit)
-        return pb.ListHistoryResponse(entries=[history_entry(record) for record in records])
+        return await self._read(
+            self._engine.history(job, limit),
+            lambda found: pb.ListHistoryResponse(entries=[history_entry(record) for record in found]),
+        )
 
-    def list_losses(self, request: pb.ListLossesRequest) -> pb.ListLossesResponse:
+    async def list_losses(self, request: pb.ListLossesRequest) -> pb.ListLossesResponse:
         limit, job = requests.limit(request.limit), self._known(request.job) if request.job else None
-        records = self._engine.read(lambda store: store.losses(job, limit, acknowledged=request.acknowledged))
-        return pb.ListLossesResponse(losses=[loss_report(record) for record in records])
+        return await self._read(
+            lambda store: store.losses(job, limit, acknowledged=request.acknowledged),
+            lambda found: pb.ListLossesResponse(losses=[loss_report(record) for record in found]),
+        )
 
-    def describe_request(self, request: pb.DescribeRequestRequest) -> pb.DescribeRequestResponse:
+    async def describe_request(self, request: pb.DescribeRequestRequest) -> pb.DescribeRequestResponse:
         job, token = self._known(request.job), as_token(request.request, "request")
         for known in self._engine.state(job).durable.requests:
             if known.id == token:
@@ -185,9 +189,7 @@ class _Wishes:
     async def delete_savepoint(self, request: pb.DeleteSavepointRequest) -> pb.DeleteSavepointResponse:
         job, event = as_job(request.job), requests.delete_savepoint(request, self._engine.clock())
         self._engine.state(job)
-        details = await self._turns.between(
-            lambda: self._engine.read(lambda store: store.checkpoint(job, event.checkpoint))
-        )
+        details = await self._turns.read(lambda store: store.checkpoint(job, event.checkpoint), lambda found: found)
         if details is None or details.record.kind is not CheckpointKind.SAVEPOINT:
             what = "is not stored" if details is None else "is no savepoint"
             return pb.DeleteSavepointResponse(answer=_refused(f"checkpoint {event.checkpoint} of job {job} {what}"))
@@ -223,7 +225,7 @@ class _Wishes:
 
     async def _positions(self, job: JobName, base: CheckpointId) -> CompletedCheckpoint | str:
         """Of the checkpoint that the person looked at, 0 for the newest one: a repeated call finds its answer so."""
-        durable = await self._turns.between(lambda: self._engine.state(job).durable)
+        durable = self._engine.state(job).durable
         if base:
             return await self._completed(job, base)
         none = durable.unreadable or f"job {job} has no completed checkpoint, so no positions to move"
@@ -232,7 +234,7 @@ class _Wishes:
     async def _completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint | str:
         """The checkpoint, or why there is none to go back to."""
         try:
-            return await self._turns.between(lambda: self._engine.read(lambda store: store.completed(job, checkpoint)))
+            return await self._turns.read(lambda store: store.completed(job, checkpoint), lambda found: found)
         except NoSuchCheckpointError as error:
             return str(error)
 

@@ -135,5 +135,5 @@ class Orphans:
             return self._longest[1]
 
     async def _unattended_since(self, job: JobName) -> datetime:
-        found = await self._turns.between(lambda: self._engine.read(lambda store: store.generations(job, 1)))
+        found = await self._turns.read(lambda store: store.generations(job, 1), lambda records: records)
         return found[0].ended_at or found[0].granted_at

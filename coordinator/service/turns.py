@@ -16,10 +16,12 @@ from coordinator.protocol.answers import Answer
 from coordinator.protocol.events import Event
 from coordinator.protocol.values import JobName
 from coordinator.service.engine import Engine, Turn
+from coordinator.store.store import Store
 
 __all__ = ["Handle", "Turns", "at_once"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 Handle: TypeAlias = Callable[[JobName, Event, int], Awaitable[Answer]]
 """Give the engine an event of so many bytes. It counts from the call on, awaited or not. Raises UnknownJobError,
@@ -91,10 +93,20 @@ class Turns:
         self._wake.set()
         return future
 
-    async def between(self, query: Callable[[], T]) -> T:
-        """Run ``query`` while nothing is written: then what is published is what the store has."""
+    async def read(self, query: Callable[[Store], T], show: Callable[[T], R]) -> R:
+        """``show`` what the store says while nothing is written: what is published is what the store has.
+
+        The disk's thread asks the store, so that a long listing holds up no call. Raises StoreError.
+        """
+        if self._engine.failure is not None:
+            raise self._engine.failure
         async with self._store_free:
-            return query()
+            try:
+                found = await asyncio.get_running_loop().run_in_executor(self._disk, self._engine.ask, query)
+            except StoreError as error:
+                self._engine.fail(error)
+                raise
+            return show(found)
 
     def hurry(self) -> None:
         """Deadlines may have changed."""

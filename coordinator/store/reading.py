@@ -71,6 +71,7 @@ _UNKNOWN = datetime.fromtimestamp(0, UTC)
 """When what a damaged record tells of was."""
 _NO_DOCUMENT = Document(kind="unreadable", version=1, body={})
 
+_LISTED = [column for column in checkpoints.columns if column.name != "snapshots"]
 _DECIDED_FOR = (CheckpointState.COMPLETED.value, CheckpointState.SETTLED.value)
 
 
@@ -157,7 +158,7 @@ def _completed(job: JobName, checkpoint: int, row: Row | None) -> CompletedCheck
     what = f"checkpoint {checkpoint} of job {job}"
     if row is None:
         raise NoSuchCheckpointError(f"{what} is not in the store.")
-    if _damaged(row):
+    if _damaged(row, row["snapshots"]):
         raise NoSuchCheckpointError(f"{what} is not what was written: its checksum differs.")
     if row["state"] not in _DECIDED_FOR:
         raise NoSuchCheckpointError(f"{what} is {row['state']}, not completed.")
@@ -176,11 +177,14 @@ def _completed(job: JobName, checkpoint: int, row: Row | None) -> CompletedCheck
     )
 
 
-def _damaged(row: Row) -> bool:
-    """True when a checkpoint's row, its snapshots included, is not what was written."""
+def _damaged(row: Row, text: object) -> bool:
+    """True when a checkpoint's row, its snapshots included, is not what was written.
+
+    :param text: the snapshots.
+    """
     if unsealed(checkpoints, row):
         return True
-    text, seal = row["snapshots"], row["snapshots_checksum"]
+    seal = row["snapshots_checksum"]
     if text is None or seal is None:
         return text is not seal
     return not isinstance(text, str) or not text.isascii() or text_checksum(text) != seal
@@ -209,11 +213,10 @@ def _found(connection: Connection, job: JobName, checkpoint: CheckpointId) -> Ro
 def job_records(connection: Connection, job: JobName | None = None) -> dict[JobName, JobRecord]:
     """Of all jobs whose record can be read; only of one of them, if ``job`` is named."""
     only = jobs.c.job == job if job is not None else true()
-    columns = [column for column in checkpoints.columns if column.name != "snapshots"]
     newest = (checkpoints.c.job == jobs.c.job) & (checkpoints.c.checkpoint == jobs.c.completed)
     completed_at = {
         row["job"]: _time(row["decided_at"])
-        for row in connection.execute(select(*columns).join(jobs, newest).where(only)).mappings()
+        for row in connection.execute(select(*_LISTED).join(jobs, newest).where(only)).mappings()
         if not unsealed(checkpoints, row)
     }
     return {
@@ -227,8 +230,15 @@ def job_records(connection: Connection, job: JobName | None = None) -> dict[JobN
 
 
 def checkpoint_records(connection: Connection, job: JobName, limit: int) -> list[CheckpointRecord]:
-    query = select(checkpoints).where(checkpoints.c.job == job).order_by(checkpoints.c.checkpoint.desc()).limit(limit)
-    return [_record(row) for row in connection.execute(query).mappings()]
+    """Snapshots can be large: each is checked by itself."""
+    query = select(*_LISTED).where(checkpoints.c.job == job).order_by(checkpoints.c.checkpoint.desc()).limit(limit)
+    rows = connection.execute(query).mappings().all()
+    return [_record(row, damaged=_damaged(row, _snapshots(connection, job, row["checkpoint"]))) for row in rows]
+
+
+def _snapshots(connection: Connection, job: JobName, checkpoint: CheckpointId) -> object:
+    query = select(checkpoints.c.snapshots).where(checkpoints.c.job == job, checkpoints.c.checkpoint == checkpoint)
+    return connection.execute(query).scalar_one_or_none()
 
 
 def checkpoint_details(connection: Connection, job: JobName, checkpoint: CheckpointId) -> CheckpointDetails | None:
@@ -241,7 +251,7 @@ def checkpoint_details(connection: Connection, job: JobName, checkpoint: Checkpo
         .order_by(settlements.c.participant, settlements.c.slot)
     )
     recorded = tuple(_settlement(one) for one in connection.execute(evidence).mappings())
-    record = _record(row)
+    record = _record(row, damaged=_damaged(row, row["snapshots"]))
     readable = record.state is not CheckpointState.UNREADABLE and row["snapshots"] is not None
     return CheckpointDetails(
         record=record, snapshots=snapshots_from_text(row["snapshots"]) if readable else {}, settlements=recorded
@@ -337,8 +347,7 @@ def _entry(row: Row) -> HistoryRecord:
     )
 
 
-def _record(row: Row) -> CheckpointRecord:
-    damaged = _damaged(row)
+def _record(row: Row, *, damaged: bool) -> CheckpointRecord:
     kind = CheckpointKind.CHECKPOINT if damaged else CheckpointKind(row["kind"])
     reason = None if damaged or row["abort_reason"] is None else AbortReason[row["abort_reason"].upper()]
     return CheckpointRecord(

@@ -226,13 +226,32 @@ def test_a_listing_waits_for_the_write_and_shows_what_is_published(tmp_path: Pat
         turns.handle(A, opening())
         await store.reached()
         listing = asyncio.create_task(
-            turns.between(lambda: (engine.state(A).durable.generation, engine.read(lambda it: it.jobs())))
+            turns.read(Store.jobs, lambda records: (engine.state(A).durable.generation, records))
         )
         await asyncio.sleep(0)
         assert not listing.done()
         store.gate.release()
         generation, records = await listing
         assert (generation, list(records)) == (FIRST, [A])
+
+    play(tmp_path, body)
+
+
+def test_a_listing_that_takes_long_holds_up_no_call(tmp_path: Path) -> None:
+    async def body(store: GatedStore, _engine: Engine, turns: Turns) -> None:
+        store.gate.release()
+        await turns.handle(A, opening())
+        asked, answered = threading.Event(), threading.Event()
+
+        def slow(store: Store) -> bool:
+            asked.set()
+            return answered.wait(30) and store.job(A).completed is None
+
+        listing = asyncio.create_task(turns.read(slow, lambda found: found))
+        assert await asyncio.to_thread(asked.wait, 30)
+        assert (await turns.handle(A, Renew(now=time.monotonic(), generation=FIRST))).verdict is Verdict.ACCEPTED
+        answered.set()
+        assert await listing
 
     play(tmp_path, body)
 

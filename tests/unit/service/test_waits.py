@@ -189,7 +189,7 @@ def test_a_report_that_means_nothing_is_refused(coordinator: EmbeddedCoordinator
 
 def summary_of(here: Here) -> JobSummary:
     """As listings show the job."""
-    record = here.engine.read(lambda store: store.job(JOB))
+    record = here.engine.ask(lambda store: store.job(JOB))
     summary = job_summary(here.engine.state(JOB).durable, record)
     Standing(here.engine, Reports(), here.orphans).tell(JOB, record, summary)
     return JobSummary.from_wire(summary)

@@ -1,8 +1,10 @@
 """The store remembers exactly what the core decided, and tells it to people."""
 
+import sqlite3
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -161,6 +163,21 @@ def test_replayed_slots_take_the_place_of_the_lost_ones_which_stay_as_evidence(s
     assert details.snapshots[SINK.name].committables[1] == again
     assert (details.record.amendment, details.record.committables) == (1, 2)
     assert [one.settlement for one in details.settlements] == [LOST]
+
+
+def test_a_start_and_a_list_of_jobs_read_nothing_that_is_there_for_people(store: Store, file: Path) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(3)
+    store.close()
+    asked: list[str] = []
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        raw = cast(sqlite3.Connection, store._connection.connection.dbapi_connection)
+        raw.set_trace_callback(asked.append)
+        assert store.load_jobs() == [job.durable]
+        store.jobs()
+    assert asked
+    assert not [one for one in asked if any(table in one for table in ("history", "settlements", "losses"))]
 
 
 # -- jobs, generations, history
