@@ -47,6 +47,7 @@ class Orphans:
         self.links = Links(clock=engine.clock, wall=wall)
         """Clusters that do not answer."""
         self._committers = committers
+        self._wall = wall
         self._around = Surroundings(
             links=self.links,
             committers=committers,
@@ -136,4 +137,6 @@ class Orphans:
 
     async def _unattended_since(self, job: JobName) -> datetime:
         found = await self._turns.read(lambda store: store.generations(job, 1), lambda records: records)
+        if not found or not found[0].driver:  # its record is damaged: as long as if it had ended now
+            return self._wall()
         return found[0].ended_at or found[0].granted_at
