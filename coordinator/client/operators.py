@@ -52,6 +52,12 @@ class OperatorClient:
             doing="listing jobs",
         )
 
+    def store_id(self) -> str:
+        """Of the coordinator's store, as claims name it."""
+        return self._caller.call(
+            self._stub.ListJobs, pb.ListJobsRequest(), lambda r: str(r.store_id), doing="asking for the store's id"
+        )
+
     def describe(self, job: JobName) -> JobDescription:
         return self._caller.call(
             self._stub.DescribeJob,
@@ -214,6 +220,14 @@ class OperatorClient:
         doing = f"acknowledging a loss of job {job}"
         return self._caller.call(self._stub.AcknowledgeLoss, message, _answered, doing=doing)
 
+    def forget(self, job: JobName, reason: str) -> Answer:
+        """Have a job deleted.
+
+        :param reason: who deletes it, and why; kept.
+        """
+        message = pb.ForgetJobRequest(job=job, reason=reason)
+        return self._caller.call(self._stub.ForgetJob, message, _answered, doing=f"forgetting job {job}")
+
     def skip_input(
         self,
         job: JobName,
@@ -256,6 +270,7 @@ def _answered(
     | pb.RestoreJobResponse
     | pb.DeleteSavepointResponse
     | pb.AcknowledgeLossResponse
+    | pb.ForgetJobResponse
     | pb.ResolveSlotsResponse,
 ) -> Answer:
     return answer_from_wire(response.answer)

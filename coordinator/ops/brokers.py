@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from coordinator.errors import ConfigurationError, OncewardError
 from coordinator.ops.options import clusters_of
 from coordinator.protocol.committing import Committer, OpenTransaction
-from coordinator.protocol.values import Committable, JobName, Settlement
+from coordinator.protocol.values import Claim, Committable, JobName, Settlement
 from coordinator.service.committers import installed_committers
 
 __all__ = ["Brokers", "MakeCommitter", "Seen", "brokers"]
@@ -88,6 +88,10 @@ class Brokers:
     def abort(self, kind: str, committables: Sequence[Committable]) -> None:
         """End those that are still open. Raises OncewardError; they end with the job's next start then."""
         self._committer(kind).abort(committables)
+
+    def forget(self, job: JobName, kind: str, last: Claim) -> None:
+        """Remove what they keep of a job that is deleted. Raises OncewardError."""
+        self._committer(kind).forget(job, last)
 
     def close(self) -> None:
         self._stack.close()

@@ -212,6 +212,20 @@ def resolve(
     resolve_slots(job, wish, place, clusters)
 
 
+def forget(
+    job: JobArgument,
+    reason: Annotated[str, typer.Option(help="Who deletes it, and why; kept in its history.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    clusters: ClustersOption = None,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Delete a job that has ended, with everything settled: its checkpoints and history, its receipts and its claim."""
+    from coordinator.ops.forgetting import forget_job
+
+    forget_job(job, reason, place_of(coordinator, state_dir), clusters, yes=yes)
+
+
 COMMANDS = (
     jobs,
     checkpoints,
@@ -224,5 +238,6 @@ COMMANDS = (
     transactions,
     losses,
     resolve,
+    forget,
 )
 """In the order in which the help lists them."""

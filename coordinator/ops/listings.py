@@ -7,6 +7,7 @@ from coordinator.errors import ExitCode
 from coordinator.ops.connecting import Place, job_name, operators
 from coordinator.ops.losses import exit_code
 from coordinator.ops.tables import as_bytes, as_seconds, as_time, print_json, print_table, table
+from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import CheckpointKind
 
 __all__ = ["job_detail", "list_checkpoints", "list_history", "list_jobs", "show_checkpoint"]
@@ -14,7 +15,7 @@ __all__ = ["job_detail", "list_checkpoints", "list_history", "list_jobs", "show_
 
 def list_jobs(place: Place, *, as_json: bool) -> ExitCode:
     with operators(place) as (client, _):
-        found = client.jobs()
+        found = [job for job in client.jobs() if job.status is not JobStatus.FORGOTTEN]
     code = exit_code(sum(job.unacknowledged_losses for job in found))
     if as_json:
         print_json(found)

@@ -107,6 +107,13 @@ class Committer(ABC):
         Raises ClaimChangedError when there is another claim by now.
         """
 
+    def forget(self, job: JobName, last: Claim) -> None:  # noqa: B027 - optional
+        """Remove what is kept of ``job``, of which nothing is open any more; the claim last.
+
+        ``last``: what its last generation would claim; nothing newer, and nothing of another store, is touched.
+        Idempotent. Raises OncewardError when something is still there.
+        """
+
     def longest_open(self) -> timedelta:
         """After so long a transaction that nobody ended has been ended by the system itself."""
         return timedelta(minutes=15)

@@ -32,6 +32,7 @@ from coordinator.protocol.events import (
     CloseJob,
     Decline,
     Event,
+    ForgetJob,
     OpenJob,
     ReleaseSavepoint,
     Renew,
@@ -119,6 +120,8 @@ def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
             return resolving.skip_input(state, event)
         case AcknowledgeLoss():
             return losses.acknowledge(state, event)
+        case ForgetJob():
+            return people.forget(state, event)
         case TakeOrphan():
             return orphans.take(state, event)
         case Tick():

@@ -192,6 +192,15 @@ class ReleaseSavepoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ForgetJob:
+    """A person wants the job deleted."""
+
+    now: float
+    reason: str
+    """Who, and why, for the audit."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AcknowledgeLoss:
     """A person knows that records were given up."""
 
@@ -270,6 +279,7 @@ Event: TypeAlias = (
     | RequestRestore
     | ReleaseSavepoint
     | AcknowledgeLoss
+    | ForgetJob
     | TakeOrphan
     | Resolve
     | SkipInput

@@ -26,6 +26,7 @@ from coordinator.protocol.facts import (
     GenerationFailed,
     GenerationGranted,
     InputSkipped,
+    JobForgotten,
     JobHalted,
     LossAcknowledged,
     LossRecorded,
@@ -153,6 +154,15 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
             )
             finished = fact.checkpoint if durable.finished == fact.base else durable.finished
             return replace(durable, last_id=fact.checkpoint, completed=moved, finished=finished)
+        case JobForgotten():
+            return Durable(
+                job=durable.job,
+                store_id=durable.store_id,
+                status=durable.status,
+                generation=durable.generation,
+                participants=durable.participants,  # whose leavings at the brokers are still to be removed
+                last_id=durable.last_id,
+            )
         case SavepointReleased():
             if durable.completed is None or durable.completed.id != fact.checkpoint:
                 return durable

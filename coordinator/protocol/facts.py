@@ -174,6 +174,14 @@ class LossAcknowledged:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobForgotten:
+    """A person had the job deleted: its checkpoints, generations, losses and history are gone."""
+
+    reason: str
+    """Who, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointAmended:
     """Lost slots were written again: their new committables take the place of the lost ones."""
 
@@ -296,4 +304,5 @@ Fact: TypeAlias = (
     | SavepointReleased
     | SlotsResolved
     | InputSkipped
+    | JobForgotten
 )

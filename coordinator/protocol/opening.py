@@ -45,7 +45,7 @@ from coordinator.protocol.values import (
 
 Step = tuple[JobState, tuple[Fact, ...]]
 
-_AT_REST = (JobStatus.FINISHED, JobStatus.CANCELLED, JobStatus.HALTED)
+_AT_REST = (JobStatus.FINISHED, JobStatus.CANCELLED, JobStatus.HALTED, JobStatus.FORGOTTEN)
 """What a person asked for, or has to look at: a driver that has not heard of it does not begin the job again."""
 
 

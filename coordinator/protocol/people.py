@@ -4,11 +4,20 @@ from dataclasses import replace
 
 from coordinator.protocol.answers import Answer, Ready, Verdict
 from coordinator.protocol.checkpoints import abort
-from coordinator.protocol.events import CancelJob, ReleaseSavepoint, RequestCheckpoint, RequestRestore, StopJob
+from coordinator.protocol.events import (
+    CancelJob,
+    ForgetJob,
+    ReleaseSavepoint,
+    RequestCheckpoint,
+    RequestRestore,
+    StopJob,
+)
 from coordinator.protocol.facts import (
     AbortReason,
     EndingRequested,
     Fact,
+    GenerationEnded,
+    JobForgotten,
     RequestQueued,
     RestoreRequested,
     SavepointReleased,
@@ -108,6 +117,26 @@ def release(state: JobState, event: ReleaseSavepoint) -> tuple[JobState, Ready]:
         return state, _refused(f"savepoint {event.checkpoint} is not decided yet")
     facts = (SavepointReleased(checkpoint=event.checkpoint),)
     return record(state, facts), Ready(answer=_ACCEPTED, facts=facts)
+
+
+def forget(state: JobState, event: ForgetJob) -> tuple[JobState, Ready]:
+    """Delete the job. Its ids are never used again: what an old task of it still does is told apart from a new job."""
+    durable = state.durable
+    if durable.status is JobStatus.FORGOTTEN:
+        return state, Ready(answer=_DUPLICATE)
+    if durable.driven or durable.awaits_driver or durable.pending is not None:
+        return state, _refused(f"job {durable.job} has a driver ({durable.status.value}); stop it first")
+    if not durable.settled:
+        return state, _refused(_unsettled(state))
+    if durable.losses:
+        return state, _refused(
+            f"records of job {durable.job} were given up, and nobody has acknowledged it: onceward losses {durable.job}"
+        )
+    facts: list[Fact] = []
+    if durable.driver is not None:  # the coordinator's own
+        facts.append(GenerationEnded(generation=durable.generation, detail=Transition.FORGOTTEN.value))
+    facts += (JobForgotten(reason=event.reason), moved(durable, Transition.FORGOTTEN, event.reason))
+    return record(JobState(durable=durable), facts), Ready(answer=_ACCEPTED, facts=tuple(facts))
 
 
 def _unsettled(state: JobState) -> str:

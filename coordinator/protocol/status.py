@@ -25,6 +25,8 @@ class JobStatus(StrEnum):
     """Cancelled by a person; everything that was decided is settled."""
     HALTED = "halted"
     """Needs a person."""
+    FORGOTTEN = "forgotten"
+    """A person had it deleted. Only its name and its last ids are left, so that nothing uses them again."""
 
 
 class Transition(StrEnum):
@@ -40,6 +42,7 @@ class Transition(StrEnum):
     CANCELLED = "it was cancelled, and everything decided is settled"
     HALTED = "a person must decide"
     RESOLVED = "a person has decided"
+    FORGOTTEN = "a person had it deleted"
 
 
 _OWNED = frozenset({JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING})
@@ -58,6 +61,10 @@ TRANSITIONS: Mapping[Transition, tuple[frozenset[JobStatus], JobStatus]] = {
     Transition.CANCELLED: (_OWNED | {JobStatus.SUSPENDED, JobStatus.HALTED}, JobStatus.CANCELLED),
     Transition.HALTED: (_OWNED | {JobStatus.SUSPENDED, JobStatus.HALTED}, JobStatus.HALTED),
     Transition.RESOLVED: (frozenset({JobStatus.HALTED}), JobStatus.SUSPENDED),
+    Transition.FORGOTTEN: (
+        frozenset({JobStatus.SUSPENDED, JobStatus.FINISHED, JobStatus.CANCELLED, JobStatus.HALTED}),
+        JobStatus.FORGOTTEN,
+    ),
 }
 """From where, and where to."""
 

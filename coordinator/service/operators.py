@@ -60,6 +60,7 @@ def operator_service(
         "restore_job": wishes.restore_job,
         "delete_savepoint": wishes.delete_savepoint,
         "acknowledge_loss": wishes.acknowledge_loss,
+        "forget_job": wishes.forget_job,
         "resolve_slots": wishes.resolve_slots,
         "skip_input": wishes.skip_input,
     }
@@ -161,6 +162,10 @@ class _Wishes:
     async def acknowledge_loss(self, request: pb.AcknowledgeLossRequest) -> pb.AcknowledgeLossResponse:
         event = requests.acknowledge_loss(request, self._engine.clock())
         return pb.AcknowledgeLossResponse(answer=await self._handle(request.job, event))
+
+    async def forget_job(self, request: pb.ForgetJobRequest) -> pb.ForgetJobResponse:
+        event = requests.forget_job(request, self._engine.clock())
+        return pb.ForgetJobResponse(answer=await self._handle(request.job, event))
 
     async def trigger_checkpoint(self, request: pb.TriggerCheckpointRequest) -> pb.TriggerCheckpointResponse:
         event = requests.request_checkpoint(request, self._engine.clock())

@@ -18,6 +18,7 @@ from coordinator.protocol.facts import (
     GenerationFailed,
     GenerationGranted,
     InputSkipped,
+    JobForgotten,
     JobHalted,
     LossAcknowledged,
     LossRecorded,
@@ -73,6 +74,8 @@ def _fields(fact: Fact) -> tuple[int, dict[str, object]]:
             slots = ",".join(map(str, sorted(fact.slots)))
             said = {"checkpoint": fact.checkpoint, "event": "resolved", "participant": fact.participant, "slots": slots}
             return logging.WARNING, {**said, "ruling": fact.ruling.value, "forced": fact.forced, "reason": fact.reason}
+        case JobForgotten():
+            return logging.WARNING, {"event": "forgotten", "reason": fact.reason}
         case InputSkipped():
             said = {"checkpoint": fact.checkpoint, "event": "input_skipped", "participant": fact.participant}
             return logging.WARNING, {**said, "skipped": fact.skipped, "reason": fact.reason}

@@ -17,6 +17,7 @@ from coordinator.protocol.facts import (
     GenerationFailed,
     GenerationGranted,
     InputSkipped,
+    JobForgotten,
     JobHalted,
     LossAcknowledged,
     LossRecorded,
@@ -111,6 +112,8 @@ def _said(fact: Fact) -> dict[str, Any] | None:
             return {"checkpoint": fact.checkpoint, "detail": ""}
         case SlotsResolved():
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": _resolved(fact)}
+        case JobForgotten():
+            return {"detail": fact.reason}
         case InputSkipped():
             detail = f"without {fact.skipped}: {fact.reason}"
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": detail}

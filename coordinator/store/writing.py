@@ -26,6 +26,7 @@ from coordinator.protocol.facts import (
     GenerationFailed,
     GenerationGranted,
     InputSkipped,
+    JobForgotten,
     JobHalted,
     LossAcknowledged,
     LossRecorded,
@@ -231,6 +232,9 @@ class FactWriter:
                 proofs = [one for one in fact.evidence if one.outcome is not Outcome.IN_DOUBT]
                 self._record_settlements(fact.checkpoint, fact.participant, proofs)
                 self._change(fact.checkpoint, **self._committables_now())
+            case JobForgotten():
+                for table in (checkpoints, settlements, losses, generations, history):
+                    self._connection.execute(table.delete().where(table.c.job == self._job))
             case InputSkipped():
                 without = f"without {fact.skipped}: {fact.reason}"
                 self._insert_by_hand(fact, base=fact.base, kind=CheckpointKind.SKIP, detail=without)

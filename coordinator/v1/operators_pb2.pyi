@@ -44,6 +44,8 @@ class _JobStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobStatus.V
     """Cancelled by a person; everything that was decided is settled."""
     JOB_STATUS_HALTED: _JobStatus.ValueType  # 8
     """Needs a person."""
+    JOB_STATUS_FORGOTTEN: _JobStatus.ValueType  # 9
+    """A person had it deleted; only its name and its last ids are left."""
 
 class JobStatus(_JobStatus, metaclass=_JobStatusEnumTypeWrapper):
     """A job's state between and during its runs."""
@@ -66,6 +68,8 @@ JOB_STATUS_CANCELLED: JobStatus.ValueType  # 7
 """Cancelled by a person; everything that was decided is settled."""
 JOB_STATUS_HALTED: JobStatus.ValueType  # 8
 """Needs a person."""
+JOB_STATUS_FORGOTTEN: JobStatus.ValueType  # 9
+"""A person had it deleted; only its name and its last ids are left."""
 Global___JobStatus: _TypeAlias = JobStatus  # noqa: Y015
 
 class _Ending:
@@ -1493,6 +1497,54 @@ class AcknowledgeLossResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AcknowledgeLossResponse: _TypeAlias = AcknowledgeLossResponse  # noqa: Y015
+
+@_typing.final
+class ForgetJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    reason: _builtins.str
+    """Who deletes it, and why, for the audit; 1 to 8,192 characters."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetJobRequest: _TypeAlias = ForgetJobRequest  # noqa: Y015
+
+@_typing.final
+class ForgetJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _participants_pb2.Answer:
+        """ACCEPTED; DUPLICATE when it was deleted before; or REFUSED when it has a driver, when not everything is settled, or
+        when nobody has acknowledged a loss.
+        """
+
+    def __init__(
+        self,
+        *,
+        answer: _participants_pb2.Answer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetJobResponse: _TypeAlias = ForgetJobResponse  # noqa: Y015
 
 @_typing.final
 class SkipInputRequest(_message.Message):

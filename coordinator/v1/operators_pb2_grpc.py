@@ -115,6 +115,11 @@ class OperatorServiceStub:
                 request_serializer=coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.SerializeToString,
                 response_deserializer=coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.FromString,
                 _registered_method=True)
+        self.ForgetJob = channel.unary_unary(
+                '/coordinator.v1.OperatorService/ForgetJob',
+                request_serializer=coordinator_dot_v1_dot_operators__pb2.ForgetJobRequest.SerializeToString,
+                response_deserializer=coordinator_dot_v1_dot_operators__pb2.ForgetJobResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -233,6 +238,13 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetJob(self, request, context):
+        """Deletes a job without a driver, with everything settled. What the brokers keep of it is left to the caller. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -315,6 +327,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.AcknowledgeLoss,
                     request_deserializer=coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.FromString,
                     response_serializer=coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.SerializeToString,
+            ),
+            'ForgetJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetJob,
+                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.ForgetJobRequest.FromString,
+                    response_serializer=coordinator_dot_v1_dot_operators__pb2.ForgetJobResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -750,6 +767,33 @@ class OperatorService:
             '/coordinator.v1.OperatorService/AcknowledgeLoss',
             coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.SerializeToString,
             coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/coordinator.v1.OperatorService/ForgetJob',
+            coordinator_dot_v1_dot_operators__pb2.ForgetJobRequest.SerializeToString,
+            coordinator_dot_v1_dot_operators__pb2.ForgetJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

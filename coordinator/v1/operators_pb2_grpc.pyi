@@ -65,6 +65,8 @@ class OperatorServiceStub:
     """Reports of records that were given up: they never become visible. Newest first."""
     AcknowledgeLoss: _grpc.UnaryUnaryMultiCallable[_operators_pb2.AcknowledgeLossRequest, _operators_pb2.AcknowledgeLossResponse]
     """A person knows of a loss: it counts no longer among those that nobody knows of."""
+    ForgetJob: _grpc.UnaryUnaryMultiCallable[_operators_pb2.ForgetJobRequest, _operators_pb2.ForgetJobResponse]
+    """Deletes a job without a driver, with everything settled. What the brokers keep of it is left to the caller. Idempotent."""
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
@@ -103,6 +105,8 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """Reports of records that were given up: they never become visible. Newest first."""
     AcknowledgeLoss: _aio.UnaryUnaryMultiCallable[_operators_pb2.AcknowledgeLossRequest, _operators_pb2.AcknowledgeLossResponse]  # type: ignore[assignment]
     """A person knows of a loss: it counts no longer among those that nobody knows of."""
+    ForgetJob: _aio.UnaryUnaryMultiCallable[_operators_pb2.ForgetJobRequest, _operators_pb2.ForgetJobResponse]  # type: ignore[assignment]
+    """Deletes a job without a driver, with everything settled. What the brokers keep of it is left to the caller. Idempotent."""
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """For people and their tools."""
@@ -234,5 +238,13 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operators_pb2.AcknowledgeLossResponse, _abc.Awaitable[_operators_pb2.AcknowledgeLossResponse]]:
         """A person knows of a loss: it counts no longer among those that nobody knows of."""
+
+    @_abc_1.abstractmethod
+    def ForgetJob(
+        self,
+        request: _operators_pb2.ForgetJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.ForgetJobResponse, _abc.Awaitable[_operators_pb2.ForgetJobResponse]]:
+        """Deletes a job without a driver, with everything settled. What the brokers keep of it is left to the caller. Idempotent."""
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

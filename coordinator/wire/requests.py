@@ -9,6 +9,7 @@ from coordinator.protocol.events import (
     CancelJob,
     CloseJob,
     Decline,
+    ForgetJob,
     OpenJob,
     ReleaseSavepoint,
     Renew,
@@ -53,6 +54,7 @@ __all__ = [
     "close_job",
     "decline",
     "delete_savepoint",
+    "forget_job",
     "limit",
     "open_job",
     "renew",
@@ -208,6 +210,10 @@ def acknowledge_loss(request: operators.AcknowledgeLossRequest, now: float) -> A
         slots=slots_from_wire(request.slots) if request.slots else frozenset(),
         reason=as_reason(request.reason),
     )
+
+
+def forget_job(request: operators.ForgetJobRequest, now: float) -> ForgetJob:
+    return ForgetJob(now=now, reason=as_reason(request.reason))
 
 
 def limit(number: int) -> int:

@@ -17,6 +17,7 @@ from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.fencing import abort_transactions, fence_ids, list_open
+from sinks.kafka.forgetting import forget_job
 from sinks.kafka.listing import open_transactions
 from sinks.kafka.outcomes import Judgement, conclude
 from sinks.kafka.patience import Clock
@@ -168,6 +169,11 @@ class KafkaCommitter(Committer):
         for control in self._controls:
             if read_claim(control, job, self._clock) is not None:
                 ClaimHolder(control, job, self._clock).take(claim, seen)
+
+    def forget(self, job: JobName, last: Claim) -> None:
+        """See :meth:`Committer.forget`. Raises ControlPlaneError."""
+        for control in self._controls:
+            forget_job(control, job, last, self._clock)
 
     def longest_open(self) -> timedelta:
         """See :meth:`Committer.longest_open`: no transaction has a timeout above the brokers' cap."""

@@ -16,7 +16,7 @@ from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.identifiers import TransactionalId
 from sinks.kafka.transactions import CODE_NONE, State, Transactions
 
-__all__ = ["delete_older_receipts", "delete_receipts"]
+__all__ = ["delete_groups", "delete_older_receipts", "delete_receipts"]
 
 _UNENDED = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
@@ -25,7 +25,7 @@ def delete_receipts(control: ControlPlane, job: str, ids: Collection[str]) -> li
     """Delete the receipts of these ids of ``job``, whose transactions are all settled or aborted, and which nobody uses
     any more. Returns what was deleted as far as brokers answered."""
     try:
-        return _delete(control, set(ids) - _unended(control, job)) if ids else []
+        return delete_groups(control, set(ids) - _unended(control, job)) if ids else []
     except ControlPlaneError:
         return []
 
@@ -38,7 +38,7 @@ def delete_older_receipts(control: ControlPlane, job: str, *, below: int) -> lis
     as far as brokers answered.
     """
     try:
-        return _delete(control, _old(_groups(control), job, below) - _unended(control, job))
+        return delete_groups(control, _old(_groups(control), job, below) - _unended(control, job))
     except ControlPlaneError:
         return []
 
@@ -63,7 +63,8 @@ def _unended(control: ControlPlane, job: str) -> set[str]:
     return {str(identifier) for identifier in found}
 
 
-def _delete(control: ControlPlane, groups: set[str]) -> list[str]:
+def delete_groups(control: ControlPlane, groups: set[str]) -> list[str]:
+    """Returns those that are deleted, as far as brokers answered."""
     by_node: dict[int, list[str]] = {}
     for name, place in control.locate(CoordinatorKind.GROUP, groups).items():
         if place.code == CODE_NONE:

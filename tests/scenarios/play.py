@@ -35,6 +35,7 @@ from coordinator.protocol.events import (
     CloseReason,
     Decline,
     Event,
+    ForgetJob,
     OpenJob,
     ReleaseSavepoint,
     Renew,
@@ -214,6 +215,8 @@ class Player:
                 return StopJob(now=now)
             case ["cancel"]:
                 return CancelJob(now=now)
+            case ["forget"]:
+                return ForgetJob(now=now, reason="somebody wants it")
             case ["restore", checkpoint]:
                 return RequestRestore(now=now, source=self.completed[int(checkpoint)], reason="a person's reason")
             case ["release", checkpoint]:
@@ -387,6 +390,8 @@ def _fact(fact: facts.Fact) -> str:
             forced = ", forced" if fact.forced else ""
             what = f"{_slots(fact.slots)} count as {fact.ruling.value}{forced}"
             return f"resolved {fact.checkpoint} {fact.participant} {what}, settled {_slots(fact.settled) or 'nothing'}"
+        case facts.JobForgotten():
+            return f"forgotten: {fact.reason}"
         case facts.InputSkipped():
             return f"skipped {fact.skipped}, so {fact.checkpoint} goes on from {fact.base}"
         case _:

@@ -327,6 +327,8 @@ def test_an_unknown_job_is_not_found(channel: grpc.Channel, running: Running, me
             request = operators_pb2.AcknowledgeLossRequest(
                 job="nobody", checkpoint=1, participant="sink", reason="known"
             )
+        case "ForgetJob":
+            request = operators_pb2.ForgetJobRequest(job="nobody", reason="gone")
         case "DescribeRequest":
             request = operators_pb2.DescribeRequestRequest(job="nobody", request="r1")
         case "RestoreJob":

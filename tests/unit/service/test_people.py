@@ -237,3 +237,25 @@ def test_the_history_and_an_order_survive_a_restart(
     assert (summary.status, summary.restore_from) == (JobStatus.FINISHED, 1)
     assert any(entry.verdict is Verdict.UNKNOWN_CHECKPOINT for entry in history)
     assert any("a test wants it" in entry.detail for entry in history)
+
+
+def test_a_job_is_forgotten_only_when_nobody_needs_it(
+    on_demand: ScriptedDriver, people: OperatorClient, client: CoordinatorClient
+) -> None:
+    job = on_demand.job
+    refused = people.forget(job, "Ada")
+    assert (refused.verdict, "has a driver" in refused.detail) == (Verdict.REFUSED, True)
+    on_demand.close()
+    assert people.forget(job, "Ada: moved").verdict is Verdict.ACCEPTED
+    assert people.forget(job, "Bob: moved").verdict is Verdict.DUPLICATE
+    summary = people.job(job)
+    assert (summary.status, summary.status_detail) == (JobStatus.FORGOTTEN, "Ada: moved")
+    assert (people.checkpoints(job), people.generations(job)) == ([], [])
+    assert "Ada: moved" in {entry.detail for entry in people.history(job)}
+    assert people.cancel(job).verdict is not Verdict.ACCEPTED
+    again = ScriptedDriver(client, job, settings=ON_DEMAND)
+    again.wait_committed(1)
+    assert again.session.grant.completed is None, "nothing of the old one"
+    assert again.session.generation == 2
+    assert again.runs == [CheckpointId(2)], "ids go on"
+    again.close()

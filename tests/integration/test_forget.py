@@ -1,0 +1,129 @@
+"""A job that a person has deleted: nothing of it is left at the brokers, and a new one of its name begins afresh."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from coordinator import CheckpointSettings
+from coordinator.errors import ConfigurationError, RefusedError
+from coordinator.ops.cli import app
+from coordinator.protocol.events import CloseReason
+from coordinator.protocol.values import JobName
+from sinks import KafkaSink
+from sinks.kafka import forgetting
+from sinks.kafka.committer import KafkaCommitter
+from sinks.kafka.control import ControlPlane
+from sinks.kafka.errors import ControlPlaneError
+from sinks.kafka.tidying import delete_groups
+from sources import KafkaSource
+from tests.integration.sink_tools import SinkJob
+from tests.integration.sparkless import SparklessPipeline
+from tests.integration.tools import Topics, wait_until
+
+pytestmark = pytest.mark.timeout(180)
+
+RECORDS = 20
+
+
+class Bench:
+    """One job that copies a topic, and the command beside it."""
+
+    def __init__(self, topics: Topics, job: JobName, directory: Path) -> None:
+        self.topics, self.job, self.directory = topics, job, directory
+        self.source, self.sink = topics.create("in"), topics.create("out")
+        topics.fill(self.source, [b"%d" % number for number in range(RECORDS)])
+        self.clusters = directory / "clusters.toml"
+        self.clusters.write_text(f'[clusters.main]\nbootstrap_servers = "{topics.servers}"\n')
+
+    def run(self) -> None:
+        pipeline = SparklessPipeline(
+            job=self.job,
+            source=KafkaSource(self.topics.servers, topics=[self.source], start="earliest", end="latest"),
+            sink=KafkaSink(self.topics.servers, topic=self.sink),
+            state_dir=self.directory / "state",
+            settings=CheckpointSettings(interval="50ms"),
+        )
+        assert pipeline.run() is CloseReason.FINISHED
+
+    def command(self, *words: str) -> Result:
+        return CliRunner().invoke(app, [*words, "--state-dir", str(self.directory / "state")])
+
+    def forget(self) -> Result:
+        options = ["--reason", "Ada, it moved to another cluster", "--yes", "--clusters", str(self.clusters)]
+        return self.command("forget", self.job, *options)
+
+    def groups(self) -> set[str]:
+        """Of the job, through another client."""
+        listed = self.topics.admin.list_consumer_groups().result(30)
+        return {group.group_id for group in listed.valid if group.group_id.startswith(f"{self.job}.")}
+
+    def asked(self, command: str, *words: str) -> Any:
+        return json.loads(self.command(command, *words, "--json").stdout)
+
+    def written(self) -> int:
+        return sum(value is not None for value in self.topics.values(self.sink))
+
+
+@pytest.fixture
+def bench(topics: Topics, job: str, tmp_path: Path) -> Bench:
+    made = Bench(topics, JobName(job), tmp_path)
+    made.run()
+    assert f"{job}.claim" in made.groups()
+    assert len(made.groups()) > 1, "receipts"
+    return made
+
+
+def test_a_forgotten_job_leaves_nothing_but_who_deleted_it_and_a_new_one_begins_afresh(bench: Bench) -> None:
+    assert bench.forget().exit_code == 0
+    assert bench.groups() == set()
+    assert bench.asked("jobs") == []
+    assert bench.asked("checkpoints", bench.job) == []
+    history = bench.asked("history", bench.job)
+    assert history["generations"] == []
+    assert {event["event"] for event in history["events"]} <= {"JobForgotten", "StatusChanged"}
+    assert all("Ada, it moved to another cluster" in event["detail"] for event in history["events"])
+    assert bench.forget().exit_code == 0, "once more changes nothing"
+    bench.run()
+    assert bench.written() == 2 * RECORDS, "a new job reads from its own start"
+    assert [generation["generation"] for generation in bench.asked("history", bench.job)["generations"]] == [2]
+
+
+def test_a_job_is_not_forgotten_while_a_transaction_of_it_is_open_or_nobody_can_say(bench: Bench) -> None:
+    before = bench.groups()
+    assert isinstance(bench.command("forget", bench.job, "--reason", "Ada", "--yes").exception, ConfigurationError)
+    with SinkJob(bench.topics.servers, bench.job, topic=bench.sink) as late:
+        open_id, producer = late.open_transaction(bench.sink)
+        refused = bench.forget()
+        assert isinstance(refused.exception, RefusedError)
+        assert open_id in str(refused.exception)
+        assert before <= bench.groups()
+        assert [one["status"] for one in bench.asked("jobs")] == ["finished"]
+        producer.abort_transaction(30)
+        wait_until(lambda: not late.committer().transactions(bench.job), "the transaction is ended")
+    assert bench.forget().exit_code == 0
+    assert bench.groups() == set()
+
+
+@pytest.mark.parametrize("step", ["before the receipts", "before the claim"])
+def test_forgetting_goes_on_where_it_was_killed(bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    claim = f"{bench.job}.claim"
+
+    def killed(*_: object) -> list[str]:
+        raise ControlPlaneError("killed")
+
+    def all_but_the_claim(control: ControlPlane, groups: set[str]) -> list[str]:
+        return killed() if claim in groups else delete_groups(control, groups)
+
+    with monkeypatch.context() as patched:
+        if step == "before the receipts":
+            patched.setattr(KafkaCommitter, "forget", killed)
+        else:
+            patched.setattr(forgetting, "delete_groups", all_but_the_claim)
+        assert isinstance(bench.forget().exception, ControlPlaneError)
+    assert claim in bench.groups(), "it goes last"
+    assert bench.asked("jobs") == [], "and no other command still takes it for a job"
+    assert bench.forget().exit_code == 0
+    assert bench.groups() == set()
