@@ -62,5 +62,5 @@ def _last(store_id: str, description: JobDescription) -> Claim:
     return Claim(
         store_id=store_id,
         generation=Generation(summary.generation),
-        settled=CheckpointId(summary.last_completed),
+        completed=CheckpointId(summary.last_completed),
     )

@@ -8,7 +8,7 @@ from sinks.kafka.claims import read_claim
 from sinks.kafka.control import ControlPlane, NoAnswer
 from sinks.kafka.errors import ControlPlaneError
 from sinks.kafka.fencing import PATIENCE_S, list_open
-from sinks.kafka.identifiers import TransactionalId, claim_group
+from sinks.kafka.identifiers import TransactionalId, claim_name
 from sinks.kafka.patience import Clock, broker_backoff
 from sinks.kafka.tidying import delete_groups
 
@@ -29,7 +29,7 @@ def forget_job(control: ControlPlane, job: str, last: Claim, clock: Clock) -> No
         delete_groups(control, receipts)
         _wait(deadline, backoff, clock, f"{len(receipts)} receipts of job {job} could not be deleted")
     while _is_ours(read_claim(control, job, clock), last):
-        delete_groups(control, {claim_group(job)})
+        delete_groups(control, {claim_name(job)})
         _wait(deadline, backoff, clock, f"the claim of job {job} could not be deleted")
 
 
