@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from coordinator.backoff import Backoff
 from coordinator.client.session import CoordinatorClient, Session
 from coordinator.errors import (
     CheckpointFailedError,
@@ -45,6 +46,8 @@ _IDLE_WAIT = 1.0
 """Seconds after which a checkpoint without new data is acknowledged unchanged; far below every timeout."""
 _SETTLE_LIMIT = 60.0
 """Seconds that decided commits get after Spark is lost; what is left then is committed by the next generation."""
+_ENDS_LIMIT = 60.0
+"""Seconds that the brokers get to show the last commits to readers before the job counts as ended."""
 _SWEEP_INTERVAL = 30.0
 """Seconds between sweeps of an idle job; a busy one sweeps in every checkpoint."""
 
@@ -118,6 +121,7 @@ class GenerationRun:
                 self._restore()
             self._session.start_watch(self._mailbox.deliver)
             reason = self._loop()
+            self._await_ends()
         except FencedError as error:
             word = self._asked_about(error)
             self._leave_failed(word)
@@ -493,6 +497,21 @@ class GenerationRun:
                 "the running checkpoint is aborted by the next start, "
                 "its records are read again. Start the program again."
             )
+
+    def _await_ends(self) -> None:
+        """A job has ended when whoever reads its output finds all of it: commits are confirmed when they are decided,
+        and readers see them a moment later."""
+        m = self._m
+        give_up, backoff = m.runtime.monotonic() + _ENDS_LIMIT, Backoff(first=0.005, longest=1.0)
+        while left := m.committer.ending(m.job):
+            if m.runtime.monotonic() >= give_up:
+                raise GenerationFailedError(
+                    f"Everything is settled, but the ends of {len(left)} transactions are not written to all their "
+                    f"partitions after {_ENDS_LIMIT:.0f} s, the first is {left[0]}: readers do not see their records "
+                    "yet. Nothing is lost, the brokers go on writing them; the next generation waits again. Look for "
+                    "output partitions without a leader."
+                )
+            m.runtime.sleep(backoff.next())
 
     # -- called by other threads
 

@@ -93,6 +93,10 @@ class Committer(ABC):
     def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
         """Everything of ``job`` that is open or being ended at the brokers, by id, changing nothing."""
 
+    def ending(self, job: JobName) -> Sequence[str]:
+        """Transactions of ``job`` whose end is decided and does not show everywhere yet."""
+        return ()
+
     @abstractmethod
     def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         """Abort (fence) all leftovers and return their ids. Other jobs are never touched."""

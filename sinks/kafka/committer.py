@@ -24,10 +24,12 @@ from sinks.kafka.patience import Clock
 from sinks.kafka.precommit import refuse_newer
 from sinks.kafka.reaching import reach
 from sinks.kafka.settling import LOOK_INTERVAL_S, Settling, judgements
+from sinks.kafka.transactions import State
 
 __all__ = ["KafkaCommitter"]
 
 _CAP = "transaction.max.timeout.ms"
+_BEING_ENDED = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 
 class KafkaCommitter(Committer):
@@ -139,6 +141,11 @@ class KafkaCommitter(Committer):
         """See :meth:`Committer.transactions`. Raises ControlPlaneError when a broker cannot say."""
         found = [one for control in self._controls for one in open_transactions(control, job, self._clock)]
         return sorted(found, key=lambda one: one.id)
+
+    def ending(self, job: JobName) -> Sequence[str]:
+        """See :meth:`Committer.ending`. Raises ControlPlaneError when a broker cannot say."""
+        found = [one for control in self._controls for one in list_open(control, job, self._clock, states=_BEING_ENDED)]
+        return sorted(map(str, found))
 
     def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         """See :meth:`Committer.sweep`.

@@ -21,6 +21,7 @@ LOSSES = Storm(name="answers get lost", seeds=20, weather=clear(rpc=LinkFaults(l
 ABORTS = Storm(name="checkpoints time out", seeds=20, weather=clear(timeout=0.1))
 RESTARTS = Storm(name="coordinators restart", seeds=15, weather=clear(coordinator_kills=10, interval=0.0))
 DISK = Storm(name="writes of the store fail", seeds=20, weather=clear(store_failures=0.1))
+MARKERS = Storm(name="markers are late", seeds=20, weather=clear(marker_delay=0.5))
 _RUN = generation.GenerationRun
 
 _keep = engine.Engine.keep
@@ -32,6 +33,13 @@ def _careless(self: engine.Engine, turn: engine.Turn) -> None:
 
 
 DRIVER = (
+    Mutant(
+        name="a job ends as soon as its last commits are confirmed",
+        hurts="whoever reads its output then misses the last records",
+        breaks=changed(_RUN._await_ends, ("while left := m.committer.ending(m.job):", "while left := ():")),
+        hunt=MARKERS,
+        caught_by=(Invariant.I13,),
+    ),
     Mutant(
         name="the driver commits before anybody has decided",
         hurts="the checkpoint may be aborted, and its records are written once more",

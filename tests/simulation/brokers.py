@@ -80,6 +80,7 @@ class Brokers:
         checker.really_committed = self.committed  # type: ignore[method-assign]
         checker.really_ended = self.ended  # type: ignore[method-assign]
         checker.why_lost = self.why_lost  # type: ignore[method-assign]
+        checker.not_shown = self.not_shown  # type: ignore[method-assign]
 
     # -- what processes get
 
@@ -117,6 +118,11 @@ class Brokers:
             or entry.state is not State.ONGOING
             or (entry.producer_id, entry.epoch) != (handle.transaction.producer_id, handle.transaction.epoch)
         )
+
+    def not_shown(self) -> list[str]:
+        """What is being committed; nothing where brokers may be out of date, for then nobody can know."""
+        entries = self.cluster.entries() if self._always_current else []
+        return [entry.id for entry in entries if entry.state is State.PREPARE_COMMIT]
 
     def why_lost(self, handle: KafkaCommittable) -> str | None:
         """What aborted it that nobody of ours could help; None when there was no such thing."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from coordinator.protocol.answers import Answer, Verdict
 from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import Event, StreamLost
+from coordinator.protocol.events import CloseJob, CloseReason, Event, StreamLost
 from coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
@@ -28,6 +28,8 @@ from sinks.kafka.committables import KafkaCommittable
 from tests.simulation.source import InputTopic, positions_of
 
 __all__ = ["Checker", "Invariant", "Violation"]
+
+_ENDS = (CloseReason.FINISHED, CloseReason.STOPPED, CloseReason.CANCELLED)
 
 
 class Invariant(StrEnum):
@@ -270,6 +272,11 @@ class Checker:
         """The coordinator has answered ``event`` when ``generation`` was the current one."""
         if isinstance(event, StreamLost):
             return  # nobody asked, so nobody is refused
+        if isinstance(event, CloseJob) and answer.verdict is Verdict.ACCEPTED and event.reason in _ENDS:
+            for identifier in self.not_shown():
+                self.fail(
+                    Invariant.I13, f"the job has {event.reason.value}, and a commit of {identifier} does not show"
+                )
         of = getattr(event, "generation", generation)
         if of != generation and answer.verdict is not Verdict.FENCED:
             what = f"{type(event).__name__} of generation {of}, now {generation}"
@@ -302,6 +309,10 @@ class Checker:
 
     def really_ended(self, handle: KafkaCommittable) -> bool:
         """What the brokers know; set by the world."""
+        raise NotImplementedError
+
+    def not_shown(self) -> list[str]:
+        """Transactional ids with a commit that lacks a marker; set by the world."""
         raise NotImplementedError
 
     # -- what becomes visible

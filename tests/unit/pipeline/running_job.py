@@ -287,6 +287,7 @@ class Job:
         """Checkpoint -> the range that it read."""
         self.committed: list[int] = []
         self.aborted: list[int] = []
+        self.ending: Callable[[JobName], Sequence[str]] = lambda _job: ()
         self.swept_beside: list[list[int]] = []
         """What each sweep had to leave alone."""
         source: Any = _Source()

@@ -14,9 +14,10 @@ from coordinator.errors import (
     HaltedError,
     OncewardError,
 )
+from coordinator.pipeline import generation
 from coordinator.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
-from coordinator.protocol.events import Acknowledge, CloseReason, Event
-from coordinator.protocol.values import CheckpointId, Claim, Committable
+from coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event
+from coordinator.protocol.values import CheckpointId, Claim, Committable, JobName
 from tests.unit.pipeline.running_job import SINK, SOURCE, Coordinator, Job, nothing
 
 
@@ -295,3 +296,29 @@ def test_a_driver_that_needs_a_person_says_so_when_it_leaves(error: OncewardErro
     with pytest.raises(type(error)):
         Job(coordinator, until=5, running=fails).generation.run()
     assert coordinator.halted is isinstance(error, HaltedError)
+
+
+def test_a_job_ends_only_when_its_last_commits_show_everywhere() -> None:
+    coordinator, told = Coordinator(), list[str]()
+
+    def note(event: Event, _answer: Answer) -> None:
+        if isinstance(event, CloseJob):
+            told.append("closed")
+
+    def ending(_job: JobName) -> list[str]:
+        told.append("looked")
+        return ["a transaction"] if len(told) < 3 else []
+
+    coordinator.answered = note
+    job = Job(coordinator, until=3)
+    job.ending = ending
+    assert job.generation.run() is CloseReason.STOPPED
+    assert told == ["looked", "looked", "looked", "closed"]
+
+
+def test_a_job_whose_last_commits_do_not_show_has_not_ended_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "_ENDS_LIMIT", 0.0)
+    job = Job(Coordinator(), until=3)
+    job.ending = lambda _job: ["a transaction"]
+    with pytest.raises(OncewardError, match="readers do not see their records yet"):
+        job.generation.run()

@@ -73,3 +73,15 @@ def test_a_cluster_that_cannot_be_reached_is_a_typed_error(monkeypatch: pytest.M
     control = ControlPlane(KafkaCluster("127.0.0.1:1"))
     with closing(control), pytest.raises(ControlPlaneError, match="did not answer ApiVersions: cannot connect"):
         control.highest_version(ListTransactionsRequest)
+
+
+def test_a_commit_is_ending_until_each_partition_has_its_marker() -> None:
+    bench = Bench(Settings(marker_delay=lambda _id, _partition: 5.0))
+    ids = bench.open(NAME)
+    assert list(committer(bench).ending(JOB)) == []
+    assert bench.end(ids) == 0
+    assert list(committer(bench).ending(JOB)) == [NAME]
+    assert bench.visible() == []
+    bench.wait(6)
+    assert list(committer(bench).ending(JOB)) == []
+    assert bench.visible() == [b"a"]
