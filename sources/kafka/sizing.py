@@ -1,15 +1,13 @@
-"""How large the next checkpoint may be, so that it takes about as long as it should. Pure: no clock, time comes in.
+"""How large the next checkpoint may be. Pure: no clock, time comes in.
 
-Sizes follow the measured speed: a checkpoint that took half of the time that is aimed at may be followed by one of
-twice the size. A checkpoint costs about ``fixed + each * offsets`` seconds, so on the way up none takes longer than was
-aimed at. ``fixed`` is where the line through the newest checkpoints begins. Where it takes half of the aim or more,
-smaller ranges would hardly be quicker, only carry less: the aim is twice the fixed part then.
+What is controlled: the work of a checkpoint takes about the interval, so that a backlog is worked off without pauses
+and without coming near the timeout. Where an empty checkpoint takes more than half of that, smaller ranges would hardly
+be quicker, only carry less: the target is twice this *fixed* part then.
 
-What others do, and what is taken from it: Spark Streaming's ``PIDRateEstimator`` follows the measured rate with weight
-1, learns nothing from the first batch and is never zero (SPARK-9966), but knows no fixed part, and lets the first batch
-take everything unless it is told otherwise (SPARK-18580); here the first one is small. Flink's ``BufferDebloater``
-sizes buffers by the time in which they should be consumed, bounds how fast they grow, and leaves them alone while they
-are nearly right; so is it here.
+How: the size changes by target / measured time from one checkpoint to the next, by a tenth at least and
+:data:`GROWTH` times at most. So it is always on the move, to and fro around its target, and two sizes that differ
+enough show the fixed part. A checkpoint that took far longer than the one before is not taken for a measure: the next
+few are smaller, and nothing else remains of it.
 """
 
 import math
@@ -29,14 +27,14 @@ AIM_BACK_TO_BACK = 1.0
 PART_OF_TIMEOUT = 0.25
 """Of the checkpoint timeout at most, so that a machine may become four times slower from one moment to the next."""
 
-_NEARLY = 1.2
-"""A size is left alone while the time is off by less than this factor."""
-_FORGET = 0.8
-"""Weight of what was seen, from one checkpoint to the next."""
-_PRIOR = 0.1
-"""Weight of the former ``fixed`` against one checkpoint: sizes that hardly differ say hardly anything about it."""
+_STEP = 1.1
+"""A size changes at least by this factor."""
+_STRANGE = 2.0
+"""So much longer than its target no checkpoint takes, unless something has happened."""
+_TELLING = 1.5
+"""Two sizes that differ by less than this factor say nothing about the fixed part."""
 _FADE = 0.98
-"""Of the former ``fixed`` is believed on: sizes that rest on it move a little, which shows whether it is right."""
+"""Of ``fixed`` is believed on: sizes that rest on it move a little, which shows whether it is right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,32 +56,17 @@ class Ran:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Line:
-    """Sums over the checkpoints seen, the older the lighter: what a straight line through them needs."""
+class _Seen:
+    """What checkpoints of about one size took."""
 
-    weight: float = 0.0
-    n: float = 0.0
-    nn: float = 0.0
-    s: float = 0.0
-    ns: float = 0.0
+    offsets: int
+    seconds: float
 
-    def with_point(self, n: float, s: float) -> "_Line":
-        return _Line(
-            weight=self.weight * _FORGET + 1,
-            n=self.n * _FORGET + n,
-            nn=self.nn * _FORGET + n * n,
-            s=self.s * _FORGET + s,
-            ns=self.ns * _FORGET + n * s,
-        )
-
-    def at_zero(self, former: float) -> float:
-        """Where the line begins: least squares, with ``former`` counting like a part of one more point at 0.
-
-        A line that falls is taken for a level one: size makes no difference that could be seen.
-        """
-        weight, s = self.weight + _PRIOR, self.s + _PRIOR * former
-        slope = (weight * self.ns - self.n * s) / (weight * self.nn - self.n * self.n)
-        return max(0.0, (s - max(0.0, slope) * self.n) / weight)
+    def fixed(self, other: "_Seen") -> float:
+        """Where the line through both begins. One that falls is taken for a level one: size makes no difference."""
+        small, large = sorted((self, other), key=lambda one: one.offsets)
+        slope = max(0.0, (large.seconds - small.seconds) / (large.offsets - small.offsets))
+        return max(0.0, min(small.seconds, large.seconds) - slope * small.offsets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +88,8 @@ class Sizing:
     """Seconds that a checkpoint takes however little it reads, as far as is known."""
     _warm: bool = False
     """Whether the first checkpoint is over. It starts Python workers and connections too: its time is no measure."""
-    _lines: tuple[_Line, ...] = (_Line(), _Line(), _Line())
+    _seen: _Seen | None = None
+    """The last size that differed, which the next one that does is compared with."""
 
     @property
     def target(self) -> float:
@@ -123,32 +107,16 @@ class Sizing:
 
     def observe(self, ran: Ran) -> "Sizing":
         """What the next checkpoint may take after ``ran``."""
-        if ran.failed or ran.seconds > self.longest_aim:
-            return replace(self._observe(ran), least=self.least // 2)
-        return self._observe(ran)
-
-    def _observe(self, ran: Ran) -> "Sizing":
         if ran.failed:
             # Whatever it was, memory, time or one record: less of it is less likely to fail, and names it better.
-            factor = min(0.5, self.target / max(ran.seconds, 1e-9))
-            return self._lowered(ran, factor)
-        # Where the backlog moves between few partitions and many, time may follow the sum, the longest range, or the
-        # one that is nearer to its limit. What one of them explains is not fixed.
-        share = self.total(ran.ranges) / self.per_range
-        sizes = (ran.offsets, ran.longest, max(ran.offsets, ran.longest * share))
-        lines = self._lines
-        if self._warm:
-            lines = tuple(line.with_point(size, ran.seconds) for line, size in zip(lines, sizes, strict=True))
-        # Where nothing smaller was tried, all of it may be fixed: something larger is tried then.
-        former = ran.seconds if ran.offsets <= self.least * ran.ranges else self.fixed * _FADE
-        fixed = min(ran.seconds, *(line.at_zero(former) for line in lines)) if self._warm else 0.0
-        known = replace(self, fixed=fixed, _warm=True, _lines=lines)
+            factor = min(1 / 2, self.target / max(ran.seconds, 1e-9))
+            return replace(self._lowered(ran, factor), least=self.least // 2)
+        known = self._learned(ran) if self._warm else replace(self, _warm=True)
         # One that ran long is followed by a smaller one in any case; whether that is any quicker will be seen then.
-        target = self.target if ran.seconds > self.target * _NEARLY else known.target
-        factor = min(GROWTH, target / max(ran.seconds, 1e-9))
-        if 1 / _NEARLY < factor < _NEARLY:
-            return known
-        if factor > 1:
+        target = min(self.target, known.target) if ran.seconds > self.target * _STEP else known.target
+        factor = max(1 / GROWTH, min(GROWTH, target / max(ran.seconds, 1e-9)))
+        if factor >= 1:
+            factor = max(factor, _STEP)
             return replace(
                 known,
                 offsets=max(self.offsets, math.ceil(ran.offsets * factor)),
@@ -157,8 +125,26 @@ class Sizing:
         if ran.everything:
             # A pause of the machine is as likely as a slower job, and what came meanwhile should not have to wait. It
             # fits into twice as much; more must not be tried.
-            factor = 2.0
-        return known._lowered(ran, factor)
+            return known._lowered(ran, 2.0)
+        return known._lowered(ran, min(factor, 1 / _STEP))
+
+    def _learned(self, ran: Ran) -> "Sizing":
+        least = self.least
+        if ran.seconds > self.longest_aim:
+            least //= 2
+        elif ran.seconds < self.longest_aim / 2:
+            least = max(least, min(LEAST, 2 * least + 1))
+        now, fixed, seen = _Seen(offsets=ran.offsets, seconds=ran.seconds), self.fixed * _FADE, self._seen
+        if seen is None:
+            seen = now
+        elif ran.seconds > _STRANGE * max(seen.seconds, self.target):
+            seen = None  # it is no measure for others
+        elif max(now.offsets, seen.offsets) < _TELLING * min(now.offsets, seen.offsets):
+            if ran.offsets <= self.least * ran.ranges:
+                fixed = ran.seconds  # nothing smaller was tried, so all of it may be fixed: something larger will tell
+        else:
+            fixed, seen = (fixed + now.fixed(seen)) / 2, now
+        return replace(self, fixed=min(fixed, ran.seconds), least=least, _seen=seen)
 
     def _lowered(self, ran: Ran, factor: float) -> "Sizing":
         return replace(
