@@ -120,9 +120,10 @@ class Brokers:
         )
 
     def not_shown(self) -> list[str]:
-        """What is being committed; nothing where brokers may be out of date, for then nobody can know."""
+        """Whose output is being committed; nothing where brokers may be out of date, for then nobody can know."""
         entries = self.cluster.entries() if self._always_current else []
-        return [entry.id for entry in entries if entry.state is State.PREPARE_COMMIT]
+        committing = [entry.id for entry in entries if entry.state is State.PREPARE_COMMIT]
+        return [name for name in committing if TransactionalId.parse(name) is not None]  # a claim is no output
 
     def why_lost(self, handle: KafkaCommittable) -> str | None:
         """What aborted it that nobody of ours could help; None when there was no such thing."""
