@@ -1,8 +1,9 @@
 """One generation of a job: open, recover, then checkpoint after checkpoint to its end (docs/protocol.md#recovery)."""
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from coordinator.backoff import Backoff
 from coordinator.client.session import CoordinatorClient, Session
@@ -17,11 +18,14 @@ from coordinator.errors import (
 )
 from coordinator.killpoints import KillPoint, kill_point
 from coordinator.pipeline.ages import Ages, good_for
+from coordinator.pipeline.causes import cause_of
 from coordinator.pipeline.interfaces import Committer, Plan, Sink, Source
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
+from coordinator.pipeline.narrowing import Narrowing
 from coordinator.pipeline.progress import Progress
 from coordinator.pipeline.replaying import Replayer
+from coordinator.pipeline.restarts import Return
 from coordinator.pipeline.running import Tasks
 from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.pipeline.settler import Settler
@@ -37,8 +41,11 @@ from coordinator.protocol.values import (
     CompletedCheckpoint,
     Document,
     JobName,
+    JsonObject,
     Snapshot,
 )
+
+_log = logging.getLogger("onceward.pipeline")
 
 _IDLE_POLL = 0.05
 """Seconds between two looks for new data while a triggered checkpoint waits for some."""
@@ -48,6 +55,8 @@ _SETTLE_LIMIT = 60.0
 """Seconds that decided commits get after Spark is lost; what is left then is committed by the next generation."""
 _ENDS_LIMIT = 60.0
 """Seconds that the brokers get to show the last commits to readers before the job counts as ended."""
+_NARROWING = 30.0
+"""Seconds for finding the input at fault; a quarter of the checkpoint timeout where that is less."""
 _SWEEP_INTERVAL = 30.0
 """Seconds between sweeps of an idle job; a busy one sweeps in every checkpoint."""
 
@@ -65,6 +74,7 @@ class Members:
     journal: Journal
     progress: Progress
     runtime: Runtime = THREADS
+    narrowing: Narrowing = field(default_factory=Narrowing)
 
 
 class GenerationRun:
@@ -77,10 +87,9 @@ class GenerationRun:
         *,
         takeover: bool,
         adopt: bool,
-        comes_back: Callable[[BaseException, bool], float | None] = lambda _error, _settled_any: None,
+        comes_back: "Callable[[BaseException, GenerationRun], Return]" = lambda _error, _run: Return(delay=None),
     ) -> None:
-        """``comes_back``: (error, whether a checkpoint was settled) -> seconds after which the next generation follows
-        this one; None = never."""
+        """``comes_back``: whether and when the next generation follows this one."""
         self._m = members
         self._client = client
         self._takeover = takeover
@@ -101,10 +110,16 @@ class GenerationRun:
         self.opened = False
         """True once this generation was granted."""
         self.settled_any = False
-        """True once this generation has settled a checkpoint: a failure after it begins a new row of restarts."""
+        """True once this generation has settled a checkpoint."""
+        self.settled_records = 0
+        self.failed_records = 0
+        """What the checkpoint that failed last was to read."""
         self.claimed = False
         """True once the job is claimed for this generation: nothing of it is touched before."""
         self._seen: Claim | None = None
+        self._planned: dict[CheckpointId, Plan] = {}
+        self._cause: str | None = None
+        """Of the last failed checkpoint, until another one succeeds."""
 
     def stop(self) -> None:
         """Leave after settling; callable from a signal handler."""
@@ -278,6 +293,7 @@ class GenerationRun:
             return
         finally:
             self._mailbox.running(None)
+        self._cause = None
         self._answers[checkpoint] = (base, *answers)
         self._settler.expect(checkpoint, answers[1].committables, answers[0].positions)
         self._settler.prepare(checkpoint)
@@ -320,6 +336,8 @@ class GenerationRun:
         self._mailbox.raise_error()
         if self._mailbox.aborted(checkpoint):
             raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before its Spark job began.")
+        self._planned = {c: known for c, known in self._planned.items() if c >= base}
+        self._planned[checkpoint] = plan
         m.progress.began(checkpoint)
         began = m.runtime.monotonic()
         try:
@@ -433,16 +451,73 @@ class GenerationRun:
         """Before the acknowledgement: decline and abort. The coordinator says whether the generation goes on."""
         self._mailbox.raise_error()
         known = error if isinstance(error, OncewardError) else self._m.source.diagnose(error)
-        reason = str(known or error).strip() or repr(error)
         if self._mailbox.aborted(checkpoint):
             reason = "aborted by the coordinator"
         else:
+            reason = str(known) if known is not None else self._why(checkpoint, error)
+            self._mailbox.raise_error()
+            self._cause = f"{reason} (checkpoint {checkpoint})"
+            plan = self._planned.get(checkpoint)
+            self.failed_records = plan.records if plan is not None else 0
             self._session.decline(checkpoint, self._m.sink.participant.name, _shorten(reason))
         self._abandon(checkpoint, _shorten(reason))
         if known is not None and not isinstance(known, CheckpointFailedError):
             raise known from error
         if not self._mailbox.stopping:
             self._require_spark()
+
+    def _why(self, checkpoint: CheckpointId, error: Exception) -> str:
+        """What a person needs to act: the cause, and the input that it came with."""
+        m, plan = self._m, self._planned.get(checkpoint)
+        _log.info("checkpoint %d failed: %s", checkpoint, error)
+        cause = cause_of(error)
+        explained = m.sink.explain(cause.text)
+        if plan is None or not (explained or cause.by_record):
+            return cause.text
+        found = self._narrow(checkpoint, plan) if m.sink.hides_until_decided() else plan.splits
+        return (
+            f"{explained or cause.text}. Input: {m.source.describe(found)}. Nothing of the checkpoint becomes visible, "
+            "and its records stay unread until they can be written"
+        )
+
+    def _narrow(self, checkpoint: CheckpointId, plan: Plan) -> Sequence[JsonObject]:
+        """The smallest part of the plan that is seen to fail by itself. What is written meanwhile is aborted with the
+        checkpoint."""
+        m = self._m
+        give_up = m.runtime.monotonic() + min(_NARROWING, m.settings.seconds("timeout") / 4)
+
+        def fails(part: Sequence[JsonObject]) -> bool:
+            try:
+                some = replace(plan, splits=tuple(part), joinable=False)
+                m.tasks.run(generation=self._session.generation, checkpoint=checkpoint, plan=some)
+            except Exception as error:  # noqa: BLE001 - what a transform raises
+                self._mailbox.raise_error()
+                return not self._mailbox.aborted(checkpoint) and m.tasks.alive() and self._by_record(error)
+            return False
+
+        def may_go_on() -> bool:
+            return (
+                m.runtime.monotonic() < give_up and not self._mailbox.aborted(checkpoint) and not self._mailbox.stopping
+            )
+
+        return m.narrowing.find(plan.splits, halves=m.source.halves, fails=fails, may_go_on=may_go_on)
+
+    def _by_record(self, error: Exception) -> bool:
+        cause = cause_of(error)
+        return cause.by_record or self._m.sink.explain(cause.text) is not None
+
+    def told(self, error: BaseException, back: Return) -> str:
+        """What ended this generation, cause first."""
+        text = str(error).strip() or repr(error)
+        if self._cause is not None and isinstance(error, GenerationFailedError):
+            text = self._cause
+        if back.failures > 1:
+            then = "the job tries again by itself" if back.delay is not None else "start the program again"
+            text += (
+                f". Failure {back.failures} in a row without getting past this input: correct what the message names, "
+                f"then {then}"
+            )
+        return text
 
     def _abandon(self, checkpoint: CheckpointId, reason: str) -> None:
         """Abort what a checkpoint that was decided against, or never acknowledged, has left open."""
@@ -470,9 +545,10 @@ class GenerationRun:
         """Let go of everything. What is decided stays for the next generation; what is not is aborted by it. Returns
         why the driver must not come back, where it would."""
         fenced = None
-        reason = _shorten(str(error) or repr(error))
         self._m.tasks.cancel()
         self._settler.close(wait=not isinstance(error, KeyboardInterrupt))
+        back = self._comes_back(error, self)
+        reason = _shorten(self.told(error, back))
         if isinstance(error, GenerationEndedError):
             self._session.let_go()
         elif not isinstance(error, (FencedError, CoordinatorLostError, KeyboardInterrupt)):
@@ -481,9 +557,8 @@ class GenerationRun:
             if self.claimed:
                 with contextlib.suppress(Exception):  # whatever stays open is aborted by the next generation
                     self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
-            delay = self._comes_back(error, self.settled_any)
-            fenced = self._session.abandon(reason, back_within=delay, halted=isinstance(error, HaltedError))
-            fenced = fenced if delay is not None else None
+            fenced = self._session.abandon(reason, back_within=back.delay, halted=isinstance(error, HaltedError))
+            fenced = fenced if back.delay is not None else None
         self._m.journal.tell("failed", reason=reason)
         return fenced
 
@@ -523,10 +598,12 @@ class GenerationRun:
 
     def _on_settled(self, checkpoint: CheckpointId) -> None:
         self.settled_any = True
+        plan = self._planned.get(checkpoint)
+        self.settled_records += plan.records if plan is not None else 0
         self._m.progress.ended(checkpoint)
         self._mailbox.wake()
 
 
-def _shorten(text: str, limit: int = 2000) -> str:
+def _shorten(text: str, limit: int = 6000) -> str:
     """Spark's errors carry whole stack traces; the coordinator's history wants what happened."""
     return text if len(text) <= limit else text[: limit - 20] + " … (shortened)"

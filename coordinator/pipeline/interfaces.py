@@ -149,6 +149,15 @@ class Source(ABC):
         """Recognise an error of the reader in what Spark raised: for example input that is gone; None = unknown."""
         return None
 
+    def halves(self, splits: Sequence[JsonObject]) -> tuple[Sequence[JsonObject], Sequence[JsonObject]] | None:
+        """Two parts that together hold what ``splits`` hold, to find the record that makes a checkpoint fail; None when
+        there is nothing to divide."""
+        return None
+
+    def describe(self, splits: Sequence[JsonObject]) -> str:
+        """The ranges that ``splits`` hold, for people."""
+        return ", ".join(str(dict(split)) for split in splits)
+
     def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
         """Return when ``splits`` of the checkpoint with ``positions`` can be read again, every record of them.
 
@@ -193,6 +202,16 @@ class Sink(ABC):
     def options(self) -> JsonObject:
         """What all writers should know in the next checkpoint."""
         return {}
+
+    def explain(self, cause: str) -> str | None:
+        """Why the sink's system refused a record, in words that are enough to act, when ``cause`` says that it did;
+        None for every other failure."""
+        return None
+
+    def hides_until_decided(self) -> bool:
+        """Whether nothing that is written can be seen before the decision: then parts of a failed checkpoint may be run
+        again to find out what is at fault."""
+        return False
 
     @abstractmethod
     def pre_commit(

@@ -25,8 +25,9 @@ from coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_si
 from coordinator.pipeline.generation import GenerationRun, Members
 from coordinator.pipeline.interfaces import JobContext, Sink, Source
 from coordinator.pipeline.journal import Journal
+from coordinator.pipeline.mailbox import GenerationFailedError
 from coordinator.pipeline.progress import Progress
-from coordinator.pipeline.restarts import Restart, Restarts
+from coordinator.pipeline.restarts import Restart, Restarts, Return
 from coordinator.pipeline.running import SparkTasks, Tasks
 from coordinator.pipeline.spark import check_session, check_submission
 from coordinator.printable import logger
@@ -209,14 +210,18 @@ class Pipeline:
             stopped = self._stopping.is_set()
 
             def comes_back(
-                error: BaseException, settled_any: bool, *, begun: float = begun, stopped: bool = stopped
-            ) -> float | None:
+                error: BaseException, run: GenerationRun, *, begun: float = begun, stopped: bool = stopped
+            ) -> Return:
                 if isinstance(error, _FINAL) or not isinstance(error, Exception):
-                    return None
+                    return Return(delay=None)
                 if stopped or not members.tasks.alive():
-                    return None
-                afresh = settled_any or time.monotonic() - begun >= lasting
-                return restarts.delay(error, afresh=afresh)
+                    return Return(delay=None)
+                return restarts.after(
+                    error,
+                    settled=run.settled_records if run.settled_any else None,
+                    failed=run.failed_records,
+                    lasted=time.monotonic() - begun >= lasting,
+                )
 
             run = GenerationRun(
                 members,
@@ -239,11 +244,13 @@ class Pipeline:
                 failed = True
                 adopt = adopt and not run.claimed  # of what claims the job after that, nobody has decided
                 takeover = takeover and not run.opened  # whoever opens the job until this driver is back has it
-                delay = comes_back(error, run.settled_any)
-                if delay is None:
+                back = comes_back(error, run)
+                if back.delay is None:
+                    if isinstance(error, GenerationFailedError):
+                        raise GenerationFailedError(run.told(error, back)) from error
                     raise
                 if not isinstance(error, OncewardError):
                     _log.exception("generation failed unexpectedly")
-                _log.warning("restarting in %.1f s: %s", delay, error)
+                _log.warning("restarting in %.1f s: %s", back.delay, run.told(error, back))
                 # stopped meanwhile: one more generation settles what is decided, without starting Spark
-                self._stopping.wait(delay)
+                self._stopping.wait(back.delay)

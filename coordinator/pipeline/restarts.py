@@ -20,7 +20,7 @@ class Restart:
     attempts: int | None = None
     """Restarts in a row before the job gives up; None = for ever."""
     reset_after: Duration = "1h"
-    """A generation that lived so long, or completed a checkpoint, begins again at ``initial``."""
+    """A generation that lived so long, or settled as much input as had failed, begins again at ``initial``."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -46,6 +46,16 @@ class Restart:
 NO_RESTART = Restart(attempts=0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Return:
+    """Whether a failed job comes back."""
+
+    delay: float | None
+    """Seconds until its next generation; None = never."""
+    failures: int = 1
+    """In a row, without getting past the input that failed first."""
+
+
 class Restarts:
     """Decides after each failure whether and when the job comes back."""
 
@@ -53,14 +63,23 @@ class Restarts:
         self._strategy = strategy
         self._chance = chance
         self._failures = 0
-        self._decided: tuple[BaseException, float | None] | None = None
+        self._ahead = 0
+        """Records to settle before the job has got past the input that failed."""
+        self._decided: tuple[BaseException, Return] | None = None
 
-    def delay(self, error: BaseException, *, afresh: bool) -> float | None:
-        """Seconds until the next generation; None = never. Asked again about the same error, the same answer.
+    def after(self, error: BaseException, *, settled: int | None, failed: int, lasted: bool) -> Return:
+        """Asked again about the same error, the same answer.
 
-        :param afresh: the generation got somewhere, so the row of failures begins anew.
+        :param settled: records that the generation has settled; None = it has settled nothing.
+        :param failed: records that its failed checkpoint was to read. Checkpoints get smaller with each failure and
+            settle what is left before the record that fails, so less than this is no progress.
+        :param lasted: the generation lived long enough to begin a new row of failures.
         """
         if self._decided is None or self._decided[0] is not error:
-            self._failures = 1 if afresh else self._failures + 1
-            self._decided = (error, self._strategy.delay(self._failures, self._chance))
+            if lasted or (settled is not None and settled >= self._ahead):
+                self._failures, self._ahead = 0, 0
+            self._failures += 1
+            self._ahead = max(self._ahead - (settled or 0), failed)
+            back = Return(delay=self._strategy.delay(self._failures, self._chance), failures=self._failures)
+            self._decided = (error, back)
         return self._decided[1]

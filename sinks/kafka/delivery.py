@@ -25,6 +25,8 @@ from sinks.kafka.records import BatchProducer
 __all__ = ["Delivery"]
 
 _FLUSH_SLICE_S = 1.0
+_REPORTS_S = 0.1
+"""For the report behind an error that is already there."""
 _STALLED_S = 60.0
 """As a reader's: a client to which nothing comes for so long is given up, and the next attempt has a new one."""
 
@@ -81,11 +83,18 @@ class Delivery:
         try:
             yield
         except KafkaException as error:
+            # A refused record breaks the transaction, and whatever is asked next then fails with "erroneous state".
+            with contextlib.suppress(KafkaException):
+                self._producer.poll(_REPORTS_S)
+            self._refuse_failures()
             raise self._failed(str(error)) from error
 
-    def _check(self) -> None:
+    def _refuse_failures(self) -> None:
         if self._failures:
             raise self._failed(f"{len(self._failures)} records were refused, first {self._failures[0]}")
+
+    def _check(self) -> None:
+        self._refuse_failures()
         if time.monotonic() > self._deadline:
             raise self._failed(f"the brokers did not take them in {self._limit_ms} ms")
         if self._target.stalled_for() > _STALLED_S:

@@ -184,6 +184,16 @@ class KafkaSink(Sink):
             batch_limit=batch_limit(control, self.topics),
         )
 
+    def explain(self, cause: str) -> str | None:
+        """Records above a topic's limit: which topics there are, and their limits now."""
+        if "MSG_SIZE_TOO_LARGE" not in cause:
+            return None
+        control, _ = self._opened()
+        return preflight.size_limits(control, self.topics)
+
+    def hides_until_decided(self) -> bool:
+        return self._transactional
+
     def options(self) -> JsonObject:
         return {COMMITTED_OPTION: self._ids.offered()}
 

@@ -39,7 +39,7 @@ from sources.kafka.reader import KafkaSplitReader
 from sources.kafka.replays import refuse_incomplete
 from sources.kafka.resolution import resolve_ends, resolve_starts
 from sources.kafka.sizing import Ran
-from sources.kafka.splitting import join_ranges, split_ranges
+from sources.kafka.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
 from sources.kafka.starts import End, Start, bound_text
 
 __all__ = ["KafkaSource"]
@@ -274,6 +274,12 @@ class KafkaSource(Source):
         """The halt behind a failed Spark job, if a reader found its offset gone; None for every other failure."""
         gone = offset_gone_in(str(error))
         return halt_for(gone) if gone is not None else None
+
+    def halves(self, splits: Sequence[JsonObject]) -> tuple[Sequence[JsonObject], Sequence[JsonObject]] | None:
+        return halve_ranges(splits)
+
+    def describe(self, splits: Sequence[JsonObject]) -> str:
+        return describe_ranges(splits)
 
     def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
         refuse_incomplete(

@@ -6,12 +6,16 @@ A split is a range, ``{"topic", "partition", "start", "end"}``, or ``{"ranges": 
 import heapq
 from collections.abc import Sequence
 
+from coordinator.pipeline.tasks import ranges_of
 from coordinator.protocol.values import JsonObject
 
-__all__ = ["MOST_RANGES", "join_ranges", "split_ranges"]
+__all__ = ["MOST_RANGES", "describe_ranges", "halve_ranges", "join_ranges", "split_ranges"]
 
 MOST_RANGES = 10_000
 """Each range is a task, a transaction and a committable."""
+
+_SAID = 5
+"""Ranges that a message names."""
 
 
 def join_ranges(splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
@@ -52,6 +56,35 @@ def split_ranges(splits: Sequence[JsonObject], least: int | None) -> tuple[JsonO
         parts[index] += 1
         heapq.heapreplace(longest, (-sizes[index] / parts[index], index))
     return tuple(part for split, count in zip(splits, parts, strict=True) for part in _cut(split, count))
+
+
+def halve_ranges(splits: Sequence[JsonObject]) -> tuple[Sequence[JsonObject], Sequence[JsonObject]] | None:
+    """Two parts of what ``splits`` hold, of equally many offsets; None where there is one offset or none."""
+    ranges = _filled(splits)
+    size = sum(int(each["end"]) - int(each["start"]) for each in ranges)
+    if size < 2:
+        return None
+    first: list[JsonObject] = []
+    second: list[JsonObject] = []
+    left = size // 2
+    for each in ranges:
+        start, end = int(each["start"]), int(each["end"])
+        middle = min(end, start + left)
+        left -= middle - start
+        first += [{**each, "end": middle}] if middle > start else []
+        second += [{**each, "start": middle}] if end > middle else []
+    return first, second
+
+
+def describe_ranges(splits: Sequence[JsonObject]) -> str:
+    """The ranges for people, the first ones where they are many."""
+    ranges = _filled(splits)
+    said = [f"{each['topic']}-{each['partition']} offsets [{each['start']}, {each['end']})" for each in ranges]
+    return ", ".join(said[:_SAID]) + (f" and {len(said) - _SAID} more ranges" if len(said) > _SAID else "")
+
+
+def _filled(splits: Sequence[JsonObject]) -> list[JsonObject]:
+    return [dict(each) for split in splits for each in ranges_of(split) if int(each["end"]) > int(each["start"])]
 
 
 def _cut(split: JsonObject, count: int) -> list[JsonObject]:

@@ -2,23 +2,26 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from typer.testing import CliRunner
 
 from coordinator import CheckpointSettings, Pipeline
 from coordinator.errors import ConfigurationError, HaltedError, OncewardError, PreflightError
-from coordinator.pipeline import spark_job
+from coordinator.ops.cli import app
+from coordinator.pipeline import generation, spark_job
 from coordinator.pipeline.journal import EVENTS_VARIABLE
 from coordinator.pipeline.restarts import NO_RESTART, Restart
 from coordinator.protocol.events import CloseReason
 from sinks import KafkaSink
 from sources import KafkaSource
-from tests.integration.tools import Topics, assert_exactly_once, wait_for, wait_until
+from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_for, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,6 +58,12 @@ class Bench:
             state_dir=self.directory / "state",
             **{"settings": CheckpointSettings(interval="50ms"), "restart": NO_RESTART, **options},
         )
+
+    def listed(self, command: str) -> str:
+        """What ``onceward jobs``, ``checkpoints`` or ``history`` says, as JSON."""
+        of = [] if command == "jobs" else [self.job]
+        place = ["--state-dir", str(self.directory / "state"), "--json"]
+        return CliRunner().invoke(app, [command, *of, *place]).output
 
     def fill(self, first: int, records: int) -> None:
         for partition in range(3):
@@ -294,6 +303,75 @@ def test_a_poison_record_fails_the_job_without_partial_output(bench: Bench) -> N
     assert bench.topics.read(bench.sink) == []
     bench.pipeline().run()
     assert_exactly_once(bench.topics, bench.source, bench.sink)
+
+
+def number(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    """The number in each value; one value has none."""
+    for batch in batches:
+        values = [str(int(value.split(b"-")[1])) for value in batch.column("value").to_pylist()]
+        yield pa.RecordBatch.from_pydict({"value": values})
+
+
+def numbered(df: "DataFrame") -> "DataFrame":
+    def of(value: bytearray) -> str:
+        return str(int(bytes(value).split(b"-")[1]))
+
+    return df.select(F.udf(of, "string")("value").alias("value"))
+
+
+PATIENT = CheckpointSettings(interval="50ms", timeout="5min")
+"""A quarter of it is the time for finding the record at fault."""
+
+
+@pytest.mark.parametrize("way", ["transform", "transform_batches"])
+def test_a_record_that_a_function_cannot_take_is_named_with_its_offset_cause_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    bench.fill(0, 2)
+    bench.topics.fill(bench.source, [b"1-many"], partition=1)
+    monkeypatch.setattr(generation, "_NARROWING", 600.0)
+    function = {"transform": numbered} if way == "transform" else {"transform_batches": number}
+    with pytest.raises(OncewardError) as failed:
+        bench.pipeline(**function, settings=PATIENT).run()
+    said = str(failed.value)
+    assert said.startswith("ValueError: invalid literal for int()"), said
+    assert "many" in said
+    assert f"{bench.source}-1 offsets [2, 3)" in said
+    assert bench.topics.read(bench.sink) == []
+    cause = said.split(" (")[0]
+    for command in ("jobs", "checkpoints", "history"):
+        assert cause in bench.listed(command), command
+
+
+def test_a_record_that_the_topic_refuses_is_named_with_its_offset_the_topic_and_its_limit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "_NARROWING", 600.0)
+    bench.fill(0, 2)
+    bench.topics.configure(bench.sink, {"max.message.bytes": "20000"})
+    bench.topics.fill(bench.source, [b"x" * 50_000], partition=2)
+    with pytest.raises(OncewardError) as failed:
+        bench.pipeline(settings=PATIENT).run()
+    said = str(failed.value)
+    assert said.startswith("A record is larger than its output topic allows"), said
+    assert f"topic {bench.sink} takes 20000 bytes (max.message.bytes)" in said
+    assert f"{bench.source}-2 offsets [2, 3)" in said
+    assert bench.topics.read(bench.sink) == []
+    assert not any(open_transactions_hold_back(bench.topics.servers, bench.sink).values())
+
+
+def test_a_job_gives_up_after_its_attempts_although_checkpoints_shrink_around_the_record(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVENTS_VARIABLE, str(bench.directory / "events"))
+    monkeypatch.setattr(generation, "_NARROWING", 0.0)
+    bench.fill(0, 150)
+    bench.topics.fill(bench.source, [b"1-many"], partition=1)
+    bench.fill(151, 150)
+    restart = Restart(initial="10ms", maximum="10ms", attempts=3)
+    with pytest.raises(OncewardError, match="Failure 4 in a row without getting past this input"):
+        bench.pipeline(transform_batches=number, source={"adaptive": True}, restart=restart).run()
+    assert len(told(bench, "failed")) == 4
 
 
 def test_a_missing_topic_is_refused_before_anything_is_started(bench: Bench) -> None:

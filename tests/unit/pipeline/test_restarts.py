@@ -7,7 +7,7 @@ import pytest
 from coordinator.errors import ConfigurationError
 from coordinator.pipeline import pipeline
 from coordinator.pipeline.pipeline import Pipeline
-from coordinator.pipeline.restarts import NO_RESTART, Restart
+from coordinator.pipeline.restarts import NO_RESTART, Restart, Restarts, Return
 from coordinator.protocol.events import CloseReason
 from sinks import KafkaSink
 from sources import KafkaSource
@@ -36,6 +36,37 @@ def test_a_job_gives_up_after_its_attempts() -> None:
     assert NO_RESTART.delay(1, random.Random(1)) is None
 
 
+def outcomes(*generations: tuple[int | None, int], attempts: int = 3) -> list[bool]:
+    """Whether the job comes back after each of the generations, (settled, failed) records."""
+    restarts = Restarts(Restart(attempts=attempts), random.Random(1))
+    return [
+        restarts.after(RuntimeError(), settled=settled, failed=failed, lasted=False).delay is not None
+        for settled, failed in generations
+    ]
+
+
+def test_checkpoints_that_shrink_around_a_record_are_attempts_at_the_same_input() -> None:
+    assert outcomes((None, 1000), (500, 500), (250, 250), (125, 125)) == [True, True, True, False]
+
+
+def test_a_job_that_has_got_past_its_input_begins_a_new_row_of_attempts() -> None:
+    assert outcomes((None, 1000), (None, 500), (1000, 300), (None, 300), (None, 300), (None, 300)) == [
+        *[True] * 5,
+        False,
+    ]
+
+
+def test_failures_without_a_checkpoint_begin_a_new_row_when_something_was_settled() -> None:
+    assert outcomes((None, 0), (10, 0), (10, 0), (10, 0), (10, 0)) == [True] * 5
+    assert outcomes((None, 0), (None, 0), (None, 0), (None, 0)) == [True, True, True, False]
+
+
+def test_an_error_is_counted_once_however_often_it_is_asked_about() -> None:
+    restarts, error = Restarts(Restart(attempts=1), random.Random(1)), RuntimeError()
+    asked = {restarts.after(error, settled=None, failed=1, lasted=False) for _ in range(3)}
+    assert [back.failures for back in asked] == [1]
+
+
 def test_all_problems_of_a_strategy_are_reported_together() -> None:
     with pytest.raises(ConfigurationError) as caught:
         Restart(initial="soon", maximum="-1s", multiplier=0.5)
@@ -49,6 +80,7 @@ def test_a_driver_takes_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
         """Fails before it is granted, then after, then comes to its end."""
 
         settled_any = False
+        settled_records = failed_records = 0
 
         def __init__(self, *_: Any, takeover: bool, **__: Any) -> None:
             asked.append(takeover)
@@ -58,6 +90,9 @@ def test_a_driver_takes_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
             if len(asked) < 4:
                 raise RuntimeError("a test wants it")
             return CloseReason.FINISHED
+
+        def told(self, error: BaseException, _back: Return) -> str:
+            return str(error)
 
     monkeypatch.setattr(pipeline, "GenerationRun", Run)
     job = Pipeline(

@@ -4,9 +4,11 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
+from typing import cast
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from sinks.kafka import delivery as module
 from sinks.kafka.client import ArrowProducer
@@ -114,3 +116,17 @@ def test_while_no_record_waits_nothing_stands_still(clock: list[float]) -> None:
     made.produce(RECORDS, lambda: None)
     clock[0] = 1005.0
     assert made.stalled_for() == 5.0
+
+
+def test_a_refused_record_is_told_rather_than_the_state_that_it_left_the_client_in() -> None:
+    failures: list[KafkaError] = []
+
+    class Reporting(Confirming):
+        def poll(self, _: float) -> None:
+            failures.append(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+
+    producer = cast(ArrowProducer, Reporting())
+    delivery = Delivery(producer, failures, topic="out", topics=("out",), limit_ms=60_000, failed=DeliveryError)
+    refused = pytest.raises(DeliveryError, match=r"1 records were refused, first .*MSG_SIZE_TOO_LARGE")
+    with refused, delivery.client_says():
+        raise KafkaException(KafkaError(KafkaError._STATE))

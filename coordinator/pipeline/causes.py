@@ -1,0 +1,61 @@
+"""The exception behind an error of Spark, without the stack traces of two languages around it."""
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["Cause", "cause_of"]
+
+_OURS = ("connections.", "coordinator.", "sinks.", "sources.")
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
+_RAISED = re.compile(r"^[A-Za-z_][\w.]*(:|$)")
+_MOST_RECENT = re.compile(r"most recent failure: (?:Lost task [^:]*?\): )?(?P<cause>[^\n]+)")
+_CAUSED_BY = re.compile(r"^Caused by: (?P<cause>[^\n]+)$", re.MULTILINE)
+_PASSING = ("ExecutorLostFailure", "FetchFailed", "cancelled", "TaskKilled", "was lost", "OutOfMemory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """What went wrong in a task."""
+
+    text: str
+    """The exception with its whole message, and where it was raised."""
+    by_record: bool
+    """A record may have caused it: it is no error of ours, and not the loss of an executor."""
+
+
+def cause_of(error: BaseException) -> Cause:
+    """What a person must see of ``error``."""
+    text = str(error).strip() or repr(error)
+    return _in_python(text) or _in_jvm(text)
+
+
+def _in_python(text: str) -> Cause | None:
+    *_, last = text.split(_TRACEBACK)
+    if last == text:
+        return None
+    where = ""
+    said: list[str] = []
+    for line in last.strip("\n").splitlines():
+        if said and (not line.strip() or line.startswith("\tat ")):
+            break
+        if said:
+            said.append(line)
+        elif frame := _FRAME.match(line):
+            where = f" ({frame['file'].rsplit('/', 1)[-1]}, line {frame['line']}, in {frame['name']})"
+        elif _RAISED.match(line):
+            said.append(line)
+    if not said:
+        return None
+    ours = said[0].startswith(_OURS)
+    message = "\n".join(said).strip()
+    # of ours the message says all, and its class nothing to a user
+    return Cause(text=message.partition(": ")[2] if ours else message + where, by_record=not ours)
+
+
+def _in_jvm(text: str) -> Cause:
+    found = text.splitlines()[0]
+    if not found.startswith("["):  # an error class of Spark's: the message is there
+        deepest = _CAUSED_BY.findall(text) or _MOST_RECENT.findall(text)
+        found = deepest[-1] if deepest else found
+    return Cause(text=found, by_record=not any(word in text for word in _PASSING))

@@ -1,0 +1,53 @@
+"""Finds the part of a checkpoint's input that makes it fail, by running halves of it."""
+
+from collections.abc import Callable, Sequence
+
+from coordinator.protocol.values import JsonObject
+
+__all__ = ["Narrowing", "narrowed"]
+
+Splits = Sequence[JsonObject]
+
+
+def narrowed(
+    splits: Splits,
+    *,
+    halves: Callable[[Splits], tuple[Splits, Splits] | None],
+    fails: Callable[[Splits], bool],
+    may_go_on: Callable[[], bool],
+) -> Splits:
+    """The smallest part of ``splits`` that was seen to fail by itself.
+
+    Each step runs half of what the former one ran, so all together run at most twice what failed. ``splits`` as they
+    are, when no half fails: the failure has passed, or needs records of both.
+    """
+    while (parts := halves(splits)) is not None:
+        for part in parts:
+            if not may_go_on():
+                return splits
+            if fails(part):
+                splits = part
+                break
+        else:
+            return splits
+    return splits
+
+
+class Narrowing:
+    """Of one job: remembers what was found, so that a job that fails at it again and again looks only there."""
+
+    def __init__(self) -> None:
+        self._found: Splits = ()
+
+    def find(
+        self,
+        splits: Splits,
+        *,
+        halves: Callable[[Splits], tuple[Splits, Splits] | None],
+        fails: Callable[[Splits], bool],
+        may_go_on: Callable[[], bool],
+    ) -> Splits:
+        """See :func:`narrowed`."""
+        if not (self._found and may_go_on() and fails(self._found)):
+            self._found = narrowed(splits, halves=halves, fails=fails, may_go_on=may_go_on)
+        return self._found

@@ -1,0 +1,67 @@
+"""What a person is told of an error of Spark. The texts are those of PySpark 4.3."""
+
+from coordinator.pipeline.causes import cause_of
+
+IN_A_UDF = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/opt/orders.py", line 12, in euros
+    return float(text)
+           ^^^^^^^^^^^
+ValueError: could not convert string to float: 'x'
+on two lines
+"""
+
+IN_A_TASK = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most recent \
+failure: Lost task 0.3 in stage 3.0 (TID 9) (localhost executor driver): org.apache.spark.api.python.PythonException: \
+Traceback (most recent call last):
+  File "/opt/spark/worker.py", line 1, in main
+    process()
+  File "/opt/work/sinks/kafka/delivery.py", line 99, in _check
+    raise self._failed(why)
+sinks.kafka.errors.DeliveryError: Slot 1 was not delivered: 1 records were refused
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/opt/work/sinks/kafka/delivery.py", line 99, in _check
+    raise self._failed(why)
+sinks.kafka.errors.DeliveryError: Slot 1 was not delivered: 1 records were refused
+
+\t... 1 more
+"""
+
+
+def test_an_exception_of_a_function_is_told_whole_with_the_place_where_it_was_raised() -> None:
+    cause = cause_of(RuntimeError(IN_A_UDF))
+    assert cause.text == (
+        "ValueError: could not convert string to float: 'x'\non two lines (orders.py, line 12, in euros)"
+    )
+    assert cause.by_record
+
+
+def test_an_error_of_ours_is_told_by_its_message_alone_and_blames_no_record() -> None:
+    cause = cause_of(RuntimeError(IN_A_TASK))
+    assert cause.text == "Slot 1 was not delivered: 1 records were refused"
+    assert not cause.by_record
+
+
+def test_an_expression_that_fails_is_told_by_sparks_error_class() -> None:
+    cause = cause_of(RuntimeError("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n== DataFrame ==\n\tat x"))
+    assert cause.text == "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
+    assert cause.by_record
+
+
+def test_a_lost_executor_blames_no_record() -> None:
+    text = (
+        "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted due to stage "
+        "failure: Task 1 failed 4 times, most recent failure: Lost task 1.3 in stage 2.0 (TID 7) (host executor 3): "
+        "ExecutorLostFailure (executor 3 exited unrelated to the running tasks)\n\tat a"
+    )
+    cause = cause_of(RuntimeError(text))
+    assert cause.text.startswith("ExecutorLostFailure")
+    assert not cause.by_record
+
+
+def test_an_error_without_a_word_is_named() -> None:
+    assert cause_of(KeyError()).text == "KeyError()"
