@@ -4,7 +4,6 @@ That is what an unclean election leaves, or a power loss where a partition has o
 """
 
 import shutil
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -187,40 +186,26 @@ def test_a_job_halts_when_an_unclean_election_replaced_what_it_had_read(tmp_path
         topics.fill(given, values("old", KEPT))
         kafka.kill(2)
         topics.fill(given, values("gone", READ - KEPT))
-        _run_until(topics, given, out, tmp_path, READ)
+        assert _job(topics, given, out, tmp_path).run() is CloseReason.FINISHED
+        assert len(topics.values(out)) == READ
         kafka.kill(1)
         kafka.restart(2)
         wait_until(lambda: _leader(topics, given) == 2, "the broker that lacks records leads the partition")
         topics.fill(given, values("new", READ))
         with pytest.raises(HaltedError, match=names_the_range(given)):
-            _job(topics, given, out, tmp_path, end="latest").run()
+            _job(topics, given, out, tmp_path).run()
 
 
 def _leader(topics: Topics, topic: str) -> int:
     return int(topics.admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
 
 
-def _job(topics: Topics, given: str, out: str, directory: Path, **source: Any) -> SparklessPipeline:
+def _job(topics: Topics, given: str, out: str, directory: Path) -> SparklessPipeline:
     return SparklessPipeline(
         job="unclean",
-        source=KafkaSource(topics.servers, [given], start="earliest", **source),
+        source=KafkaSource(topics.servers, [given], start="earliest", end="latest"),
         sink=KafkaSink(topics.servers, topic=out),
         state_dir=directory / "state",
         settings=CheckpointSettings(interval="50ms"),
         restart=NO_RESTART,
     )
-
-
-def _run_until(topics: Topics, given: str, out: str, directory: Path, records: int) -> None:
-    job = _job(topics, given, out, directory)
-
-    def stop() -> None:
-        try:
-            wait_until(lambda: len(topics.values(out)) == records, f"{records} records are written")
-        finally:
-            job.stop()
-
-    stopper = threading.Thread(target=stop)
-    stopper.start()
-    assert job.run() is CloseReason.STOPPED
-    stopper.join()
