@@ -15,6 +15,8 @@ from coordinator.store.store import Store
 __all__ = ["origin_of", "positions_of", "told_by_coordinator", "told_by_store"]
 
 _DECIDED_FOR = ("completed", "settled")
+_READABLE = {("kafka-positions", 1), ("kafka-positions", 2)}
+"""Kinds and versions of positions; version 2 adds leader epochs, which say nothing here."""
 
 
 def positions_of(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[Lane, int]:
@@ -24,7 +26,7 @@ def positions_of(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[Lane, in
         document = snapshot.positions
         if document is None:
             continue
-        if (document.kind, document.version) != ("kafka-positions", 1):
+        if (document.kind, document.version) not in _READABLE:
             raise ValueError(f"positions of kind {document.kind!r} version {document.version} cannot be read here")
         for topic, one in document.body["topics"].items():
             found.update({Lane(topic, int(number)): cursor["next"] for number, cursor in one["partitions"].items()})

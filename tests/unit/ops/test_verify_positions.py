@@ -1,0 +1,24 @@
+"""``onceward verify`` reads the positions that the Kafka source writes."""
+
+import pytest
+
+from coordinator.ops.verify.asking import origin_of, positions_of
+from coordinator.ops.verify.history import Lane
+from coordinator.protocol.values import Document, ParticipantName, Snapshot
+from sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
+
+SOURCE = ParticipantName("in")
+
+
+def test_positions_are_read_as_the_source_writes_them() -> None:
+    topic = TopicPosition(id="i", partitions={0: Cursor(next=3, epoch=4), 1: Cursor(next=7, end=9)})
+    written = KafkaPositions(cluster="main", cluster_id="c", topics={"t": topic}).to_document()
+    snapshots = {SOURCE: Snapshot(positions=written)}
+    assert positions_of(snapshots) == {Lane("t", 0): 3, Lane("t", 1): 7}
+    assert origin_of(snapshots) == ("c", {"t": "i"})
+
+
+def test_positions_of_a_later_version_are_not_guessed_at() -> None:
+    later = Snapshot(positions=Document(kind="kafka-positions", version=99, body={"topics": {}}))
+    with pytest.raises(ValueError, match="version 99 cannot be read"):
+        positions_of({SOURCE: later})
