@@ -21,6 +21,8 @@ import coordinator.pipeline.settler
 import coordinator.service.engine
 import coordinator.service.errands
 import coordinator.service.orphan
+import coordinator.service.reach
+import sinks.kafka.claims
 import sinks.kafka.delivery
 import sinks.kafka.producers
 import sinks.kafka.settling
@@ -65,7 +67,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     timed = (client.calls, client.renewing, client.session, client.watching, coordinator.links)
     for module in (*timed, pipeline.pipeline, pipeline.progress):
         yield module, "time", TIME
-    for module in (sinks.kafka.producers, sinks.kafka.writer):
+    for module in (service.reach, sinks.kafka.producers, sinks.kafka.writer):
         yield module, "secrets", SECRETS
     for module in (sinks.kafka.delivery, sinks.kafka.producers):
         yield module, "time", TIME
@@ -77,6 +79,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         pipeline.settler,
         service.engine,
         service.orphan,
+        sinks.kafka.claims,
         sinks.kafka.delivery,
         sinks.kafka.settling,
         sinks.kafka.writer,

@@ -16,7 +16,6 @@ from sinks.kafka.settling import Settling
 from tests.simulation.checker import Invariant
 from tests.simulation.fleet import run_range
 from tests.simulation.mutating import Mutant, changed, first_violation
-from tests.simulation.network import LinkFaults
 from tests.simulation.run import digest, run_seed, transcript
 
 pytestmark = pytest.mark.long
@@ -75,9 +74,9 @@ MUTANTS: dict[str, tuple[Invariant, Mutant, dict[str, Any]]] = {
         changed(
             GenerationRun._send,
             "    snapshots = {",
-            "    self._settler.complete(checkpoint)\n    snapshots = {",
+            "    m.committer.commit(sink.committables)\n    snapshots = {",
         ),
-        {"rpc": LinkFaults(loss=0.3), "coordinator_kills": 6},
+        {},
     ),
     "abort what is not answered": (
         Invariant.I1,
@@ -97,11 +96,6 @@ MUTANTS: dict[str, tuple[Invariant, Mutant, dict[str, Any]]] = {
         Invariant.I4,
         changed(checkpoints.decide, "if not state.settled:", "if False:"),
         {},
-    ),
-    "sweep what is decided when a recovery fails": (
-        Invariant.I1,
-        changed(GenerationRun._recover, "self._settler.expect(completed.id, to_commit, None)", "pass"),
-        {"kafka": LinkFaults(loss=0.08), "driver_kills": 4, "takeovers": 2, "storm": 10.0},
     ),
 }
 

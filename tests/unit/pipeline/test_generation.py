@@ -1,7 +1,7 @@
 """A generation of the driver beside the real core: what it does when words get lost, repeated or late."""
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pytest
@@ -191,6 +191,26 @@ def test_a_driver_that_does_not_get_the_claim_sweeps_and_commits_nothing() -> No
     with pytest.raises(ClaimChangedError):
         job.generation.run()
     assert (job.committed, job.aborted, job.swept_beside, job.ran) == ([], [], [], [])
+
+
+class Unswept(Job):
+    """The brokers do not say what is open when the generation recovers."""
+
+    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        swept = super().sweep(job, keep=keep)
+        if len(self.swept_beside) == 1:
+            raise OncewardError("no broker answers")
+        return swept
+
+
+def test_a_generation_that_cannot_recover_leaves_alone_what_is_decided() -> None:
+    coordinator = Coordinator()
+    with pytest.raises(FencedError):
+        Claimed(coordinator, until=9, fenced_at=3).generation.run()
+    job = Unswept(coordinator, until=9)
+    with pytest.raises(OncewardError, match="no broker answers"):
+        job.generation.run()
+    assert job.swept_beside == [[3], [3]]
 
 
 class Unwritten(Job):
