@@ -1,7 +1,6 @@
 """One generation of a job: open, recover, then checkpoint after checkpoint to its end (docs/protocol.md#recovery)."""
 
 import contextlib
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -30,6 +29,7 @@ from coordinator.pipeline.running import Tasks
 from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.pipeline.settler import Settler
 from coordinator.pipeline.steps import of_checkpoint
+from coordinator.printable import logger
 from coordinator.protocol.answers import Abort, Decision, Replay, Trigger, Verdict
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
@@ -45,7 +45,7 @@ from coordinator.protocol.values import (
     Snapshot,
 )
 
-_log = logging.getLogger("onceward.pipeline")
+_log = logger("onceward.pipeline")
 
 _IDLE_POLL = 0.05
 """Seconds between two looks for new data while a triggered checkpoint waits for some."""
