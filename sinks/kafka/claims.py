@@ -72,7 +72,9 @@ class ClaimHolder:
         self._name = claim_name(job)
         self._clock = clock
         self._producer: tuple[int, int] | None = None
-        """Id and epoch to write with. None: a new epoch is needed first."""
+        """Id and epoch to write with. None: others must be refused first."""
+        self._used = False
+        """Something was sent under that epoch."""
         self._held: Claim | None = None
         self._prepared: Claim | None = None
         self._places: dict[CoordinatorKind, Located] = {}
@@ -154,18 +156,22 @@ class ClaimHolder:
 
     def _fence(self) -> Code:
         """Ends what others have under way. CONCURRENT_TRANSACTIONS until that has ended."""
+        self._producer, self._prepared = None, None
+        return self._initialise((-1, -1))
+
+    def _initialise(self, expected: tuple[int, int]) -> Code:
+        """A new epoch after the ``expected`` one, refused if there is a newer one; (-1, -1) after any."""
         request = InitProducerIdRequest(
             transactional_id=self._name,
             transaction_timeout_ms=_TIMEOUT_MS,
-            producer_id=-1,
-            producer_epoch=-1,
+            producer_id=expected[0],
+            producer_epoch=expected[1],
             max_version=5,
         )
-        self._producer, self._prepared = None, None
         answer = self._ask(CoordinatorKind.TRANSACTION, request)
         code = _code(answer)
         if code == CODE_NONE:
-            self._producer = (int(answer.producer_id), int(answer.producer_epoch))
+            self._producer, self._used = (int(answer.producer_id), int(answer.producer_epoch)), False
         return code
 
     def _write(self, claim: Claim) -> Code:
@@ -178,6 +184,12 @@ class ClaimHolder:
     def _stage(self, claim: Claim) -> Code:
         """All but the commit. What was staged before and not committed is forgotten by it."""
         self._prepared = None
+        if self._producer is not None and self._used:
+            # A request of the last write that is still on its way must not get into this one.
+            code = self._initialise(self._producer)
+            if code != CODE_NONE:
+                return code
+        self._used = True
         # Versions up to 4 mean the same at every transaction.version, and leave the epoch as it is.
         code = self._send(CoordinatorKind.TRANSACTION, AddOffsetsToTxnRequest, group_id=self._name, max_version=3)
         if code != CODE_NONE:

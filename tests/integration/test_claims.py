@@ -77,7 +77,8 @@ def test_a_wiped_store_with_open_transactions_is_refused_and_they_are_named_and_
     committer = KafkaCommitter([topics.servers])
     try:
         open_before = committer.transactions(JobName(job))
-        assert [each.receipted for each in open_before] == [True] * PARTITIONS
+        # and perhaps one of the next checkpoint, which does not wait for the commits
+        assert [each.receipted for each in open_before].count(True) >= PARTITIONS
         assert "belongs to store" in refused(here, topics)
         assert [each.owner for each in committer.transactions(JobName(job))] == [each.owner for each in open_before]
         here.spec["adopt"] = True

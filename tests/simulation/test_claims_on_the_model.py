@@ -149,3 +149,17 @@ def test_nothing_is_written_for_a_driver_that_leaves_while_the_brokers_do_not_an
     assert not ours.renew(through(2), lambda: next(looks, True))
     bench.transport.cut = lambda _call: False
     assert claim_at(bench) == OURS
+
+
+def test_a_request_that_arrives_twice_puts_no_older_claim_in_the_place_of_a_newer_one(bench: Bench) -> None:
+    ours = holder(bench)
+    ours.take(OURS, ())
+    bench.transport.sent.clear()
+    assert ours.renew(through(2))
+    again = [call for call in bench.transport.sent if isinstance(call.request, TxnOffsetCommitRequest)]
+    bench.wait(0.1)
+    ours.prepare(through(3))
+    for call in again:
+        call.apply(bench.transport.now(), 1)
+    assert ours.renew(through(3))
+    assert claim_at(bench) == through(3)
