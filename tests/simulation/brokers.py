@@ -7,6 +7,7 @@ from typing import Any
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeProducersRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
 
+from coordinator.protocol.values import MAX_ID
 from coordinator.service.committers import Committers
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.committer import KafkaCommitter
@@ -377,6 +378,8 @@ class Brokers:
             return
         name = self.clock.random.choice(entries).id
         self.tell("kafka", f"the consumer group {name} is deleted")
+        if TransactionalId.parse(name) is None:
+            self.checker.claimed = MAX_ID  # with the claim its protection is gone, until somebody writes it again
         for node in self.cluster.alive:
             self.cluster.handle(node, DeleteGroupsRequest(groups_names=[name]), self.clock.now)
         self._arm()
