@@ -307,7 +307,7 @@ SETTLING = (
         hurts="it is never written again",
         breaks=changed(settling.settle, ("s.outcome is Outcome.COMMITTED) - lost", "s.outcome is Outcome.COMMITTED)")),
         hunt=LIVES,
-        caught_by=(Invariant.SETTLED,),
+        caught_by=(Invariant.SETTLED, Invariant.TILES),
     ),
     Mutant(
         name="a replay begins before the later checkpoint is aborted",
