@@ -133,7 +133,12 @@ def test_a_living_driver_does_not_follow_a_coordinator_that_knows_less_than_it(
     wait_until(lambda: f"{wakes.value}:{AT}" in here.killed_at() or not driver.running, "the driver goes on")
     newest = service.replace(copy)
     asleep(driver).send(signal.SIGCONT)
-    assert driver.wait() in (ExitCode.USAGE, ExitCode.HALTED), driver.tail()
+    ended = driver.wait()
+    if wakes in BEFORE_A_COMMIT and ended == ExitCode.FINISHED:
+        # It slept before it heard of the decision: the copy asked again, and decided about the same transactions.
+        assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
+        return
+    assert ended in (ExitCode.USAGE, ExitCode.HALTED), driver.tail()
     service.replace(newest)
     here.finish()
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
