@@ -83,8 +83,8 @@ class GenerationEndedError(OncewardError):
 
 
 class ClaimChangedError(OncewardError):
-    """Somebody claimed the job after the coordinator was asked for it. Nothing of the job was touched; whoever asks the
-    coordinator again learns whether the job may be run from its store."""
+    """Somebody claimed the job after the coordinator was asked for it. Nothing of the job was touched. The
+    driver's next attempt asks the coordinator whether the job may be run from its store."""
 
 
 class CoordinatorLostError(OncewardError):

@@ -27,7 +27,7 @@ def logger(name: str) -> logging.Logger:
 
 
 def escape_logs() -> None:
-    """The same for whatever this process logs, whoever logs it: for programs that configured logging themselves."""
+    """The same for everything that this process logs, also by other libraries: for programs that configured logging."""
     for handler in logging.getLogger().handlers:
         if _escape not in handler.filters:
             handler.addFilter(_escape)

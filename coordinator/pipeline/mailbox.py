@@ -160,7 +160,7 @@ class Mailbox:
     def next(self, timeout: float) -> Trigger | Abort | Replay | None:
         """The next thing to do, or None after ``timeout`` seconds. Raises what another thread found."""
         with self._changed:
-            self._carried_out = self._handled_abort  # whoever asks for the next has done the last
+            self._carried_out = self._handled_abort  # the main thread asks for the next when it has done the last
             self._changed.wait_for(self._has_work, timeout)
             self.raise_error()
             if self._abort is not None and self._abort.checkpoint > self._handled_abort:

@@ -243,7 +243,7 @@ class Pipeline:
             except Exception as error:
                 failed = True
                 adopt = adopt and not run.claimed  # of what claims the job after that, nobody has decided
-                takeover = takeover and not run.opened  # whoever opens the job until this driver is back has it
+                takeover = takeover and not run.opened  # only once: another driver may open the job meanwhile
                 back = comes_back(error, run)
                 if back.delay is None:
                     if isinstance(error, GenerationFailedError):
