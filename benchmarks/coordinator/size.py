@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.coordinator.documents import PARTICIPANTS, SINK, SOURCE, read, settings, settlements, written
 from coordinator.protocol.answers import Verdict
-from coordinator.protocol.events import Acknowledge, Event, OpenJob, Settle, Watch
+from coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event, OpenJob, Settle, Watch
 from coordinator.protocol.values import JobName, Snapshot
 from coordinator.service.documents import Checkers
 from coordinator.service.engine import Engine, Turn
@@ -56,10 +56,11 @@ def _jobs(file: Path, number: int) -> "Iterator[JobsWithoutDrivers]":
 
 
 def fill(file: Path, jobs: int, checkpoints: int) -> None:
-    """A store as ``jobs`` that have completed so many checkpoints leave it."""
+    """A store as ``jobs`` leave it that stopped after ``checkpoints`` completed ones."""
     with _jobs(file, jobs) as running:
         for _ in range(checkpoints):
             running.checkpoint()
+        running.stop()
 
 
 class JobsWithoutDrivers:
@@ -90,6 +91,16 @@ class JobsWithoutDrivers:
         self._let_time_act()
         while chores := self._engine.chores(self._now, len(self._jobs)):
             self._engine.do(chores)
+
+    def stop(self) -> None:
+        """Every driver leaves, so that the next one need not wait for the end of a lease."""
+        self._together(
+            lambda job: CloseJob(
+                now=self._now,
+                generation=self._engine.state(job).durable.generation,
+                reason=CloseReason.STOPPED,
+            )
+        )
 
     def _together(self, event: Callable[[JobName], Event]) -> None:
         for some in _some(self._jobs, 100):
