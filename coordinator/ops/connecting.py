@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coordinator.client.operators import OperatorClient
 from coordinator.errors import ConfigurationError
+from coordinator.protocol.settings import Duration
 from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import JobName
 from coordinator.service.embedded import EmbeddedCoordinator
@@ -31,11 +32,13 @@ class Place:
 
 
 @contextmanager
-def operators(place: Place) -> Iterator[tuple[OperatorClient, bool]]:
+def operators(place: Place, *, patience: Duration = "2s") -> Iterator[tuple[OperatorClient, bool]]:
     """A client of the coordinator at the address given, or of a job's own one, found through its directory.
 
     A directory that no job uses now is served for the moment, so that history outlives every process; then the second
     value is True.
+
+    :param patience: how long an unreachable coordinator is asked again.
     """
     with ExitStack() as stack:
         served = None
@@ -45,7 +48,7 @@ def operators(place: Place) -> Iterator[tuple[OperatorClient, bool]]:
             directory = StateDirectory(state_directory(place.state_dir))
             served = _served_for_the_moment(directory, stack)
             address = served or directory.published()
-        yield stack.enter_context(OperatorClient(address)), served is not None
+        yield stack.enter_context(OperatorClient(address, patience=patience)), served is not None
 
 
 def _served_for_the_moment(directory: StateDirectory, stack: ExitStack) -> str | None:

@@ -102,20 +102,21 @@ def stop(
         bool, typer.Option("--savepoint", help="Take one first; stop when it is completed. Prints its id.")
     ] = False,
     name: NameOption = "",
+    no_wait: NoWaitOption = False,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Ask a job to finish and settle the running checkpoint and to leave. Does not wait for it to leave."""
+    """Have a job finish and settle the running checkpoint and leave; waits until it has. Ctrl-C ends only the wait."""
     from coordinator.ops.wishes import stop_job, take
     from coordinator.protocol.values import CheckpointKind
 
     place = place_of(coordinator, state_dir)
     if with_savepoint:
-        take(job, place, CheckpointKind.SAVEPOINT, name=name, stop=True, wait=True)
+        take(job, place, CheckpointKind.SAVEPOINT, name=name, stop=True, wait=not no_wait)
     elif name:
         raise ConfigurationError("--name names a savepoint, so it goes with --savepoint. Nothing was changed.")
     else:
-        stop_job(job, place)
+        stop_job(job, place, wait=not no_wait)
 
 
 def cancel(job: JobArgument, coordinator: CoordinatorOption = None, state_dir: StateDirOption = None) -> None:

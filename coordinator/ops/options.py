@@ -47,7 +47,7 @@ ClustersOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Ask these clusters, as of onceward serve; else what they say is unknown."),
 ]
-NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Only ask for it.")]
+NoWaitOption = Annotated[bool, typer.Option("--no-wait", "--detached", help="Only ask for it.")]
 
 
 def place_of(coordinator: str | None, state_dir: Path | None) -> "Place":

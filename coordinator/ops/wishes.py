@@ -1,25 +1,29 @@
 """``onceward savepoint``, ``checkpoint``, ``stop``, ``cancel``, ``restore``: ask something of a job."""
 
+import contextlib
+import sys
 import time
+from collections.abc import Iterator
 
 from coordinator.client.operators import MAX_LISTED, OperatorClient
 from coordinator.client.summaries import CheckpointState
 from coordinator.errors import CheckpointFailedError, RefusedError
 from coordinator.ops.asking import confirm, say
 from coordinator.ops.connecting import Place, job_name, operators, without_driver
+from coordinator.ops.waiting import until, until_ended
 from coordinator.protocol.answers import Answer, Verdict
 from coordinator.protocol.requests import Request, RequestState
 from coordinator.protocol.values import CheckpointKind, JobName
 
 __all__ = ["cancel_job", "delete_savepoint", "restore_job", "stop_job", "take"]
 
-_POLL_S = 0.1
-
 
 def take(job: str, place: Place, kind: CheckpointKind, *, name: str = "", stop: bool = False, wait: bool) -> None:
     """Ask for a checkpoint or a savepoint, and wait until it is decided; its id goes to standard output.
 
-    Raises RefusedError when it is not taken on, CheckpointFailedError when it fails.
+    :param stop: then wait until the job has stopped, too.
+
+    Raises RefusedError when it is not taken on, CheckpointFailedError when it fails, and what `until_ended` raises.
     """
     known = job_name(job)
     with operators(place) as (client, momentary):
@@ -35,7 +39,8 @@ def take(job: str, place: Place, kind: CheckpointKind, *, name: str = "", stop: 
         if not wait:
             print(f"A {kind.value} of job {job} is asked for; onceward checkpoints {job} shows when it is there.")
             return
-        request = _ended(client, known, request)
+    with _told_that_it_goes_on(f"The {kind.value} is still taken", known):
+        request = _decided(place, known, request)
     if request.state is RequestState.FAILED:
         kept = " The job was not stopped by it." if stop else ""
         raise CheckpointFailedError(
@@ -43,8 +48,10 @@ def take(job: str, place: Place, kind: CheckpointKind, *, name: str = "", stop: 
             f"next checkpoint.{kept} See onceward history {job}, and ask again when the job runs."
         )
     print(request.checkpoint)
+    sys.stdout.flush()
     if stop:
-        say(f"savepoint {request.checkpoint} is completed; job {job} stops after settling it")
+        with _told_that_it_goes_on("The job stops all the same", known):
+            say(until_ended(place, known))
 
 
 def _remedy(answer: Answer) -> str:
@@ -53,19 +60,35 @@ def _remedy(answer: Answer) -> str:
     return "Start the job first." if answer.verdict is Verdict.TOO_LATE else "Change what it says and ask again."
 
 
-def _ended(client: OperatorClient, job: JobName, request: Request) -> Request:
+def _decided(place: Place, job: JobName, request: Request) -> Request:
     """Wait until it is decided, and say where it is meanwhile."""
     shown: RequestState | None = None
     begun = time.monotonic()
-    while not request.state.ended:
-        if request.state is not shown:
-            shown = request.state
-            at = f" as checkpoint {request.checkpoint}" if request.checkpoint else ""
-            say(f"the {request.kind.value} of job {job} is {shown.value}{at}; waiting ...")
-        time.sleep(_POLL_S)
-        request = client.request(job, request.id)
-    say(f"the {request.kind.value} of job {job} has {request.state.value} after {time.monotonic() - begun:.1f} s")
-    return request
+
+    def decided(client: OperatorClient) -> Request | None:
+        nonlocal shown
+        now = client.request(job, request.id)
+        if now.state.ended:
+            return now
+        if now.state is not shown:
+            shown = now.state
+            at = f" as checkpoint {now.checkpoint}" if now.checkpoint else ""
+            say(f"the {now.kind.value} of job {job} is {shown.value}{at}; waiting ...")
+        return None
+
+    ended = until(place, job, decided)
+    say(f"the {ended.kind.value} of job {job} has {ended.state.value} after {time.monotonic() - begun:.1f} s")
+    return ended
+
+
+@contextlib.contextmanager
+def _told_that_it_goes_on(what: str, job: JobName) -> Iterator[None]:
+    """Ctrl-C ends the waiting, not what was asked for."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"{what}: what you asked for stays in force. onceward jobs and onceward history {job} show it")
+        raise
 
 
 def delete_savepoint(job: str, checkpoint: int, place: Place) -> None:
@@ -80,19 +103,22 @@ def delete_savepoint(job: str, checkpoint: int, place: Place) -> None:
     print(f"Savepoint {checkpoint} of job {job} is removed like any other checkpoint from now on.")
 
 
-def stop_job(job: str, place: Place) -> None:
-    """Raises RefusedError when the job is unknown or not running."""
+def stop_job(job: str, place: Place, *, wait: bool) -> None:
+    """Raises RefusedError when the job is unknown or not running, and what `until_ended` raises."""
+    known = job_name(job)
     with operators(place) as (client, momentary):
         if momentary:
-            without_driver(client, job_name(job))
-        answer = client.stop(job_name(job))
-    match answer.verdict:
-        case Verdict.ACCEPTED:
-            print(f"Job {job} was asked to stop; it leaves after settling.")
-        case Verdict.DUPLICATE:
-            print(f"Job {job} was asked to stop before.")
-        case _:
-            raise RefusedError(f"Job {job} was not stopped: {answer.detail}. Nothing was changed.")
+            without_driver(client, known)
+        answer = client.stop(known)
+    if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
+        raise RefusedError(f"Job {job} was not stopped: {answer.detail}. Nothing was changed.")
+    asked = "was asked to stop" + (" before" if answer.verdict is Verdict.DUPLICATE else "")
+    if not wait:
+        print(f"Job {job} {asked}; it leaves after settling.")
+        return
+    say(f"job {job} {asked}")
+    with _told_that_it_goes_on("The job stops all the same", known):
+        print(until_ended(place, known))
 
 
 def cancel_job(job: str, place: Place) -> None:

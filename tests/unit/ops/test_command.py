@@ -156,9 +156,9 @@ def test_one_checkpoint_is_shown_with_its_positions(state_dir: Path) -> None:
 
 def test_stop_reaches_the_driver_and_may_be_repeated(state_dir: Path) -> None:
     (state_dir / "expect-stop").touch()
-    first = onceward("stop", "orders", "--state-dir", str(state_dir))
+    first = onceward("stop", "orders", "--detached", "--state-dir", str(state_dir))
     assert (first.returncode, "was asked to stop" in first.stdout) == (0, True)
-    again = onceward("stop", "orders", "--state-dir", str(state_dir))
+    again = onceward("stop", "orders", "--detached", "--state-dir", str(state_dir))
     assert (again.returncode, "before" in again.stdout) == (0, True)
 
 

@@ -1,11 +1,13 @@
 """Commands that ask something of a job: what they wait for, print, refuse, and say about the data."""
 
 import json
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import JobName
 from coordinator.service.embedded import EmbeddedCoordinator
 from tests.unit.ops.test_command import onceward
-from tests.unit.service.scripted import SINK, SOURCE, ScriptedDriver, wait_until
+from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess, ScriptedDriver, wait_until
 
 ORDERS = JobName("orders")
 
@@ -44,6 +46,36 @@ def left_by(directory: Path, checkpoints: int, reason: CloseReason = CloseReason
             assert onceward("savepoint", "orders", "--state-dir", str(directory)).stdout == f"{taken}\n"
             driver.wait_committed(taken)
         driver.close(reason)
+
+
+class Asking:
+    """A command that waits, in a process of its own."""
+
+    def __init__(self, process: "subprocess.Popen[str]", said: Path) -> None:
+        self.process = process
+        self._said = said
+
+    def hear(self, text: str) -> None:
+        """Wait until it has said so on standard error."""
+        wait_until(lambda: text in self._said.read_text(), f"{text!r} is said")
+
+    def ends(self) -> tuple[int, str]:
+        """Its exit code and what it has printed."""
+        printed, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, printed
+
+
+@contextmanager
+def asking(*arguments: str) -> Iterator[Asking]:
+    command = [sys.executable, "-m", "coordinator.ops", *arguments]
+    with (
+        tempfile.NamedTemporaryFile("w+") as said,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as process,
+    ):
+        try:
+            yield Asking(process, Path(said.name))
+        finally:
+            process.kill()
 
 
 def test_savepoint_waits_visibly_and_prints_nothing_but_its_id(running: ScriptedDriver, tmp_path: Path) -> None:
@@ -92,9 +124,101 @@ def test_a_request_to_a_job_that_does_not_run_is_refused_at_once(tmp_path: Path)
 
 
 def test_stop_with_savepoint_prints_the_id_and_ends_the_job(running: ScriptedDriver, tmp_path: Path) -> None:
-    said = onceward("stop", "orders", "--savepoint", "--state-dir", str(tmp_path))
-    assert (said.returncode, said.stdout) == (0, "2\n")
-    wait_until(lambda: Stop() in running.told, "the driver is told to stop")
+    with asking("stop", "orders", "--savepoint", "--state-dir", str(tmp_path)) as stop:
+        wait_until(lambda: Stop() in running.told, "the driver is told to stop")
+        stop.hear("waits for its driver to leave")
+        running.close()
+        assert stop.ends() == (0, "2\n")
+        stop.hear("has stopped")
+
+
+def test_stop_returns_when_the_driver_has_left(running: ScriptedDriver, tmp_path: Path) -> None:
+    with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
+        wait_until(lambda: Stop() in running.told, "the driver is told to stop")
+        stop.hear("job orders is finishing: waits for its driver to leave")
+        assert stop.process.poll() is None
+        running.close()
+        assert stop.ends() == (0, "Job orders has stopped; everything decided is settled.\n")
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "said"),
+    [
+        (CloseReason.HALTED, ExitCode.HALTED, "has not stopped, it is halted: input is gone"),
+        (CloseReason.FAILED, ExitCode.FINISHED, ""),
+    ],
+    ids=lambda one: str(one),
+)
+def test_stop_says_how_the_job_has_ended(
+    running: ScriptedDriver, tmp_path: Path, reason: CloseReason, code: ExitCode, said: str
+) -> None:
+    """A driver that fails when everything is settled has stopped, too."""
+    with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
+        wait_until(lambda: Stop() in running.told, "the driver is told to stop")
+        running.session.close(reason, "input is gone")
+        assert stop.ends()[0] == code
+        stop.hear(said)
+
+
+def test_stop_of_a_job_that_somebody_cancels_meanwhile_says_so(running: ScriptedDriver, tmp_path: Path) -> None:
+    with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
+        wait_until(lambda: Stop() in running.told, "the driver is told to stop")
+        assert onceward("cancel", "orders", "--state-dir", str(tmp_path)).returncode == 0
+        running.close()
+        code, printed = stop.ends()
+        assert (code, "was cancelled meanwhile" in printed) == (0, True)
+
+
+def test_stop_ends_with_a_job_that_takes_its_coordinator_along(tmp_path: Path) -> None:
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+        driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
+        driver.wait_committed(1)
+        with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
+            wait_until(lambda: Stop() in driver.told, "the driver is told to stop")
+            driver.close()
+            coordinator.close()
+            assert stop.ends()[0] == 0
+
+
+def test_stop_of_a_program_that_dies_before_it_has_stopped_says_so(tmp_path: Path) -> None:
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+        driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
+        driver.wait_committed(1)
+        with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
+            wait_until(lambda: Stop() in driver.told, "the driver is told to stop")
+            driver.session.let_go()
+            coordinator.close()
+            assert stop.ends() == (ExitCode.BUG, "")
+            stop.hear("has ended without doing what it was asked to do")
+
+
+def test_stop_waits_through_a_restart_of_the_coordinator(tmp_path: Path) -> None:
+    first = CoordinatorProcess(tmp_path / "c").wait_ready()
+    second = None
+    try:
+        with connect(first.address) as client:
+            driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
+            driver.wait_committed(1)
+            with asking("stop", "orders", "--coordinator", first.address) as stop:
+                stop.hear("waits for its driver to leave")
+                first.kill()
+                second = CoordinatorProcess(tmp_path / "c", port=first.port).wait_ready()
+                driver.close()
+                assert stop.ends()[0] == 0
+    finally:
+        for process in filter(None, (first, second)):
+            if process.running:
+                process.kill()
+
+
+def test_what_was_asked_for_stays_in_force_when_nobody_waits_for_it(running: ScriptedDriver, tmp_path: Path) -> None:
+    with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
+        stop.hear("waits for its driver to leave")
+        stop.process.send_signal(signal.SIGINT)
+        assert stop.ends() == (130, "")
+        stop.hear("stays in force")
+    (job,) = json.loads(onceward("jobs", "--json", "--state-dir", str(tmp_path)).stdout)
+    assert (job["status"], job["ending"]) == ("finishing", "stop")
 
 
 def test_cancel_reaches_the_driver_and_may_be_repeated(running: ScriptedDriver, tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""Wait for what a job was asked to do, and say what it waits for meanwhile."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from coordinator.client.operators import OperatorClient
+from coordinator.client.summaries import JobSummary
+from coordinator.errors import ConfigurationError, CoordinatorLostError, HaltedError, OncewardError
+from coordinator.ops.asking import say
+from coordinator.ops.connecting import Place, operators
+from coordinator.protocol.status import JobStatus
+from coordinator.protocol.values import JobName
+
+__all__ = ["until", "until_ended"]
+
+T = TypeVar("T")
+
+_POLL_S = 0.1
+_PATIENCE_S = 60.0
+"""A coordinator that restarts is waited for as long as a driver waits for it."""
+_NEWS_S = 1.0
+"""Progress that changes is shown at most this often,"""
+_REMINDER_S = 10.0
+"""and progress that does not change this often."""
+
+
+def until(place: Place, job: JobName, found: Callable[[OperatorClient], T | None]) -> T:
+    """Ask until there is an answer. The coordinator may restart meanwhile. One inside a driver ends with it: then its
+    directory has the answer.
+
+    Raises CoordinatorLostError, and OncewardError when the driver ended without doing what it was asked to do.
+    """
+    heard = time.monotonic()
+    while True:
+        try:
+            with operators(place, patience=0) as (client, momentary):
+                while (answer := found(client)) is None:
+                    if momentary:  # to wait would keep the next driver out of its directory
+                        raise OncewardError(
+                            f"The program of job {job} has ended without doing what it was asked to do. What is "
+                            "decided stays decided, the rest is read again. Start the program: it goes on. See "
+                            f"onceward jobs and onceward history {job}."
+                        )
+                    heard = time.monotonic()
+                    time.sleep(_POLL_S)
+                return answer
+        except (CoordinatorLostError, ConfigurationError):
+            if time.monotonic() - heard >= _PATIENCE_S:
+                raise
+            time.sleep(_POLL_S)
+
+
+def until_ended(place: Place, job: JobName) -> str:
+    """Wait until ``job`` has reached the end that a person asked for; what to say of it.
+
+    Raises HaltedError, and what :func:`until` raises.
+    """
+    progress = _Progress(job)
+
+    def ended(client: OperatorClient) -> str | None:
+        summary = client.job(job)
+        what = _ended(summary)
+        if what is None:
+            progress.show(summary)
+        return what
+
+    return until(place, job, ended)
+
+
+def _ended(job: JobSummary) -> str | None:
+    match job.status:
+        case JobStatus.FINISHED:
+            return f"Job {job.job} has stopped; everything decided is settled."
+        case JobStatus.CANCELLED | JobStatus.FORGOTTEN:
+            return f"Job {job.job} was {job.status.value} meanwhile; everything decided is settled."
+        case JobStatus.HALTED:
+            raise HaltedError(
+                f"Job {job.job} has not stopped, it is halted: {job.status_detail}. Nothing was guessed and nothing "
+                f"dropped; a person must decide. See onceward transactions {job.job} and onceward resolve --help."
+            )
+        case _ if job.ending is None:
+            return f"Job {job.job} has stopped and was started again since: generation {job.generation} runs."
+        case _:
+            return None
+
+
+class _Progress:
+    """Lines on standard error, few of them."""
+
+    def __init__(self, job: JobName) -> None:
+        self._job = job
+        self._begun = time.monotonic()
+        self._shown = ("", float("-inf"))
+
+    def show(self, job: JobSummary) -> None:
+        waits = [f"waits for {wait.what}" for wait in job.waits] or ["waits for its driver to leave"]
+        text = f"job {self._job} is {job.status.value}: {'; '.join(filter(None, (job.orphan, *waits)))}"
+        now, (last, at) = time.monotonic(), self._shown
+        if now - at >= (_REMINDER_S if text == last else _NEWS_S):
+            say(f"{text} ({now - self._begun:.0f} s)")
+            self._shown = (text, now)
