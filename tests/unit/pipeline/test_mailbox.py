@@ -1,10 +1,11 @@
 import threading
+from dataclasses import replace
 
 import pytest
 
 from coordinator.errors import FencedError, GenerationEndedError, HaltedError
 from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
-from coordinator.protocol.answers import Abort, Complete, Fail, Halt, Instruction, Replay, Stop, Trigger
+from coordinator.protocol.answers import Abort, Cancel, Complete, Fail, Halt, Instruction, Replay, Stop, Trigger
 from coordinator.protocol.facts import AbortReason
 from coordinator.protocol.values import CheckpointId, ParticipantName
 
@@ -23,6 +24,12 @@ class Driver:
 
 def trigger(checkpoint: int) -> Trigger:
     return Trigger(checkpoint=CheckpointId(checkpoint), base=CheckpointId(checkpoint - 1))
+
+
+def replay(checkpoint: int) -> Replay:
+    return Replay(
+        checkpoint=CheckpointId(checkpoint), participant=ParticipantName("sink"), slots=frozenset({0}), amendment=0
+    )
 
 
 def abort(checkpoint: int) -> Abort:
@@ -45,6 +52,89 @@ def test_an_abort_that_overtakes_its_trigger_ends_it() -> None:
     driver.mailbox.deliver(abort(3))
     assert driver.mailbox.next(0) == abort(3)
     assert driver.mailbox.next(0) is None
+
+
+def test_the_trigger_of_the_checkpoint_that_runs_is_not_kept_for_later() -> None:
+    """Triggers are repeated while it runs. Kept, one would have the answers sent again."""
+    driver = Driver()
+    driver.mailbox.deliver(trigger(3))
+    assert driver.mailbox.next(0) == trigger(3)
+    driver.mailbox.running(CheckpointId(3))
+    driver.mailbox.deliver(trigger(3))
+    driver.mailbox.running(None)
+    assert driver.mailbox.next(0) is None
+    driver.mailbox.deliver(trigger(3))
+    assert driver.mailbox.next(0) == trigger(3), "the next run's own trigger"
+
+
+@pytest.mark.parametrize("aborted", [2, 3, 4])
+def test_an_abort_ends_every_trigger_up_to_its_checkpoint_and_none_after_it(aborted: int) -> None:
+    driver = Driver()
+    driver.mailbox.deliver(Trigger(checkpoint=CheckpointId(3), base=CheckpointId(1)))
+    end = Abort(checkpoint=CheckpointId(aborted), base=CheckpointId(1), reason=AbortReason.EXPIRED, detail="too late")
+    driver.mailbox.deliver(end)
+    assert driver.mailbox.next(0) == end
+    assert (driver.mailbox.next(0) is None) is (aborted >= 3)
+
+
+def test_lost_slots_are_written_again_once_and_after_what_is_later_was_aborted() -> None:
+    driver = Driver()
+    driver.mailbox.deliver(replay(2))
+    driver.mailbox.deliver(abort(3))
+    driver.mailbox.deliver(trigger(4))
+    assert [driver.mailbox.next(0) for _ in range(4)] == [abort(3), replay(2), trigger(4), None]
+
+
+def test_a_checkpoint_that_somebody_waits_for_is_known_by_its_number() -> None:
+    driver = Driver()
+    driver.mailbox.deliver(replace(trigger(3), at_once=True))
+    driver.mailbox.deliver(trigger(3))
+    assert [driver.mailbox.hurried(CheckpointId(number)) for number in (2, 3, 4)] == [False, True, False]
+    driver.mailbox.running(CheckpointId(4))
+    driver.mailbox.deliver(replace(trigger(4), at_once=True))
+    assert driver.mailbox.hurried(CheckpointId(4)), "asked for while it runs"
+
+
+def test_a_cancelled_job_stops_too() -> None:
+    driver = Driver()
+    assert not driver.mailbox.cancelled
+    driver.mailbox.deliver(Stop())
+    assert not driver.mailbox.cancelled
+    driver = Driver()
+    driver.mailbox.deliver(Cancel())
+    assert driver.mailbox.cancelled
+    assert driver.mailbox.stopping
+
+
+def test_whoever_waits_hears_of_an_error_that_another_thread_found() -> None:
+    driver = Driver()
+    timer = threading.Timer(0.01, driver.mailbox.fail, [GenerationFailedError("the settler failed")])
+    timer.start()
+    with pytest.raises(GenerationFailedError, match="the settler failed"):
+        driver.mailbox.wait(lambda: False, 30)
+    with pytest.raises(GenerationFailedError):
+        driver.mailbox.raise_error()
+    assert driver.interrupts == 0, "nothing runs"
+
+
+def test_a_wait_ends_when_what_it_waits_for_is_there_or_its_time_is_over() -> None:
+    driver, seen = Driver(), list[int]()
+    assert not driver.mailbox.wait(lambda: bool(seen), 0.01)
+
+    def arrive() -> None:
+        seen.append(1)
+        driver.mailbox.wake()
+
+    threading.Timer(0.01, arrive).start()
+    assert driver.mailbox.wait(lambda: bool(seen), None)
+
+
+def test_the_newest_checkpoint_that_was_decided_against_is_remembered() -> None:
+    driver = Driver()
+    assert driver.mailbox.last_aborted() is None
+    driver.mailbox.deliver(abort(3))
+    driver.mailbox.next(0)
+    assert driver.mailbox.last_aborted() == 3
 
 
 def test_a_repeated_abort_is_handled_once_and_is_not_forgotten() -> None:
@@ -78,7 +168,7 @@ def test_a_completion_goes_to_the_settler_while_the_main_thread_is_busy() -> Non
         Trigger(checkpoint=CheckpointId(9), base=CheckpointId(4)),
         Abort(checkpoint=CheckpointId(9), base=CheckpointId(4), reason=AbortReason.EXPIRED, detail=""),
         Complete(checkpoint=CheckpointId(4), amendment=0),
-        Replay(checkpoint=CheckpointId(4), participant=ParticipantName("sink"), slots=frozenset({0}), amendment=0),
+        replay(4),
     ],
     ids=lambda instruction: type(instruction).__name__,
 )

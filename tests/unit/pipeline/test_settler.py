@@ -3,13 +3,19 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from coordinator.errors import OncewardError
+import pytest
+
+from coordinator.errors import HaltedError, OncewardError
 from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.runtime import THREADS, Runtime, Threads
+from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.pipeline.settler import Settler
-from coordinator.protocol.values import CheckpointId, Claim, Committable, Document, Outcome, Settlement
+from coordinator.protocol.answers import Verdict
+from coordinator.protocol.values import CheckpointId, Claim, Committable, Document, OnLost, Outcome, Settlement
+from tests.unit.pipeline.settling import Driver, Queue, slots
 
 HELD = (Committable(slot=0, document=Document(kind="test", version=1, body={})),)
+COMMITTED, LOST, IN_DOUBT = Outcome.COMMITTED, Outcome.LOST, Outcome.IN_DOUBT
+FIVE, SIX = CheckpointId(5), CheckpointId(6)
 
 
 def settler(runtime: Runtime = THREADS, *, session: Any = None, sink: Any = None) -> Settler:
@@ -30,22 +36,6 @@ def settler(runtime: Runtime = THREADS, *, session: Any = None, sink: Any = None
 
 def raise_(error: OncewardError) -> None:
     raise error
-
-
-class Queue(Threads):
-    """A runtime whose workers make no call before they are told to."""
-
-    def __init__(self) -> None:
-        self.calls: list[Callable[[], None]] = []
-
-    def worker(self, name: str) -> "Queue":
-        return self
-
-    def submit(self, call: Callable[[], None]) -> None:
-        self.calls.append(call)
-
-    def close(self, *, wait: bool) -> None:
-        self.calls.clear()
 
 
 def test_an_unsettled_checkpoint_is_kept_however_many_unchanged_ones_follow() -> None:
@@ -105,3 +95,168 @@ def test_a_driver_that_leaves_before_its_claim_is_written_commits_nothing() -> N
     leaving.expect(CheckpointId(5), HELD, None)
     leaving.settle(CheckpointId(5), 0)  # there is no committer to commit with
     assert leaving.unsettled() == HELD
+
+
+@pytest.mark.parametrize("policy", OnLost)
+def test_a_slot_in_doubt_halts_the_job_whatever_becomes_of_lost_ones(policy: OnLost) -> None:
+    """It could be visible: writing it again would double it, giving it up would lose it."""
+    driver = Driver(policy)
+    driver.settler.expect(FIVE, slots(0, 1, 2), None)
+    driver.proofs = {0: COMMITTED, 1: LOST, 2: IN_DOUBT}
+    driver.complete(FIVE)
+    (failure,) = driver.failures
+    assert isinstance(failure, HaltedError)
+    assert "2 of its 3 transactions" in str(failure)
+    assert "in_doubt: the records of slot 2. seen" in str(failure)
+    assert driver.reported == [{0: COMMITTED, 1: LOST, 2: IN_DOUBT}], "the coordinator halts the job for it"
+    assert (driver.said, driver.shown, driver.settler.settled, driver.settler.lost) == ([], [], 0, 0)
+
+
+def test_a_loss_halts_a_job_whose_sink_says_so() -> None:
+    driver = Driver(OnLost.HALT)
+    driver.settler.expect(FIVE, slots(0), None)
+    driver.proofs = {0: LOST}
+    driver.complete(FIVE)
+    assert isinstance(driver.failures[0], HaltedError)
+    assert driver.said == []
+
+
+@pytest.mark.parametrize("proofs", [{}, {1: COMMITTED}, {0: COMMITTED, 1: LOST}], ids=["none", "one", "two"])
+def test_a_driver_that_leaves_between_two_commits_reports_nothing_and_settles_nothing(
+    proofs: dict[int, Outcome],
+) -> None:
+    """A report with some of the slots would be refused, and a checkpoint taken for settled would be swept."""
+    driver = Driver()
+    driver.settler.expect(FIVE, slots(0, 1, 2), None)
+    driver.proofs = proofs
+    driver.complete(FIVE)
+    assert (driver.reported, driver.said, driver.shown, driver.failures) == ([], [], [], [])
+    assert driver.claimed == [FIVE], "what is committed of it is claimed before"
+    assert driver.settler.unsettled() == slots(0, 1, 2)
+
+
+def test_what_was_proved_once_is_neither_asked_again_nor_left_out_however_often_the_rest_is_lost() -> None:
+    driver = Driver()
+    driver.settler.expect(FIVE, slots(0, 1, 2), None)
+    driver.proofs = {0: COMMITTED, 1: LOST, 2: LOST}
+    driver.complete(FIVE)
+    driver.settler.amend(FIVE, frozenset({1, 2}), slots(1, 2, again=True))
+    driver.proofs = {1: LOST, 2: COMMITTED}
+    driver.complete(FIVE, 1)
+    driver.settler.amend(FIVE, frozenset({1}), slots(1, again=True))
+    assert driver.settler.unsettled() == (*slots(0), *slots(1, 2, again=True))
+    driver.proofs = {1: COMMITTED}
+    driver.complete(FIVE, 2)
+    assert driver.asked == [[0, 1, 2], [1, 2], [1]]
+    assert driver.reported[1:] == [{0: COMMITTED, 1: LOST, 2: COMMITTED}, {0: COMMITTED, 1: COMMITTED, 2: COMMITTED}]
+    assert driver.shown == [(FIVE, [0, 1, 2])]
+    assert driver.said == ["lost", "lost", "settled 5"]
+
+
+def test_lost_slots_that_left_nothing_to_write_are_no_longer_asked_for() -> None:
+    driver = Driver()
+    driver.settler.expect(FIVE, slots(0, 1), None)
+    driver.proofs = {0: COMMITTED, 1: LOST}
+    driver.complete(FIVE)
+    driver.settler.amend(FIVE, frozenset({1}), ())
+    driver.complete(FIVE, 1)
+    assert driver.asked == [[0, 1], []]
+    assert driver.reported[-1] == {0: COMMITTED}
+    assert driver.settler.settled == FIVE
+
+
+def test_a_loss_that_is_given_up_settles_the_rest_and_names_the_records() -> None:
+    """The ids of lost slots are not offered to writers again: only those that were proved committed."""
+    driver = Driver(OnLost.SKIP)
+    driver.settler.expect(FIVE, slots(0, 1), None)
+    driver.proofs = {0: LOST, 1: COMMITTED}
+    driver.complete(FIVE)
+    assert driver.shown == [(FIVE, [1])]
+    assert driver.evidence == ["the records of slot 0. seen", "seen"]
+    assert driver.said == ["settled 5"]
+    assert driver.settler.unsettled() == ()
+
+
+def test_a_repeated_instruction_reports_the_outcome_again_and_commits_and_tells_nothing_again() -> None:
+    driver = Driver()
+    positions = Document(kind="test", version=1, body={"next": 10})
+    driver.settler.expect(FIVE, slots(0), positions)
+    driver.proofs = {0: COMMITTED}
+    driver.complete(FIVE)
+    for verdict in (Verdict.DUPLICATE, Verdict.TOO_LATE):
+        driver.verdict = verdict
+        driver.complete(FIVE)
+    assert driver.asked == [[0]]
+    assert len(driver.reported) == 3
+    assert (driver.claimed, driver.said) == ([FIVE], ["settled 5"])
+    assert (driver.shown, driver.mirrored) == ([(FIVE, [0])], [positions])
+
+
+def test_an_instruction_that_is_repeated_before_it_is_carried_out_is_carried_out_once() -> None:
+    driver = Driver()
+    driver.settler.expect(FIVE, slots(0), None)
+    driver.settler.complete(FIVE)
+    driver.settler.complete(FIVE)
+    assert len(driver.queue.calls) == 1
+
+
+def test_a_late_word_about_the_base_does_not_open_its_successor_again() -> None:
+    driver = Driver()
+    driver.proofs = {0: COMMITTED}
+    driver.settler.expect(FIVE, slots(0), None)
+    driver.settler.expect(SIX, slots(0), None)
+    for checkpoint in (FIVE, SIX, FIVE):
+        driver.complete(checkpoint)
+    assert driver.settler.settled == SIX
+    assert driver.settler.unsettled() == ()
+    assert driver.said == ["settled 5", "settled 6"]
+
+
+def test_outcomes_that_the_coordinator_refuses_end_the_generation_and_settle_nothing() -> None:
+    driver = Driver()
+    driver.settler.expect(FIVE, slots(0), None)
+    driver.proofs = {0: COMMITTED}
+    driver.verdict = Verdict.CONFLICT
+    driver.complete(FIVE)
+    (failure,) = driver.failures
+    assert "refused the outcomes of checkpoint 5: conflict: so it is" in str(failure)
+    assert (driver.said, driver.settler.unsettled()) == ([], slots(0))
+
+
+def test_an_unforeseen_error_ends_the_generation_instead_of_the_thread() -> None:
+    driver = Driver()
+    driver.settler.expect(FIVE, slots(0), None)
+    broken: Any = {0: "no outcome"}
+    driver.proofs = broken
+    driver.complete(FIVE)
+    (failure,) = driver.failures
+    assert "Settling checkpoint 5 failed" in str(failure)
+    assert driver.settler.settled == 0
+
+
+def test_unchanged_checkpoints_are_not_remembered() -> None:
+    driver = Driver()
+    for number in range(5, 10):
+        driver.settler.expect(CheckpointId(number), (), None)
+    assert [number for number in range(5, 10) if driver.settler.work(CheckpointId(number))] == [9]
+
+
+def test_a_driver_that_has_closed_begins_nothing() -> None:
+    driver = Driver()
+    driver.settler.expect(FIVE, slots(0), None)
+    driver.settler.expect(SIX, (), None)
+    driver.settler.close(wait=False)
+    driver.settler.prepare(FIVE)
+    driver.settler.complete(FIVE)
+    driver.settler.passed(SIX)
+    assert driver.queue.calls == []
+
+
+def test_a_claim_is_prepared_only_for_what_will_have_something_to_commit() -> None:
+    driver = Driver()
+    driver.settler.expect(FIVE, slots(0), None)
+    driver.settler.expect(SIX, (), None)
+    for checkpoint in (FIVE, SIX, CheckpointId(7)):
+        driver.settler.prepare(checkpoint)
+    driver.queue.work()
+    assert driver.said == ["claim 5 prepared"]

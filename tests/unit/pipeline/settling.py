@@ -1,0 +1,133 @@
+"""A settler whose brokers and coordinator answer as a test says, and whose thread works when it is told to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from coordinator.errors import OncewardError
+from coordinator.pipeline.journal import Journal
+from coordinator.pipeline.runtime import Threads
+from coordinator.pipeline.settler import Settler
+from coordinator.protocol.answers import Answer, Verdict
+from coordinator.protocol.values import (
+    CheckpointId,
+    Claim,
+    Committable,
+    Document,
+    Generation,
+    OnLost,
+    Outcome,
+    ParticipantName,
+    Settlement,
+)
+from tests.unit.pipeline.running_job import SINK
+
+
+class Queue(Threads):
+    """A runtime whose workers make no call before they are told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+        self._closed = False
+
+    def worker(self, name: str) -> "Queue":
+        return self
+
+    def submit(self, call: Callable[[], None]) -> None:
+        if self._closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        self.calls.append(call)
+
+    def close(self, *, wait: bool) -> None:
+        self._closed = True
+        self.calls.clear()
+
+    def work(self) -> None:
+        """Make every call that waits."""
+        while self.calls:
+            self.calls.pop(0)()
+
+
+class Driver:
+    """Session, source, sink and committer of a settler. A test says what the brokers prove of each slot."""
+
+    grant = SimpleNamespace(store_id="store")
+    generation, driver = Generation(1), "driver"
+
+    def __init__(self, on_lost: OnLost = OnLost.REPLAY) -> None:
+        self.participant = replace(SINK, on_lost=on_lost)
+        self.proofs: dict[int, Outcome] = {}
+        """By slot. Of other slots nothing is heard before the driver leaves."""
+        self.verdict = Verdict.ACCEPTED
+        self.asked: list[list[int]] = []
+        """Slots of each commit."""
+        self.reported: list[dict[int, Outcome]] = []
+        self.evidence: list[str] = []
+        """Of what was reported last."""
+        self.claimed: list[int] = []
+        self.shown: list[tuple[int, list[int]]] = []
+        """What the sink heard of settled checkpoints, and of which slots."""
+        self.mirrored: list[Document] = []
+        self.said: list[str] = []
+        self.failures: list[OncewardError] = []
+        self.queue = Queue()
+        same: Any = self
+        self.settler = Settler(
+            session=same,
+            source=same,
+            sink=same,
+            committer=same,
+            journal=Journal("orders"),
+            on_settled=lambda checkpoint: self.said.append(f"settled {checkpoint}"),
+            on_lost=lambda: self.said.append("lost"),
+            on_error=self.failures.append,
+            runtime=self.queue,
+        )
+
+    def complete(self, checkpoint: CheckpointId, amendment: int = 0) -> None:
+        """As the coordinator instructs, and the settler's thread does."""
+        self.settler.complete(checkpoint, amendment)
+        self.queue.work()
+
+    def prepare_claim(self, claim: Claim) -> None:
+        self.said.append(f"claim {claim.completed} prepared")
+
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+        self.claimed.append(claim.completed)
+        return True
+
+    def commit(self, committables: Sequence[Committable], *, give_up: Callable[[], bool]) -> Sequence[Settlement]:
+        self.asked.append([one.slot for one in committables])
+        return [
+            Settlement(slot=one.slot, outcome=self.proofs[one.slot], evidence="seen")
+            for one in reversed(committables)
+            if one.slot in self.proofs
+        ]
+
+    def describe(self, committable: Committable) -> str:
+        return f"the records of slot {committable.slot}"
+
+    def settle(
+        self,
+        checkpoint: CheckpointId,
+        participant: ParticipantName,
+        settlements: Sequence[Settlement],
+        *,
+        amendment: int = 0,
+    ) -> Answer:
+        self.reported.append({one.slot: one.outcome for one in settlements})
+        self.evidence = [one.evidence for one in settlements]
+        return Answer(verdict=self.verdict, detail="so it is")
+
+    def settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
+        self.shown.append((checkpoint, [one.slot for one in committables]))
+
+    def mirror(self, positions: Document) -> None:
+        self.mirrored.append(positions)
+
+
+def slots(*numbers: int, again: bool = False) -> tuple[Committable, ...]:
+    return tuple(
+        Committable(slot=number, document=Document(kind="test", version=1, body={"again": again})) for number in numbers
+    )

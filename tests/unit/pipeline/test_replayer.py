@@ -1,0 +1,265 @@
+"""Which lost slots are written again, from what, in which order, and what ends the attempt."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+
+from coordinator.errors import FencedError, HaltedError, OncewardError
+from coordinator.pipeline.interfaces import Plan, ReplayRefusedError
+from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
+from coordinator.pipeline.replaying import Replayer
+from coordinator.pipeline.tasks import Vote
+from coordinator.protocol.answers import Abort, Answer, Fail, Replay, Verdict
+from coordinator.protocol.facts import AbortReason
+from coordinator.protocol.values import (
+    CheckpointId,
+    Committable,
+    Document,
+    Generation,
+    JobName,
+    JsonObject,
+    OnLost,
+    Outcome,
+    ParticipantName,
+)
+from tests.unit.pipeline.running_job import JOB, SINK
+from tests.unit.pipeline.settling import Driver, slots
+
+FIVE = CheckpointId(5)
+POSITIONS = Document(kind="test", version=1, body={"next": 40})
+ALL = (0, 1, 2, 3)
+
+
+def split(slot: int) -> JsonObject:
+    return {"start": 10 * slot, "end": 10 * slot + 10}
+
+
+class Lossy(Driver):
+    """Checkpoint 5 with four slots; 1 and 3 are proved lost. A test says what then goes wrong."""
+
+    def __init__(self, on_lost: OnLost = OnLost.REPLAY, positions: Document | None = POSITIONS) -> None:
+        super().__init__(on_lost)
+        self.story: list[str] = []
+        """What was done at the brokers and the coordinator, in order."""
+        self.running: Any = lambda: None
+        """Called in the Spark job."""
+        self.known: OncewardError | None = None
+        """What the source makes of an error of Spark."""
+        self.amended = Verdict.ACCEPTED
+        self.checked: list[tuple[Sequence[JsonObject], Document]] = []
+        self.declined: list[str] = []
+        self.interrupts = 0
+        same: Any = self
+        self.job = JOB
+        self.source = self.sink = self.committer = self.tasks = self.journal = same
+        self.runtime = self.queue
+        self.mailbox = Mailbox(on_complete=self.settler.complete, on_interrupt=self._interrupt, runtime=self.runtime)
+        self.replayer = Replayer(same, same, self.settler, self.mailbox)
+        self.settler.expect(FIVE, slots(*ALL), positions)
+        self.proofs = {0: Outcome.COMMITTED, 1: Outcome.LOST, 2: Outcome.COMMITTED, 3: Outcome.LOST}
+        self.complete(FIVE)
+
+    def replay(self, *lost: int, amendment: int = 0) -> None:
+        wanted = Replay(checkpoint=FIVE, participant=SINK.name, slots=frozenset(lost or (1, 3)), amendment=amendment)
+        self.replayer.replay(wanted)
+
+    def _interrupt(self) -> None:
+        self.interrupts += 1
+
+    def tell(self, event: str, **_: Any) -> None:
+        self.story.append(event)
+
+    def sweep(self, job: JobName, *, keep: Collection[Committable]) -> Sequence[str]:
+        self.story.append(f"sweep beside {len(keep)}")
+        return ()
+
+    def lost_splits(self, lost: Sequence[Committable]) -> list[JsonObject]:
+        return [split(one.slot) for one in lost]
+
+    def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
+        self.checked.append((splits, positions))
+
+    def start(self) -> None:
+        self.story.append("start Spark")
+
+    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+        self.story.append(f"write {[one['start'] for one in plan.splits]}")
+        self.running()
+        return tuple(Vote(slot=slot, attempt=0, records=10, bytes=10) for slot in range(len(plan.splits)))
+
+    def inputs(self, plan: Plan, count: int) -> Sequence[Sequence[JsonObject]]:
+        assert count == len(plan.splits)
+        return [[one] for one in plan.splits]
+
+    def pre_commit(self, checkpoint: CheckpointId, votes: Sequence[Vote], *_: Any, unsettled: Any) -> Any:
+        assert len(unsettled) == len(ALL), "those of the checkpoint itself would be aborted as losers"
+        return slots(*(vote.slot for vote in votes), again=True)
+
+    def amend(
+        self, checkpoint: CheckpointId, participant: ParticipantName, amendment: int, lost: Any, written: Any
+    ) -> Answer:
+        assert (amendment, participant) == (0, SINK.name)
+        self.story.append(f"amend {sorted(lost)} by {[one.slot for one in written]}")
+        return Answer(verdict=self.amended, detail="so it is")
+
+    def diagnose(self, _error: BaseException) -> OncewardError | None:
+        return self.known
+
+    def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> None:
+        self.story.append("decline")
+        self.declined.append(reason)
+
+
+WRITTEN = ["sweep beside 4", "start Spark", "write [10, 30]"]
+
+
+def test_what_is_written_again_takes_the_place_of_the_lost_slots_and_is_committed() -> None:
+    driver = Lossy()
+    driver.replay()
+    assert driver.story == [*WRITTEN, "replayed", "amend [1, 3] by [1, 3]"]
+    assert driver.checked == [((split(1), split(3)), POSITIONS)]
+    kept = slots(0, 2), slots(1, 3, again=True)
+    assert driver.settler.unsettled() == (kept[0][0], kept[1][0], kept[0][1], kept[1][1])
+    driver.proofs = {1: Outcome.COMMITTED, 3: Outcome.COMMITTED}
+    driver.queue.work()
+    assert driver.asked[1:] == [[1, 3]]
+    assert driver.settler.settled == FIVE
+
+
+@pytest.mark.parametrize("verdict", set(Verdict) - {Verdict.ACCEPTED, Verdict.DUPLICATE})
+def test_an_amendment_that_the_coordinator_does_not_take_is_never_committed(verdict: Verdict) -> None:
+    """On record are the lost slots: what was written in their place would be written once more, and doubled."""
+    driver = Lossy()
+    driver.amended = verdict
+    with pytest.raises(GenerationFailedError, match="the next generation aborts it"):
+        driver.replay()
+    assert driver.queue.calls == []
+    assert driver.asked == [list(ALL)]
+
+
+def test_an_amendment_that_was_heard_before_is_committed() -> None:
+    driver = Lossy()
+    driver.amended = Verdict.DUPLICATE
+    driver.replay()
+    assert len(driver.queue.calls) == 1
+
+
+def test_an_instruction_that_was_carried_out_already_changes_nothing() -> None:
+    driver = Lossy()
+    driver.replay()
+    done = list(driver.story)
+    driver.replay()
+    Lossy().replayer.replay(
+        Replay(checkpoint=CheckpointId(4), participant=SINK.name, slots=frozenset({0}), amendment=0)
+    )
+    assert driver.story == done
+
+
+def test_a_sink_that_gives_losses_up_now_proves_them_again_and_writes_nothing() -> None:
+    driver = Lossy(OnLost.SKIP)
+    del driver.settler._settlements[FIVE, 0], driver.settler._submitted[FIVE, 0]  # as in the next generation
+    driver.replay()
+    assert driver.story == []
+    assert len(driver.queue.calls) == 1
+
+
+def test_a_refusal_before_anything_is_written_halts_the_job_and_names_the_records() -> None:
+    driver = Lossy(positions=None)
+    driver.replay()
+    assert driver.story == ["sweep beside 4", "sweep beside 4", "replay declined", "decline"]
+    assert driver.declined == [
+        "the positions of checkpoint 5 are not known. Lost: the records of slot 1; the records of slot 3"
+    ]
+
+
+def test_input_that_cannot_be_read_again_is_never_read() -> None:
+    driver, changed = Lossy(), ReplayRefusedError("the log is another one")
+    source: Any = driver
+
+    def refuse(*_: Any) -> None:
+        raise changed
+
+    source.check_replay = refuse
+    driver.replay()
+    assert not any(one.startswith("write") for one in driver.story)
+    assert driver.declined[0].startswith("the log is another one. Lost: ")
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [[[split(3)], [split(1)]], [[split(1), split(3)]], [[split(1)], [split(3)], []]],
+    ids=["exchanged", "together", "a slot more"],
+)
+def test_what_a_transform_wrote_that_moves_rows_now_is_swept_before_the_job_halts(
+    inputs: Sequence[Sequence[JsonObject]],
+) -> None:
+    """It is in other slots than what was lost. Left open it would hold readers back while a person decides."""
+    driver = Lossy()
+    tasks: Any = driver
+    tasks.inputs = lambda *_: inputs
+    driver.replay()
+    assert driver.story == [*WRITTEN, "sweep beside 4", "replay declined", "decline"]
+    assert "the transform moves rows between partitions now" in driver.declined[0]
+
+
+def test_a_long_list_of_losses_still_fits_into_what_the_coordinator_keeps() -> None:
+    driver = Lossy(positions=None)
+    committer: Any = driver
+    committer.describe = lambda _: "r" * 5_000
+    driver.replay()
+    (reason,) = driver.declined
+    assert 6_000 < len(reason) < 6_100
+    assert reason.endswith("… (all of them: onceward checkpoints)")
+
+
+def failing(driver: Lossy, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    driver.running = fail
+
+
+def test_a_job_that_fails_fails_the_generation_and_halts_nothing() -> None:
+    driver = Lossy()
+    failing(driver, RuntimeError("an executor died"))
+    with pytest.raises(GenerationFailedError, match="checkpoint 5 again failed: an executor died"):
+        driver.replay()
+    assert driver.declined == []
+
+
+@pytest.mark.parametrize("named_by", ["the source", "the tasks"])
+def test_input_that_is_gone_while_it_is_read_again_halts_the_job(named_by: str) -> None:
+    driver, gone = Lossy(), HaltedError("offsets 10 to 19 are gone")
+    driver.known = gone
+    failing(driver, RuntimeError("read failed") if named_by == "the source" else gone)
+    driver.replay()
+    assert driver.declined[0].startswith("offsets 10 to 19 are gone. Lost: ")
+
+
+def test_another_known_error_ends_the_generation_as_it_is() -> None:
+    driver = Lossy()
+    failing(driver, FencedError("a newer generation is at work"))
+    with pytest.raises(FencedError):
+        driver.replay()
+
+
+def test_what_ended_the_generation_meanwhile_counts_more_than_the_job_that_it_interrupted() -> None:
+    driver = Lossy()
+
+    def interrupted() -> None:
+        driver.mailbox.deliver(Fail(reason="the coordinator has given up"))
+        raise RuntimeError("the job was cancelled")
+
+    driver.running = interrupted
+    with pytest.raises(GenerationFailedError, match="the coordinator has given up"):
+        driver.replay()
+    assert driver.interrupts == 1
+
+
+def test_a_replay_can_be_interrupted_only_while_it_runs() -> None:
+    driver = Lossy()
+    driver.replay()
+    abort = Abort(checkpoint=FIVE, base=FIVE, reason=AbortReason.EXPIRED, detail="")
+    driver.mailbox.deliver(abort)
+    assert driver.interrupts == 0
