@@ -237,12 +237,11 @@ class Settler:
 
     def _done(self, checkpoint: CheckpointId, work: Work, settlements: tuple[Settlement, ...]) -> None:
         """``checkpoint`` is settled: tell, show the positions."""
-        newly = checkpoint > self.settled
-        with self._lock:
-            self.settled = CheckpointId(max(checkpoint, self.settled))
-            decided = self._submitted.get((checkpoint, work.amendment), work.since)
-        if not newly:
+        if checkpoint <= self.settled:
             return
+        with self._lock:
+            self.settled = checkpoint
+            decided = self._submitted.get((checkpoint, work.amendment), work.since)
         committed = {settlement.slot for settlement in settlements if settlement.outcome is Outcome.COMMITTED}
         self._sink.settled(checkpoint, [one for one in work.committables if one.slot in committed])
         self._on_settled(checkpoint)

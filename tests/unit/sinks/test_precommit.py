@@ -1,0 +1,267 @@
+"""Votes become committables only when the modelled brokers show the very transactions that were voted for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+import pytest
+from kafka.protocol.admin import DescribeTransactionsRequest
+from kafka.protocol.producer import InitProducerIdRequest
+
+from coordinator.errors import FencedError, HaltedError
+from coordinator.pipeline.tasks import Vote
+from coordinator.protocol.values import CheckpointId, Generation, JsonObject
+from sinks.kafka.brokers import TopicFacts
+from sinks.kafka.committables import KafkaCommittable, TopicRecords
+from sinks.kafka.errors import ControlPlaneError, PreCommitError
+from sinks.kafka.patience import Clock
+from sinks.kafka.precommit import Owner, abort_losers, make_committables, require_same_topics
+from sinks.kafka.transactions import State, Transaction
+from tests.simulation.kafka import Settings
+from tests.simulation.kafka.contract.bench import OUT, Bench, Ids
+
+OTHER = ("out", 1)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SEVEN = CheckpointId(7)
+OUT_ID = str(uuid5(NAMESPACE_OID, "out"))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    made = Bench(Settings(brokers=(1, 2, 3)))
+    made.wait(5)
+    return made
+
+
+def clock(bench: Bench) -> Clock:
+    return Clock(now=lambda: NOW, monotonic=bench.transport.now, wait=bench.wait)
+
+
+def name(number: int, generation: int = 2) -> str:
+    return f"orders.sink.{generation}.0123abcd.{number}"
+
+
+def owner(topics: Mapping[str, TopicFacts] | None = None) -> Owner:
+    return Owner(
+        job="orders",
+        generation=Generation(2),
+        cluster_name="main",
+        cluster_id="abc",
+        end_txn_version=5,
+        topics={"out": TopicFacts(name="out", code=0, id=OUT_ID, partitions=2)} if topics is None else topics,
+    )
+
+
+def vote(slot: int, ids: Ids, **more: Any) -> Vote:
+    body = {"id": ids[0], "token": f"token {slot}", "topics": {"out": 1}, "timeout_ms": 60_000, **more}
+    return Vote(slot=slot, attempt=0, records=1, bytes=10 + slot, body=body)
+
+
+def ranges(count: int) -> list[list[JsonObject]]:
+    return [[{"partition": number, "start": 0, "end": 9}] for number in range(count)]
+
+
+def made(
+    bench: Bench,
+    votes: Sequence[Vote],
+    inputs: Sequence[Sequence[JsonObject]] | None = None,
+    whose: Owner | None = None,
+) -> tuple[KafkaCommittable, ...]:
+    inputs = ranges(1 + max(each.slot for each in votes)) if inputs is None else inputs
+    return make_committables(bench.control, whose or owner(), SEVEN, votes, inputs, clock(bench))
+
+
+def described(bench: Bench) -> int:
+    return sum(isinstance(call.request, DescribeTransactionsRequest) for call in bench.transport.sent)
+
+
+def unanswered(until: float, bench: Bench) -> Callable[[Any], bool]:
+    """Descriptions get no answer up to a time."""
+    return lambda call: isinstance(call.request, DescribeTransactionsRequest) and bench.transport.now() < until
+
+
+def test_each_vote_becomes_the_handle_of_its_own_transaction_and_input(bench: Bench) -> None:
+    first = bench.open(name(0))
+    bench.wait(2)
+    third = bench.open(name(1), timeout_ms=90_000)
+    bench.enlist(third, OTHER)
+    empty = Vote(slot=1, attempt=0, records=0, bytes=0)
+    handles = made(bench, [vote(2, third, timeout_ms=90_000), empty, vote(0, first)])
+    expected = KafkaCommittable(
+        slot=0,
+        checkpoint=7,
+        cluster_name="main",
+        cluster_id="abc",
+        transaction=Transaction(id=name(0), producer_id=first[1], epoch=first[2], version=5),
+        token="token 0",
+        topics={"out": TopicRecords(records=1, partitions=(0,), id=OUT_ID, count=2)},
+        records=1,
+        bytes=10,
+        inputs=ranges(3)[0],
+        pre_committed=NOW,
+        timeout=timedelta(minutes=1),
+        began=datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC),
+        replayable=True,
+    )
+    other = replace(
+        expected,
+        slot=2,
+        transaction=Transaction(id=name(1), producer_id=third[1], epoch=third[2], version=5),
+        token="token 2",
+        topics={"out": TopicRecords(records=1, partitions=(0, 1), id=OUT_ID, count=2)},
+        bytes=12,
+        inputs=ranges(3)[2],
+        timeout=timedelta(seconds=90),
+        began=datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC),
+    )
+    assert sorted(handles, key=lambda handle: handle.slot) == [expected, other]
+
+
+def test_only_a_slot_with_a_range_of_its_own_is_replayable(bench: Bench) -> None:
+    votes = [vote(slot, bench.open(name(slot))) for slot in range(3)]
+    shared: JsonObject = {"partition": 0, "start": 0, "end": 9}
+    handles = made(bench, votes, [[shared], [shared], ranges(3)[2]])
+    assert [handle.replayable for handle in handles] == [False, False, True]
+
+
+@pytest.mark.parametrize("topics", [{}, {"out": TopicFacts(name="out", code=29, id="x", partitions=9)}])
+def test_what_was_not_known_of_a_topic_is_not_made_up(bench: Bench, topics: dict[str, TopicFacts]) -> None:
+    (handle,) = made(bench, [vote(0, bench.open(name(0)))], whose=owner(topics))
+    assert handle.topics == {"out": TopicRecords(records=1, partitions=(0,), id="", count=0)}
+
+
+def test_nothing_is_asked_for_a_checkpoint_that_wrote_nothing(bench: Bench) -> None:
+    assert made(bench, [Vote(slot=0, attempt=0, records=0, bytes=0)]) == ()
+    assert bench.transport.sent == []
+
+
+def test_two_votes_for_one_transaction_are_refused(bench: Bench) -> None:
+    ids = bench.open(name(0))
+    with pytest.raises(PreCommitError, match="Two slots of checkpoint 7 voted for the same transaction"):
+        made(bench, [vote(0, ids), vote(1, ids)])
+
+
+def ended(bench: Bench, ids: Ids) -> Vote:
+    assert bench.end(ids, commit=False) == 0
+    bench.wait(1)
+    return vote(0, ids)
+
+
+def without_receipt(bench: Bench, _ids: Ids) -> Vote:
+    ids = bench.init(name(1))
+    bench.enlist(ids, OUT)
+    assert bench.produce(ids) == 0
+    return vote(0, ids)
+
+
+def wrote_to_more(bench: Bench, ids: Ids) -> Vote:
+    bench.cluster.create_topic("elsewhere")
+    bench.enlist(ids, ("elsewhere", 0))
+    return vote(0, ids)
+
+
+@pytest.mark.parametrize(
+    ("voted", "why"),
+    [
+        (ended, "it is CompleteAbort instead of open"),
+        (without_receipt, "has no receipt"),
+        (wrote_to_more, r"wrote to \['elsewhere', 'out'\] instead of \['out'\]"),
+        (lambda _bench, ids: vote(0, ids, topics={"out": 1, "more": 1}), r"wrote to \['out'\] instead of \['more', 'o"),
+        (lambda _bench, ids: vote(0, ids, topics={}), r"wrote to \['out'\] instead of \[\]"),
+        (lambda _bench, ids: vote(0, ids, timeout_ms=59_999), "has a timeout of 60000 ms"),
+        (lambda _bench, ids: vote(0, (name(9), *ids[1:])), "the brokers answer 105 TRANSACTIONAL_ID_NOT_FOUND"),
+    ],
+    ids=["ended", "no receipt", "more topics", "fewer topics", "no topics", "timeout", "unknown"],
+)  # fmt: skip
+def test_a_vote_for_anything_else_than_what_is_open_is_refused_at_once(
+    bench: Bench, voted: Callable[[Bench, Ids], Vote], why: str
+) -> None:
+    wrong, began = voted(bench, bench.open(name(0))), bench.transport.now()
+    with pytest.raises(PreCommitError, match=why):
+        made(bench, [wrong])
+    assert bench.transport.now() == began, "no patience changes that"
+    assert described(bench) == 1
+
+
+def test_one_wrong_vote_among_right_ones_is_found_though_others_are_not_answered_yet(bench: Bench) -> None:
+    right, wrong = bench.open(name(0)), ended(bench, bench.open(name(1)))
+    with pytest.raises(PreCommitError, match=f"voted for transaction {name(1)}"):
+        made(bench, [vote(0, right), replace(wrong, slot=1)])
+
+
+def test_brokers_that_answer_late_or_in_part_are_asked_for_the_rest(bench: Bench) -> None:
+    names = [name(number) for number in range(12)]
+    votes = [vote(slot, bench.open(one)) for slot, one in enumerate(names)]
+    assert len({bench.coordinator(key=one) for one in names}) > 1
+    deaf = bench.coordinator(key=names[0])
+    until, bench.transport.sent[:] = bench.transport.now() + 3, []
+    unheard = unanswered(until, bench)
+    bench.transport.cut = lambda call: unheard(call) and names[0] in call.request.transactional_ids
+    assert [handle.transaction.id for handle in made(bench, votes)] == names
+    assert bench.transport.now() >= until
+    asked = [
+        call.request.transactional_ids for call in bench.transport.sent if hasattr(call.request, "transactional_ids")
+    ]
+    again = [one for ids in asked[len({bench.coordinator(key=each) for each in names}) :] for one in ids]
+    assert {bench.coordinator(key=one) for one in again} == {deaf}, "who has answered is not asked again"
+
+
+def test_brokers_that_do_not_answer_for_10_s_fail_the_checkpoint_and_are_named(bench: Bench) -> None:
+    votes, began = [vote(0, bench.open(name(0)))], bench.transport.now()
+    bench.transport.cut = unanswered(began + 1000, bench)
+    with pytest.raises(PreCommitError, match=rf"did not say within 10 s .*{name(0)}: no answer \(the request was lost"):
+        made(bench, votes)
+    assert 10 <= bench.transport.now() - began < 12
+
+
+def test_a_coordinator_that_moves_is_waited_for(bench: Bench) -> None:
+    """It answers with a code, not with silence, and not with what is open."""
+    votes = [vote(0, bench.open(name(0)))]
+    bench.cluster.fail(bench.coordinator(key=name(0)), bench.transport.now(), election_s=4.0)
+    assert len(made(bench, votes)) == 1
+
+
+# -- losers
+
+
+def test_what_losing_attempts_left_is_aborted_and_nothing_else(bench: Bench) -> None:
+    kept, lost = bench.open(name(0)), bench.open(name(1))
+    older, stranger = bench.open(name(0, generation=1)), bench.open("bills.sink.2.0123abcd.0")
+    assert abort_losers(bench.control, owner(), [kept[0]], clock(bench)) == [older[0], lost[0]]
+    bench.wait(1)
+    assert {bench.view(ids[0]).state for ids in (kept, stranger)} == {State.ONGOING}
+    assert all(bench.view(ids[0]).state is not State.ONGOING for ids in (lost, older))
+    assert bench.end(lost) != 0, "its writer, should it wake, is refused"
+
+
+def test_a_newer_generation_is_left_alone_with_everything(bench: Bench) -> None:
+    lost, newer = bench.open(name(0)), bench.open(name(0, generation=3))
+    with pytest.raises(FencedError, match=f"transaction {newer[0]} of generation 3 is open"):
+        abort_losers(bench.control, owner(), [], clock(bench))
+    assert bench.view(lost[0]).state is bench.view(newer[0]).state is State.ONGOING
+
+
+def test_a_loser_whose_abort_is_not_confirmed_fails_the_pre_commit(bench: Bench) -> None:
+    bench.open(name(0))
+    bench.transport.cut = lambda call: isinstance(call.request, InitProducerIdRequest)
+    with pytest.raises(ControlPlaneError, match="Could not fence 1 within 30 s"):
+        abort_losers(bench.control, owner(), [], clock(bench))
+
+
+# -- topics
+
+
+def test_a_topic_that_is_the_same_or_whose_id_was_never_known_is_fine(bench: Bench) -> None:
+    require_same_topics(bench.control, {"out": OUT_ID})
+    require_same_topics(bench.control, {"out": ""})
+    require_same_topics(bench.control, {})
+
+
+def test_a_topic_that_was_made_again_halts_and_one_that_is_gone_fails_the_checkpoint(bench: Bench) -> None:
+    with pytest.raises(HaltedError, match=f"its id was the former one's and is {OUT_ID}"):
+        require_same_topics(bench.control, {"onceward": "", "out": "the former one's"})
+    bench.cluster.delete_topic("out")
+    with pytest.raises(PreCommitError, match="Sink topic out is not on cluster"):
+        require_same_topics(bench.control, {"out": OUT_ID})
