@@ -50,7 +50,7 @@ IN_FLIGHT = 64
 """Requests on one connection at a time. The library refuses further ones, so `send_all` goes in waves of this size."""
 
 SILENT_WAVES = 20
-"""In a row without a single answer: then begin anew from the bootstrap servers. The brokers known may all be gone."""
+"""In a row without a single answer: then start over from the bootstrap servers. The brokers known may all be gone."""
 
 _T = TypeVar("_T")
 

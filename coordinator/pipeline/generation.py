@@ -574,7 +574,7 @@ class GenerationRun:
             )
 
     def _await_ends(self) -> None:
-        """A job has ended when whoever reads its output finds all of it: commits are confirmed when they are decided,
+        """A job has ended when a reader of its output finds all of it: commits are confirmed when they are decided,
         and readers see them a moment later."""
         m = self._m
         give_up, backoff = m.runtime.monotonic() + _ENDS_LIMIT, Backoff(first=0.005, longest=1.0)

@@ -114,7 +114,7 @@ class Source(ABC):
         """Start positions (and bounded ends) of all partitions, for the job's first checkpoint."""
 
     def begin_new_run(self) -> None:  # noqa: B027 - optional
-        """The job finished at the positions that will be restored: a bounded source finds its end anew. Not called
+        """The job finished at the positions that will be restored: a bounded source resolves its end again. Not called
         where a run broke off: that one goes on to the end that it had."""
 
     @abstractmethod

@@ -186,7 +186,7 @@ def check_retries(spark: Any) -> list[Finding]:
             severity=Severity.ERROR,
             subject="shuffle",
             message="the transform moves rows between tasks, and when shuffle files are lost this Spark session may "
-            "make them anew for some tasks only: records would be lost or doubled unnoticed",
+            "compute them again for some tasks only: records would be lost or doubled unnoticed",
             fix=remedy,
         )
     ]

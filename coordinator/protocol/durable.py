@@ -85,7 +85,7 @@ class Durable:
     driver: str | None = None
     """Who has the current generation: a driver, or COORDINATOR. None once the driver closed or was given up."""
     holders: Mapping[Generation, str] = field(default_factory=dict)
-    """The drivers of the newest generations. Whoever else claims one was granted it by a copy of this store."""
+    """The drivers of the newest generations. Another driver that claims one got it from a copy of this store."""
     participants: tuple[Participant, ...] = ()
     settings: CheckpointSettings = field(default_factory=CheckpointSettings)
     last_id: CheckpointId = NO_CHECKPOINT

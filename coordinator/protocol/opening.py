@@ -86,7 +86,7 @@ def over(durable: Durable, generation: Generation) -> Answer:
 
 
 def over_damage(durable: Durable, event: Event) -> Answer:
-    """What is said of anything that is wanted of a job whose record is damaged."""
+    """The answer to every request for a job whose record is damaged."""
     match event:
         case OpenJob():
             return Answer(verdict=Verdict.HALTED, detail=durable.unreadable)

@@ -179,7 +179,7 @@ class Claim:
     completed: CheckpointId
     """The newest completed checkpoint when the claim was written. Nothing newer was committed by then."""
     holder: str = ""
-    """Random token of whoever wrote it: two copies of one store may grant the same generation."""
+    """Random token of its writer: two copies of one store may grant the same generation."""
 
 
 @dataclass(frozen=True, kw_only=True)

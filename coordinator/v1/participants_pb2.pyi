@@ -528,7 +528,7 @@ class Claim(_message.Message):
     completed: _builtins.int
     """The newest completed checkpoint when the claim was written; 0 for none. Nothing newer was committed by then."""
     holder: _builtins.str
-    """Random token of whoever wrote the claim; at most 128 characters."""
+    """Random token of the claim's writer; at most 128 characters."""
     def __init__(
         self,
         *,
@@ -808,7 +808,7 @@ class Grant(_message.Message):
     lease_us: _builtins.int
     """Renew well within so many microseconds."""
     new_run: _builtins.bool
-    """The job finished at `completed`: a bounded source finds its end anew."""
+    """The job finished at `completed`: a bounded source resolves its end again."""
     @_builtins.property
     def completed(self) -> Global___CompletedCheckpoint:
         """Restore its positions; commit its committables unless it is settled. Absent for a job without one."""

@@ -91,7 +91,7 @@ class ClaimHolder:
             raise _failed("write", self._job, code)
 
     def prepare(self, claim: Claim) -> None:
-        """Do what can be done ahead of :meth:`renew`. Nothing is said by it; if it fails, :meth:`renew` begins anew."""
+        """Do what can be done ahead of :meth:`renew`. It reports nothing; if it fails, :meth:`renew` starts over."""
         if self._stage(claim) == CODE_NONE:
             self._prepared = claim
 

@@ -84,8 +84,8 @@ class KafkaSource(Source):
             no positions yet; partitions found later start at earliest.
         reset: ``earliest``, ``latest`` or ``error``, for partitions that the group or the offsets do not name.
         end: ``latest``, a datetime (exclusive), or offsets (exclusive) of all partitions; resolved once and kept in the
-            positions. The job finishes there; started again after that, it resolves the end anew and goes on, and after
-            a crash it goes on to the end that it had. None = runs until it is stopped.
+            positions. The job finishes there; started again after that, it resolves the end again and goes on;
+            after a crash it goes on to the end that it had. None = runs until it is stopped.
         group_id: for ``start="group"`` and mirrored offsets; None = the job's name.
         include_headers: adds the column ``headers``.
         columns: those that DataFrames and batches have, in this order, for example ``("key", "value")``; others are not
@@ -345,15 +345,15 @@ class KafkaSource(Source):
         """``base`` with partitions found later, and with the ends that the program asks for now."""
         bound = bound_text(self._arguments.end)
         # Another end= than the stored ends were resolved from, or a new run.
-        anew = bound != base.bound or (self._new_run and self._at_its_end(base))
-        if bound is not None and not anew:
+        resolve = bound != base.bound or (self._new_run and self._at_its_end(base))
+        if bound is not None and not resolve:
             return base
         positions = base
         if self._discovery is not None:
             if bound is None or self._ends is None:
                 self._discovery.look_if_due(base, subscribed=self._subscribed(base), names=self._names)
             positions = self._discovery.added_to(base)
-        if not anew:
+        if not resolve:
             return positions
         if self._ends is None:  # once in a run: a checkpoint that is repeated has the same
             read = [p for p, _ in positions if p.topic in self._subscribed(positions)]

@@ -2,9 +2,9 @@
 
 One checkpoint with two slots is completed. Then everything can happen to it that brokers, drivers, the coordinator in
 place of one, people and the disk can do, in every order. From each situation the job is followed on a way on which
-nothing more goes wrong: people decide what only they can, drivers and the coordinator do what they are told. It has to
-end with a later checkpoint completed and settled. While no driver comes, the coordinator has to settle alone what is
-neither lost nor in doubt.
+nothing more goes wrong: people decide what only they can, drivers and the coordinator carry out their instructions. It
+has to end with a later checkpoint completed and settled. While no driver comes, the coordinator has to settle alone
+what is neither lost nor in doubt.
 
 The other worlds have one slot, and no person who decides about it.
 """
@@ -59,7 +59,7 @@ class _Path(NamedTuple):
 
 
 def explore_ways_out(*, depth: int = 6, generations: int = 3) -> Explored:
-    """Everything within so many events and generations; the first situation without a way out, if there is one."""
+    """Everything within ``depth`` events and ``generations``; the first situation without a way out, or None."""
     layer, seen = [_played(_Path(_new_player(), ()), _BEGINNING)], set[object]()
     for _ in range(depth + 1):
         following: list[_Path] = []

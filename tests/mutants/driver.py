@@ -35,7 +35,7 @@ def _careless(self: engine.Engine, turn: engine.Turn) -> None:
 DRIVER = (
     Mutant(
         name="a job ends as soon as its last commits are confirmed",
-        hurts="whoever reads its output then misses the last records",
+        hurts="a reader that starts then misses the last records",
         breaks=changed(_RUN._await_ends, ("while left := m.committer.ending(m.job):", "while left := ():")),
         hunt=MARKERS,
         caught_by=(Invariant.I13,),

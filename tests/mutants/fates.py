@@ -187,7 +187,7 @@ class _Fate:
                 log.start = log.high_watermark
 
     def _abort_part(self, partition: tuple[str, int]) -> None:
-        """The brokers' own tool ends what is open in one partition, whoever began it. It looks first."""
+        """The brokers' own tool ends what is open in one partition, of any producer. It looks first."""
         log = self._bench.cluster.log(partition)
         _, producer, epoch = self._ours
         if not log.in_transaction(producer, epoch) or log.start:

@@ -54,7 +54,7 @@ class _Turn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rivals:
-    """Two drivers with a store each. Every record must be visible once, whoever is paused where and for how long.
+    """Two drivers with a store each. Every record must be visible once, wherever and however long one is paused.
 
     Afterwards both are started once more, one after the other.
     """
@@ -205,7 +205,7 @@ class _Driver(DirectTransport):
         return self.state.durable.pending.id if self.state.durable.pending is not None else 0
 
     def run(self, *, requests: int = 100_000, until: Callable[[], bool] = lambda: False) -> None:
-        """So many requests, or to its end."""
+        """The given number of requests, or to its end."""
         for _ in range(requests):
             if self._ended or until():
                 break

@@ -1,4 +1,4 @@
-"""Nothing that a job, a broker or a person says can drive the terminal of whoever reads it."""
+"""Nothing that a job, a broker or a person says can drive the reader's terminal."""
 
 import io
 import json

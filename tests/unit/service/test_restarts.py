@@ -175,7 +175,7 @@ def test_a_generation_that_has_to_fail_is_told_so_by_the_next_coordinator(
         declining.start()
     assert process.wait(60) == -signal.SIGKILL
     started(stack, tmp_path / "c", port=process.port)
-    wait_until(lambda: any(isinstance(one, Fail) for one in told), "the driver is told to fail")
+    wait_until(lambda: any(isinstance(one, Fail) for one in told), "the driver gets its instruction to fail")
     session.close(CloseReason.RESTARTING)
 
 
