@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Each target does its own set-up; the second time that takes half a second.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check simulate explore mutants crash network bench protos setup clean
+.PHONY: help demo test check simulate explore mutants mutation crash network bench protos setup clean
 
 # Answers to questions that the environment must not change.
 PY := .venv/bin/python
@@ -30,6 +30,10 @@ simulate: ## 10,000 worlds on virtual time (2 minutes); SEEDS= START= for others
 mutants: ## breaks the product in every way in turn, and says who notices (a minute); MUTANT="words" for some
 	@sh scripts/setup.sh --no-broker
 	@$(PY) -m tests.mutants $(MUTANT)
+
+mutation: ## breaks each line in small ways, part by part, and lists what no test without a broker notices (hours); PART= FILE=
+	@sh scripts/setup.sh --no-broker
+	@$(PY) -m tests.mutation $(PART) $(if $(FILE),--file $(FILE)) $(ARGS)
 
 crash: setup ## kills every process everywhere on real brokers (over an hour); SEED= SCHEDULES= PART=
 	@$(PY) -m tests.crash $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(PART),--part $(PART))

@@ -28,6 +28,7 @@ PAGES = (
     ROOT / "CHANGELOG.md",
     ROOT / "docs/benchmarks.md",
     ROOT / "docs/crash.md",
+    ROOT / "docs/mutation.md",
     ROOT / "docs/deploy.md",
     ROOT / "docs/network.md",
     ROOT / "docs/performance.md",

@@ -1,0 +1,63 @@
+"""What is mutated together, and the tests that must notice."""
+
+from dataclasses import dataclass
+
+__all__ = ["PARTS", "Part"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Glob patterns of the files to mutate, of those to leave out, and the tests to run."""
+
+    files: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    tests: tuple[str, ...]
+    too_slow: tuple[str, ...] = ()
+    """Tests that start processes or wait for seconds: too slow to run for each mutant."""
+
+
+PARTS = {
+    "protocol": Part(
+        files=("coordinator/protocol/*.py",),
+        tests=("tests/unit/protocol", "tests/scenarios", "tests/unit/service/test_resolving.py"),
+        too_slow=("tests/unit/protocol/test_store_machine.py",),
+    ),
+    "pipeline": Part(
+        files=("coordinator/pipeline/*.py", "coordinator/backoff.py"),
+        # These talk to Spark and are tested on Spark.
+        without=("*/spark.py", "*/spark_job.py", "*/plans.py", "*/running.py", "*/pipeline.py"),
+        tests=("tests/unit/pipeline",),
+    ),
+    "sinks": Part(
+        files=("sinks/kafka/*.py",),
+        # These talk to a broker or to librdkafka and are tested on brokers.
+        without=("*/sink.py", "*/control.py", "*/brokers.py", "*/preflight.py", "*/producers.py", "*/writer.py"),
+        tests=("tests/unit/sinks", "tests/unit/store/test_damage.py"),
+    ),
+    "sources": Part(
+        files=("sources/kafka/*.py",),
+        # These talk to a broker and are tested on brokers.
+        without=("*/clients.py", "*/source.py"),
+        tests=("tests/unit/sources",),
+    ),
+    "service": Part(
+        files=("coordinator/service/*.py",),
+        tests=("tests/unit/service", "tests/unit/client/test_calls.py"),
+        too_slow=("tests/unit/service/test_restarts.py", "tests/unit/service/test_intake.py"),
+    ),
+    "store": Part(
+        files=("coordinator/store/*.py",),
+        tests=("tests/unit/store", "tests/unit/protocol/test_store_machine.py"),
+        too_slow=("tests/unit/store/test_failures.py",),
+    ),
+    "wire": Part(
+        files=("coordinator/wire/*.py",),
+        tests=("tests/unit/client/test_wire.py", "tests/unit/service/test_bad_input.py"),
+    ),
+    "verify": Part(
+        files=("coordinator/ops/verify/*.py",),
+        # These read a cluster and are tested on brokers.
+        without=("*/cluster.py", "*/streams.py"),
+        tests=tuple(f"tests/unit/ops/test_verify_{each}.py" for each in ("command", "moment", "positions", "spill")),
+    ),
+}

@@ -1,0 +1,114 @@
+"""What became of the mutants of a part: counts per file, and every survivor with its change."""
+
+import ast
+import difflib
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from tests.mutation.verdicts import MISSED, TESTS, TIMEOUT, TYPES, Verdicts
+
+__all__ = ["Fate", "Mutant", "Tally", "equivalents", "mutants", "only_words"]
+
+_EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+_PROSE = re.compile(r"(?!PRAGMA|BEGIN)(\W*[A-Za-z']+\W+){2}[A-Za-z']+")
+_LOG = {"_log", "log"}
+
+
+class Fate(Enum):
+    TESTS = "noticed by tests"
+    TYPES = "by types"
+    TIMEOUT = "by time-out"
+    WORDING = "wording"
+    EQUIVALENT = "equivalent"
+    SURVIVED = "survived"
+    NOT_RUN = "not run"
+
+
+_NOTICED = (Fate.TESTS, Fate.TYPES, Fate.TIMEOUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One mutation, and what became of it; ``change`` is empty unless it survived."""
+
+    name: str
+    fate: Fate
+    change: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """How many mutants had which fate."""
+
+    counts: Counter[Fate]
+
+    @property
+    def noticed(self) -> int:
+        return sum(self.counts[fate] for fate in _NOTICED)
+
+    @property
+    def judged(self) -> int:
+        """Those that should be noticed: what has not been run counts as missed."""
+        return self.noticed + self.counts[Fate.SURVIVED] + self.counts[Fate.NOT_RUN]
+
+    @property
+    def share(self) -> float:
+        return self.noticed / self.judged if self.judged else 1.0
+
+
+def mutants(file: Verdicts, reasons: dict[str, str]) -> Iterator[Mutant]:
+    """Every mutant of ``file``; ``reasons`` says which survivors are equivalent."""
+    for key, code in file.codes.items():
+        old, new = file.change(key)
+        if only_words(old, new):
+            yield Mutant(name=key, fate=Fate.WORDING)
+        elif code in MISSED:
+            change = f"{key.rpartition('__mutmut_')[0]} | {_changed(old, new)}"
+            yield Mutant(name=key, fate=Fate.EQUIVALENT if change in reasons else Fate.SURVIVED, change=change)
+        else:
+            yield Mutant(name=key, fate=_fate(code))
+
+
+def _fate(code: int | None) -> Fate:
+    for codes, fate in ((TESTS, Fate.TESTS), (TYPES, Fate.TYPES), (TIMEOUT, Fate.TIMEOUT)):
+        if code in codes:
+            return fate
+    return Fate.NOT_RUN
+
+
+def only_words(old: str, new: str) -> bool:
+    """Whether two functions differ only in text for people: strings of three words or more, and what is logged."""
+    first, second = (ast.parse(textwrap.dedent(each)) for each in (old, new))
+    return ast.dump(_Silent().visit(first)) == ast.dump(_Silent().visit(second))
+
+
+class _Silent(ast.NodeTransformer):
+    """Replaces text for people by nothing."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        prose = isinstance(node.value, str) and _PROSE.match(node.value)
+        return ast.Constant("") if prose else node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match node.func:
+            case ast.Attribute(value=ast.Name(id=name)) if name in _LOG:
+                return ast.Constant("")
+        return self.generic_visit(node)
+
+
+def _changed(old: str, new: str) -> str:
+    """One line: what was there, and what is there instead."""
+    lines = list(difflib.ndiff(old.splitlines(), new.splitlines()))
+    removed, added = (" ".join(line[2:].strip() for line in lines if line[0] == sign) for sign in "-+")
+    return f"- {removed} | + {added}"
+
+
+def equivalents() -> dict[str, str]:
+    """Survivors that change nothing a user or a driver could see, with the reason."""
+    entries = (line.rpartition(" | ") for line in _EQUIVALENT.read_text().splitlines())
+    return {change: reason for change, _, reason in entries if change}

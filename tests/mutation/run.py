@@ -1,0 +1,95 @@
+"""Runs mutmut over one module, in a copy of the tree under ``build/``; verdicts are kept, so that a run can go on."""
+
+import fnmatch
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.mutation.parts import Part
+from tests.mutation.verdicts import MISSED, Verdicts
+
+__all__ = ["BUILD", "modules", "place_of", "run"]
+
+_ROOT = Path(__file__).parents[2]
+BUILD = _ROOT / "build" / "mutation"
+_SOURCES = ("connections", "coordinator", "sinks", "sources")
+_BESIDE = ("README.md", "Makefile", "benchmarks", "compose", "docs", "examples", "protos", "scripts")
+_TYPES = ("--output=json", "--follow-imports=silent", f"--cache-dir={BUILD / 'mypy'}")
+_CALM = ("--no-warn-unreachable", "--no-warn-unused-ignores", "--no-warn-redundant-casts")
+"""Code that a mutation makes needless is no type error."""
+_MARKS = "not slow and not kill and not compose and not crash and not network"
+
+
+def modules(part: Part) -> list[str]:
+    """The files that are mutated, from the top of the tree."""
+    found = (str(path.relative_to(_ROOT)) for pattern in part.files for path in _ROOT.glob(pattern))
+    return sorted(each for each in found if not any(fnmatch.fnmatch(each, pattern) for pattern in part.without))
+
+
+def place_of(module: str) -> Path:
+    """Where ``module`` is mutated."""
+    return BUILD / module.removesuffix(".py").replace("/", ".")
+
+
+def run(part: Part, module: str, children: int) -> None:
+    """Mutate ``module`` and run its tests, as far as that is not done.
+
+    Raises CalledProcessError where the tests fail without a mutation.
+    """
+    place = place_of(module)
+    _copy(place)
+    settings = {
+        "source_paths": _SOURCES,
+        "only_mutate": [module],
+        "also_copy": _BESIDE,
+        "pytest_add_cli_args": [
+            *("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.mutation.fastest"),
+            *("--hypothesis-profile=quick", "-m", _MARKS, *(f"--deselect={each}" for each in part.too_slow)),
+        ],
+        "pytest_add_cli_args_test_selection": part.tests,
+        "type_check_command": [sys.executable, "-m", "mypy", *_TYPES, *_CALM, module],
+        "timeout_multiplier": 5,
+        "timeout_constant": 4,
+    }
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    with (place / "pyproject.toml").open("a") as config:
+        config.write("\n[tool.mutmut]\n" + "\n".join(lines) + "\n")
+    _forget_what_was_missed(place, module)
+    # Not `python -m mutmut`: that imports the packages as they are, not the mutated ones.
+    command = [str(Path(sys.executable).with_name("mutmut")), "run", "--max-children", str(children)]
+    subprocess.run(command, cwd=place, check=True)
+
+
+def _forget_what_was_missed(place: Path, module: str) -> None:
+    """After a change of the tests, what they missed is tried again; mutmut does so only for functions that changed."""
+    tests = hashlib.sha256()
+    for path in sorted((place / "tests").rglob("*")):
+        if path.is_file():
+            tests.update(path.read_bytes())
+    stamp = place / "tests.sha256"
+    verdicts = Verdicts.load(place, module)
+    if verdicts is not None and stamp.is_file() and stamp.read_text() != tests.hexdigest():
+        verdicts.save({key: None if code in MISSED else code for key, code in verdicts.codes.items()})
+    stamp.write_text(tests.hexdigest())
+
+
+def _copy(place: Path) -> None:
+    """Bring the copy up to date. Files that did not change keep their times, by which mutmut knows them."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *_SOURCES, *_BESIDE, "tests"]
+    listed = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    names = {name for name in [*listed, "pyproject.toml"] if name and (_ROOT / name).is_file()}
+    for name in names:
+        source, copy = _ROOT / name, place / name
+        if not (copy.is_file() and copy.read_bytes() == source.read_bytes()):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+            # mutmut copies only what is not there.
+            (place / "mutants" / name).unlink(missing_ok=True)
+    for top in (*_SOURCES, "tests"):
+        for path in (place / top).rglob("*.py"):
+            if (name := str(path.relative_to(place))) not in names:
+                path.unlink()
+                (place / "mutants" / name).unlink(missing_ok=True)

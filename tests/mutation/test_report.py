@@ -1,0 +1,43 @@
+"""Only what changes nothing but text for people is set apart."""
+
+import pytest
+
+from tests.mutation.report import only_words
+
+_CODE = """
+    def refuse(self, job: str) -> None:
+        _log.warning("refused %s", job)
+        if self.count > 1:
+            raise Refused("the job is open elsewhere", code="open")
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("the job is open elsewhere", "XXthe job is open elsewhereXX"),
+        ("the job is open elsewhere", "THE JOB IS OPEN ELSEWHERE"),
+        ('"refused %s", job', '"refused %s", None'),
+    ],
+)
+def test_text_for_people_is_set_apart(old: str, new: str) -> None:
+    assert only_words(_CODE, _CODE.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"the job is open elsewhere"', "None"),
+        ('"the job is open elsewhere", ', ""),
+        ('"open"', '"XXopenXX"'),
+        ("> 1", ">= 1"),
+        ("> 1", "> 2"),
+        ("self.count > 1", "None"),
+    ],
+)
+def test_everything_else_is_judged(old: str, new: str) -> None:
+    assert not only_words(_CODE, _CODE.replace(old, new))
+
+
+def test_the_words_of_a_statement_to_the_database_are_judged() -> None:
+    assert not only_words('x = "PRAGMA quick check now"', 'x = "PRAGMA QUICK CHECK NOW"')
