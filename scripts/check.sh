@@ -20,7 +20,7 @@ say 'types, beside unit and scenario tests'
 types=$!
 trap 'kill "$types" 2>/dev/null || true' EXIT
 .venv/bin/python -m pytest -q -n auto --hypothesis-profile=quick -m 'not slow and not kill' \
-    tests/unit tests/scenarios tests/mutants && tests=0 || tests=$?
+    tests/unit tests/scenarios tests/mutants tests/mutation tests/checker/test_mutated_histories.py && tests=0 || tests=$?
 wait "$types" || {
     say 'the types are wrong, as said above'
     exit 1

@@ -160,3 +160,20 @@ def test_equal_records_of_two_partitions_are_unknown_where_no_reading_in_order_w
         verdict = judge(_two_lanes(*log), {LOST, TWICE, ORDER})
         assert verdict.having(Grade.PASS) == {LOST, TWICE}
         assert verdict.having(Grade.UNKNOWN) == {ORDER}
+
+
+def test_an_early_record_that_has_an_equal_is_neither_certain_nor_passed_over() -> None:
+    """Which of the two was visible before its decision depends on the reading."""
+    lanes = Lane("in", 0), Lane("in", 1)
+    decided = {1: (0, 0, 1.0), 2: (2, 0, 10.0), 3: (2, 2, 20.0)}
+    told = [
+        Told(number, number - 1, 1, "checkpoint", "settled", dict(zip(lanes, ends, strict=True)), at, last=True)
+        for number, (*ends, at) in decided.items()
+    ]
+    history = replace(_two_lanes("same", "a", "same", "b"), told=told)
+    in_time = replace(history, seen=[one._replace(at=21.0) for one in history.rest])
+    assert judge(in_time, {UNDECIDED}).grade is Grade.PASS
+    early = replace(history, seen=[one._replace(at=15.0 if one.offset == 2 else 21.0) for one in history.rest])
+    verdict = judge(early, {UNDECIDED})
+    assert verdict.having(Grade.UNKNOWN) == {UNDECIDED}, verdict.text()
+    assert "visible before their checkpoint was decided" in verdict.text()
