@@ -76,13 +76,13 @@ def resolve(text: str, *, key: str) -> Secret:
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_SECRET_BYTES + 1)
+        if len(raw) > _MAX_SECRET_BYTES:
+            raise _unusable_file(key, path, f"it is larger than {_MAX_SECRET_BYTES} bytes")
         value = raw.decode("utf-8")
     except UnicodeDecodeError:
         raise _unusable_file(key, path, "it is not UTF-8 text") from None
     except OSError as error:
         raise _unusable_file(key, path, error.strerror or "it cannot be read") from None
-    if len(raw) > _MAX_SECRET_BYTES:
-        raise _unusable_file(key, path, f"it is larger than {_MAX_SECRET_BYTES} bytes")
     value = value.removesuffix("\n").removesuffix("\r")
     if not value:
         raise _unusable_file(key, path, "it is empty")

@@ -65,6 +65,20 @@ def test_an_unusable_file_is_named_without_its_content(tmp_path: Path, content: 
     assert str(file) in str(caught.value)
 
 
+def test_the_largest_secret_is_read_whole(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(b"x" * 65_536)
+    assert cluster(f"file:{file}").client_config()["sasl.password"] == "x" * 65_536
+
+
+@pytest.mark.parametrize("content", [b"x" * 65_537, b"x" * 65_536 + "ü".encode()])
+def test_a_secret_that_is_too_large_is_refused_and_never_cut(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(content)
+    with pytest.raises(ConfigurationError, match="larger than 65536 bytes"):
+        cluster(f"file:{file}").client_config()
+
+
 @pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
 def test_one_line_break_at_the_end_of_a_file_is_not_part_of_the_secret(tmp_path: Path, ending: str) -> None:
     file = tmp_path / "password"
