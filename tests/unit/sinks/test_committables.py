@@ -1,8 +1,9 @@
 """Committables as documents."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -18,19 +19,45 @@ HANDLE = KafkaCommittable(
     cluster_id="abc",
     transaction=Transaction(id="j.s.1.00112233.0", producer_id=2**40, epoch=32767, version=5),
     token="f00",
-    topics={"out": TopicRecords(records=4, partitions=(0, 2))},
-    records=4,
+    topics={
+        "out": TopicRecords(records=4, partitions=(0, 2), id="out's", count=3),
+        "more": TopicRecords(records=1, partitions=(7,), id="more's", count=8),
+    },
+    records=5,
     bytes=99,
     inputs=[{"topic": "in", "partition": 1, "start": 5, "end": 9}],
     pre_committed=datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC),
     timeout=timedelta(minutes=15),
+    began=datetime(2026, 1, 2, 3, 4, 1, 234000, tzinfo=UTC),
+    replayable=True,
 )
 
 
+def stored(handle: KafkaCommittable) -> KafkaCommittable:
+    """As whoever reads the store gets it."""
+    committable = handle.to_committable()
+    body = json.loads(json.dumps(committable.document.body))
+    return KafkaCommittable.of(replace(committable, document=replace(committable.document, body=body)))
+
+
+@pytest.mark.parametrize("part", [KafkaCommittable, TopicRecords])
+def test_what_is_stored_here_differs_from_what_a_lost_field_would_be_read_as(part: Any) -> None:
+    """Else the tests of this file could not notice that it is lost."""
+    whole = HANDLE if part is KafkaCommittable else HANDLE.topics["out"]
+    for field in fields(part):
+        assert getattr(whole, field.name) not in (field.default, None, 0, "", ()), field.name
+
+
 def test_a_committable_survives_json() -> None:
+    assert stored(HANDLE) == HANDLE
+    unknown = replace(HANDLE, began=None, replayable=False, inputs=[])
+    assert stored(unknown) == unknown
+
+
+def test_slots_of_a_shuffle_keep_their_common_inputs_as_one_list() -> None:
     document = HANDLE.to_committable().document
-    body = json.loads(json.dumps(document.body))
-    assert KafkaCommittable.of(Committable(slot=3, document=replace(document, body=body))) == HANDLE
+    both = [KafkaCommittable.of(Committable(slot=slot, document=document)) for slot in (0, 1)]
+    assert both[0].inputs is both[1].inputs
 
 
 @pytest.mark.parametrize(("kind", "version"), [("kafka-transaction", 2), ("kafka-transaction", 0), ("files", 1)])
@@ -44,9 +71,32 @@ OPTIONAL = {"began_ms", "replayable"}
 
 
 def test_a_document_of_an_earlier_release_is_read_and_is_never_replayed() -> None:
-    document = replace(HANDLE, replayable=True).to_committable().document
+    document = HANDLE.to_committable().document
     body = {key: value for key, value in document.body.items() if key not in OPTIONAL}
-    assert not KafkaCommittable.of(Committable(slot=3, document=replace(document, body=body))).replayable
+    body["topics"] = {"out": {"records": 4, "partitions": [0, 2]}}
+    earlier = KafkaCommittable.of(Committable(slot=3, document=replace(document, body=body)))
+    topics = {"out": TopicRecords(records=4, partitions=(0, 2))}
+    assert earlier == replace(HANDLE, began=None, replayable=False, topics=topics)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"inputs": "all"},
+        {"inputs": [1]},
+        {"inputs": {"topic": "in"}},
+        {"epoch": "x"},
+        {"topics": {"out": {"records": 4}}},
+        {"began_ms": 10**30},
+        {"cluster": {"name": "main"}},
+        {"cluster": None},
+    ],
+    ids=repr,
+)
+def test_content_that_is_no_content_is_refused(damage: dict[str, Any]) -> None:
+    document = HANDLE.to_committable().document
+    with pytest.raises(HaltedError, match=r"The committable of slot 3 is a 'kafka-transaction' .*content is damaged"):
+        KafkaCommittable.of(Committable(slot=3, document=replace(document, body={**document.body, **damage})))
 
 
 @pytest.mark.parametrize("missing", sorted(HANDLE.to_committable().document.body.keys() - OPTIONAL))

@@ -71,33 +71,50 @@ def test_positions_themselves_turn_the_turns() -> None:
     assert taken == [0, 1, 2, 0, 1, 2]
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 50), st.none() | st.integers(0, 60), st.integers(0, 50)), min_size=1, max_size=6),
-    st.none() | st.integers(1, 40),
+rounds = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 20), min_size=6, max_size=6), st.sets(st.integers(0, 5)), st.none() | st.integers(1, 40)
+    ),
+    max_size=12,
 )
-def test_repeated_plans_cover_every_offset_once_and_then_finish(
-    partitions: list[tuple[int, int | None, int]], limit: int | None
+"""Of each plan: what every log has grown by, whose leaders do not answer, and the limit."""
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.none() | st.integers(0, 90)), min_size=1, max_size=6), rounds)
+def test_every_offset_up_to_its_end_is_read_once_and_in_order_whatever_leaders_answer(
+    partitions: list[tuple[int, int | None]], rounds: list[tuple[list[int], set[int], int | None]]
 ) -> None:
-    """(next, end, what is there behind next) for each partition."""
-    positions = at(*[Cursor(next=n, end=end) for n, end, _ in partitions])
-    available = {P[i]: n + more for i, (n, _, more) in enumerate(partitions)}
-    reach = {
-        P[i]: max(n, n + more if end is None else min(end, n + more)) for i, (n, end, more) in enumerate(partitions)
-    }
-    where = {p: cursor.next for p, cursor in positions}
-    while (planned := plan(positions, available, offsets=limit)).records:
-        assert len(planned.splits) == len(partitions)
-        assert limit is None or planned.records <= limit
-        for split in planned.splits:
-            partition = Partition(split["topic"], split["partition"])
-            assert split["start"] == where[partition] <= split["end"]
-            where[partition] = split["end"]
+    """Partitions: where each stands, and its end if it has one. The last round has all answers and no limit."""
+    positions = at(*[Cursor(next=n, end=end) for n, end in partitions])
+    logs = {P[i]: n for i, (n, _) in enumerate(partitions)}
+    read: dict[Partition, list[int]] = {partition: [] for partition in logs}
+    for grown, silent, limit in [*rounds, ([0] * 6, set[int](), None)]:
+        for partition in logs:
+            logs[partition] += grown[partition.number]
+        answers = {partition: log for partition, log in logs.items() if partition.number not in silent}
+        planned = plan(positions, answers, offsets=limit)
+        assert [Partition(split["topic"], split["partition"]) for split in planned.splits] == list(logs)
+        now = {P[split["partition"]]: range(split["start"], split["end"]) for split in planned.splits}
+        assert planned.records == sum(map(len, now.values())) <= (limit or 10**9)
+        for partition, offsets in now.items():
+            assert not (offsets and partition.number in silent)
+            read[partition] += offsets
+        wanted = {
+            P[i]: list(range(n, logs[P[i]] if end is None else min(end, logs[P[i]])))
+            for i, (n, end) in enumerate(partitions)
+        }
+        assert planned.lag == sum(len(wanted[p]) - len(read[p]) for p in answers)
+        # the job ends with it: no record may ever come that it would have to read
+        assert planned.finished == all(
+            end is not None and n + len(read[P[i]]) >= end for i, (n, end) in enumerate(partitions)
+        )
         positions = KafkaPositions.from_document(planned.positions)
-        assert planned.lag == sum(reach[p] - where[p] for p in where)
-    assert where == reach
-    assert planned.finished == all(
-        (end is not None and n + more >= end) or (end is not None and end <= n) for n, end, more in partitions
-    )
+    assert read == wanted
+
+
+def test_a_source_without_partitions_has_not_finished() -> None:
+    """Its topics may get some."""
+    assert not plan(at(), {}).finished
 
 
 def test_a_partition_whose_leader_was_not_asked_gets_an_empty_range_in_its_place() -> None:

@@ -1,0 +1,225 @@
+"""What modelled logs tell about how a transaction ended, when some partitions tell it, some late and some never."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from sinks.kafka import markers
+from sinks.kafka.committables import KafkaCommittable, TopicRecords
+from sinks.kafka.markers import Ending, LogProof, read_endings
+from sinks.kafka.transactions import Transaction
+from tests.simulation.kafka import Produce, Record
+from tests.simulation.kafka.contract.bench import OUT, Bench, Ids
+
+OTHER = ("out", 1)
+ID = "orders.sink.1.0123abcd.0"
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def handle_of(bench: Bench, ids: Ids, *partitions: int) -> KafkaCommittable:
+    return KafkaCommittable(
+        slot=0,
+        checkpoint=7,
+        cluster_name=bench.control.cluster.name,
+        cluster_id=bench.cluster.settings.cluster_id,
+        transaction=Transaction(id=ids[0], producer_id=ids[1], epoch=ids[2], version=5),
+        token="token",
+        topics={"out": TopicRecords(records=3, partitions=partitions or (0, 1))},
+        records=3,
+        bytes=3,
+        inputs=(),
+        pre_committed=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def written(bench: Bench, name: str = ID) -> Ids:
+    """Two records in one partition, one in the other."""
+    ids = bench.init(name)
+    bench.enlist(ids, OUT, OTHER)
+    assert bench.produce(ids, (b"a", b"b")) == bench.produce(ids, (b"c",), partition=OTHER) == 0
+    return ids
+
+
+def mark(bench: Bench, ids: Ids, partition: tuple[str, int], *, commit: bool) -> None:
+    """As the coordinator does when the markers of the other partitions are still to come, or a tool for one of them."""
+    bench.cluster.log(partition).mark(ids[1], ids[2], commit=commit, now=bench.transport.now())
+
+
+def others(bench: Bench, count: int, partition: tuple[str, int] = OUT) -> None:
+    """Records of somebody without transactions."""
+    log = bench.cluster.log(partition)
+    batch = Produce(partition=partition, records=(Record(value=b"x"),) * count, transactional_id=None)
+    assert log.append(batch, bench.transport.now())[0] == 0
+
+
+def told(bench: Bench, ids: Ids, *partitions: int) -> LogProof:
+    return read_endings(bench.control, [handle_of(bench, ids, *partitions)])[ids[0]]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_markers_in_every_partition_tell_the_end(bench: Bench, commit: bool) -> None:
+    ids = written(bench)
+    assert bench.end(ids, commit=commit) == 0
+    bench.wait(1)
+    if commit:
+        assert told(bench, ids) == LogProof(ending=Ending.COMMITTED, detail="out-0: the marker at offset 2 says COMMIT")
+    else:
+        detail = "out-0: the marker at offset 2 says ABORT behind 2 records"
+        assert told(bench, ids) == LogProof(ending=Ending.ABORTED, detail=detail, aborted=True)
+
+
+def test_one_commit_marker_proves_the_commit_before_the_others_are_written(bench: Bench) -> None:
+    ids = written(bench)
+    mark(bench, ids, OTHER, commit=True)
+    assert told(bench, ids).ending is Ending.COMMITTED
+
+
+def test_an_abort_in_one_partition_proves_nothing_about_the_others(bench: Bench) -> None:
+    """Believed, the slot would be written again beside what can still be committed of it."""
+    ids = written(bench)
+    mark(bench, ids, OTHER, commit=False)
+    proof = told(bench, ids)
+    assert (proof.ending, proof.aborted) == (Ending.UNKNOWN, True)
+    assert proof.detail == (
+        "out-0: no marker is behind its records; out-1: the marker at offset 1 says ABORT behind 1 records"
+    )
+
+
+def test_a_commit_beside_an_abort_is_told_as_both(bench: Bench) -> None:
+    ids = written(bench)
+    mark(bench, ids, OUT, commit=False)
+    mark(bench, ids, OTHER, commit=True)
+    proof = told(bench, ids)
+    assert (proof.ending, proof.aborted) == (Ending.COMMITTED, True)
+    assert proof.detail == (
+        "out-1: the marker at offset 1 says COMMIT; out-0: the marker at offset 2 says ABORT behind 2 records"
+    )
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("request_type", [MetadataRequest, ListOffsetsRequest, FetchRequest])
+def test_a_partition_that_does_not_answer_is_asked_again_whatever_the_others_say(
+    bench: Bench, request_type: type, commit: bool
+) -> None:
+    """It may be the one whose part was aborted, or the one that was committed."""
+    ids = written(bench)
+    mark(bench, ids, OUT, commit=commit)
+    asked = 0
+
+    def second(call: Any) -> bool:
+        nonlocal asked
+        asked += isinstance(call.request, request_type)
+        return isinstance(call.request, request_type) and asked > before
+
+    before = 10**9
+    bench.transport.cut = second
+    told(bench, ids)
+    before, asked = asked // 2, 0
+    assert told(bench, ids).ending is Ending.AGAIN
+    bench.transport.cut = lambda _call: False
+    bench.cluster.log(OTHER).leader = -1
+    proof = told(bench, ids)
+    assert proof.ending is Ending.AGAIN
+    assert "out-1 cannot be read: it has no leader" in proof.detail
+
+
+def test_a_leader_that_has_moved_meanwhile_is_asked_again(bench: Bench) -> None:
+    ids = written(bench)
+    mark(bench, ids, OUT, commit=False)
+    moved = bench.cluster.log(OTHER)
+    ask, answers = bench.control.send_all, bench.control
+
+    def send_all(calls: Any) -> Any:
+        found = ask(calls)
+        if isinstance(calls[0][1], ListOffsetsRequest) and calls[0][1].topics[0].partitions[0].partition_index == 1:
+            moved.leader = 99
+        return found
+
+    changed: Any = answers
+    changed.send_all = send_all
+    proof = told(bench, ids)
+    assert proof.ending is Ending.AGAIN
+    assert "refuse its offsets with error 6" in proof.detail
+
+
+def test_what_may_not_be_read_or_is_gone_proves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = written(bench)
+    assert bench.end(ids, commit=False) == 0
+    bench.wait(1)
+    bench.cluster.log(OTHER).start = 1
+    proof = told(bench, ids)
+    assert (proof.ending, proof.aborted) == (Ending.UNKNOWN, True)
+    assert proof.detail.startswith("out-1: its records are not in the log, which begins at offset 1; out-0: ")
+    directory = bench.cluster._directory
+    topic = directory._topic
+    monkeypatch.setattr(directory, "_topic", lambda name: type(topic(name))(name=name, error_code=29))
+    proof = told(bench, ids)
+    assert (proof.ending, proof.aborted) == (Ending.UNKNOWN, False)
+    assert "refuse its topic with error 29: grant READ on the topic" in proof.detail
+
+
+def test_a_partition_or_topic_that_is_not_there_proves_nothing(bench: Bench) -> None:
+    ids = written(bench)
+    assert bench.end(ids) == 0
+    bench.wait(1)
+    proof = told(bench, ids, 5)
+    assert (proof.ending, proof.detail) == (Ending.UNKNOWN, "out-5 cannot be read: there is no such partition")
+    nothing = replace(handle_of(bench, ids), topics={})
+    assert read_endings(bench.control, [nothing])[ids[0]].ending is Ending.UNKNOWN
+    assert read_endings(bench.control, []) == {}
+
+
+def test_the_first_marker_behind_the_records_counts_and_no_later_one_of_the_producer(bench: Bench) -> None:
+    first = written(bench)
+    assert bench.end(first, commit=False) == 0
+    bench.wait(1)
+    second = written(bench)
+    assert second[1] == first[1]
+    assert second[2] > first[2]
+    assert bench.end(second) == 0
+    bench.wait(1)
+    assert told(bench, first).ending is Ending.ABORTED
+    assert told(bench, second).ending is Ending.COMMITTED
+
+
+def test_transactions_of_several_producers_are_told_apart_in_the_same_partitions(bench: Bench) -> None:
+    committed, aborted, is_open = (written(bench, f"orders.sink.1.0123abcd.{number}") for number in range(3))
+    bench.end(aborted, commit=False)
+    bench.end(committed)
+    bench.wait(1)
+    found = read_endings(bench.control, [handle_of(bench, ids) for ids in (committed, aborted, is_open)])
+    assert [found[ids[0]].ending for ids in (committed, aborted, is_open)] == [
+        Ending.COMMITTED,
+        Ending.ABORTED,
+        Ending.UNKNOWN,
+    ]
+
+
+@pytest.mark.parametrize("between", [0, 9_000])
+def test_records_far_before_their_marker_and_the_end_are_found(bench: Bench, between: int) -> None:
+    others(bench, 2_000)
+    ids = written(bench)
+    others(bench, between)
+    mark(bench, ids, OUT, commit=False)
+    others(bench, 11_000)
+    assert told(bench, ids, 0).detail == f"out-0: the marker at offset {2_002 + between} says ABORT behind 2 records"
+
+
+def test_no_more_of_a_log_is_read_than_is_allowed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markers, "READ_LIMIT", 1 << 20)
+    ids = written(bench)
+    mark(bench, ids, OUT, commit=False)
+    others(bench, 12_000)
+    assert told(bench, ids, 0).ending is Ending.ABORTED
+    others(bench, 12_000)
+    proof = told(bench, ids, 0)
+    assert proof.ending is Ending.UNKNOWN
+    assert proof.detail == "out-0 cannot be read: nothing of it is in the 1 MiB that were read"
