@@ -15,7 +15,7 @@ import pytest
 from coordinator.client.session import connect
 from coordinator.errors import CoordinatorLostError, ExitCode, FencedError, RefusedError
 from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
-from coordinator.protocol.answers import Fail, Instruction, Trigger
+from coordinator.protocol.answers import Fail, Instruction, Trigger, Verdict
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.values import CheckpointId, JobName
 from coordinator.store.records import CheckpointState
@@ -152,7 +152,7 @@ def test_a_restart_keeps_the_undecided_checkpoint_and_the_job_completes_it(
 @pytest.mark.parametrize("point", [KillPoint.COORDINATOR_BEFORE_ABORT, KillPoint.COORDINATOR_AFTER_ABORT])
 @pytest.mark.parametrize("deadline", [False, True], ids=["declined", "expired"])
 def test_a_generation_that_has_to_fail_is_told_so_by_the_next_coordinator(
-    stack: ExitStack, tmp_path: Path, job: str, point: KillPoint, deadline: bool
+    stack: ExitStack, pool: ThreadPoolExecutor, tmp_path: Path, job: str, point: KillPoint, deadline: bool
 ) -> None:
     kills = tmp_path / "kills"
     kills.mkdir()
@@ -170,12 +170,12 @@ def test_a_generation_that_has_to_fail_is_told_so_by_the_next_coordinator(
     told: list[Instruction] = []
     session.start_watch(told.append)
     wait_until(lambda: any(isinstance(one, Trigger) for one in told), "the first trigger arrives")
-    declining = threading.Thread(target=lambda: session.decline(CheckpointId(1), SINK.name, "no"), daemon=True)
-    if not deadline:
-        declining.start()
+    declining = None if deadline else pool.submit(lambda: session.decline(CheckpointId(1), SINK.name, "no"))
     assert process.wait(60) == -signal.SIGKILL
     started(stack, tmp_path / "c", port=process.port)
     wait_until(lambda: any(isinstance(one, Fail) for one in told), "the driver gets its instruction to fail")
+    if declining is not None:
+        assert declining.result(60).verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE, Verdict.TOO_LATE)
     session.close(CloseReason.RESTARTING)
 
 
