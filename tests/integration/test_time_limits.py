@@ -1,16 +1,20 @@
 """Peers that say nothing, that hang up, that are slow: noticed in time, met with pauses, and over after it."""
 
+import json
+import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from connections import KafkaCluster
 from connections.admin import reach
@@ -18,15 +22,17 @@ from coordinator.client.operators import OperatorClient
 from coordinator.client.session import connect
 from coordinator.dev.kafka import LocalKafka
 from coordinator.dev.toxiproxy import Link, LocalToxiproxy, Stream, Toxic, ToxiproxyError, toxiproxy_server
-from coordinator.errors import CoordinatorLostError, PreflightError
+from coordinator.errors import CheckpointFailedError, CoordinatorLostError, PreflightError
 from coordinator.links import Links
 from coordinator.protocol.events import CloseReason
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import JobName
 from sinks.kafka.control import ControlPlane
 from sinks.kafka.errors import ControlPlaneError
+from sources.kafka.metadata import BrokerView
+from sources.kafka.positions import Partition
 from sources.kafka.reader import KafkaSplitReader
-from tests.integration.tools import wait_until
+from tests.integration.tools import Topics, wait_until
 from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess
 
 WATCHED_S = 10.0
@@ -251,6 +257,40 @@ def test_a_port_that_hangs_up_is_met_with_growing_pauses(meetings: Meetings) -> 
     met = {name: _connections(meeting) for name, meeting in meetings.hanging_up.items()}
     assert all(count >= 2 for count in met.values()), met
     assert max(met.values()) <= 60, met
+
+
+def test_a_dead_broker_is_met_with_pauses_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody but the client can count connections that are refused. It attempted 8,000 a second, and attempts 3."""
+    clients: list[AdminClient] = []
+    statistics: list[str] = []
+
+    def counting(config: dict[str, Any], *, logger: logging.Logger) -> AdminClient:
+        counted: dict[str, Any] = {**config, "statistics.interval.ms": 100, "stats_cb": statistics.append}
+        clients.append(AdminClient(counted, logger=logger))
+        return clients[-1]
+
+    monkeypatch.setattr("connections.admin.AdminClient", counting)
+    with LocalKafka(heap="256m") as kafka:
+        topic = Topics(kafka.bootstrap_servers, "dead").create("in")
+        view = BrokerView(KafkaCluster(kafka.bootstrap_servers), request_timeout=1.0)
+        questions: Sequence[Callable[[], object]] = (
+            view.cluster_id,
+            lambda: view.topics([topic]),
+            lambda: view.topic_settings([topic], ["cleanup.policy"]),
+            lambda: view.led_ends([Partition(topic, 0)]),
+        )
+        for ask in questions:
+            assert ask()
+        kafka.kill()
+        killed = time.monotonic()
+        for ask in (*questions, *questions):
+            with pytest.raises(CheckpointFailedError):
+                ask()
+        seconds = time.monotonic() - killed
+    while clients[0].poll(0):
+        pass
+    attempts = sum(broker["connects"] for broker in json.loads(statistics[-1])["brokers"].values())
+    assert 2 <= attempts <= 50 * seconds
 
 
 def test_a_silent_port_is_given_up_and_tried_again_without_a_crowd_of_connections(meetings: Meetings) -> None:
