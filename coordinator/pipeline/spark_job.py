@@ -88,6 +88,7 @@ class CheckpointJob:
         self._records_per_task = _RECORDS_PER_TASK_ELASTIC if elastic else _RECORDS_PER_TASK
         self._builds: dict[int, _Built] = {}
         """By number of splits, those that may be used again; the one that is used latest is at the end."""
+        self._leaves: dict[int, DataFrame] = {}
         self._built: _Built | None = None
         self._ran: tuple[Plan, tuple[JsonObject, ...]] | None = None
         """The plan that was run last, and its splits as tasks read them."""
@@ -213,7 +214,7 @@ class CheckpointJob:
 
     def _through_spark(self, splits: int) -> _Built:
         assert self._transform is not None
-        source = self._numbers(splits).mapInArrow(reading(self._source.read()), self._source.schema)
+        source = self._leaf(splits).mapInArrow(reading(self._source.read()), self._source.schema)
         prepared = self._sink.prepare(self._transform(source))
         df = prepared.mapInArrow(writing(self._sink.write()), VOTE_SCHEMA)
         known = self._built
@@ -237,16 +238,26 @@ class CheckpointJob:
             examined=df,
         )
 
-    def _numbers(self, splits: int) -> "DataFrame":
-        """One row per split, each in a partition of its own.
+    def _leaf(self, splits: int) -> "DataFrame":
+        """Kept: Spark knows a plan that is built again by its leaf."""
+        leaf = self._leaves.get(splits)
+        if leaf is None:
+            if len(self._leaves) == _KEPT_BUILDS:
+                self._leaves.clear()
+            leaf = self._leaves[splits] = numbers(self._spark, splits)
+        return leaf
 
-        As rows of an RDD: of a range Spark would know that it is tiny, and in a join it would send the input to all
-        tasks instead of the other table.
-        """
-        from pyspark.sql import DataFrame
 
-        numbers: Any = self._spark.range(0, splits, 1, max(1, splits)).toDF("number")._jdf
-        return DataFrame(self._spark._jsparkSession.createDataFrame(numbers.javaRDD(), numbers.schema()), self._spark)
+def numbers(spark: "SparkSession", splits: int) -> "DataFrame":
+    """One row per split, each in a partition of its own.
+
+    As rows of an RDD: of a range Spark would know that it is tiny, and in a join it would send the input to all tasks
+    instead of the other table.
+    """
+    from pyspark.sql import DataFrame
+
+    rows: Any = spark.range(0, splits, 1, max(1, splits)).toDF("number")._jdf
+    return DataFrame(spark._jsparkSession.createDataFrame(rows.javaRDD(), rows.schema()), spark)
 
 
 def _tasks(records: int, at_a_time: int, records_per_task: int) -> int:

@@ -3,6 +3,7 @@ is run."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -14,7 +15,8 @@ from coordinator.errors import ConfigurationError
 from coordinator.pipeline import plans
 from coordinator.pipeline.executor import VOTE_SCHEMA, reading, writing
 from coordinator.pipeline.plans import PlanFacts
-from coordinator.pipeline.spark_job import CheckpointJob
+from coordinator.pipeline.spark_job import CheckpointJob, numbers
+from coordinator.protocol.values import JobName
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -53,9 +55,7 @@ def table(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "D
 
 def read(spark: "SparkSession") -> "DataFrame":
     """What a transform is given."""
-    job = CheckpointJob.__new__(CheckpointJob)
-    job._spark = spark
-    return job._numbers(2).mapInArrow(reading(None), SCHEMA)
+    return numbers(spark, 2).mapInArrow(reading(None), SCHEMA)
 
 
 def facts_of(
@@ -236,3 +236,31 @@ def test_a_cached_copy_beside_the_input_is_refused_too(spark: "SparkSession", ta
     with pytest.raises(ConfigurationError, match="cache or persist"):
         facts_of(spark, table, transform)
     kept[0].unpersist()
+
+
+def test_a_plan_that_each_checkpoint_builds_is_examined_once(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examined: list[DataFrame] = []
+    examine = plans.examine
+
+    def counted(df: "DataFrame", *arguments: Any, **options: Any) -> PlanFacts:
+        examined.append(df)
+        return examine(df, *arguments, **options)
+
+    monkeypatch.setattr(plans, "examine", counted)
+    source: Any = SimpleNamespace(schema=SCHEMA, read=lambda: None)
+    sink: Any = SimpleNamespace(write=lambda: None, prepare=lambda df: df)
+    job = CheckpointJob(
+        spark=spark,
+        job=JobName("job"),
+        source=source,
+        transform=lambda df: df.groupBy("key").agg(F.first("value").alias("value")),
+        transform_batches=None,
+        sink=sink,
+        per_checkpoint_operations=True,
+    )
+    job.check()
+    job.check()
+    assert job.moving
+    assert len(examined) == 1
