@@ -120,9 +120,9 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
         busy = Answer(verdict=Verdict.BUSY, detail=detail, retry_after=wait, generation=durable.generation)
         return state, Ready(answer=busy)
 
-    claimed = event.claim if event.adopt else None
-    generation = Generation(max(durable.generation, claimed.generation if claimed else 0) + 1)
-    last_id = CheckpointId(max(durable.last_id, claimed.completed if claimed else 0))
+    claim = event.claim  # never ahead of this store where it is not adopted: it would have been refused
+    generation = Generation(max(durable.generation, claim.generation if claim else 0) + 1)
+    last_id = CheckpointId(max(durable.last_id, claim.completed if claim else 0))
     facts: list[Fact] = []
     if durable.pending is not None:
         facts.append(against(state, AbortReason.REPLACED, "", event.now))

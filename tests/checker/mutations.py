@@ -123,11 +123,17 @@ def _unknown(change: Callable[[History], History], *properties: Property, names:
 
 MUTATIONS: dict[str, Mutation] = {
     # what is visible
-    "a record is lost": _fails(lambda h: _without(h, "=0-5"), LOST, names="in-0 offset 5 of checkpoint 3"),
+    "a record is lost": _fails(
+        lambda h: _without(h, "=0-5"),
+        LOST,
+        names="out: 1 records lost, for example in-0 offset 5 of checkpoint 3: key-0-2 0-5",
+    ),
     "the last record is lost": _fails(lambda h: _without(h, "=1-12"), LOST, names="in-1 offset 12"),
     "a record is doubled": _fails(lambda h: _doubled(h, "=1-3"), TWICE, names="key-1-0 1-3"),
     "a checkpoint is written twice": _fails(
-        lambda h: _doubled(_doubled(h, "=0-4"), "=0-5"), TWICE, names="2 records too many"
+        lambda h: _doubled(_doubled(h, "=0-4"), "=0-5"),
+        TWICE,
+        names="2 records too many, for example out-0 offset 19: key-0-2 0-5; out-1 offset 19: key-0-1 0-4",
     ),
     "two records of a key are exchanged": _fails(
         lambda h: _exchanged(h, "=0-0", "=0-3"), ORDER, names="0-0 comes after offset 0 0-3"
@@ -140,7 +146,7 @@ MUTATIONS: dict[str, Mutation] = {
         names="records behind those of a later checkpoint",
     ),
     "a key moves to another partition": _fails(
-        lambda h: _moved(h, "=1-12"), ORDER, names="keys in more than one partition"
+        lambda h: _moved(h, "=1-12"), ORDER, names="so they have no order, for example key-1-0 in 0, 1"
     ),
     "a value is changed": _fails(
         lambda h: one_more(_without(h, "=0-5"), Content("out", "=key-0-2", "=0-5x"), 0), LOST, FOREIGN, names="0-5x"
@@ -153,7 +159,7 @@ MUTATIONS: dict[str, Mutation] = {
         ),
         LOST,
         FOREIGN,
-        names="1 records belong to out",
+        names="other: 1 records belong to out, for example other-0 offset 0: key-0-2 0-5",
     ),
     # what may be visible
     "records of an aborted checkpoint are visible": _fails(
@@ -163,18 +169,24 @@ MUTATIONS: dict[str, Mutation] = {
         lambda h: _uncompleted(h, 6, "triggered"), UNDECIDED, SETTLED, names="6 of generation 1"
     ),
     "a record is visible before the decision": _fails(
-        lambda h: _seen_early(h, "=0-5"), UNDECIDED, names="ms before checkpoint 3"
+        lambda h: _seen_early(h, "=0-5"), UNDECIDED, names="for example out-0 offset 6 300 ms before checkpoint 3"
     ),
     # the concurrent reader
-    "n+1 is seen before n": _fails(lambda h: _seen_later(h, "=0-1"), PREFIX, names="records seen after later ones"),
+    "n+1 is seen before n": _fails(
+        lambda h: _seen_later(h, "=0-1"),
+        PREFIX,
+        names="records seen after later ones, for example out-1 offset 0: key-0-1 0-1, after offset 1",
+    ),
     "a record is seen twice": _fails(
-        lambda h: replace(h, seen=[*h.seen, h.seen[4]]), PREFIX, names="seen twice by the concurrent reader"
+        lambda h: replace(h, seen=[*h.seen, h.seen[4]]),
+        PREFIX,
+        names="seen twice by the concurrent reader, for example out-1 offset 0: key-0-1 0-1",
     ),
     "a record is seen and gone afterwards": _fails(
         lambda h: replace(h, rest=[one for one in h.rest if one.content.value != "=0-5"]),
         LOST,
         PREFIX,
-        names="are not there at rest",
+        names="were seen and are not there at rest, for example out-0 offset 6: key-0-2 0-5",
     ),
     "a record is seen and another one afterwards": _fails(
         lambda h: replace(
@@ -185,12 +197,12 @@ MUTATIONS: dict[str, Mutation] = {
             ],
         ),
         PREFIX,
-        names="are others at rest",
+        names="are others at rest, for example out-0 offset 6: key-0-2 0-5x, at rest key-0-2 0-5",
     ),
     "a record is never seen": _fails(
         lambda h: replace(h, seen=[one for one in h.seen if one.content.value != "=0-5"]),
         PREFIX,
-        names="appeared behind the reader",
+        names="appeared behind the reader, for example out-0 offset 6: key-0-2 0-5",
     ),
     # decisions
     "a completed checkpoint is aborted later": _fails(
@@ -234,19 +246,21 @@ MUTATIONS: dict[str, Mutation] = {
         names="6 of generation 1",
     ),
     "a transaction is open": _fails(
-        lambda h: replace(h, open={"job.kafka.1.w.7": "Ongoing"}), OPEN, names="job.kafka.1.w.7 (Ongoing)"
+        lambda h: replace(h, open={"job.kafka.1.w.7": "Ongoing"}),
+        OPEN,
+        names="open; 1 transactions are still open, for example job.kafka.1.w.7 (Ongoing)",
     ),
     "readers are held back": _fails(
         lambda h: replace(h, ends=[h.ends[0]._replace(high=h.ends[0].high + 4), *h.ends[1:]]),
         OPEN,
-        names="out-0: the last 4 offsets",
+        names="back from read_committed readers, for example out-0: the last 4 offsets, 20 to 24",
     ),
     "an input record is in no checkpoint": _fails(
         lambda h: replace(
             h, fed=[*h.fed, h.fed[-1]._replace(offset=h.fed[-1].offset + 1, outputs=(Content("out", "=k", "=v"),))]
         ),
         LOST,
-        names="1 records in no completed checkpoint",
+        names="in: 1 records in no completed checkpoint, for example in-1 offset 13: k v",
     ),
     # what was not recorded
     "the reader has a gap": _unknown(lambda h: with_gap(h, Part.SEEN), UNDECIDED, PREFIX, names="the recorder died"),

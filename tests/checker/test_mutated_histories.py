@@ -114,7 +114,7 @@ def test_a_certain_breach_in_a_cut_file_of_decisions_stays_a_breach() -> None:
 def _two_lanes(*log: str) -> History:
     """Two input partitions, ``same a`` and ``same b``, copied to one output partition that shows ``log``."""
     words = {0: ("same", "a"), 1: ("same", "b")}
-    content = {word: Content("out", "=k", f"={word}") for word in ("same", "a", "b")}
+    content = {word: Content("out", "=k", f"={word}") for word in ("same", "a", "b", "x")}
     return History(
         job="job",
         fed=[Fed(Lane("in", n), offset, (content[word],)) for n in words for offset, word in enumerate(words[n])],
@@ -162,18 +162,52 @@ def test_equal_records_of_two_partitions_are_unknown_where_no_reading_in_order_w
         assert verdict.having(Grade.UNKNOWN) == {ORDER}
 
 
-def test_an_early_record_that_has_an_equal_is_neither_certain_nor_passed_over() -> None:
-    """Which of the two was visible before its decision depends on the reading."""
+def _decided(*log: str) -> History:
+    """As `_two_lanes`: checkpoint 2, decided at 10 s, covers the first input partition, 3, at 20 s, the second."""
     lanes = Lane("in", 0), Lane("in", 1)
     decided = {1: (0, 0, 1.0), 2: (2, 0, 10.0), 3: (2, 2, 20.0)}
     told = [
         Told(number, number - 1, 1, "checkpoint", "settled", dict(zip(lanes, ends, strict=True)), at, last=True)
         for number, (*ends, at) in decided.items()
     ]
-    history = replace(_two_lanes("same", "a", "same", "b"), told=told)
-    in_time = replace(history, seen=[one._replace(at=21.0) for one in history.rest])
-    assert judge(in_time, {UNDECIDED}).grade is Grade.PASS
-    early = replace(history, seen=[one._replace(at=15.0 if one.offset == 2 else 21.0) for one in history.rest])
-    verdict = judge(early, {UNDECIDED})
+    history = _two_lanes(*log)
+    return replace(history, told=told, seen=[one._replace(at=21.0 + one.offset) for one in history.rest])
+
+
+def _seen_at(history: History, offset: int, at: float) -> History:
+    return replace(history, seen=[one._replace(at=at if one.offset == offset else one.at) for one in history.seen])
+
+
+def test_an_early_record_that_has_an_equal_is_neither_certain_nor_passed_over() -> None:
+    """Which of the two was visible before its decision depends on the reading."""
+    history = _decided("same", "a", "same", "b")
+    assert judge(history, {UNDECIDED}).grade is Grade.PASS
+    verdict = judge(_seen_at(history, 2, 15.0), {UNDECIDED})
     assert verdict.having(Grade.UNKNOWN) == {UNDECIDED}, verdict.text()
     assert "visible before their checkpoint was decided" in verdict.text()
+
+
+def test_a_record_of_no_checkpoint_is_certain_whatever_the_equal_ones_are() -> None:
+    history = _decided("same", "a", "same", "b")
+    other = Fed(Lane("in", 0), 2, (Content("out", "=k", "=c"),))
+    shown = one_more(replace(history, fed=[*history.fed, other], whole_input=False), other.outputs[0], 0)
+    assert judge(shown, {UNDECIDED}).having(Grade.FAIL) == {UNDECIDED}
+
+
+def test_a_later_checkpoint_that_comes_first_in_one_reading_only_is_unknown() -> None:
+    verdict = judge(_decided("same", "same", "a", "b"), {Property.PREFIX, ORDER})
+    assert verdict.having(Grade.UNKNOWN) == {Property.PREFIX}, verdict.text()
+    assert verdict.having(Grade.PASS) == {ORDER}, verdict.text()
+
+
+@pytest.mark.parametrize(("early", "grade"), [(0.001, Grade.PASS), (0.004, Grade.FAIL)])
+def test_a_decision_is_as_old_as_its_millisecond_allows(early: float, grade: Grade) -> None:
+    history = _decided("x", "a", "same", "b")
+    fed = [one._replace(outputs=(Content("out", "=k", "=x"),)) if one == history.fed[0] else one for one in history.fed]
+    assert judge(_seen_at(replace(history, fed=fed), 1, 10.0 - early), {UNDECIDED}).grade is grade
+
+
+@pytest.mark.parametrize("part", [Part.SEEN, Part.PAST])
+def test_what_was_not_watched_is_not_missed_where_only_what_is_at_rest_is_asked(part: Part) -> None:
+    assert judge(with_gap(GOOD, part), AT_REST).grade is Grade.PASS
+    assert UNDECIDED in judge(with_gap(GOOD, part)).having(Grade.UNKNOWN)

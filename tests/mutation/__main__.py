@@ -54,7 +54,7 @@ def _report(files: list[str]) -> tuple[list[str], bool]:
         found = list(mutants(verdicts, reasons))
         total += (counts := Counter(each.fate for each in found))
         rows.append(_row(file, Tally(counts=counts)))
-        survivors += [_line(each, reasons) for each in found if each.change]
+        survivors += [_line(each) for each in found if each.change]
     rows.append(_row("all", Tally(counts=total)))
     return rows + survivors, complete and Tally(counts=total).share >= _BAR
 
@@ -63,9 +63,8 @@ def _row(title: str, tally: Tally) -> str:
     return "".join([f"{title:44}", *(f"{tally.counts[each]:>18}" for each in Fate), f"{tally.share:>8.1%}"])
 
 
-def _line(mutant: Mutant, reasons: dict[str, str]) -> str:
-    reason = reasons.get(mutant.change)
-    return f"{mutant.fate.value}: {mutant.change}" + (f" | {reason}" if reason else "")
+def _line(mutant: Mutant) -> str:
+    return f"{mutant.fate.value}: {mutant.change}" + (f" | {mutant.reason}" if mutant.reason else "")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class Part:
 PARTS = {
     "protocol": Part(
         files=("coordinator/protocol/*.py",),
-        tests=("tests/unit/protocol", "tests/scenarios", "tests/unit/service/test_resolving.py"),
+        tests=("tests/unit/protocol", "tests/scenarios"),
         too_slow=("tests/unit/protocol/test_store_machine.py",),
     ),
     "pipeline": Part(
@@ -41,8 +41,14 @@ PARTS = {
         tests=("tests/unit/sources",),
     ),
     "service": Part(
-        files=("coordinator/service/*.py",),
-        tests=("tests/unit/service", "tests/unit/client/test_calls.py"),
+        files=tuple(
+            f"coordinator/service/{each}.py"
+            for each in (
+                *("budget", "deadlines", "documents", "engine", "housekeeping", "listen", "orphan", "orphans"),
+                *("reports", "skipping", "standing", "summaries", "turns", "watchers"),
+            )
+        ),
+        tests=("tests/unit/service",),
         too_slow=("tests/unit/service/test_restarts.py", "tests/unit/service/test_intake.py"),
     ),
     "store": Part(
@@ -52,12 +58,15 @@ PARTS = {
     ),
     "wire": Part(
         files=("coordinator/wire/*.py",),
-        tests=("tests/unit/client/test_wire.py", "tests/unit/service/test_bad_input.py"),
+        tests=("tests/unit/client/test_wire.py",),
     ),
     "verify": Part(
         files=("coordinator/ops/verify/*.py",),
-        # These read a cluster and are tested on brokers.
-        without=("*/cluster.py", "*/streams.py"),
-        tests=tuple(f"tests/unit/ops/test_verify_{each}.py" for each in ("command", "moment", "positions", "spill")),
+        # These ask a cluster or a coordinator and are tested with both.
+        without=("*/cluster.py", "*/asking.py", "*/command.py", "*/whole.py"),
+        tests=(
+            *(f"tests/unit/ops/test_verify_{each}.py" for each in ("moment", "positions", "spill")),
+            "tests/checker/test_mutated_histories.py",
+        ),
     ),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.mutation.verdicts import MISSED, TESTS, TIMEOUT, TYPES, Verdicts
 
-__all__ = ["Fate", "Mutant", "Tally", "equivalents", "mutants", "only_words"]
+__all__ = ["Fate", "Mutant", "Tally", "equivalents", "mutants", "only_words", "unreachable"]
 
 _EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 _PROSE = re.compile(r"(?!PRAGMA|BEGIN)(\W*[A-Za-z']+\W+){2}[A-Za-z']+")
@@ -39,6 +39,8 @@ class Mutant:
     name: str
     fate: Fate
     change: str = ""
+    reason: str = ""
+    """Why it is equivalent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,8 @@ def mutants(file: Verdicts, reasons: dict[str, str]) -> Iterator[Mutant]:
             yield Mutant(name=key, fate=Fate.WORDING)
         elif code in MISSED:
             change = f"{key.rpartition('__mutmut_')[0]} | {_changed(old, new)}"
-            yield Mutant(name=key, fate=Fate.EQUIVALENT if change in reasons else Fate.SURVIVED, change=change)
+            reason = "no run gets there, by its types" if unreachable(old, new) else reasons.get(change, "")
+            yield Mutant(name=key, fate=Fate.EQUIVALENT if reason else Fate.SURVIVED, change=change, reason=reason)
         else:
             yield Mutant(name=key, fate=_fate(code))
 
@@ -83,8 +86,17 @@ def _fate(code: int | None) -> Fate:
 
 def only_words(old: str, new: str) -> bool:
     """Whether two functions differ only in text for people: strings of three words or more, and what is logged."""
-    first, second = (ast.parse(textwrap.dedent(each)) for each in (old, new))
-    return ast.dump(_Silent().visit(first)) == ast.dump(_Silent().visit(second))
+    return _equal_but_for(_Silent(), old, new)
+
+
+def unreachable(old: str, new: str) -> bool:
+    """Whether two functions differ only in what `assert_never` is told, or in a case that has nothing else."""
+    return _equal_but_for(_Reachable(), old, new)
+
+
+def _equal_but_for(ignored: ast.NodeTransformer, old: str, new: str) -> bool:
+    first, second = (ast.dump(ignored.visit(ast.parse(textwrap.dedent(each)))) for each in (old, new))
+    return first == second
 
 
 class _Silent(ast.NodeTransformer):
@@ -99,6 +111,21 @@ class _Silent(ast.NodeTransformer):
             case ast.Attribute(value=ast.Name(id=name)) if name in _LOG:
                 return ast.Constant("")
         return self.generic_visit(node)
+
+
+class _Reachable(ast.NodeTransformer):
+    """Leaves out what only the type checker looks at."""
+
+    def visit_Match(self, node: ast.Match) -> ast.AST:
+        node.cases = [case for case in node.cases if not all(map(_never, case.body))]
+        return self.generic_visit(node)
+
+
+def _never(node: ast.stmt) -> bool:
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
+            return True
+    return False
 
 
 def _changed(old: str, new: str) -> str:

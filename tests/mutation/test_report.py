@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.mutation.report import only_words
+from tests.mutation.report import only_words, unreachable
 
 _CODE = """
     def refuse(self, job: str) -> None:
@@ -41,3 +41,17 @@ def test_everything_else_is_judged(old: str, new: str) -> None:
 
 def test_the_words_of_a_statement_to_the_database_are_judged() -> None:
     assert not only_words('x = "PRAGMA quick check now"', 'x = "PRAGMA QUICK CHECK NOW"')
+
+
+def test_a_case_that_types_rule_out_is_set_apart() -> None:
+    code = """
+    match reason:
+        case Reason.OLD:
+            return 1
+        case _:
+            assert_never(reason)
+    """
+    assert unreachable(code, code.replace("assert_never(reason)", "assert_never(None)"))
+    assert unreachable(code, code.replace("        case _:\n            assert_never(reason)\n", ""))
+    assert not unreachable(code, code.replace("        case Reason.OLD:\n            return 1\n", ""))
+    assert not unreachable(code, code.replace("return 1", "return 2"))

@@ -113,11 +113,11 @@ class Player:
             damaged = replace(self.state.durable, completed=None, unreadable="its record was changed")
             self.state = restart(damaged, self.now)
         elif command.startswith("unstored "):
-            _, ready = step(self.state, self._event(command.removeprefix("unstored ")))
+            _, ready = step(self.state, self.event(command.removeprefix("unstored ")))
             said += [f"  never {_fact(fact)}" for fact in ready.facts]
             self.state = restart(self.state.durable, self.now)
         else:
-            self.state, ready = step(self.state, self._event(command))
+            self.state, ready = step(self.state, self.event(command))
             if not command.startswith("after"):
                 said.append(f"  {_answer(ready.answer)}")
             said += [f"  fact {_fact(fact)}" for fact in ready.facts]
@@ -129,7 +129,8 @@ class Player:
             self.wanted = now_wanted
         return said
 
-    def _event(self, command: str) -> Event:
+    def event(self, command: str) -> Event:
+        """What the words of a scenario mean."""
         command, generation = self._generation(command)
         words = command.split()
         now = self.now

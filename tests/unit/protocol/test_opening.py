@@ -1,5 +1,7 @@
 """Who may open a job, beyond what the scenarios play."""
 
+import pytest
+
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.core import step
 from coordinator.protocol.durable import Durable
@@ -17,6 +19,7 @@ from coordinator.protocol.events import (
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.state import JobState
 from coordinator.protocol.values import (
+    MAX_ID,
     CheckpointId,
     Generation,
     JobName,
@@ -54,6 +57,25 @@ def test_a_job_without_a_source_or_without_a_sink_is_refused() -> None:
         assert verdict is Verdict.REFUSED
         assert "at least one source and one sink" in detail
         assert after == before
+
+
+@pytest.mark.parametrize(
+    ("generation", "last_id", "verdict"),
+    [
+        (MAX_ID - 1, 1, Verdict.ACCEPTED),
+        (MAX_ID, 1, Verdict.REFUSED),
+        (1, MAX_ID - 2, Verdict.ACCEPTED),
+        (1, MAX_ID - 1, Verdict.REFUSED),
+    ],
+)
+def test_a_job_without_a_next_id_is_refused(generation: int, last_id: int, verdict: Verdict) -> None:
+    """Of checkpoints two are needed: the next one, and that of a restore."""
+    durable = Durable(
+        job=JobName("orders"), store_id="a", generation=Generation(generation), last_id=CheckpointId(last_id)
+    )
+    members = (participant("in", Role.SOURCE), participant("out", Role.SINK))
+    opening = OpenJob(now=0.0, driver="d", participants=members, settings=CheckpointSettings(), claim=None)
+    assert step(JobState(durable=durable), opening)[1].answer.verdict is verdict
 
 
 def calls(generation: int) -> list[Event]:
