@@ -93,8 +93,11 @@ class Committer(ABC):
     def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
         """Everything of ``job`` that is open or being ended at the brokers, by id, changing nothing."""
 
-    def ending(self, job: JobName) -> Sequence[str]:
-        """Transactions of ``job`` whose end is decided and does not show everywhere yet."""
+    def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
+        """Transactions of ``job`` whose end is decided and does not show everywhere yet.
+
+        :param beside: look only where these are.
+        """
         return ()
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """One job without a driver: wait for the grace time, take it, settle it, and look for latecomers for a while."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,7 +16,7 @@ from coordinator.protocol.durable import Durable
 from coordinator.protocol.events import Event, Settle, TakeOrphan
 from coordinator.protocol.state import JobState
 from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import JobName
+from coordinator.protocol.values import Committable, JobName, ParticipantName
 from coordinator.service.committers import Committers
 from coordinator.service.errands import Errands
 from coordinator.service.reach import HOPELESS, Reach
@@ -155,6 +155,7 @@ class Orphan:
             settlements = await self._reach.commit(name, left, lambda: self.superseded or around.clock() > give_up_at)
             kill_point(KillPoint.ORPHAN_AFTER_COMMIT)
             if settlements:
+                await self._await_ends(name, left, give_up_at)
                 event = Settle(
                     now=around.clock(),
                     generation=durable.generation,
@@ -169,6 +170,20 @@ class Orphan:
                     f"{len(left) - len(settlements)} commits of checkpoint {completed.id} are not answered; they are "
                     "asked again until they are. Check the brokers"
                 )
+
+    async def _await_ends(self, name: ParticipantName, committed: Sequence[Committable], give_up_at: float) -> None:
+        """Settling may end the job, and then readers must see everything. The brokers confirm a commit when it is
+        decided, and readers see it a moment later."""
+        looks = Backoff(first=0.01, longest=1.0)
+        while left := await self._reach.ending(name, committed):
+            self.doing = f"waits until {len(left)} decided transactions show to readers"
+            if self._around.clock() > give_up_at:
+                raise OncewardError(
+                    f"{len(left)} transactions are decided, and their ends are not written to all their partitions "
+                    f"yet, the first is {left[0]}: readers do not see their records. Nothing is lost, the brokers go "
+                    "on writing them. Look for output partitions without a leader"
+                )
+            await asyncio.sleep(looks.next())
 
     def _require_taken(self, answer: Answer) -> None:
         if answer.verdict is Verdict.FENCED:

@@ -132,6 +132,15 @@ class Reach:
 
         return await self._errands.run("commits", commit)
 
+    async def ending(self, name: ParticipantName, committables: Sequence[Committable]) -> Sequence[str]:
+        """Transactions whose end is decided and does not show to readers yet, on the clusters of ``committables``."""
+
+        def ending() -> Sequence[str]:
+            with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
+                return committer.ending(self._job, beside=committables)
+
+        return await self._errands.run("ends", ending)
+
     async def _everywhere(self, call: Callable[[Committer, str, str], T]) -> "list[T | OncewardError]":
         """What each cluster answers for each kind of sink."""
         return await asyncio.gather(*self._asked(call))

@@ -142,9 +142,13 @@ class KafkaCommitter(Committer):
         found = [one for control in self._controls for one in open_transactions(control, job, self._clock)]
         return sorted(found, key=lambda one: one.id)
 
-    def ending(self, job: JobName) -> Sequence[str]:
+    def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
         """See :meth:`Committer.ending`. Raises ControlPlaneError when a broker cannot say."""
-        found = [one for control in self._controls for one in list_open(control, job, self._clock, states=_BEING_ENDED)]
+        controls: Sequence[ControlPlane] = self._controls
+        if beside:
+            handles = [KafkaCommittable.of(committable) for committable in beside]
+            controls = [control for control, _ in reach(controls, handles).found]
+        found = [one for control in controls for one in list_open(control, job, self._clock, states=_BEING_ENDED)]
         return sorted(map(str, found))
 
     def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:

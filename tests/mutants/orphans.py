@@ -36,7 +36,20 @@ KILLED = Storm(
     weather=clear(**_GONE, kill_points=0.05, coordinator_kills=2),
 )
 
+LATE = Storm(
+    name="drivers are gone for ever, and markers are late",
+    seeds=12,
+    weather=clear(**{**_GONE, "marker_delay": 0.5}),
+)
+
 ORPHANS = (
+    Mutant(
+        name="the coordinator settles a job without a driver before its commits show",
+        hurts="whoever reads its output when it has ended misses the last records",
+        breaks=changed(orphan.Orphan._await_ends, ("while left := await", "while left := () and await")),
+        hunt=LATE,
+        caught_by=(Invariant.I13,),
+    ),
     Mutant(
         name="a coordinator that is started again does not look for jobs without a driver",
         hurts="readers wait for the brokers' timeout because the coordinator was restarted at the wrong moment",

@@ -126,7 +126,7 @@ class Checker:
                 self._decide(fact.checkpoint, "unchanged")
                 self.unchanged += 1
             case CheckpointSettled():
-                self._settle(fact.checkpoint)
+                self._settle(fact.checkpoint, by_coordinator=before.orphaned)
             case JobHalted() | LossRecorded():
                 for one in fact.settlements:
                     if one.outcome is not Outcome.COMMITTED:
@@ -240,8 +240,11 @@ class Checker:
         if before.ending is None and self.last_ends != list(self._topic.totals):
             self.fail(Invariant.I13, f"finished at {self.last_ends} of {self._topic.totals}")
 
-    def _settle(self, checkpoint: int) -> None:
+    def _settle(self, checkpoint: int, *, by_coordinator: bool) -> None:
         self.settled += 1
+        if by_coordinator:  # which may be the end of the job
+            for identifier in self._unsettled.keys() & set(self.not_shown()):
+                self.fail(Invariant.I13, f"{checkpoint} is settled, and a commit of {identifier} does not show")
         for identifier, handle in self._unsettled.items():
             if not self.really_committed(handle):
                 self.fail(Invariant.I1, f"checkpoint {checkpoint} is called settled, {identifier} is not committed")

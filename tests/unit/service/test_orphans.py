@@ -14,7 +14,7 @@ import pytest
 from coordinator.errors import ClaimChangedError, HaltedError, OncewardError
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.committing import Age, Committer, OpenTransaction
-from coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, OpenJob, Settle, Tick, Watch
+from coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, OpenJob, Settle, StopJob, Tick, Watch
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import (
@@ -58,6 +58,8 @@ class Brokers:
     """A cluster that does not answer at all."""
     slow: set[int] = field(default_factory=set)
     """Slots whose commit is not answered the first time."""
+    ending: threading.Event = field(default_factory=threading.Event)
+    """While it is set, commits are decided and do not show."""
     silent: threading.Event = field(default_factory=threading.Event)
     """While it is set, no commit is answered."""
     asked: list[tuple[str, str, int | None]] = field(default_factory=list)
@@ -103,6 +105,10 @@ class FakeCommitter(Committer):
     def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
         return ()
 
+    def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
+        self._asked("ending")
+        return ["orders.sink.1.a.0"] if self._brokers.ending.is_set() else []
+
     def describe(self, committable: Committable) -> str:
         return f"records of slot {committable.slot}"
 
@@ -141,17 +147,17 @@ class FakeCommitter(Committer):
 
 
 class Here:
-    """A coordinator whose clock is ahead by as much as a test says."""
+    """A coordinator whose clock shows what a test says."""
 
     def __init__(self, directory: Path, brokers: Brokers, clusters: Sequence[str]) -> None:
         self.brokers = brokers
-        self.ahead = 0.0
+        self.now = 0.0
         self.later = timedelta()
         """By so much the time of day that the orphans see is ahead."""
         self.store = Store.open(f"sqlite:///{directory}/store.db")
         self.engine = Engine(
             self.store,
-            clock=lambda: time.monotonic() + self.ahead,
+            clock=lambda: self.now,
             wall=lambda: datetime.now(UTC),
             checkers=Checkers({}),
             changed=lambda job: self.orphans.changed(job),
@@ -209,19 +215,21 @@ class Here:
             assert (await self.turns.handle(JOB, event)).verdict is Verdict.ACCEPTED
         return pending.id
 
-    async def orphan(self, *, on_lost: OnLost = OnLost.HALT) -> CheckpointId:
-        """A job with a completed, unsettled checkpoint whose driver has left."""
+    async def orphan(self, *, on_lost: OnLost = OnLost.HALT, stop: bool = False) -> CheckpointId:
+        """A job with a completed, unsettled checkpoint whose driver has left; ``stop``: when it was asked to."""
         generation = await self.open(on_lost=on_lost)
         await self.complete(generation)
-        self.ahead += 3600  # the interval
+        self.now += 3600  # the interval
         await self.turns.handle(JOB, Tick(now=self.engine.clock()))
         checkpoint = await self.complete(generation)
+        if stop:
+            await self.turns.handle(JOB, StopJob(now=self.engine.clock()))
         await self.leave(generation)
         return checkpoint
 
     def after_the_grace_time(self) -> None:
         """The coordinator looks after jobs without a driver from now on; those that there are waited long enough."""
-        self.ahead += SETTINGS.seconds("orphan_grace")
+        self.now += SETTINGS.seconds("orphan_grace")
         self.orphans.start()
 
     async def leave(self, generation: Generation, reason: CloseReason = CloseReason.FAILED) -> None:
@@ -283,6 +291,27 @@ def test_commits_that_are_answered_in_part_are_told_and_the_others_asked_again(t
         await until(lambda: here.settled, "everything is settled")
         assert brokers.count("commit") == 2
 
+    play(tmp_path, body, brokers)
+
+
+@pytest.mark.parametrize(("patience", "said"), [(60.0, "show to readers"), (-1.0, "readers do not see their records")])
+def test_a_job_is_ended_only_when_its_commits_show_to_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float, said: str
+) -> None:
+    brokers = Brokers()
+    brokers.ending.set()
+
+    async def body(here: Here) -> None:
+        await here.orphan(stop=True)
+        here.after_the_grace_time()
+        await until(lambda: brokers.count("ending") > 2, "it looks again")
+        await until(lambda: said in here.orphans.doing(JOB), "it says what it waits for")
+        assert (here.settled, here.engine.state(JOB).durable.status) == (False, JobStatus.SUSPENDED)
+        brokers.ending.clear()
+        await until(lambda: here.settled, "everything is settled")
+        assert here.engine.state(JOB).durable.status is JobStatus.FINISHED
+
+    monkeypatch.setattr("tests.unit.service.test_orphans.PACE", replace(PACE, patience=patience))
     play(tmp_path, body, brokers)
 
 
