@@ -1,0 +1,347 @@
+"""The claim at modelled brokers that refuse, contradict themselves or say nothing.
+
+What gets lost on the way, or comes late, is in tests/simulation/test_claims_on_the_model.py.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer import OffsetFetchRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+
+from coordinator.errors import ClaimChangedError, FencedError, HaltedError
+from coordinator.protocol.values import CheckpointId, Claim, Generation
+from sinks.kafka.claims import ClaimHolder, read_claim
+from sinks.kafka.errors import ControlPlaneError
+from sinks.kafka.patience import Clock
+from tests.simulation.kafka import Call, Settings
+from tests.simulation.kafka.contract.bench import Bench, Ids
+
+OURS = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
+THEIRS = replace(OURS, store_id="theirs", generation=Generation(2), holder="b")
+WRITES = (InitProducerIdRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest, EndTxnRequest)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(Settings(brokers=(1, 2, 3)))
+
+
+def clock(bench: Bench) -> Clock:
+    return Clock(now=lambda: datetime(2026, 1, 1, tzinfo=UTC), monotonic=bench.transport.now, wait=bench.wait)
+
+
+def holder(bench: Bench) -> ClaimHolder:
+    return ClaimHolder(bench.control, "job", clock(bench))
+
+
+def held(bench: Bench) -> ClaimHolder:
+    ours = holder(bench)
+    ours.take(OURS, ())
+    bench.wait(0.1)
+    bench.transport.sent.clear()
+    return ours
+
+
+def claim_at(bench: Bench) -> Claim | None:
+    bench.wait(0.1)
+    return read_claim(bench.control, "job", clock(bench))
+
+
+def through(completed: int, claim: Claim = OURS) -> Claim:
+    return replace(claim, completed=CheckpointId(completed))
+
+
+def refuse(bench: Bench, request: type, code: int, *, times: int = 1) -> list[Call]:
+    """The next requests of a kind are answered with an error, and nothing is done. Returns them, as they come."""
+    refused: list[Call] = []
+    ask = bench.transport._one
+
+    def one(call: Call) -> Any:
+        if isinstance(call.request, request) and len(refused) < times:
+            refused.append(call)
+            return SimpleNamespace(error_code=code, groups=[SimpleNamespace(error_code=code, topics=[])])
+        return ask(call)
+
+    changed: Any = bench.transport
+    changed._one = one
+    return refused
+
+
+def kinds(bench: Bench) -> list[type]:
+    return [type(call.request) for call in bench.transport.sent if isinstance(call.request, WRITES)]
+
+
+# -- reading
+
+
+def test_nobody_owns_a_job_that_was_never_claimed(bench: Bench) -> None:
+    assert claim_at(bench) is None
+
+
+def test_a_claim_is_read_as_it_was_written(bench: Bench) -> None:
+    held(bench)
+    assert claim_at(bench) == OURS
+
+
+@pytest.mark.parametrize(("code", "patient"), [(14, True), (16, True), (30, False), (29, False), (99, False)])
+def test_reading_waits_for_brokers_and_not_for_rights(bench: Bench, code: int, patient: bool) -> None:
+    held(bench)
+    refused = refuse(bench, OffsetFetchRequest, code, times=3)
+    if patient:
+        assert claim_at(bench) == OURS
+        assert len(refused) == 3
+        return
+    with pytest.raises(ControlPlaneError, match=r"Could not read the claim of job job: .*No data was changed"):
+        claim_at(bench)
+    assert len(refused) == 1
+
+
+def test_a_claim_that_nobody_tells_for_30_s_is_an_error_and_not_a_free_job(bench: Bench) -> None:
+    bench.transport.cut = lambda _call: True
+    with pytest.raises(ControlPlaneError, match="Could not read the claim"):
+        claim_at(bench)
+    assert 30 <= bench.transport.now() < 32
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "token",
+        "[]",
+        '{"version":1,"store":"ours","generation":1,"completed":1,"holder":"a"}',
+        '{"version":2,"store":"ours","generation":"one","completed":1,"holder":"a"}',
+        '{"version":2,"store":"ours","completed":1,"holder":"a"}',
+    ],
+)
+def test_a_claim_that_cannot_be_read_belongs_to_somebody_else_and_stays(bench: Bench, text: str) -> None:
+    ids = bench.init("job.claim")
+    assert bench.receipt(ids, text) == 0
+    assert bench.end(ids) == 0
+    bench.wait(1)
+    bench.transport.sent.clear()
+    with pytest.raises(HaltedError, match=r"The claim of job job in consumer group job\.claim cannot be read"):
+        claim_at(bench)
+    with pytest.raises(HaltedError, match="cannot be read"):
+        holder(bench).take(OURS, ())
+    assert kinds(bench) == []
+
+
+# -- taking
+
+
+def test_taking_looks_before_and_after_it_keeps_others_out(bench: Bench) -> None:
+    holder(bench).take(OURS, ())
+    seen = [type(call.request) for call in bench.transport.sent]
+    looked_and_wrote = [one for one in seen if one in (*WRITES, OffsetFetchRequest)]
+    assert looked_and_wrote == [OffsetFetchRequest, InitProducerIdRequest, OffsetFetchRequest, *WRITES[1:]]
+
+
+def test_a_claim_that_changes_between_the_two_looks_is_not_overwritten(bench: Bench) -> None:
+    ours, theirs = holder(bench), holder(bench)
+    ask, looks = bench.transport._one, 0
+
+    def one(call: Call) -> Any:
+        nonlocal looks
+        answer = ask(call)
+        looks += isinstance(call.request, OffsetFetchRequest)
+        if looks == 1:
+            looks += 1
+            theirs.take(THEIRS, ())
+            bench.wait(0.1)
+        return answer
+
+    changed: Any = bench.transport
+    changed._one = one
+    with pytest.raises(ClaimChangedError, match="claimed by store theirs for generation 2"):
+        ours.take(OURS, ())
+    assert claim_at(bench) == THEIRS
+    assert theirs.renew(through(2, THEIRS)), "its holder goes on, though it was refused once"
+
+
+def test_a_claim_in_the_place_of_what_was_compared_is_taken(bench: Bench) -> None:
+    held(bench)
+    with pytest.raises(ClaimChangedError):
+        holder(bench).take(THEIRS, [through(5)])
+    holder(bench).take(THEIRS, [through(5), OURS])
+    assert claim_at(bench) == THEIRS
+
+
+@pytest.mark.parametrize("request_type", WRITES)
+def test_brokers_that_confirm_nothing_for_30_s_are_an_error(bench: Bench, request_type: type) -> None:
+    bench.transport.cut = lambda call: isinstance(call.request, request_type)
+    with pytest.raises(ControlPlaneError, match="Could not write the claim"):
+        holder(bench).take(OURS, ())
+    assert 30 <= bench.transport.now() < 32
+    bench.transport.cut = lambda _call: False
+    assert claim_at(bench) is None
+
+
+@pytest.mark.parametrize("request_type", WRITES)
+def test_rights_that_are_missing_are_named_at_once_and_not_waited_for(bench: Bench, request_type: type) -> None:
+    refuse(bench, request_type, 53)
+    with pytest.raises(
+        ControlPlaneError, match=r"Could not write .* 53 .*the user's rights .*transactional id 'job.cl"
+    ):
+        holder(bench).take(OURS, ())
+    assert bench.transport.now() < 1
+
+
+# -- renewing
+
+
+def test_a_renewal_that_was_prepared_needs_one_request(bench: Bench) -> None:
+    ours = held(bench)
+    ours.prepare(through(2))
+    assert kinds(bench) == [InitProducerIdRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest]
+    bench.transport.sent.clear()
+    assert ours.renew(through(2))
+    assert kinds(bench) == [EndTxnRequest]
+    assert claim_at(bench) == through(2)
+
+
+@pytest.mark.parametrize("request_type", WRITES)
+def test_what_could_not_be_prepared_is_written_when_it_is_renewed(bench: Bench, request_type: type) -> None:
+    ours = held(bench)
+    refuse(bench, request_type, 53)
+    ours.prepare(through(2))
+    bench.wait(0.1)
+    assert claim_at(bench) == OURS
+    if request_type is EndTxnRequest:
+        return  # nothing of it is prepared
+    assert ours.renew(through(2))
+    assert claim_at(bench) == through(2)
+
+
+@pytest.mark.parametrize("request_type", WRITES)
+@pytest.mark.parametrize("code", [14, 15, 16, 51])
+def test_a_coordinator_that_moves_or_is_busy_is_asked_again_under_the_same_epoch(
+    bench: Bench, request_type: type, code: int
+) -> None:
+    ours = held(bench)
+    refused = refuse(bench, request_type, code, times=3)
+    assert ours.renew(through(2))
+    assert len(refused) == 3
+    assert claim_at(bench) == through(2)
+    fences = [call for call in bench.transport.sent if isinstance(call.request, InitProducerIdRequest)]
+    assert all(call.request.producer_id >= 0 for call in fences), "it would end what a rightful holder has under way"
+
+
+def test_a_coordinator_that_moved_is_located_again(bench: Bench) -> None:
+    ours = held(bench)
+    ours.prepare(through(2))
+    bench.cluster.fail(bench.coordinator(key="job.claim"), bench.transport.now(), election_s=3.0)
+    assert ours.renew(through(2))
+    assert claim_at(bench) == through(2)
+
+
+@pytest.mark.parametrize("code", [47, 48, 49, 90, 120])
+def test_a_holder_that_is_refused_though_its_claim_stands_takes_it_again(bench: Bench, code: int) -> None:
+    """Its id was forgotten, or somebody looked and left."""
+    ours = held(bench)
+    refuse(bench, EndTxnRequest, code)
+    assert ours.renew(through(2))
+    assert claim_at(bench) == through(2)
+    assert ours.renew(through(3))
+    assert claim_at(bench) == through(3)
+
+
+def test_a_holder_that_is_refused_and_meets_another_claim_keeps_nobody_out(bench: Bench) -> None:
+    ours, theirs = held(bench), holder(bench)
+    theirs.take(THEIRS, [OURS])
+    bench.wait(0.1)
+    theirs.prepare(through(2, THEIRS))
+    bench.transport.sent.clear()
+    with pytest.raises(FencedError, match="it was taken over"):
+        ours.renew(through(2))
+    anew = [call for call in bench.transport.sent if isinstance(call.request, InitProducerIdRequest)]
+    assert all(call.request.producer_id >= 0 for call in anew), "it fenced the rightful holder"
+    assert claim_at(bench) == THEIRS
+    assert theirs.renew(through(2, THEIRS))
+    assert claim_at(bench) == through(2, THEIRS)
+
+
+@pytest.mark.parametrize("code", [-1, 7])
+def test_an_answer_that_says_nothing_is_not_taken_for_a_refusal(bench: Bench, code: int) -> None:
+    """The request may be carried out yet: only under a new epoch nothing of it gets into the next write."""
+    ours = held(bench)
+    refused = refuse(bench, EndTxnRequest, code)
+    assert ours.renew(through(2))
+    former = refused[0].request
+    (last,) = [call.request for call in bench.transport.sent if isinstance(call.request, EndTxnRequest)]
+    assert (last.producer_id, last.producer_epoch) > (former.producer_id, former.producer_epoch)
+    assert claim_at(bench) == through(2)
+
+
+def test_a_commit_that_was_carried_out_without_an_answer_is_recognised(bench: Bench) -> None:
+    ours = held(bench)
+    deaf = iter([True])
+    bench.transport.deaf = lambda call: isinstance(call.request, EndTxnRequest) and next(deaf, False)
+    assert ours.renew(through(2))
+    assert kinds(bench).count(EndTxnRequest) == 1, "it was written once more"
+    assert claim_at(bench) == through(2)
+    assert ours.renew(through(3))
+
+
+@pytest.mark.parametrize("request_type", WRITES)
+def test_rights_that_were_taken_away_end_the_renewal(bench: Bench, request_type: type) -> None:
+    ours = held(bench)
+    refuse(bench, request_type, 53, times=5)
+    with pytest.raises(ControlPlaneError, match="Could not write the claim of job job: 53"):
+        ours.renew(through(2))
+    assert claim_at(bench) == OURS
+
+
+def open_by_somebody(bench: Bench) -> Ids:
+    """A claim that is being written, and whose writer does not go on."""
+    ids = bench.init("job.claim")
+    assert bench.receipt(ids, "later") == 0
+    return ids
+
+
+def test_a_claim_that_somebody_is_writing_is_waited_for_a_moment_before_its_writer_is_fenced(bench: Bench) -> None:
+    ids = open_by_somebody(bench)
+    holder(bench).take(OURS, ())
+    assert 0.5 <= bench.transport.now() < 3
+    assert claim_at(bench) == OURS
+    assert bench.end(ids) != 0, "it would be written after ours"
+
+
+def test_a_claim_that_somebody_finishes_meanwhile_counts(bench: Bench) -> None:
+    theirs = holder(bench)
+    theirs.take(THEIRS, ())
+    bench.wait(0.1)
+    theirs.prepare(through(2, THEIRS))
+    wait, finished = bench.wait, list[bool]()
+
+    def finish(seconds: float) -> None:
+        wait(seconds)
+        if not finished and bench.transport.now() > 0.3:
+            finished.append(theirs.renew(through(2, THEIRS)))
+
+    ours = ClaimHolder(bench.control, "job", replace(clock(bench), wait=finish))
+    with pytest.raises(ClaimChangedError):
+        ours.take(OURS, [THEIRS])
+    assert finished == [True]
+    assert claim_at(bench) == through(2, THEIRS)
+
+
+@pytest.mark.parametrize("request_type", WRITES[1:])
+def test_a_driver_that_leaves_while_its_renewal_is_unanswered_has_claimed_nothing(
+    bench: Bench, request_type: type
+) -> None:
+    ours = held(bench)
+    bench.transport.cut = lambda call: isinstance(call.request, request_type)
+    looks = iter([False] * 3)
+    assert not ours.renew(through(2), lambda: next(looks, True))
+    bench.transport.cut = lambda _call: False
+    assert claim_at(bench) == OURS
