@@ -134,6 +134,34 @@ def test_an_unbounded_source_never_finishes() -> None:
     assert not plan(at(Cursor(next=5), Cursor(next=5, end=5)), {P[0]: 5, P[1]: 5}).finished
 
 
+def test_what_a_plan_took_counts_against_the_rate_of_the_next_one() -> None:
+    rate = RateLimit(10.0)
+    taken = [plan(at(Cursor(next=0)), {P[0]: 1000}, rate=rate, now=now).records for now in (0.0, 0.0, 2.0)]
+    assert taken == [10, 0, 20]
+
+
+def test_a_plan_names_every_limit_that_has_cut_something_off() -> None:
+    positions, available = at(Cursor(next=0), Cursor(next=0)), {P[0]: 1000, P[1]: 5}
+
+    def sized_by(**limits: Any) -> Any:
+        return plan(positions, available, **limits).sizing["sized_by"]
+
+    assert sized_by(offsets=1005) == sized_by(rate=RateLimit(1000.0)) == "everything"
+    assert sized_by(offsets=1004) == "max_offsets_per_checkpoint"
+    assert sized_by(rate=RateLimit(999.0)) == "max_rate_per_partition"
+    assert sized_by(rate=RateLimit(999.0), offsets=20) == "max_rate_per_partition+max_offsets_per_checkpoint"
+
+
+def test_a_plan_keeps_what_the_ends_were_resolved_from_and_the_epochs_of_what_it_does_not_read() -> None:
+    topic = TopicPosition(id="i", partitions={0: Cursor(next=5, end=9, epoch=3), 1: Cursor(next=5, end=5, epoch=4)})
+    positions = KafkaPositions(cluster="main", cluster_id="c", topics={"t": topic}, bound="latest")
+    planned = plan(positions, {P[0]: 7, P[1]: 7})
+    after = KafkaPositions.from_document(planned.positions)
+    assert after.bound == "latest"
+    assert dict(after) == {P[0]: Cursor(next=7, end=9, epoch=None), P[1]: Cursor(next=5, end=5, epoch=4)}
+    assert [split.get("epoch") for split in planned.splits] == [None, 4]
+
+
 def test_a_log_that_ends_before_its_position_is_noticed() -> None:
     assert gone_backwards(at(Cursor(next=5), Cursor(next=7)), {P[0]: 5, P[1]: 6}) == {P[1]: (7, 6)}
 
