@@ -62,7 +62,8 @@ def _is_over(transaction: Transaction, view: TransactionView) -> bool:
         return view.code == CODE_NOT_FOUND
     at_ours = (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch)
     raised = view.producer_id == transaction.producer_id and view.epoch == transaction.epoch + 1
-    if view.state is State.COMPLETE_COMMIT and (at_ours or (raised and transaction.version >= 5)):
+    committed = view.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)  # what is prepared cannot be undone
+    if committed and (at_ours or (raised and transaction.version >= 5)):
         raise ContradictionError(
             f"Transaction {transaction.id} (producer {transaction.producer_id}, epoch {transaction.epoch}) was to be "
             "aborted, but it is committed: its records are visible although its checkpoint was aborted, and they may "

@@ -1,0 +1,428 @@
+"""The committer at modelled brokers: what is proved of transactions that somebody else ended, hid or took apart."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+
+from coordinator.errors import ConfigurationError, FencedError, HaltedError
+from coordinator.pipeline.interfaces import Age
+from coordinator.protocol.values import CheckpointId, Claim, Committable, Document, Generation, JobName, Outcome
+from coordinator.protocol.values import Settlement as Settled
+from sinks.kafka.claims import ClaimHolder
+from sinks.kafka.committables import KafkaCommittable, TopicRecords
+from sinks.kafka.committer import KafkaCommitter
+from sinks.kafka.control import CoordinatorKind
+from sinks.kafka.errors import ContradictionError, ControlPlaneError
+from sinks.kafka.patience import Clock
+from sinks.kafka.transactions import State, Transaction
+from tests.simulation.kafka import Settings, SimControl
+from tests.simulation.kafka.contract.bench import OUT, Bench, Ids, init_request
+
+OTHER = ("out", 1)
+JOB = JobName("orders")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(Settings(brokers=(1, 2, 3), timeout_scan_s=1))
+
+
+def clock(bench: Bench) -> Clock:
+    return Clock(
+        now=lambda: NOW + timedelta(seconds=bench.transport.now()), monotonic=bench.transport.now, wait=bench.wait
+    )
+
+
+def committer(bench: Bench, generation: int | None = 2) -> KafkaCommitter:
+    return KafkaCommitter(controls=[bench.control], clock=clock(bench), generation=lambda: generation)
+
+
+def name(number: int, generation: int = 2) -> str:
+    return f"orders.sink.{generation}.0123abcd.{number}"
+
+
+def written(bench: Bench, number: int = 0) -> Ids:
+    """Two records in one partition, one in the other, and a receipt."""
+    ids = bench.init(name(number))
+    bench.enlist(ids, OUT, OTHER)
+    assert bench.produce(ids, (b"a", b"b")) == bench.produce(ids, (b"c",), partition=OTHER) == bench.receipt(ids) == 0
+    return ids
+
+
+def handle_of(bench: Bench, ids: Ids, slot: int = 0) -> KafkaCommittable:
+    return KafkaCommittable(
+        slot=slot,
+        checkpoint=7,
+        cluster_name=bench.control.cluster.name,
+        cluster_id=bench.cluster.settings.cluster_id,
+        transaction=Transaction(id=ids[0], producer_id=ids[1], epoch=ids[2], version=5),
+        token="token",
+        topics={"out": TopicRecords(records=3, partitions=(0, 1))},
+        records=3,
+        bytes=3,
+        inputs=[{"topic": "in", "partition": 4, "start": 10, "end": 13}],
+        pre_committed=NOW,
+        timeout=timedelta(minutes=1),
+    )
+
+
+def committable(bench: Bench, ids: Ids, slot: int = 0) -> Committable:
+    return handle_of(bench, ids, slot).to_committable()
+
+
+def outcomes(settlements: Sequence[Settled]) -> dict[int, Outcome]:
+    return {each.slot: each.outcome for each in settlements}
+
+
+def committed(bench: Bench, ids: Ids) -> Settled:
+    (settlement,) = committer(bench).commit([committable(bench, ids)])
+    return settlement
+
+
+def count(bench: Bench, kind: type) -> int:
+    return sum(isinstance(call.request, kind) for call in bench.transport.sent)
+
+
+# -- commit
+
+
+def test_a_transaction_that_somebody_committed_before_is_committed(bench: Bench) -> None:
+    ids = written(bench)
+    assert bench.end(ids) == 0
+    bench.wait(1)
+    assert committed(bench, ids).outcome is Outcome.COMMITTED
+    assert bench.visible() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_log_tells_of_a_transaction_whose_id_moved_on(bench: Bench, commit: bool) -> None:
+    ids = written(bench)
+    assert bench.end(ids, commit=commit) == 0
+    bench.wait(1)
+    later = written(bench)
+    assert bench.end(later, commit=not commit) == 0
+    bench.wait(1)
+    began = bench.transport.now()
+    settlement = committed(bench, ids)
+    assert settlement.outcome is (Outcome.COMMITTED if commit else Outcome.LOST)
+    assert ("says COMMIT" if commit else "says ABORT") in settlement.evidence
+    looked_twice = bench.transport.now() - began > 2
+    assert looked_twice is not commit, "one look does not prove a loss"
+
+
+def test_a_transaction_that_timed_out_is_lost_after_two_looks_that_agree(bench: Bench) -> None:
+    ids = written(bench)
+    bench.wait(70)
+    settlement = committed(bench, ids)
+    assert settlement.outcome is Outcome.LOST
+    assert 72.1 <= bench.transport.now() < 76
+
+
+def test_one_slot_may_be_committed_another_lost_and_a_third_unanswered(bench: Bench) -> None:
+    """The third's coordinator is gone: nothing is said about it, and the others do not wait to be told."""
+    lost = written(bench, 0)
+    assert bench.end(lost, commit=False) == 0
+    bench.wait(1)
+    node = bench.coordinator(key=lost[0])
+    there = [number for number in range(1, 30) if bench.coordinator(key=name(number)) == node]
+    away = [number for number in range(1, 30) if bench.coordinator(key=name(number)) != node]
+    whole, third = written(bench, there[0]), written(bench, away[0])
+    silent = bench.coordinator(key=third[0])
+    bench.transport.cut = lambda call: (
+        isinstance(call.request, EndTxnRequest) and call.request.transactional_id == third[0]
+    )
+    handles = [committable(bench, ids, slot) for slot, ids in enumerate((third, lost, whole))]
+    settled = committer(bench).commit(handles, give_up=lambda: bench.transport.now() > 10)
+    assert outcomes(settled) == {1: Outcome.LOST, 2: Outcome.COMMITTED}
+    assert silent != node
+    bench.transport.cut = lambda _call: False
+    assert outcomes(committer(bench).commit(handles[:1])) == {0: Outcome.COMMITTED}
+
+
+def test_a_refusal_that_comes_once_is_looked_at_again_and_does_not_lose_the_transaction(bench: Bench) -> None:
+    """A coordinator that is out of date may refuse what it commits a moment later."""
+    ids, ask, refused = written(bench), bench.transport._one, list[Any]()
+
+    def one(call: Any) -> Any:
+        if isinstance(call.request, EndTxnRequest) and not refused:
+            refused.append(call)
+            return type("Refused", (), {"error_code": 49})()
+        return ask(call)
+
+    changed: Any = bench.transport
+    changed._one = one
+    assert committed(bench, ids).outcome is Outcome.COMMITTED
+    assert bench.transport.now() >= 2.1
+    bench.wait(1)
+    assert bench.visible() == [b"a", b"b"]
+
+
+def test_a_transaction_that_lost_a_part_is_aborted_whole_before_it_counts_as_lost(bench: Bench) -> None:
+    ids = written(bench)
+    bench.cluster.log(OTHER).mark(ids[1], ids[2], commit=False, now=bench.transport.now())
+    settlement = committed(bench, ids)
+    assert settlement.outcome is Outcome.LOST
+    assert "seen twice, the rest is aborted" in settlement.evidence
+    assert bench.transport.now() >= 2.1
+    bench.wait(1)
+    assert bench.visible() == bench.visible(OTHER) == []
+    assert bench.view(ids[0]).state is State.COMPLETE_ABORT
+
+
+def test_a_driver_that_leaves_after_it_saw_a_lost_part_aborts_nothing(bench: Bench) -> None:
+    ids = written(bench)
+    bench.cluster.log(OTHER).mark(ids[1], ids[2], commit=False, now=bench.transport.now())
+    settled = committer(bench).commit([committable(bench, ids)], give_up=lambda: bench.transport.now() > 2)
+    assert list(settled) == []
+    assert bench.view(ids[0]).state is State.ONGOING
+    assert count(bench, EndTxnRequest) == 0
+
+
+def test_a_part_that_was_lost_before_somebody_committed_is_in_doubt_and_named(bench: Bench) -> None:
+    ids = written(bench)
+    bench.cluster.log(OTHER).mark(ids[1], ids[2], commit=False, now=bench.transport.now())
+    assert bench.end(ids) == 0
+    bench.wait(1)
+    settlement = committed(bench, ids)
+    assert settlement.outcome is Outcome.IN_DOUBT
+    assert "out-1" in settlement.evidence
+    assert "says ABORT behind 1 records" in settlement.evidence
+
+
+def test_another_transaction_under_the_id_is_fenced_only_when_it_is_seen_twice(bench: Bench) -> None:
+    ids = written(bench)
+    assert bench.end(ids) == 0
+    bench.wait(1)
+    hides = written(bench)  # its open receipt hides ours
+    for partition in (OUT, OTHER):
+        bench.cluster.log(partition).start = bench.cluster.log(partition).high_watermark  # nor does the log tell
+    settlement = committed(bench, ids)
+    assert settlement.outcome is Outcome.COMMITTED
+    assert bench.view(hides[0]).state is not State.ONGOING
+    assert bench.transport.now() >= 4.2
+    fences = [call for call in bench.transport.sent if isinstance(call.request, InitProducerIdRequest)]
+    assert [call.request.producer_id for call in fences[-1:]] == [-1]
+
+
+def test_what_is_behind_the_address_under_another_cluster_id_is_not_asked(bench: Bench) -> None:
+    ids = written(bench)
+    elsewhere = replace(handle_of(bench, ids), cluster_id="another").to_committable()
+    bench.transport.sent.clear()
+    (settlement,) = committer(bench).commit([elsewhere])
+    assert settlement.outcome is Outcome.IN_DOUBT
+    assert "another" in settlement.evidence
+    assert count(bench, EndTxnRequest) == count(bench, DescribeTransactionsRequest) == 0
+    assert committer(bench).outcome(elsewhere).outcome is Outcome.IN_DOUBT
+    with pytest.raises(ControlPlaneError, match=r"slots \[0\] could not be aborted"):
+        committer(bench).abort([elsewhere])
+    assert bench.view(ids[0]).state is State.ONGOING
+
+
+def test_a_document_that_cannot_be_read_stops_everything_before_anything_is_asked(bench: Bench) -> None:
+    unreadable = Committable(slot=1, document=Document(kind="kafka-transaction", version=9, body={}))
+    right = committable(bench, written(bench))
+    bench.transport.sent.clear()
+    for call in (committer(bench).commit, committer(bench).abort):
+        with pytest.raises(HaltedError, match="slot 1"):
+            call([right, unreadable])
+    with pytest.raises(HaltedError):
+        committer(bench).sweep(JOB, keep=[unreadable])
+    assert bench.transport.sent == []
+
+
+def test_nothing_is_known_of_parts_while_their_leader_does_not_answer(bench: Bench) -> None:
+    ids, until = written(bench), 3.0
+    bench.transport.cut = lambda call: (
+        isinstance(call.request, DescribeProducersRequest) and bench.transport.now() < until
+    )
+    assert committed(bench, ids).outcome is Outcome.COMMITTED
+    assert bench.transport.now() >= until
+    assert count(bench, EndTxnRequest) == 1
+
+
+# -- abort
+
+
+def test_an_abort_is_confirmed_and_may_be_repeated(bench: Bench) -> None:
+    ids = written(bench)
+    for _ in range(2):
+        committer(bench).abort([committable(bench, ids)])
+        bench.wait(1)
+        assert bench.view(ids[0]).state is State.COMPLETE_ABORT
+    assert bench.visible() == []
+
+
+def test_an_abort_whose_answer_is_lost_is_asked_again(bench: Bench) -> None:
+    ids, deaf = written(bench), iter([True, True])
+    bench.transport.deaf = lambda call: isinstance(call.request, EndTxnRequest) and next(deaf, False)
+    committer(bench).abort([committable(bench, ids)])
+    bench.wait(1)
+    assert bench.view(ids[0]).state is State.COMPLETE_ABORT
+
+
+def test_an_abort_that_nobody_confirms_for_30_s_is_an_error(bench: Bench) -> None:
+    ids = written(bench)
+    bench.transport.cut = lambda call: isinstance(call.request, EndTxnRequest)
+    with pytest.raises(ControlPlaneError, match="Could not abort 1 within 30 s"):
+        committer(bench).abort([committable(bench, ids)])
+    assert 30 <= bench.transport.now() < 32
+
+
+def test_what_was_fenced_moved_on_or_is_forgotten_needs_no_abort(bench: Bench) -> None:
+    fenced, moved = written(bench, 0), written(bench, 1)
+    bench.control.send_located(CoordinatorKind.TRANSACTION, {name(0): init_request(name(0), None, 60_000)})
+    bench.wait(1)
+    bench.end(moved, commit=False)
+    bench.wait(1)
+    later = written(bench, 1)
+    forgotten = (name(2), 99, 0)
+    handles = [committable(bench, ids, slot) for slot, ids in enumerate((fenced, moved, forgotten))]
+    committer(bench).abort(handles)
+    assert bench.view(later[0]).state is State.ONGOING, "that is another transaction"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["being committed", "committed"])
+def test_a_transaction_that_was_to_be_aborted_and_is_committed_is_a_contradiction(bench: Bench, late: bool) -> None:
+    """Also before its markers are written: a commit that is prepared cannot be undone."""
+    ids = written(bench)
+    assert bench.end(ids) == 0
+    if late:
+        bench.wait(1)
+    with pytest.raises(ContradictionError, match=f"Transaction {name(0)} .* it is committed"):
+        committer(bench).abort([committable(bench, ids)])
+
+
+# -- sweep and lists
+
+
+def test_a_sweep_ends_what_nobody_keeps_and_leaves_other_jobs_alone(bench: Bench) -> None:
+    kept, older, stranger = written(bench, 0), bench.open(name(0, 1)), bench.open("bills.sink.2.0123abcd.0")
+    mine = bench.open(name(1))
+    assert list(committer(bench).leftovers(JOB, keep=[committable(bench, kept)])) == [older[0], mine[0]]
+    assert list(committer(bench).sweep(JOB, keep=[committable(bench, kept)])) == [older[0], mine[0]]
+    assert bench.view(kept[0]).state is bench.view(stranger[0]).state is State.ONGOING
+    assert list(committer(bench).leftovers(JOB)) == [kept[0]]
+
+
+def test_a_sweep_that_meets_a_newer_generation_touches_nothing(bench: Bench) -> None:
+    older, newer = bench.open(name(0, 1)), bench.open(name(0, 3))
+    with pytest.raises(FencedError):
+        committer(bench).sweep(JOB)
+    assert bench.view(older[0]).state is bench.view(newer[0]).state is State.ONGOING
+    assert list(committer(bench, None).sweep(JOB)) == [older[0], newer[0]], (
+        "before anything is granted nothing is newer"
+    )
+
+
+def test_what_is_being_ended_is_listed_and_not_swept(bench: Bench) -> None:
+    here = Bench(Settings(marker_delay=lambda _id, _partition: 5.0))
+    ids = here.open(name(0))
+    assert here.end(ids) == 0
+    assert list(committer(here).ending(JOB)) == [ids[0]]
+    assert list(committer(here).sweep(JOB)) == []
+    (listed,) = committer(here).transactions(JOB)
+    assert (listed.id, listed.state, listed.left) == (ids[0], State.PREPARE_COMMIT.value, None)
+
+
+def test_open_transactions_are_listed_with_their_age_and_what_they_wrote_to(bench: Bench) -> None:
+    bench.wait(5)
+    second, first = written(bench, 1), bench.init(name(0))
+    bench.enlist(first, OUT)
+    bench.wait(7)
+    at = datetime.fromtimestamp(12, tz=UTC)
+    listing = KafkaCommitter(controls=[bench.control], clock=replace(clock(bench), now=lambda: at))
+    listed = listing.transactions(JOB)
+    assert [(one.id, one.owner) for one in listed] == [(first[0], first[1:]), (second[0], second[1:])]
+    assert [one.partitions for one in listed] == [("out-0",), ("out-0", "out-1")]
+    assert [one.receipted for one in listed] == [False, True]
+    one = listed[1]
+    assert (one.cluster, one.participant, one.generation) == (bench.control.cluster.name, "sink", 2)
+    assert (one.worker, one.state) == ("0123abcd", "Ongoing")
+    assert (one.age, one.left) == (timedelta(seconds=7), timedelta(seconds=53))
+
+
+def test_a_transaction_that_is_listed_and_not_described_is_an_error(bench: Bench) -> None:
+    written(bench)
+    bench.transport.cut = lambda call: isinstance(call.request, DescribeTransactionsRequest)
+    with pytest.raises(ControlPlaneError, match=r"list transaction .* as open and do not describe it.*Ask again\."):
+        committer(bench).transactions(JOB)
+
+
+# -- one outcome, for a person
+
+
+def test_a_single_outcome_changes_nothing(bench: Bench) -> None:
+    ids = written(bench)
+    bench.transport.sent.clear()
+    assert committer(bench).outcome(committable(bench, ids)).outcome is Outcome.IN_DOUBT
+    assert count(bench, EndTxnRequest) == count(bench, InitProducerIdRequest) == 0
+    assert bench.transport.now() >= 2.1
+    assert bench.end(ids) == 0
+    bench.wait(1)
+    began = bench.transport.now()
+    assert committer(bench).outcome(committable(bench, ids)).outcome is Outcome.COMMITTED
+    assert bench.transport.now() == began, "one look proves a commit"
+
+
+def test_a_single_outcome_of_an_abort_takes_two_looks(bench: Bench) -> None:
+    ids = written(bench)
+    bench.end(ids, commit=False)
+    bench.wait(1)
+    began = bench.transport.now()
+    assert committer(bench).outcome(committable(bench, ids)).outcome is Outcome.LOST
+    assert bench.transport.now() - began == pytest.approx(2.1)
+
+
+# -- words, ages, claims
+
+
+def test_a_description_names_the_transaction_and_every_range(bench: Bench) -> None:
+    joined = {"ranges": [{"topic": "in", "partition": n, "start": 0, "end": n} for n in (1, 2)]}
+    handle = replace(handle_of(bench, (name(0), 4, 1)), inputs=[*handle_of(bench, (name(0), 4, 1)).inputs, joined])
+    said = committer(bench).describe(handle.to_committable())
+    assert f"slot 0 of checkpoint 7, transaction {name(0)}" in said
+    assert "3 records (3 to out) from input in-4 [10, 13), in-1 [0, 1), in-2 [0, 2)" in said
+    assert committer(bench).handle(handle.to_committable()) == (name(0), (4, 1))
+
+
+def test_an_age_counts_from_the_earlier_of_the_two_clocks(bench: Bench) -> None:
+    handle = handle_of(bench, (name(0), 4, 1))
+    bench.wait(30)
+
+    def age(**changed: Any) -> Age | None:
+        return committer(bench).age(replace(handle, **changed).to_committable())
+
+    assert age() == Age(transaction=name(0), open_for=timedelta(seconds=30), timeout=timedelta(minutes=1))
+    before, after = NOW - timedelta(seconds=9), NOW + timedelta(seconds=9)
+    assert [each.open_for.seconds for began in (before, after) if (each := age(began=began))] == [39, 30]
+    assert age(timeout=timedelta(0)) is None
+
+
+def test_a_claim_is_taken_on_every_cluster_that_has_one_and_on_no_other(bench: Bench) -> None:
+    ours = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
+    ClaimHolder(bench.control, JOB, clock(bench)).take(ours, ())
+    bench.wait(0.1)
+    without = SimControl(Bench().cluster, bench.transport)
+    both = KafkaCommitter(controls=[without, bench.control], clock=clock(bench))
+    assert list(both.claims(JOB)) == [ours]
+    newer = replace(ours, generation=Generation(2), holder="b")
+    both.take_claim(JOB, newer, [ours])
+    bench.wait(0.1)
+    assert list(both.claims(JOB)) == [newer]
+
+
+def test_no_transaction_lasts_longer_than_the_brokers_let_it(bench: Bench) -> None:
+    assert committer(bench).longest_open() == timedelta(milliseconds=bench.cluster.settings.max_timeout_ms)
+    bench.transport.cut = lambda _call: True
+    assert committer(bench).longest_open() >= timedelta(minutes=15)
+
+
+def test_a_committer_without_a_cluster_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="without a cluster"):
+        KafkaCommitter()
