@@ -37,6 +37,7 @@ from coordinator.service.orphans import Orphans
 from coordinator.service.turns import Turns
 from coordinator.store.store import Store
 from tests.unit.service.scripted import SINK, SOURCE, positions, slots
+from tests.unit.store.jobs import change
 
 JOB = JobName("orders")
 SETTINGS = CheckpointSettings(interval="1h", lease="1s", stream_grace=0, orphan_grace="1s")
@@ -541,6 +542,25 @@ def test_after_a_job_has_ended_late_tasks_are_looked_for_as_long_as_a_transactio
 
     play(tmp_path, body, brokers)
     brokers.asked.clear()
+    play(tmp_path, later, brokers)
+
+
+def test_late_tasks_are_looked_for_where_nobody_can_read_when_the_job_ended(tmp_path: Path) -> None:
+    brokers = Brokers(longest_open=3600.0)
+
+    async def body(here: Here) -> None:
+        generation = await here.open()
+        await here.complete(generation)
+        await here.leave(generation, CloseReason.FINISHED)
+
+    async def later(here: Here) -> None:
+        here.orphans.start()
+        await until(lambda: brokers.count("sweep") > 1, "it looks for them")
+        assert "late tasks" in here.orphans.doing(JOB)
+
+    play(tmp_path, body, brokers)
+    brokers.asked.clear()
+    change(tmp_path / "store.db", "UPDATE generations SET ended_at = 0")
     play(tmp_path, later, brokers)
 
 
