@@ -3,10 +3,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
-from coordinator.pipeline.exits import stopping_on_signals
+from coordinator.errors import FencedError, OncewardError
+from coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
 
 PROGRAM = """
 from coordinator import errors
@@ -36,3 +38,43 @@ def test_the_first_signal_asks_to_stop_and_the_second_leaves_at_once() -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is former
+
+
+def test_only_errors_with_an_exit_code_of_their_own_are_told_without_a_trace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traced: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, *_: traced.append(kind))
+    exit_with_codes()
+    hook = sys.excepthook
+    exit_with_codes()
+    assert sys.excepthook is hook, "it was put around itself"
+    with pytest.raises(SystemExit) as left:
+        hook(FencedError, FencedError("a newer\x1b[2J generation"), None)
+    assert left.value.code == 5
+    assert capsys.readouterr().err == "FencedError: a newer\\x1b[2J generation\n"
+    for error in (OncewardError("a bug"), ValueError("another"), KeyboardInterrupt()):
+        hook(type(error), error, None)
+    assert traced == [OncewardError, ValueError, KeyboardInterrupt]
+
+
+def test_signals_are_left_alone_in_other_threads() -> None:
+    former, seen = signal.getsignal(signal.SIGTERM), list[object]()
+
+    def elsewhere() -> None:
+        with stopping_on_signals(lambda: None):
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join(60)
+    assert seen == [former]
+
+
+def test_a_flag_that_is_set_elsewhere_ends_a_wait() -> None:
+    flag = StopFlag()
+    assert not flag.wait(0)
+    threading.Timer(0.01, flag.set).start()
+    assert flag.wait(60)
+    flag.clear()
+    assert not flag.is_set()
