@@ -163,7 +163,7 @@ class Settler:
         """``checkpoint`` is completed. If it has nothing to commit, no instruction comes for it: it is settled."""
         with self._lock:
             work = self._work.get(checkpoint)
-            if work is None or work.committables or self._closing or checkpoint <= self.settled:
+            if work is None or work.committables or self._closing:
                 return
             if (checkpoint, work.amendment) not in self._submitted:
                 self._submitted[checkpoint, work.amendment] = self._runtime.monotonic()

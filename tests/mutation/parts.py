@@ -26,13 +26,18 @@ PARTS = {
         files=("coordinator/pipeline/*.py", "coordinator/backoff.py"),
         # These talk to Spark and are tested on Spark.
         without=("*/spark.py", "*/spark_job.py", "*/plans.py", "*/running.py", "*/pipeline.py"),
-        tests=("tests/unit/pipeline",),
+        tests=("tests/unit/pipeline", "tests/unit/sources/test_narrowing.py"),
     ),
     "sinks": Part(
         files=("sinks/kafka/*.py",),
         # These talk to a broker or to librdkafka and are tested on brokers.
         without=("*/sink.py", "*/control.py", "*/brokers.py", "*/preflight.py", "*/producers.py", "*/writer.py"),
-        tests=("tests/unit/sinks", "tests/unit/store/test_damage.py"),
+        tests=(
+            "tests/unit/sinks",
+            "tests/unit/store/test_damage.py",
+            "tests/simulation/test_claims_on_the_model.py",
+            "tests/simulation/test_kafka_model_clients.py",
+        ),
     ),
     "sources": Part(
         files=("sources/kafka/*.py",),

@@ -29,7 +29,11 @@ class Queue(Threads):
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
+        self.now = 0.0
         self._closed = False
+
+    def monotonic(self) -> float:
+        return self.now
 
     def worker(self, name: str) -> "Queue":
         return self
@@ -49,6 +53,15 @@ class Queue(Threads):
             self.calls.pop(0)()
 
 
+class _Journal(Journal):
+    def __init__(self, events: list[tuple[str, dict[str, Any]]]) -> None:
+        super().__init__("orders")
+        self._events = events
+
+    def tell(self, event: str, **facts: Any) -> None:
+        self._events.append((event, facts))
+
+
 class Driver:
     """Session, source, sink and committer of a settler. A test says what the brokers prove of each slot."""
 
@@ -65,7 +78,9 @@ class Driver:
         self.reported: list[dict[int, Outcome]] = []
         self.evidence: list[str] = []
         """Of what was reported last."""
-        self.claimed: list[int] = []
+        self.claimed: list[Claim] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        """What programs that watch the job hear."""
         self.shown: list[tuple[int, list[int]]] = []
         """What the sink heard of settled checkpoints, and of which slots."""
         self.mirrored: list[Document] = []
@@ -78,7 +93,7 @@ class Driver:
             source=same,
             sink=same,
             committer=same,
-            journal=Journal("orders"),
+            journal=_Journal(self.events),
             on_settled=lambda checkpoint: self.said.append(f"settled {checkpoint}"),
             on_lost=lambda: self.said.append("lost"),
             on_error=self.failures.append,
@@ -94,7 +109,7 @@ class Driver:
         self.said.append(f"claim {claim.completed} prepared")
 
     def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
-        self.claimed.append(claim.completed)
+        self.claimed.append(claim)
         return True
 
     def commit(self, committables: Sequence[Committable], *, give_up: Callable[[], bool]) -> Sequence[Settlement]:

@@ -10,12 +10,22 @@ from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.pipeline.settler import Settler
 from coordinator.protocol.answers import Verdict
-from coordinator.protocol.values import CheckpointId, Claim, Committable, Document, OnLost, Outcome, Settlement
+from coordinator.protocol.values import (
+    CheckpointId,
+    Claim,
+    Committable,
+    Document,
+    Generation,
+    OnLost,
+    Outcome,
+    Settlement,
+)
 from tests.unit.pipeline.settling import Driver, Queue, slots
 
 HELD = (Committable(slot=0, document=Document(kind="test", version=1, body={})),)
 COMMITTED, LOST, IN_DOUBT = Outcome.COMMITTED, Outcome.LOST, Outcome.IN_DOUBT
 FIVE, SIX = CheckpointId(5), CheckpointId(6)
+CLAIM = Claim(store_id="store", generation=Generation(1), completed=FIVE, holder="driver")
 
 
 def settler(runtime: Runtime = THREADS, *, session: Any = None, sink: Any = None) -> Settler:
@@ -107,7 +117,7 @@ def test_a_slot_in_doubt_halts_the_job_whatever_becomes_of_lost_ones(policy: OnL
     (failure,) = driver.failures
     assert isinstance(failure, HaltedError)
     assert "2 of its 3 transactions" in str(failure)
-    assert "in_doubt: the records of slot 2. seen" in str(failure)
+    assert str(failure).endswith("\n  lost: the records of slot 1. seen\n  in_doubt: the records of slot 2. seen")
     assert driver.reported == [{0: COMMITTED, 1: LOST, 2: IN_DOUBT}], "the coordinator halts the job for it"
     assert (driver.said, driver.shown, driver.settler.settled, driver.settler.lost) == ([], [], 0, 0)
 
@@ -131,7 +141,7 @@ def test_a_driver_that_leaves_between_two_commits_reports_nothing_and_settles_no
     driver.proofs = proofs
     driver.complete(FIVE)
     assert (driver.reported, driver.said, driver.shown, driver.failures) == ([], [], [], [])
-    assert driver.claimed == [FIVE], "what is committed of it is claimed before"
+    assert driver.claimed == [CLAIM], "what is committed of it is claimed before"
     assert driver.settler.unsettled() == slots(0, 1, 2)
 
 
@@ -188,8 +198,54 @@ def test_a_repeated_instruction_reports_the_outcome_again_and_commits_and_tells_
         driver.complete(FIVE)
     assert driver.asked == [[0]]
     assert len(driver.reported) == 3
-    assert (driver.claimed, driver.said) == ([FIVE], ["settled 5"])
+    assert (driver.claimed, driver.said) == ([CLAIM], ["settled 5"])
     assert (driver.shown, driver.mirrored) == ([(FIVE, [0])], [positions])
+
+
+def test_programs_that_watch_a_job_hear_how_long_the_decision_and_the_commits_took() -> None:
+    driver = Driver()
+    driver.settler.expect(FIVE, slots(0, 1), None)
+    driver.queue.now = 0.5
+    driver.settler.complete(FIVE)
+    driver.queue.now = 2.75
+    driver.proofs = {0: COMMITTED, 1: COMMITTED}
+    driver.queue.work()
+    steps = {"decide": 0.5, "settle": 2.25}
+    assert driver.events == [("settled", {"checkpoint": FIVE, "transactions": 2, "steps": steps})]
+
+
+@pytest.mark.parametrize(("policy", "settled"), [(OnLost.REPLAY, []), (OnLost.SKIP, ["settled"])])
+def test_programs_that_watch_a_job_hear_of_a_loss(
+    policy: OnLost, settled: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = Driver(policy)
+    driver.settler.expect(FIVE, slots(0, 1), None)
+    driver.proofs = {0: LOST, 1: LOST}
+    driver.complete(FIVE)
+    (what, facts), *others = driver.events
+    assert (what, facts) == ("lost", {"checkpoint": FIVE, "transactions": 2, "policy": policy.value})
+    assert [event for event, _ in others] == settled
+    assert "the records of slot 0. seen; the records of slot 1. seen" in caplog.text
+
+
+def test_a_checkpoint_with_nothing_to_commit_is_settled_once_and_claimed_afterwards() -> None:
+    driver = Driver()
+    driver.settler.expect(FIVE, (), None)
+    for _ in range(3):
+        driver.settler.passed(FIVE)
+    driver.queue.work()
+    driver.settler.passed(FIVE)
+    driver.queue.work()
+    assert (driver.said, driver.claimed, driver.shown) == (["settled 5"], [CLAIM], [(FIVE, [])])
+    assert len(driver.events) == 1
+
+
+def test_a_checkpoint_that_has_something_to_commit_waits_for_its_instruction() -> None:
+    driver = Driver()
+    driver.settler.expect(FIVE, slots(0), None)
+    driver.settler.passed(FIVE)
+    driver.settler.passed(SIX)
+    assert driver.queue.calls == []
 
 
 def test_an_instruction_that_is_repeated_before_it_is_carried_out_is_carried_out_once() -> None:
