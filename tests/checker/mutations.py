@@ -136,7 +136,9 @@ MUTATIONS: dict[str, Mutation] = {
         names="2 records too many, for example out-0 offset 19: key-0-2 0-5; out-1 offset 19: key-0-1 0-4",
     ),
     "two records of a key are exchanged": _fails(
-        lambda h: _exchanged(h, "=0-0", "=0-3"), ORDER, names="0-0 comes after offset 0 0-3"
+        lambda h: _exchanged(h, "=0-0", "=0-3"),
+        ORDER,
+        names="key key-0-0 partition 0: offset 3 0-0 comes after offset 0 0-3",
     ),
     "two records of two checkpoints are exchanged": _fails(
         lambda h: _exchanged(h, "=0-3", "=0-6"),

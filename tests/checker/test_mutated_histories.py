@@ -162,6 +162,30 @@ def test_equal_records_of_two_partitions_are_unknown_where_no_reading_in_order_w
         assert verdict.having(Grade.UNKNOWN) == {ORDER}
 
 
+def _one_lane(*logs: str) -> History:
+    """``same a same b`` of one input partition, copied to output partitions that show ``logs``; keys are anywhere."""
+    content = {word: Content("out", "=k", f"={word}") for word in ("same", "a", "b")}
+    return History(
+        job="job",
+        fed=[Fed(Lane("in", 0), offset, (content[word],)) for offset, word in enumerate(("same", "a", "same", "b"))],
+        rest=[
+            Visible(Lane("out", partition), offset, content[word])
+            for partition, log in enumerate(logs)
+            for offset, word in enumerate(log.split())
+        ],
+        whole_input=True,
+        by_key=False,
+    )
+
+
+def test_equal_records_of_one_partition_leave_no_doubt_unless_several_output_partitions_have_them() -> None:
+    certain = judge(_one_lane("b same a same"), {ORDER})
+    assert certain.having(Grade.FAIL) == {ORDER}, certain.text()
+    doubtful = judge(_one_lane("b same", "a same"), {ORDER})
+    assert doubtful.having(Grade.UNKNOWN) == {ORDER}, doubtful.text()
+    assert judge(_one_lane("same a same b"), {ORDER}).grade is Grade.PASS
+
+
 def _decided(*log: str) -> History:
     """As `_two_lanes`: checkpoint 2, decided at 10 s, covers the first input partition, 3, at 20 s, the second."""
     lanes = Lane("in", 0), Lane("in", 1)

@@ -49,28 +49,35 @@ PARTS = {
         files=tuple(
             f"coordinator/service/{each}.py"
             for each in (
-                *("budget", "deadlines", "documents", "engine", "housekeeping", "listen", "orphan", "orphans"),
-                *("reports", "skipping", "standing", "summaries", "turns", "watchers"),
+                *("budget", "deadlines", "documents", "engine", "housekeeping", "listen"),
+                *("orphan", "orphans", "turns"),
             )
         ),
-        tests=("tests/unit/service",),
-        too_slow=("tests/unit/service/test_restarts.py", "tests/unit/service/test_intake.py"),
+        tests=tuple(f"tests/unit/service/test_{each}.py" for each in ("orphans", "turns", "bookkeeping", "listen")),
+    ),
+    "listings": Part(
+        files=tuple(f"coordinator/service/{each}.py" for each in ("reports", "skipping", "standing", "summaries")),
+        tests=tuple(f"tests/unit/service/test_{each}.py" for each in ("waits", "people", "resolving")),
     ),
     "store": Part(
         files=("coordinator/store/*.py",),
-        tests=("tests/unit/store", "tests/unit/protocol/test_store_machine.py"),
-        too_slow=("tests/unit/store/test_failures.py",),
+        tests=tuple(
+            f"tests/unit/store/test_{each}.py" for each in ("store", "losses", "retention", "damage", "opening")
+        ),
+        too_slow=(
+            "tests/unit/store/test_damage.py::test_a_wrong_byte_anywhere_gives_the_truth_or_less_and_never_something_else",
+        ),
     ),
     "wire": Part(
         files=("coordinator/wire/*.py",),
-        tests=("tests/unit/client/test_wire.py",),
+        tests=("tests/unit/client/test_wire.py", "tests/unit/service/test_bad_input.py"),
     ),
     "verify": Part(
         files=("coordinator/ops/verify/*.py",),
         # These ask a cluster or a coordinator and are tested with both.
         without=("*/cluster.py", "*/asking.py", "*/command.py", "*/whole.py"),
         tests=(
-            *(f"tests/unit/ops/test_verify_{each}.py" for each in ("moment", "positions", "spill")),
+            *(f"tests/unit/ops/test_verify_{each}.py" for each in ("decisions", "moment", "positions", "spill")),
             "tests/checker/test_mutated_histories.py",
         ),
     ),

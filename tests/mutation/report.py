@@ -34,7 +34,7 @@ _NOTICED = (Fate.TESTS, Fate.TYPES, Fate.TIMEOUT)
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """One mutation, and what became of it; ``change`` is empty unless it survived."""
+    """One mutation, and what became of it; ``change`` is empty unless it survived or never ended."""
 
     name: str
     fate: Fate
@@ -69,19 +69,20 @@ def mutants(file: Verdicts, reasons: dict[str, str]) -> Iterator[Mutant]:
         old, new = file.change(key)
         if only_words(old, new):
             yield Mutant(name=key, fate=Fate.WORDING)
-        elif code in MISSED:
+            continue
+        fate = _fate(code)
+        change = ""
+        if fate in (Fate.SURVIVED, Fate.TIMEOUT):
             change = f"{key.rpartition('__mutmut_')[0]} | {_changed(old, new)}"
+        reason = ""
+        if fate is Fate.SURVIVED:
             reason = "no run gets there, by its types" if unreachable(old, new) else reasons.get(change, "")
-            yield Mutant(name=key, fate=Fate.EQUIVALENT if reason else Fate.SURVIVED, change=change, reason=reason)
-        else:
-            yield Mutant(name=key, fate=_fate(code))
+        yield Mutant(name=key, fate=Fate.EQUIVALENT if reason else fate, change=change, reason=reason)
 
 
 def _fate(code: int | None) -> Fate:
-    for codes, fate in ((TESTS, Fate.TESTS), (TYPES, Fate.TYPES), (TIMEOUT, Fate.TIMEOUT)):
-        if code in codes:
-            return fate
-    return Fate.NOT_RUN
+    fates = ((TESTS, Fate.TESTS), (TYPES, Fate.TYPES), (TIMEOUT, Fate.TIMEOUT), (MISSED, Fate.SURVIVED))
+    return next((fate for codes, fate in fates if code in codes), Fate.NOT_RUN)
 
 
 def only_words(old: str, new: str) -> bool:

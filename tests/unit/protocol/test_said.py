@@ -1,48 +1,22 @@
 """What drivers and people are told beside the outcome, which the scenarios play: why, how long, until when."""
 
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 
-from coordinator.protocol.answers import Answer, Verdict
-from coordinator.protocol.core import step
+from coordinator.protocol.answers import Verdict
 from coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointCompleted,
     CheckpointRestored,
     CheckpointSettled,
     CheckpointTriggered,
-    Fact,
     GenerationEnded,
     StatusChanged,
 )
 from coordinator.protocol.opening import claim_refusal
-from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import CheckpointId, Claim, Generation, ParticipantName
-from tests.scenarios.play import Player
-
-F = TypeVar("F")
-SETTINGS = CheckpointSettings(interval="1h", lease="20s")
-COMPLETED = ("open d1", "watch", "ack 1 source on 0 at 1", "ack 1 sink on 0")
-SECOND = ("request r checkpoint", "ack 2 source on 1 at 2", "ack 2 sink on 1 slots 0")
-
-
-def after(*commands: str, settings: CheckpointSettings = SETTINGS) -> Player:
-    player = Player(settings)
-    for command in commands:
-        player.play(command)
-    return player
-
-
-def said(player: Player, command: str) -> tuple[Answer, tuple[Fact, ...]]:
-    player.state, ready = step(player.state, player.event(command))
-    return ready.answer, ready.facts
-
-
-def one(facts: tuple[Fact, ...], kind: type[F]) -> F:
-    (found,) = (fact for fact in facts if isinstance(fact, kind))
-    return found
+from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 
 
 def test_a_waiting_driver_hears_whom_it_waits_for_and_how_long() -> None:
@@ -58,7 +32,7 @@ def test_a_driver_that_may_return_hears_why() -> None:
 
 
 def test_a_driver_of_a_halted_job_hears_what_it_was_halted_by() -> None:
-    answer, _ = said(after(*COMPLETED, *SECOND, "settle 2 sink 0=lost"), "open d2")
+    answer, _ = said(after(*UNSETTLED, "settle 2 sink 0=lost"), "open d2")
     assert answer.verdict is Verdict.HALTED
     assert "job orders is halted: checkpoint 2: slot 0 is lost" in answer.detail
 
@@ -75,19 +49,19 @@ def test_a_driver_of_a_halted_job_hears_what_it_was_halted_by() -> None:
     ],
 )
 def test_a_claim_that_speaks_against_this_store_says_how(claim: Claim, words: str) -> None:
-    assert words in (claim_refusal(after(*COMPLETED).state.durable, claim) or "")
-    assert (claim_refusal(after(*COMPLETED).state.durable, claim) is None) is (words == "")
+    assert words in (claim_refusal(after(*BEGUN).state.durable, claim) or "")
+    assert (claim_refusal(after(*BEGUN).state.durable, claim) is None) is (words == "")
 
 
 def test_where_the_newest_checkpoint_cannot_be_read_a_claim_of_any_known_id_is_no_newer_store() -> None:
-    durable = after(*COMPLETED, "damage").state.durable
+    durable = after(*BEGUN, "damage").state.durable
     claim = Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(1))
     assert claim_refusal(durable, claim) is None
     assert claim_refusal(durable, replace(claim, completed=CheckpointId(2))) is not None
 
 
 def test_a_checkpoint_tells_how_long_each_of_its_steps_took() -> None:
-    player = after(*COMPLETED, "request r checkpoint")
+    player = after(*BEGUN, "request r checkpoint")
     assert one(said(after("open d1", "after 3"), "watch")[1], CheckpointTriggered).waited == 3.0
     player.play("after 4")
     player.play("ack 2 source on 1 at 2")
@@ -99,7 +73,7 @@ def test_a_checkpoint_tells_how_long_each_of_its_steps_took() -> None:
 
 
 def test_a_checkpoint_that_waits_for_its_base_tells_how_long() -> None:
-    player = after(*COMPLETED, *SECOND)
+    player = after(*UNSETTLED)
     for command in ("request s checkpoint", "after 1", "ack 3 source on 2 at 3", "ack 3 sink on 2", "after 8"):
         player.play(command)
     completed = one(said(player, "settle 2 sink 0=committed")[1], CheckpointCompleted)
@@ -114,7 +88,7 @@ def test_an_aborted_checkpoint_tells_how_long_it_ran_and_why() -> None:
 
 
 def test_a_restored_checkpoint_has_the_positions_of_the_older_one_and_nothing_to_commit() -> None:
-    player = after(*COMPLETED, *SECOND, "settle 2 sink 0=committed", "request s checkpoint")
+    player = after(*UNSETTLED, "settle 2 sink 0=committed", "request s checkpoint")
     for command in ("ack 3 source on 2 at 3", "ack 3 sink on 2", "close failed", "restore 2"):
         player.play(command)
     snapshots = one(said(player, "open d2")[1], CheckpointRestored).snapshots

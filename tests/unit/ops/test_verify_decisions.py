@@ -1,0 +1,79 @@
+"""What a coordinator said of its decisions, one thing after the other, and what of it cannot be."""
+
+import pytest
+
+from coordinator.ops.verify.decisions import broken_decisions, unsettled
+from coordinator.ops.verify.history import Lane, Told
+from coordinator.ops.verify.verdict import Breach
+
+LANE = Lane("in", 0)
+
+
+def told(
+    checkpoint: int, base: int, state: str, *, kind: str = "checkpoint", end: int | None = None, last: bool = False
+) -> Told:
+    return Told(checkpoint, base, 1, kind, state, None if end is None else {LANE: end}, last=last)
+
+
+BEFORE = (told(1, 0, "completed", end=3), told(1, 0, "settled", end=3))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        (told(1, 0, "settled"),),
+        (told(2, 1, "triggered"), told(2, 1, "aborted"), told(3, 1, "triggered"), told(3, 1, "completed", end=5)),
+        # A person went back to 1, and the history forks there.
+        (told(2, 1, "completed"), told(3, 1, "settled", kind="restore"), told(4, 3, "completed")),
+        (told(2, 1, "completed"), told(3, 1, "settled", kind="restore"), told(4, 1, "completed")),
+        (told(2, 7, "completed"),),
+    ],
+)
+def test_what_follows_from_one_decision_each_is_right(more: tuple[Told, ...]) -> None:
+    assert list(broken_decisions((*BEFORE, *more))) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "kind", "what"),
+    [
+        ((told(1, 0, "aborted"),), "decisions changed", "checkpoint 1 was settled and is aborted"),
+        ((told(1, 0, "completed"),), "decisions changed", "checkpoint 1 was settled and is completed"),
+        (
+            (told(2, 1, "triggered"), told(2, 0, "triggered")),
+            "decisions changed",
+            "checkpoint 2 was of generation 1 on 1 and is of generation 1 on 0",
+        ),
+        # Also where something was said in between that has no positions.
+        ((told(1, 0, "settled"), told(1, 0, "settled", end=4)), "decisions changed", "checkpoint 1 ended in-0 at 3"),
+        (
+            (told(2, 1, "completed"), told(3, 1, "completed")),
+            "two checkpoints completed on one base",
+            "2 and 3, both on 1",
+        ),
+        (
+            (told(2, 1, "completed"), told(9, 8, "settled", kind="restore"), told(3, 1, "completed")),
+            "two checkpoints completed on one base",
+            "2 and 3, both on 1",
+        ),
+        (
+            (told(2, 1, "aborted"), told(3, 2, "completed")),
+            "checkpoints completed on one that is not",
+            "3 on 2, which is aborted",
+        ),
+        # What cannot be read is no decision, and what comes after it is looked at.
+        ((told(9, 1, "unreadable"), told(1, 0, "aborted")), "decisions changed", "checkpoint 1 was settled"),
+    ],
+)
+def test_a_decision_that_was_changed_or_made_twice_is_named(more: tuple[Told, ...], kind: str, what: str) -> None:
+    (breach,) = broken_decisions((*BEFORE, *more))
+    assert (breach.topic, breach.kind) == ("", kind)
+    assert breach.what.startswith(what)
+
+
+def test_what_is_left_at_the_end_is_named() -> None:
+    said = (told(1, 0, "completed"), told(1, 0, "completed", last=True), told(2, 1, "triggered", last=True))
+    assert list(unsettled((*said, told(3, 2, "aborted", last=True), told(4, 2, "settled", last=True)))) == [
+        Breach("", "checkpoints are not settled", "1 of generation 1"),
+        Breach("", "checkpoints are not decided", "2 of generation 1"),
+    ]
