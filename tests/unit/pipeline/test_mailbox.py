@@ -46,6 +46,15 @@ def test_a_trigger_wakes_the_main_thread() -> None:
     assert driver.mailbox.next(0) is None
 
 
+@pytest.mark.parametrize("wakes", [trigger(4), abort(4), replay(3)], ids=lambda one: type(one).__name__)
+def test_what_is_to_do_wakes_the_main_thread_and_what_is_done_does_not(wakes: Trigger | Abort | Replay) -> None:
+    driver = Driver()
+    driver.mailbox.deliver(abort(3))
+    driver.mailbox.next(0)
+    threading.Timer(0.05, driver.mailbox.deliver, [wakes]).start()
+    assert driver.mailbox.next(600) == wakes
+
+
 def test_an_abort_that_overtakes_its_trigger_ends_it() -> None:
     driver = Driver()
     driver.mailbox.deliver(trigger(3))
