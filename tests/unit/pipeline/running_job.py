@@ -11,6 +11,7 @@ from coordinator.pipeline.generation import GenerationRun, Members
 from coordinator.pipeline.interfaces import Age, Plan
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.progress import Progress
+from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.pipeline.tasks import Vote
 from coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
 from coordinator.protocol.core import step, wanted
@@ -275,7 +276,14 @@ class Coordinator:
 class Job:
     """Source, sink, committer and tasks of one driver: each checkpoint reads ten records and writes one transaction."""
 
-    def __init__(self, coordinator: Coordinator, *, until: int, running: Callable[[int], None] = nothing) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        until: int,
+        running: Callable[[int], None] = nothing,
+        runtime: Runtime = THREADS,
+    ) -> None:
         """``until``: stop after this checkpoint was run; ``running``: called in its Spark job."""
         self.coordinator = coordinator
         self.until = until
@@ -290,7 +298,9 @@ class Job:
         self.ending: Callable[[JobName], Sequence[str]] = lambda _job: ()
         self.swept_beside: list[list[int]] = []
         """What each sweep had to leave alone."""
-        source: Any = _Source()
+        source: Any = Input()
+        self.source: Any = source
+        """What a test may change."""
         same: Any = self
         self.generation = GenerationRun(
             Members(
@@ -302,6 +312,7 @@ class Job:
                 settings=SETTINGS,
                 journal=Journal(JOB),
                 progress=Progress(JOB, stream=io.StringIO()),
+                runtime=runtime,
             ),
             same.coordinator,
             takeover=True,
@@ -366,7 +377,9 @@ class Job:
         return []
 
 
-class _Source:
+class Input:
+    """A source that always has ten records more."""
+
     participant = SOURCE
 
     def resolve(self) -> Document:

@@ -1,0 +1,398 @@
+"""A generation beside the real core whose checkpoints fail, find nothing to read, or come to an end."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.errors import CheckpointFailedError, ConfigurationError, CoordinatorLostError, OncewardError
+from coordinator.pipeline.interfaces import Plan
+from coordinator.pipeline.mailbox import GenerationFailedError
+from coordinator.pipeline.runtime import Threads
+from coordinator.protocol.answers import Answer, Instruction, Trigger, Verdict
+from coordinator.protocol.events import Acknowledge, CloseReason, Event, Settle
+from coordinator.protocol.values import CheckpointId, Committable, Document, JobName, JsonObject, ParticipantName
+from tests.unit.pipeline.running_job import SINK, Coordinator, Job
+from tests.unit.pipeline.test_causes import IN_A_UDF
+
+
+class Failing(Job):
+    """Its Spark job fails where a test says so."""
+
+    def __init__(self, coordinator: Coordinator, *, until: int, **more: Any) -> None:
+        super().__init__(coordinator, until=until, **more)
+        self.plans: list[Plan] = []
+        """What each Spark job was to read."""
+        self.ran_into: list[bool] = []
+        """What the source heard of each plan: whether it failed."""
+        self.source.ran = lambda plan, seconds, *, failed=False: self.ran_into.append(failed)
+
+    def run(self, *, plan: Plan, **more: Any) -> Any:
+        self.plans.append(plan)
+        return super().run(plan=plan, **more)
+
+    def explain(self, cause: str) -> str | None:
+        return "a record is too large" if "MSG_SIZE_TOO_LARGE" in cause else None
+
+    def hides_until_decided(self) -> bool:
+        return True
+
+
+class Reasons(Coordinator):
+    """Keeps why checkpoints were declined."""
+
+    def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> Answer:
+        self.reasons.append(reason)
+        return super().decline(checkpoint, participant, reason)
+
+    @property
+    def reasons(self) -> list[str]:
+        found: list[str] = self.__dict__.setdefault("_reasons", [])
+        return found
+
+
+def once(checkpoint: int, error: Exception) -> Any:
+    """Fails in the Spark job of one checkpoint."""
+
+    def running(number: int) -> None:
+        if number == checkpoint:
+            raise error
+
+    return running
+
+
+def test_a_checkpoint_that_fails_is_declined_swept_and_read_again() -> None:
+    coordinator = Reasons()
+    job = Failing(coordinator, until=5, running=once(3, RuntimeError("ExecutorLostFailure (executor 1 exited)")))
+    assert job.generation.run() is CloseReason.STOPPED
+    assert coordinator.reasons == ["ExecutorLostFailure (executor 1 exited)"]
+    assert job.read == {2: (0, 10), 3: (10, 20), 4: (10, 20), 5: (20, 30)}
+    assert job.committed == [2, 4, 5]
+    assert job.ran_into == [False, True, False, False]
+    assert len(job.swept_beside) > 1, "what its tasks had begun is still open"
+    assert (job.generation.settled_records, job.generation.failed_records) == (30, 10)
+
+
+def test_what_the_source_makes_of_an_error_is_told_instead() -> None:
+    coordinator = Reasons()
+    job = Failing(coordinator, until=4, running=once(3, RuntimeError("wrapped")))
+    job.source.diagnose = lambda _error: CheckpointFailedError("a broker was away")
+    assert job.generation.run() is CloseReason.STOPPED
+    assert coordinator.reasons == ["a broker was away"]
+
+
+def test_an_error_that_no_other_checkpoint_helps_against_declines_and_ends_the_generation() -> None:
+    coordinator = Reasons()
+    job = Failing(coordinator, until=9, running=once(3, ConfigurationError("the transform returned nothing")))
+    with pytest.raises(ConfigurationError):
+        job.generation.run()
+    assert coordinator.reasons == ["the transform returned nothing"]
+
+
+def test_a_checkpoint_that_was_aborted_meanwhile_is_not_declined() -> None:
+    coordinator = Reasons()
+
+    def interrupted(checkpoint: int) -> None:
+        if checkpoint == 3:
+            coordinator.pass_time(11)
+            coordinator.send()
+            raise RuntimeError("the job was cancelled")
+
+    job = Failing(coordinator, until=5, running=interrupted)
+    assert job.generation.run() is CloseReason.STOPPED
+    assert coordinator.reasons == []
+    assert job.read[4] == (10, 20)
+
+
+@pytest.mark.parametrize("bad", [12, 17])
+def test_a_record_that_cannot_be_written_is_named_by_the_smallest_range_that_fails_alone(bad: int) -> None:
+    coordinator = Reasons()
+    job = Failing(coordinator, until=5)
+    seen = 0
+
+    def running(checkpoint: int) -> None:
+        nonlocal seen
+        reads = range(*next((s["start"], s["end"]) for s in job.plans[-1].splits))
+        if checkpoint == 3 and bad in reads:
+            seen += 1
+            raise RuntimeError(IN_A_UDF)
+
+    def halves(splits: Sequence[JsonObject]) -> Any:
+        (split,) = splits
+        middle = (split["start"] + split["end"]) // 2
+        if middle == split["start"]:
+            return None
+        return [{**split, "end": middle}], [{**split, "start": middle}]
+
+    job.running = running
+    job.source.halves = halves
+    job.source.describe = lambda splits: str([(s["start"], s["end"]) for s in splits])
+    assert job.generation.run() is CloseReason.STOPPED
+    (reason,) = coordinator.reasons
+    assert "ValueError: could not convert string to float: 'x'" in reason
+    assert f"Input: [({bad}, {bad + 1})]. Nothing of the checkpoint becomes visible" in reason
+    assert not any(plan.joinable for plan in job.plans)
+    assert seen > 2
+    assert job.committed == [2, 4, 5]
+
+
+def test_a_job_that_is_aborted_while_it_looks_for_the_record_names_what_it_knows() -> None:
+    coordinator = Reasons()
+    job = Failing(coordinator, until=5)
+
+    def running(checkpoint: int) -> None:
+        if checkpoint == 3:
+            if job.ran.count(3) == 2:
+                coordinator.pass_time(11)
+                coordinator.send()
+            raise RuntimeError(IN_A_UDF)
+
+    job.running = running
+    job.source.halves = lambda splits: (splits, splits)
+    job.source.describe = lambda splits: str([(s["start"], s["end"]) for s in splits])
+    assert job.generation.run() is CloseReason.STOPPED
+    assert job.ran.count(3) == 2, "it went on"
+    assert job.committed == [2, 4, 5]
+
+
+def test_records_above_a_limit_are_explained_by_the_sink() -> None:
+    coordinator = Reasons()
+    job = Failing(coordinator, until=4, running=once(3, RuntimeError("[E] MSG_SIZE_TOO_LARGE, OutOfMemory")))
+    job.source.halves = lambda _splits: None
+    job.source.describe = lambda _splits: "orders-0"
+    assert job.generation.run() is CloseReason.STOPPED
+    assert coordinator.reasons[0].startswith("a record is too large. Input: orders-0. ")
+
+
+def test_a_reason_as_long_as_a_log_is_cut() -> None:
+    coordinator = Reasons()
+    job = Failing(coordinator, until=4, running=once(3, CheckpointFailedError("x" * 10_000)))
+    job.generation.run()
+    assert len(coordinator.reasons[0]) <= 6_000
+    assert coordinator.reasons[0].endswith(" … (shortened)")
+
+
+def test_a_driver_whose_spark_is_gone_settles_what_is_decided_and_leaves() -> None:
+    coordinator = Reasons()
+    job = Failing(coordinator, until=9)
+    changed: Any = job
+
+    def running(checkpoint: int) -> None:
+        if checkpoint == 3:
+            changed.alive = lambda: False
+            raise RuntimeError("TaskKilled (the JVM is gone)")
+
+    job.running = running
+    with pytest.raises(OncewardError, match="Spark's JVM is gone"):
+        job.generation.run()
+    assert job.committed == [2]
+
+
+# -- the end of the input, and none
+
+
+def at(offset: int) -> Document:
+    return Document(kind="test", version=1, body={"next": offset})
+
+
+def bounded(end: int) -> Any:
+    def plan(base: Document) -> Plan:
+        start = base.body["next"]
+        stop = min(start + 10, end)
+        splits = ({"start": start, "end": stop},)
+        return Plan(splits=splits, positions=at(stop), records=stop - start, lag=end - stop, finished=stop == end)
+
+    return plan
+
+
+def test_a_bounded_job_ends_when_everything_up_to_its_end_is_settled() -> None:
+    job = Failing(Coordinator(), until=99)
+    job.source.plan = bounded(25)
+    assert job.generation.run() is CloseReason.FINISHED
+    assert job.read == {2: (0, 10), 3: (10, 20), 4: (20, 25)}
+    assert job.committed == [2, 3, 4]
+    assert job.coordinator.state.durable.settled
+
+
+class Clock(Threads):
+    """Time that passes only where somebody sleeps or waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Idle(Failing):
+    """Nothing to read up to a number of plans; each takes `costs` seconds."""
+
+    def __init__(self, coordinator: Coordinator, clock: Clock, *, plans: int, costs: float, until: int = 99) -> None:
+        super().__init__(coordinator, until=until, runtime=clock)
+        self.clock, self.left, self.costs = clock, plans, costs
+        self.planned = 0
+        self.source.plan = self._plan
+
+    def _plan(self, base: Document) -> Plan:
+        self.planned += 1
+        self.clock.now += self.costs
+        self.left -= 1
+        if self.left == 0:
+            self.generation.stop()
+        return Plan(splits=(), positions=base, records=0, lag=0, finished=False)
+
+
+def test_an_idle_job_commits_nothing_and_sweeps_now_and_then() -> None:
+    clock = Clock()
+    job = Idle(Coordinator(), clock, plans=100, costs=1.0)
+    assert job.generation.run() is CloseReason.STOPPED
+    assert (job.ran, job.committed, job.aborted) == ([], [], [])
+    assert len(job.swept_beside) == 1 + 3, "at the start, and after each 30 s"
+    assert job.coordinator.state.durable.completed is not None
+    assert job.coordinator.state.durable.completed.id == 1, "an unchanged checkpoint leaves nothing"
+
+
+def test_a_plan_without_data_is_repeated_for_a_second_and_then_acknowledged() -> None:
+    answers: list[float] = []
+    clock = Clock()
+    coordinator = Coordinator()
+    job = Idle(coordinator, clock, plans=12, costs=0.3)
+
+    def note(event: Event, _answer: Answer) -> None:
+        if isinstance(event, Acknowledge) and event.participant == SINK.name and event.checkpoint > 1:
+            answers.append(round(clock.now, 3))
+
+    coordinator.answered = note
+    job.generation.run()
+    assert answers[:2] == [1.2, 2.4], "four looks for each"
+
+
+def test_data_that_comes_while_a_plan_waits_is_read_at_once() -> None:
+    clock = Clock()
+    job = Idle(Coordinator(), clock, plans=99, costs=0.1, until=2)
+
+    def plan(base: Document) -> Plan:
+        if job.planned == 3:
+            found: Plan = bounded(100)(base)
+            return found
+        return job._plan(base)
+
+    job.source.plan = plan
+    assert job.generation.run() is CloseReason.STOPPED
+    assert job.read == {2: (0, 10)}
+
+
+# -- what the coordinator answers
+
+
+def test_an_acknowledgement_that_is_too_large_to_be_sent_declines_and_aborts() -> None:
+    coordinator = Reasons()
+    job = Failing(coordinator, until=5)
+    acknowledge: Any = coordinator.acknowledge
+
+    def too_large(checkpoint: CheckpointId, *rest: Any, **more: Any) -> Any:
+        if checkpoint == 3:
+            raise CheckpointFailedError("70 MiB, and the limit is 32 MiB")
+        return acknowledge(checkpoint, *rest, **more)
+
+    changed: Any = coordinator
+    changed.acknowledge = too_large
+    assert job.generation.run() is CloseReason.STOPPED
+    assert coordinator.reasons == ["70 MiB, and the limit is 32 MiB"]
+    assert (job.aborted, job.committed) == ([3], [2, 4, 5])
+
+
+@pytest.mark.parametrize("verdict", [Verdict.WRONG_BASE, Verdict.UNKNOWN_CHECKPOINT, Verdict.INVALID, Verdict.TOO_LATE])
+def test_an_acknowledgement_that_is_refused_ends_the_generation_and_aborts_nothing(verdict: Verdict) -> None:
+    """It may be decided: only the next generation knows."""
+    coordinator = Coordinator()
+    job = Failing(coordinator, until=9)
+    acknowledge: Any = coordinator.acknowledge
+
+    def refuse(checkpoint: CheckpointId, *rest: Any, **more: Any) -> Any:
+        answers = acknowledge(checkpoint, *rest, **more)
+        return (answers[0], Answer(verdict=verdict, detail="so it is")) if checkpoint == 3 else answers
+
+    changed: Any = coordinator
+    changed.acknowledge = refuse
+    with pytest.raises(GenerationFailedError, match=f"acknowledgement of checkpoint 3: {verdict.value}: so it is"):
+        job.generation.run()
+    assert job.aborted == []
+    assert 3 in job.swept_beside[-1]
+
+
+def test_a_base_that_the_driver_never_heard_of_ends_the_generation() -> None:
+    coordinator = Coordinator()
+
+    def skips(instruction: Instruction) -> bool:
+        if isinstance(instruction, Trigger) and instruction.checkpoint == 3:
+            stranger = Trigger(checkpoint=CheckpointId(9), base=CheckpointId(8))
+            assert coordinator._deliver is not None
+            coordinator._deliver(stranger)
+            return False
+        return True
+
+    coordinator.hears = skips
+    with pytest.raises(GenerationFailedError, match="names checkpoint 8 as base, whose positions"):
+        Failing(coordinator, until=9).generation.run()
+
+
+def test_a_source_under_another_name_does_not_start_over() -> None:
+    coordinator = Coordinator()
+    Failing(coordinator, until=3).generation.run()
+    job = Failing(coordinator, until=5)
+    coordinator.state = renamed(coordinator)
+    with pytest.raises(ConfigurationError, match="has positions of former, none of in"):
+        job.generation.run()
+    assert job.ran == []
+
+
+def renamed(coordinator: Coordinator) -> Any:
+    """The state of a job whose source had another name, let in all the same."""
+    completed = coordinator.state.durable.completed
+    assert completed is not None
+    snapshots = {ParticipantName("former" if name == "in" else name): one for name, one in completed.snapshots.items()}
+    durable = replace(coordinator.state.durable, completed=replace(completed, snapshots=snapshots))
+    return replace(coordinator.state, durable=durable)
+
+
+def test_commits_that_the_coordinator_did_not_hear_of_are_repeated_by_the_next_generation() -> None:
+    coordinator = Coordinator()
+
+    def lose(event: Event, _answer: Answer) -> None:
+        if isinstance(event, Settle):
+            coordinator.hang_up()
+            raise CoordinatorLostError("no answer")
+
+    coordinator.answered = lose
+    with pytest.raises(CoordinatorLostError):
+        Failing(coordinator, until=9).generation.run()
+    coordinator.answered = lambda *_: None
+    successor = Failing(coordinator, until=4)
+    assert successor.generation.run() is CloseReason.STOPPED
+    assert successor.aborted == []
+
+
+class Reluctant(Failing):
+    """Asked to stop while it recovers."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        super().__init__(coordinator, until=9)
+        self.started = 0
+
+    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        self.generation.stop()
+        return super().sweep(job, keep=keep)
+
+    def start(self) -> None:
+        self.started += 1
+
+
+def test_a_driver_that_is_stopped_while_it_recovers_starts_no_spark() -> None:
+    job = Reluctant(Coordinator())
+    assert job.generation.run() is CloseReason.STOPPED
+    assert (job.started, job.ran) == (0, [])
