@@ -67,8 +67,9 @@ class Lossy(Driver):
     def _interrupt(self) -> None:
         self.interrupts += 1
 
-    def tell(self, event: str, **_: Any) -> None:
+    def tell(self, event: str, **facts: Any) -> None:
         self.story.append(event)
+        self.events.append((event, facts))
 
     def sweep(self, job: JobName, *, keep: Collection[Committable]) -> Sequence[str]:
         self.story.append(f"sweep beside {len(keep)}")
@@ -127,6 +128,25 @@ def test_what_is_written_again_takes_the_place_of_the_lost_slots_and_is_committe
     assert driver.settler.settled == FIVE
 
 
+def test_programs_that_watch_a_job_hear_of_a_replay_and_of_one_that_cannot_be() -> None:
+    driver = Lossy()
+    driver.events.clear()
+    driver.queue.now = 3.0
+
+    def takes() -> None:
+        driver.queue.now += 1.2345
+
+    driver.running = takes
+    driver.replay()
+    facts = {"slots": 2, "transactions": 2, "written": 20, "amendment": 1, "seconds": 1.234}
+    assert driver.events == [("replayed", {"checkpoint": FIVE, **facts})]
+    driver = Lossy(positions=None)
+    driver.events.clear()
+    driver.replay()
+    why = "the positions of checkpoint 5 are not known"
+    assert driver.events == [("replay declined", {"checkpoint": FIVE, "slots": 2, "reason": why})]
+
+
 @pytest.mark.parametrize("verdict", set(Verdict) - {Verdict.ACCEPTED, Verdict.DUPLICATE})
 def test_an_amendment_that_the_coordinator_does_not_take_is_never_committed(verdict: Verdict) -> None:
     """On record are the lost slots: what was written in their place would be written once more, and doubled."""
@@ -158,10 +178,11 @@ def test_an_instruction_that_was_carried_out_already_changes_nothing() -> None:
 
 def test_a_sink_that_gives_losses_up_now_proves_them_again_and_writes_nothing() -> None:
     driver = Lossy(OnLost.SKIP)
-    del driver.settler._settlements[FIVE, 0], driver.settler._submitted[FIVE, 0]  # as in the next generation
-    driver.replay()
+    driver.settler.expect(FIVE, slots(*ALL), POSITIONS, amendment=1)  # as the next generation does
+    driver.replay(amendment=1)
+    driver.queue.work()
     assert driver.story == []
-    assert len(driver.queue.calls) == 1
+    assert driver.asked == [list(ALL)] * 2
 
 
 def test_a_refusal_before_anything_is_written_halts_the_job_and_names_the_records() -> None:

@@ -132,6 +132,25 @@ def test_what_was_not_known_of_a_topic_is_not_made_up(bench: Bench, topics: dict
     assert handle.topics == {"out": TopicRecords(records=1, partitions=(0,), id="", count=0)}
 
 
+@pytest.mark.parametrize(("told", "began"), [(-1, None), (1, datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC))])
+def test_a_beginning_that_the_brokers_do_not_tell_is_not_made_up(
+    bench: Bench, told: int, began: datetime | None
+) -> None:
+    ids, ask = bench.open(name(0)), bench.transport._one
+
+    def one(call: Any) -> Any:
+        answer = ask(call)
+        if isinstance(call.request, DescribeTransactionsRequest):
+            states = [replace(state, transaction_start_time_ms=told) for state in answer.transaction_states]
+            return replace(answer, transaction_states=states)
+        return answer
+
+    changed: Any = bench.transport
+    changed._one = one
+    (handle,) = made(bench, [vote(0, ids)])
+    assert handle.began == began
+
+
 def test_nothing_is_asked_for_a_checkpoint_that_wrote_nothing(bench: Bench) -> None:
     assert made(bench, [Vote(slot=0, attempt=0, records=0, bytes=0)]) == ()
     assert bench.transport.sent == []
