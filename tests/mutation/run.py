@@ -51,8 +51,7 @@ def run(part: Part, module: str, children: int) -> None:
         ],
         "pytest_add_cli_args_test_selection": part.tests,
         "type_check_command": [sys.executable, "-m", "mypy", *_TYPES, *_CALM, module],
-        # gRPC must not be in use before a fork.
-        "process_isolation": "forkserver",
+        "process_isolation": "fork",
         "timeout_multiplier": 5,
         "timeout_constant": 4,
     }

@@ -7,8 +7,9 @@ import pytest
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.core import step
 from coordinator.protocol.events import Acknowledge
-from coordinator.protocol.facts import AbortReason, CheckpointAborted, CheckpointTriggered, StatusChanged
+from coordinator.protocol.facts import AbortReason, CheckpointAborted, CheckpointTriggered, LossSkipped, StatusChanged
 from coordinator.protocol.settings import CheckpointSettings
+from tests.scenarios.play import Player
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 
 
@@ -74,6 +75,49 @@ def test_an_acknowledgement_that_is_not_taken_is_told_why(command: str, verdict:
     answer, _ = said(player, command)
     assert answer.verdict is verdict
     assert words in answer.detail
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict", "words"),
+    [
+        ("settle 1 sink 0=committed", Verdict.TOO_LATE, "checkpoint 1 is not the newest completed one"),
+        ("settle 2 source 0=committed", Verdict.UNKNOWN_PARTICIPANT, "source has nothing to settle in checkpoint 2"),
+        ("settle 2 sink 7=committed", Verdict.INVALID, "settlements must name slots of checkpoint 2 once each"),
+        ("settle 2 sink amendment 1 0=committed", Verdict.TOO_LATE, "replaced since (amendment 0)"),
+        ("amend 2 sink 0 amendment 1", Verdict.TOO_LATE, "checkpoint 2 was amended since (amendment 0)"),
+        ("amend 2 sink 0", Verdict.INVALID, "only lost slots can be written again; lost are []"),
+        ("settle 2 sink 0=lost", Verdict.ACCEPTED, "checkpoint 2: slot 0 is lost"),
+        ("settle 2 sink 0=in_doubt", Verdict.ACCEPTED, "checkpoint 2: slot 0 is in_doubt"),
+    ],
+)
+def test_whoever_settles_hears_what_that_leads_to(command: str, verdict: Verdict, words: str) -> None:
+    answer, _ = said(after(*UNSETTLED), command)
+    assert answer.verdict is verdict
+    assert words in answer.detail
+
+
+def replaying(how: str) -> Player:
+    return after(f"open d1 {how}", *UNSETTLED[1:-1], "ack 2 sink on 1 slots 0,1,2")
+
+
+def test_whoever_writes_lost_slots_again_hears_that_they_are_lost() -> None:
+    player = replaying("replaying")
+    answer, _ = said(player, "settle 2 sink 0=committed 1=lost 2=lost")
+    assert answer.detail == "checkpoint 2: slot 1 is lost; slot 2 is lost"
+    assert said(player, "amend 2 sink 1,2 slots 1,3")[0].detail.startswith("committables must be of the slots written")
+
+
+def test_what_is_given_up_is_kept_with_its_own_committables() -> None:
+    answer, facts = said(replaying("skipping"), "settle 2 sink 0=committed 1=lost")
+    assert answer.detail == "checkpoint 2: slot 1 is lost"
+    assert [committable.slot for committable in one(facts, LossSkipped).committables] == [1]
+
+
+def test_a_slot_that_is_lost_stays_so_whoever_calls_it_committed() -> None:
+    player = after(*UNSETTLED, "settle 2 sink 0=lost")
+    said(player, "settle 2 sink 0=committed")
+    assert player.state.durable.unresolved
+    assert not player.state.settled
 
 
 def test_what_was_decided_is_told_with_its_reason() -> None:
