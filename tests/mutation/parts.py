@@ -67,7 +67,7 @@ PARTS = {
     ),
     "wire": Part(
         files=("coordinator/wire/*.py",),
-        tests=("tests/unit/client/test_wire.py",),
+        tests=("tests/unit/client/test_decoding.py", "tests/unit/client/test_wire.py"),
     ),
     "verify": Part(
         files=("coordinator/ops/verify/*.py",),
