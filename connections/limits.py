@@ -7,11 +7,14 @@ executors too: standard library only.
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["CLIENT_LIMITS", "SILENCE_MS"]
+__all__ = ["CLIENT_LIMITS", "LOST_S", "SILENCE_MS"]
 
 SILENCE_MS: Final = 12_000
 """A request that is not answered by then breaks its connection: what was asked is asked again on a new one. The
 client's own limits are 60 s, and for a producer with a transactional id almost the timeout of its transaction."""
+
+LOST_S: Final = 3.0
+"""A client that gets nowhere for so long may know no broker any more: it gets its bootstrap servers again."""
 
 CLIENT_LIMITS: Final[Mapping[str, str]] = {
     # A broker that accepts a connection and says nothing.
@@ -22,7 +25,7 @@ CLIENT_LIMITS: Final[Mapping[str, str]] = {
     "reconnect.backoff.ms": "50",
     "reconnect.backoff.max.ms": "2000",
     # The client's default begins anew from the bootstrap servers whenever the last connection breaks, and forgets the
-    # backoff with that: 18 connections a second to a port that accepts and hangs up (seen with 2.16.0). The bootstrap
-    # servers stay in its list all the same.
+    # backoff with that: up to 65 connections a second to a port that accepts and hangs up (seen with 2.16.0). Without
+    # it the client never finds its way back once brokers have named no broker, so we help it (`LOST_S`).
     "metadata.recovery.strategy": "none",
 }

@@ -4,6 +4,7 @@ import ctypes
 import logging
 import math
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ __all__ = [
     "PRODUCER",
     "TEXT_BYTES",
     "Callbacks",
+    "Rebootstrap",
     "check",
     "ms",
     "new_client",
@@ -33,6 +35,7 @@ TEXT_BYTES = 512
 """Room for what the library says."""
 _LEVELS = (*[logging.CRITICAL] * 3, logging.ERROR, logging.WARNING, logging.INFO, logging.INFO, logging.DEBUG)
 """Of syslog's 0 to 7."""
+_REBOOTSTRAP_S = 1.0
 
 
 class Callbacks(NamedTuple):
@@ -70,6 +73,24 @@ def new_client(kind: int, config: Mapping[str, Any], callbacks: Callbacks) -> in
         raise
     lib.set_log_queue(client, None)  # the log is handed over within the user's calls, in the user's thread
     return int(client)
+
+
+class Rebootstrap:
+    """Call this, as often as you like, while a client gets nowhere.
+
+    While all brokers are fenced those that answer name no broker, and the client drops all that it knows. With
+    ``metadata.recovery.strategy=none`` it asks nobody ever again (seen with 2.16.0). Here it gets its bootstrap servers
+    back; those that it still has are not added twice."""
+
+    def __init__(self, client: int, config: Mapping[str, Any]) -> None:
+        self._client, self._servers = client, str(config.get("bootstrap.servers", "")).encode()
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _REBOOTSTRAP_S
+            lib.brokers_add(self._client, self._servers)
 
 
 def released(owner: object, release: Callable[..., None], *what: object) -> "weakref.finalize[..., object]":

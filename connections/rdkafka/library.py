@@ -143,6 +143,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "new": (c_void_p, (c_int, c_void_p, c_char_p, c_size_t)),
     "destroy": (None, (c_void_p,)),
     "name": (c_char_p, (c_void_p,)),
+    "brokers_add": (c_int, (c_void_p, c_char_p)),
     "set_log_queue": (c_int, (c_void_p, c_void_p)),
     "last_error": (c_int, ()),
     "fatal_error": (c_int, (c_void_p, c_char_p, c_size_t)),

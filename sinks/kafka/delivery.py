@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
+from connections.limits import LOST_S
 from coordinator.killpoints import KillPoint, kill_point
 from sinks.kafka.client import ArrowProducer
 from sinks.kafka.errors import DeliveryError
@@ -97,5 +98,8 @@ class Delivery:
         self._refuse_failures()
         if time.monotonic() > self._deadline:
             raise self._failed(f"the brokers did not take them in {self._limit_ms} ms")
-        if self._target.stalled_for() > _STALLED_S:
+        stalled = self._target.stalled_for()
+        if stalled > LOST_S:
+            self._producer.rebootstrap()
+        if stalled > _STALLED_S:
             raise self._failed(f"none of the records that wait was confirmed for {_STALLED_S:.0f} s")

@@ -267,6 +267,8 @@ class BrokerView:
             try:
                 answer.set_result(consumer.commit(offsets=targets, asynchronous=False) or [])
             except Exception as error:  # noqa: BLE001 - the one who waits sorts it
+                if isinstance(error, KafkaException) and error.args[0].code() < 0:  # the client's own, not a broker's
+                    self._groups.pop(group, None)  # as the admin client in `_unanswered`
                 answer.set_exception(error)
 
         threading.Thread(target=ask, name="group-offsets", daemon=True).start()
@@ -284,6 +286,8 @@ class BrokerView:
         said = "no answer" if error is None else f"{error.name()}, {error.str()}"
         if error is None or error.code() in _SILENT:
             self._links.failed(self._link, said, waiting=what)
+            # The client forgets all brokers when those that are left name none (see `Rebootstrap`).
+            self._admin = admin_client(self._cluster)
         return CheckpointFailedError(
             f"Kafka cluster {self._cluster.name!r} ({self._cluster.bootstrap_servers}) did not tell {what}: {said}. "
             "Nothing was read; the next checkpoint asks again. If this stays, check that the brokers run and that the "

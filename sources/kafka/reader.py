@@ -23,6 +23,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from connections.cluster import KafkaCluster
+from connections.limits import LOST_S
 from coordinator.errors import CheckpointFailedError
 from coordinator.pipeline.tasks import ranges_of
 from coordinator.printable import logger
@@ -146,8 +147,12 @@ class KafkaSplitReader:
                 rows = max(1, min(self.max_rows, self.batch_bytes * batch.num_rows // max(1, batch.nbytes)))
                 yield from bounded(batch, self.batch_bytes)
                 progress = time.monotonic()  # whoever takes the batches may be slow
-            if not made and not events and time.monotonic() - progress > self.give_up_after:
-                raise self._stalled(unread.first(), last_said)
+            if not made:
+                waited = time.monotonic() - progress
+                if waited > self.give_up_after and not events:
+                    raise self._stalled(unread.first(), last_said)
+                if waited > LOST_S:
+                    consumer.rebootstrap()
             for event in events:
                 error, of = event.error, unread.of(event)
                 if error.code() == KafkaError._PARTITION_EOF:

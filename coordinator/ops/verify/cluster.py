@@ -30,7 +30,10 @@ _LISTED_S = 40.0
 _PATIENCE_S = 60.0
 """For brokers that are being restarted."""
 _AT_REST = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+_NEVER_LOST: Mapping[str, Setting] = {"metadata.recovery.strategy": "rebootstrap"}
+"""A client that knows no broker any more begins again with its bootstrap servers."""
 _SETTINGS: Mapping[str, Setting] = {
+    **_NEVER_LOST,
     "group.id": "onceward-verify",
     "isolation.level": "read_committed",
     "enable.auto.commit": False,
@@ -66,7 +69,7 @@ class ClusterView:
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self.cluster = cluster
-        self._admin: AdminClient = admin_client(cluster)
+        self._admin: AdminClient = admin_client(cluster, **_NEVER_LOST)
 
     def lanes(self, topics: Sequence[str]) -> list[Lane]:
         """All partitions. Raises KafkaException for a topic that is not there for a minute."""

@@ -25,6 +25,7 @@ from connections.rdkafka.client import (
     PRODUCER,
     TEXT_BYTES,
     Callbacks,
+    Rebootstrap,
     check,
     ms,
     new_client,
@@ -61,6 +62,8 @@ class ArrowProducer:
         """Records that the client took, since it was made."""
         callbacks = Callbacks.of(logger, _reporting(failed))
         self._client = new_client(PRODUCER, {**config, "delivery.report.only.error": True}, callbacks)
+        self.rebootstrap = Rebootstrap(self._client, config)
+        """For a producer that gets nothing delivered."""
         self._topics: dict[str, int] = {}
         """Handles."""
         released(self, _destroy, self._client, self._topics, callbacks)

@@ -11,7 +11,16 @@ import confluent_kafka
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from connections.rdkafka.client import CONSUMER, Callbacks, check, ms, new_client, released, topic_partitions
+from connections.rdkafka.client import (
+    CONSUMER,
+    Callbacks,
+    Rebootstrap,
+    check,
+    ms,
+    new_client,
+    released,
+    topic_partitions,
+)
 from connections.rdkafka.library import lib, raise_error
 from coordinator.printable import logger
 from sources.kafka.client.fetched import Fetched, fetched
@@ -34,6 +43,8 @@ class ArrowConsumer:
         client = new_client(CONSUMER, config, callbacks)
         lib.poll_set_consumer(client)
         self._client, self._queue = client, lib.queue_get_consumer(client)
+        self.rebootstrap = Rebootstrap(client, config)
+        """For a consumer to which nothing comes."""
         self._release = released(self, _destroy, client, self._queue, callbacks)
 
     def assign(self, positions: Sequence[TopicPartition]) -> None:

@@ -41,6 +41,23 @@ def test_a_slot_whose_records_nobody_confirms_is_given_up(
         delivery.flush()
 
 
+def test_a_producer_gets_its_bootstrap_servers_again_while_nothing_is_confirmed(
+    nowhere: ArrowProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOST_S", 0.2)
+    monkeypatch.setattr(module, "_STALLED_S", 0.5)
+    monkeypatch.setattr(module, "_FLUSH_SLICE_S", 0.05)
+    asked: list[float] = []
+    nowhere.rebootstrap = lambda: asked.append(time.monotonic())  # type: ignore[assignment]
+    began = time.monotonic()
+    delivery = Delivery(nowhere, [], topic="out", topics=("out",), limit_ms=60_000, failed=DeliveryError)
+    delivery.produce(RECORDS, iter([]))
+    with pytest.raises(DeliveryError):
+        delivery.flush()
+    assert asked
+    assert asked[0] - began > 0.2
+
+
 class Confirming:
     """A client whose broker has confirmed so many of what was produced."""
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from connections import KafkaCluster
 from coordinator.errors import CheckpointFailedError
@@ -52,3 +52,16 @@ def test_no_offset_at_all_is_a_failure_to_ask_and_not_an_empty_log(
     answering(view, {0: OFFSET_INVALID, 1: OFFSET_INVALID}, monkeypatch)
     with pytest.raises(CheckpointFailedError):
         view.log_starts([FIRST, SECOND])
+
+
+@pytest.mark.parametrize(("code", "kept"), [(KafkaError._WAIT_COORD, False), (KafkaError.UNKNOWN_MEMBER_ID, True)])
+def test_a_client_that_finds_no_coordinator_is_made_again_for_the_next_commit(
+    view: BrokerView, code: int, kept: bool
+) -> None:
+    def commit(**_: Any) -> None:
+        raise KafkaException(KafkaError(code))
+
+    failing: Any = SimpleNamespace(commit=commit)
+    view._groups["g"] = failing
+    assert view.commit("g", {FIRST: 1}).exception(60) is not None
+    assert ("g" in view._groups) is kept

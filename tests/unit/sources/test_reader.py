@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from connections import KafkaCluster
+from connections.limits import LOST_S
 from coordinator.errors import CheckpointFailedError
 from sources.kafka import reader
 from sources.kafka.client import Event, Fetched
@@ -30,6 +31,10 @@ class Answers:
         self._answers = iter(answers)
         self.asked: list[int] = []
         self.left: list[list[int]] = []
+        self.rebootstraps = 0
+
+    def rebootstrap(self) -> None:
+        self.rebootstraps += 1
 
     @contextmanager
     def fetched(self, most: int, _timeout: float) -> Iterator[Fetched]:
@@ -102,6 +107,16 @@ def test_nothing_for_as_long_as_it_waits_fails_the_task_and_says_where(clock: Cl
     with pytest.raises(CheckpointFailedError, match="t-0 stopped at offset 1 of 2: nothing came for 60 s"):
         next(taken)
     assert 60 < clock.now < 80
+
+
+def test_a_consumer_gets_its_bootstrap_servers_again_while_nothing_comes(clock: Clock) -> None:
+    consumer = Answers([record(0)], [], [record(1)], *[[]] * 10, [record(2)])
+    taken = together(consumer, 3)
+    next(taken)
+    next(taken)
+    assert consumer.rebootstraps == 0
+    next(taken)
+    assert consumer.rebootstraps == 10 - LOST_S
 
 
 def test_several_ranges_are_read_at_once_each_to_its_end_and_no_further() -> None:

@@ -1,0 +1,190 @@
+"""All brokers are fenced for a moment: those that answer name no broker, and clients forget those that they knew."""
+
+import logging
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import OFFSET_BEGINNING
+
+from connections import KafkaCluster
+from coordinator.dev.kafka import LocalKafka
+from coordinator.dev.kafka.places import free_ports
+from coordinator.errors import CheckpointFailedError
+from coordinator.ops.verify.cluster import ClusterView, Reader
+from coordinator.ops.verify.history import Lane
+from sinks.kafka.client import ArrowProducer
+from sinks.kafka.delivery import Delivery
+from sinks.kafka.errors import DeliveryError
+from sources.kafka.metadata import BrokerView
+from sources.kafka.positions import Partition
+from sources.kafka.reader import KafkaSplitReader
+from tests.integration.tools import Topics, wait_until
+
+RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
+_METADATA = 3
+_FLEXIBLE = 9
+"""From this version on, Metadata are encoded as `_without_brokers` knows."""
+
+
+class Relay:
+    """Leads to a broker. While it ``hides`` the brokers its answers name none, as when all are fenced."""
+
+    def __init__(self, address: str, upstream: str) -> None:
+        self.hides = False
+        self.hidden: Counter[str] = Counter()
+        """Answers without brokers, by client id."""
+        host, _, port = address.rpartition(":")
+        self._upstream = upstream
+        self._listening = socket.create_server((host, int(port)), backlog=64)
+        self._start(self._accept)
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+    def _start(self, run: "object", *arguments: object) -> None:
+        threading.Thread(target=run, args=arguments, daemon=True).start()  # type: ignore[arg-type]
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                host, _, port = self._upstream.rpartition(":")
+                broker = socket.create_connection((host, int(port)))
+                asked: dict[bytes, str] = {}
+                self._start(self._requests, client, broker, asked)
+                self._start(self._answers, broker, client, asked)
+
+    def _requests(self, client: socket.socket, broker: socket.socket, asked: dict[bytes, str]) -> None:
+        for frame in _frames(client, broker):
+            key, version, length = struct.unpack_from(">hh4xh", frame)
+            if key == _METADATA:
+                assert version >= _FLEXIBLE
+                asked[frame[4:8]] = frame[10 : 10 + length].decode()
+            _send(broker, frame)
+
+    def _answers(self, broker: socket.socket, client: socket.socket, asked: dict[bytes, str]) -> None:
+        for frame in _frames(broker, client):
+            name = asked.pop(frame[:4], None)
+            if name is not None and self.hides:
+                self.hidden[name] += 1
+                frame = _without_brokers(frame)
+            _send(client, frame)
+
+
+def _frames(source: socket.socket, other: socket.socket) -> Iterator[bytes]:
+    with suppress(OSError), source, other, source.makefile("rb") as stream:
+        while size := stream.read(4):
+            yield stream.read(int.from_bytes(size))
+        other.shutdown(socket.SHUT_RDWR)
+
+
+def _send(target: socket.socket, frame: bytes) -> None:
+    target.sendall(len(frame).to_bytes(4) + frame)
+
+
+def _without_brokers(answer: bytes) -> bytes:
+    """Metadata from version 9 on: correlation id, tags, throttle time, then the brokers, of which each has an id, a
+    host, a port, a rack and tags. Lengths are less than 127 and one more than they are."""
+    brokers = at = 4 + 1 + 4
+    count = answer[at] - 1
+    at += 1
+    for _ in range(count):
+        at += 4
+        at += answer[at] + 4  # the host with its length, the port
+        at += max(answer[at], 1) + 1
+    return answer[:brokers] + b"\x01" + answer[at:]
+
+
+@pytest.fixture(scope="module")
+def relayed() -> Iterator[tuple[LocalKafka, Relay, str]]:
+    address = f"127.0.0.1:{free_ports(1, None)[0].client}"
+    with (
+        LocalKafka(heap="256m", advertised={"CLIENTS": [address]}) as kafka,
+        closing(Relay(address, kafka.listening("CLIENTS")[0])) as relay,
+    ):
+        yield kafka, relay, address
+
+
+def _cluster(address: str, client: str) -> KafkaCluster:
+    return KafkaCluster(address, config={"client.id": client, "topic.metadata.refresh.interval.ms": 100})
+
+
+@contextmanager
+def _hidden(relay: Relay, client: str) -> Iterator[None]:
+    """No broker is named to anybody, and the client knows it."""
+    relay.hides = True
+    wait_until(lambda: relay.hidden[client], "the client is told of no broker")
+    yield
+    relay.hides = False
+
+
+def test_a_writer_that_was_told_of_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
+    kafka, relay, address = relayed
+    topic = Topics(kafka.bootstrap_servers, "writer").create("out")
+    config = _cluster(address, "writer").client_config()
+    config |= {"enable.idempotence": True, "transactional.id": "writer", "transaction.timeout.ms": 120_000}
+    producer = ArrowProducer(config, topics=[topic], failed=print, logger=logging.getLogger())
+    producer.load_metadata(30)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    delivery = Delivery(producer, [], topic=topic, topics=(topic,), limit_ms=120_000, failed=DeliveryError)
+    delivery.produce(RECORDS, iter([]))
+    delivery.flush()
+    with _hidden(relay, "writer"):
+        delivery.produce(RECORDS, iter([]))
+        assert producer.flush(1.0)
+    delivery.flush()  # gives a client up that gets nothing delivered for a minute
+    producer.abort_transaction(30)
+
+
+def test_a_reader_that_was_told_of_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
+    kafka, relay, address = relayed
+    topics = Topics(kafka.bootstrap_servers, "reader")
+    topic = topics.create("in")
+    reader = KafkaSplitReader(cluster=_cluster(address, "reader"), group_id="g")
+    split = {"topic": topic, "partition": 0, "start": 0, "end": 1}
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(lambda: sum(batch.num_rows for batch in reader(split, frozenset({"value"}))))
+        with _hidden(relay, "reader"), pytest.raises(TimeoutError):
+            read.result(1.0)
+        topics.fill(topic, [b"after"])
+        assert read.result(120) == 1  # fails a task to which nothing comes for a minute
+
+
+def test_a_driver_that_was_told_of_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
+    kafka, relay, address = relayed
+    topic = Topics(kafka.bootstrap_servers, "driver").create("in")
+    view = BrokerView(_cluster(address, "driver"), request_timeout=1.0)
+    partition = Partition(topic, 0)
+
+    def answered() -> bool:
+        with suppress(CheckpointFailedError):
+            return view.topics([topic]).keys() == {topic} and view.committed_ends([partition]) == {partition: 0}
+        return False
+
+    assert answered()
+    with _hidden(relay, "driver"):
+        wait_until(lambda: not answered(), "the driver is not answered")
+    wait_until(answered, "the driver is answered again")
+
+
+def test_a_verifier_that_was_told_of_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
+    kafka, relay, address = relayed
+    topics = Topics(kafka.bootstrap_servers, "verifier")
+    topic = topics.create("out")
+    cluster = _cluster(address, "verifier")
+    with Reader(cluster) as reader:
+        reader.add({Lane(topic, 0): OFFSET_BEGINNING})
+        with _hidden(relay, "verifier"):
+            assert not reader.read(1.0)
+        topics.fill(topic, [b"after"])
+        wait_until(reader.read, "the record arrives")
+        assert ClusterView(cluster).beginnings([topic]) == {Lane(topic, 0): 0}
