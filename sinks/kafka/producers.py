@@ -1,15 +1,14 @@
 """Producers of one Python worker process: one new producer per transaction, ids owned by the process. Executors only.
 
-Rules (docs/protocol.md#transactional-ids): an id is used by the process that made it, one transaction at a time, each
-begun with ``init_transactions`` on a new producer. It is taken again only when a task says that the transaction which
-used it last is settled as committed; after a failure or any doubt it is never touched again. Initialising a producer
-under an id aborts what is open there, so a mistake here would lose decided records.
+Rules (docs/protocol.md#transactional-ids): an id is used by the process that has its seat (`sinks.kafka.seats`), one
+transaction at a time, each begun with ``init_transactions`` on a new producer. It is taken again only when a task says
+that the transaction which used it last is settled as committed; after a failure or any doubt it is never touched again.
+Initialising a producer under an id aborts what is open there, so a mistake here would lose decided records.
 
 From the second transaction of a process on the producer after the current one is made ahead, in a thread: that costs
 about 20 ms, off the critical path.
 """
 
-import secrets
 import threading
 import time
 from collections import deque
@@ -26,6 +25,7 @@ from coordinator.printable import logger
 from sinks.kafka.client import ArrowProducer
 from sinks.kafka.errors import DeliveryError
 from sinks.kafka.identifiers import TransactionalId
+from sinks.kafka.seats import NOTHING, take_seat
 
 __all__ = [
     "IdleProducer",
@@ -136,10 +136,10 @@ class ProducerPool:
 
     def __init__(self, key: PoolKey) -> None:
         self.key = key
-        self.worker = secrets.token_hex(6)
-        self._count = 0
-        self._free: deque[int] = deque()
-        self._voted: dict[int, int] = {}
+        self._seat = take_seat(key.job, key.sink, key.generation)
+        self._count = self._seat.count
+        self._free = deque(number for number, checkpoint in self._seat.last.items() if checkpoint == NOTHING)
+        self._voted = {number: checkpoint for number, checkpoint in self._seat.last.items() if checkpoint != NOTHING}
         """Id number -> checkpoint of the transaction that used it last, whose fate is open."""
         self._ahead: _Making | None = None
         self._taken = False
@@ -164,6 +164,8 @@ class ProducerPool:
             if making is not None and making.number is not None and making.failed:
                 self._free.appendleft(making.number)
             prepared = self._make(self._next_number())
+        else:
+            self._seat.strike(prepared.id.n)
         if self._taken:
             self._ahead = _Making(self, self._next_number())
         self._taken = True
@@ -172,6 +174,7 @@ class ProducerPool:
     def voted(self, identifier: TransactionalId, checkpoint: int) -> None:
         """The id's transaction is flushed and voted for; the id waits until it is known as committed."""
         self._voted[identifier.n] = checkpoint
+        self._seat.keep(identifier.n, checkpoint)
 
     def failed(self) -> None:
         """An attempt failed: its id is never used again (it is in none of our lists), and what was made ahead is not
@@ -179,14 +182,17 @@ class ProducerPool:
         self._ahead = None
 
     def _next_number(self) -> int:
-        if self._free:
-            return self._free.popleft()
-        self._count += 1
-        return self._count - 1
+        """Of the id that is initialised next."""
+        number = self._free.popleft() if self._free else self._count
+        self._count = max(self._count, number + 1)
+        self._seat.strike(number)
+        return number
 
     def _id(self, number: int) -> TransactionalId:
         key = self.key
-        return TransactionalId(job=key.job, sink=key.sink, generation=key.generation, worker=self.worker, n=number)
+        return TransactionalId(
+            job=key.job, sink=key.sink, generation=key.generation, worker=self._seat.worker, n=number
+        )
 
     def _silence(self) -> Mapping[str, Any]:
         """The client wants its patience with a broker not above the transaction's timeout."""
@@ -228,6 +234,7 @@ class _Making:
     def _run(self, pool: ProducerPool) -> None:
         try:
             self._prepared = pool._make(self.number)
+            pool._seat.keep(self.number, NOTHING)
         except Exception:
             # Whoever takes it makes one itself and meets the cause there.
             self.failed = True

@@ -1,16 +1,23 @@
 """What a job leaves at the brokers: it is listed for people, swept, and does not grow."""
 
 from datetime import timedelta
+from pathlib import Path
 
+import pytest
+
+from coordinator.client.operators import OperatorClient
 from coordinator.dev.kafka import LocalKafka
-from coordinator.protocol.values import CheckpointId, Claim, Generation, Outcome
+from coordinator.protocol.values import CheckpointId, CheckpointKind, Claim, Generation, JobName, Outcome
+from coordinator.service.places import StateDirectory
 from sinks.kafka import producers
 from sinks.kafka.committables import KafkaCommittable
 from sinks.kafka.receipts import ReceiptState, read_receipts
 from sinks.kafka.tidying import delete_older_receipts
 from sinks.kafka.transactions import State
+from tests.crash.processes import descendants
+from tests.integration.processes import Process, world
 from tests.integration.sink_tools import SinkJob, batch
-from tests.integration.tools import Topics, wait_until
+from tests.integration.tools import Topics, assert_exactly_once, wait_until
 
 
 def test_what_is_open_is_listed_with_owner_age_time_left_and_receipt(
@@ -71,6 +78,41 @@ def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(
             sink.sink.settled(CheckpointId(checkpoint), committables)
         assert len(groups_of(sink, topics)) <= 20
         assert all(present(sink, KafkaCommittable.of(one)) for one in committables)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_ids_stay_few_when_each_task_has_a_new_worker_process(
+    kafka: LocalKafka, job: str, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where checkpoints are more than a minute apart: Spark has ended the workers of the one before."""
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.python.worker.reuse=false pyspark-shell")
+    source, sink, checkpoints = topics.create("in", 2), topics.create("out", 2), 8
+    state = tmp_path / "state"
+    spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(state)}
+    with world(tmp_path, **spec, source_options={"start": "earliest"}, settings={"interval": None}) as here:
+        driver = here.driver()
+        here.wait_for_event("recovered", driver)
+        with OperatorClient(StateDirectory(state).published()) as people:
+            wait_until(lambda: people.job(JobName(job)).last_completed, "the job has its start", 120)
+            for taken in range(1, checkpoints + 1):
+                for partition in range(2):
+                    topics.fill(source, [b"%d" % taken], partition=partition, key=b"key-%d" % partition)
+                people.request_checkpoint(JobName(job), CheckpointKind.CHECKPOINT)
+                here.wait_for_event("settled", driver, count=taken)
+                wait_until(lambda: not workers(driver), "its processes have ended")
+    assert sum(event["transactions"] for event in here.events("pre-committed")) == 2 * checkpoints
+    assert_exactly_once(topics, source, sink)
+    with SinkJob(kafka.bootstrap_servers, job, topic=sink) as look:
+        known, failed = look.transactions.open_ids(job, states=tuple(State))
+    assert not failed
+    assert len(known) <= 4, "one process may write both slots, or two one each"
+
+
+def workers(driver: Process) -> set[int]:
+    """Python worker processes, which Spark's daemons have forked."""
+    daemons = [pid for pid, command in descendants(driver.pid) if "pyspark.daemon" in command]
+    return {worker for daemon in daemons for worker, _ in descendants(daemon)}
 
 
 def test_a_worker_process_of_one_transaction_leaves_one_id(sink: SinkJob) -> None:

@@ -44,6 +44,17 @@ DEAF = Storm(
     seeds=20,
     weather=clear(kafka=LinkFaults(loss=0.1), rpc=LinkFaults(slow=0.2), marker_delay=0.5),
 )
+_SLOW = {"kafka": LinkFaults(loss=0.1), "rpc": LinkFaults(slow=0.2), "marker_delay": 0.5, "interval": 0.0}
+IDLE = Storm(
+    name="everything is slow, and workers end after their tasks",
+    seeds=40,
+    weather=clear(**_SLOW, tasks=TaskFaults(idle=0.8)),
+)
+DYING = Storm(
+    name="everything is slow, and workers die in the midst of their tasks",
+    seeds=40,
+    weather=clear(**_SLOW, tasks=TaskFaults(idle=0.3, killed=0.3)),
+)
 FOREIGN = Storm(name="another program takes over ids", seeds=30, weather=clear(hijacks=8))
 TOOLS = Storm(name="somebody aborts single partitions", seeds=20, weather=clear(torn=0.3))
 NEIGHBOURS = Neighbours(name="sweep among neighbours")
@@ -113,6 +124,23 @@ IDS = (
             ("if committed.get(self._id(number).suffix) == checkpoint:", "if self._id(number).suffix in committed:"),
         ),
         hunt=DEAF,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="a worker takes over the ids of one that has ended without knowing that they are settled",
+        hurts="initialising the producer aborts a decided transaction",
+        breaks=changed(producers.ProducerPool.__init__, ("if checkpoint == NOTHING", "if True")),
+        hunt=IDLE,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="an id stays on its seat while it is used",
+        hurts="its worker dies, and the next one takes it for free while its transaction is decided and unsettled",
+        breaks=both(
+            changed(producers.ProducerPool._next_number, ("self._seat.strike(number)", "pass")),
+            changed(producers.ProducerPool.take, ("self._seat.strike(prepared.id.n)", "pass")),
+        ),
+        hunt=DYING,
         caught_by=(Invariant.I1,),
     ),
     Mutant(

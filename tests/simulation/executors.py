@@ -39,6 +39,8 @@ class TaskFaults:
     """The worker process stands still for a while, and goes on later."""
     slow: float = 0.0
     """Seconds that a batch takes, at most."""
+    idle: float = 0.0
+    """The worker process ends after its task, as one that nobody needs for a while."""
 
 
 class Executors:
@@ -197,6 +199,8 @@ class WorkerTasks:
             else:
                 text = vote.to_json()
                 clock.call(self._driver, 0.001, lambda: self._voted(job, slot, attempt, text))
+                if faults.idle and clock.random.random() < faults.idle:
+                    clock.call(worker, 0.05, lambda: self._kill(worker))
             executors.busy.discard(worker.name)
 
         self._begun(worker, f"task of slot {slot.number}, attempt {attempt}")

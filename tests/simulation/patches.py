@@ -28,6 +28,7 @@ import sinks.kafka.producers
 import sinks.kafka.settling
 import sinks.kafka.writer
 from coordinator.killpoints import KillPoint
+from tests.simulation.seats import take_seat
 from tests.simulation.threads import SECRETS, THREADING, TIME, scheduler
 
 __all__ = ["Hooks", "patched"]
@@ -67,7 +68,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     timed = (client.calls, client.renewing, client.session, client.watching, coordinator.links)
     for module in (*timed, pipeline.pipeline, pipeline.progress):
         yield module, "time", TIME
-    for module in (service.reach, sinks.kafka.producers, sinks.kafka.writer):
+    for module in (service.reach, sinks.kafka.writer):
         yield module, "secrets", SECRETS
     for module in (sinks.kafka.delivery, sinks.kafka.producers):
         yield module, "time", TIME
@@ -88,6 +89,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     yield sinks.kafka.settling, "armed", _armed
     producers = sinks.kafka.producers
     yield producers, "_pools", _Pools()
+    yield producers, "take_seat", take_seat
     prepared = producers.PreparedProducer
     yield producers, "PreparedProducer", lambda **given: prepared(made_at=scheduler().now, **given)
     yield producers, "ArrowProducer", partial(_late, "producer")

@@ -128,6 +128,7 @@ def draw(random: Random) -> Weather:
             declared_lost=sometimes(0.3, 0.15 * random.random()),
             stopped=sometimes(0.3, 0.1 * random.random()),
             slow=random.choice((0.0, 0.02, 0.3)),
+            idle=random.choice((0.0, 0.0, 0.5)),
         ),
         store_failures=sometimes(0.2, 0.06 * random.random()),
         kill_points=sometimes(0.4, 0.03 * random.random()),

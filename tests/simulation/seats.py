@@ -1,0 +1,27 @@
+"""Seats of worker processes without files: one is left when its process is dead."""
+
+from collections import defaultdict
+from weakref import WeakKeyDictionary
+
+from sinks.kafka.seats import Seat
+from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.threads import SECRETS, scheduler
+
+__all__ = ["take_seat"]
+
+_worlds: WeakKeyDictionary[Scheduler, dict[tuple[str, str, int], list[tuple[Process, Seat]]]] = WeakKeyDictionary()
+
+
+def take_seat(job: str, sink: str, generation: int) -> Seat:
+    """One that is left, or a new one. All workers are on one machine."""
+    clock = scheduler()
+    assert clock.running is not None
+    seats = _worlds.setdefault(clock, defaultdict(list))[job, sink, generation]
+    left = [one for one in seats if not one[0].alive]
+    seat = Seat(SECRETS.token_hex(6))
+    if left:
+        taken = clock.random.choice(left)
+        seats.remove(taken)
+        seat.worker, seat.count, seat.last = taken[1].worker, taken[1].count, dict(taken[1].last)
+    seats.append((clock.running, seat))
+    return seat
