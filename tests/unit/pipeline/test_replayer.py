@@ -147,7 +147,7 @@ def test_programs_that_watch_a_job_hear_of_a_replay_and_of_one_that_cannot_be() 
     assert driver.events == [("replay declined", {"checkpoint": FIVE, "slots": 2, "reason": why})]
 
 
-@pytest.mark.parametrize("verdict", set(Verdict) - {Verdict.ACCEPTED, Verdict.DUPLICATE})
+@pytest.mark.parametrize("verdict", sorted(set(Verdict) - {Verdict.ACCEPTED, Verdict.DUPLICATE}))
 def test_an_amendment_that_the_coordinator_does_not_take_is_never_committed(verdict: Verdict) -> None:
     """On record are the lost slots: what was written in their place would be written once more, and doubled."""
     driver = Lossy()
