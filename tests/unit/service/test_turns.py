@@ -15,6 +15,7 @@ from coordinator.protocol.answers import Answer, Verdict
 from coordinator.protocol.durable import Durable
 from coordinator.protocol.events import Event, OpenJob, Renew, StreamLost, Watch
 from coordinator.protocol.facts import Fact
+from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.values import Generation, JobName
 from coordinator.service.documents import Checkers
 from coordinator.service.engine import Engine, Turn, UnknownJobError
@@ -55,12 +56,12 @@ class GatedStore(Store):
         assert await asyncio.to_thread(self.entered.acquire, timeout=30), "nothing was written"
 
 
-def opening(driver: str = "driver", *, instead_of: int = 0) -> OpenJob:
+def opening(driver: str = "driver", *, instead_of: int = 0, settings: CheckpointSettings = SETTINGS) -> OpenJob:
     return OpenJob(
         now=time.monotonic(),
         driver=driver,
         participants=(SOURCE, SINK),
-        settings=SETTINGS,
+        settings=settings,
         claim=None,
         instead_of=Generation(instead_of),
     )
@@ -75,7 +76,13 @@ def play(directory: Path, body: Body, *, clock: Callable[[], float] = time.monot
     async def run() -> None:
         store = GatedStore.open(f"sqlite:///{directory}/store.db")
         store.writes, store.entered, store.gate = [], threading.Semaphore(0), threading.Semaphore(0)
-        engine = Engine(store, clock=clock, wall=lambda: datetime.now(UTC), checkers=Checkers({}))
+        engine = Engine(
+            store,
+            clock=clock,
+            wall=lambda: datetime.now(UTC),
+            checkers=Checkers({}),
+            changed=lambda _job: turns.hurry(),
+        )
         turns = Turns(engine)
         turns.start()
         try:
@@ -252,6 +259,29 @@ def test_a_listing_that_takes_long_holds_up_no_call(tmp_path: Path) -> None:
         assert (await turns.handle(A, Renew(now=time.monotonic(), generation=FIRST))).verdict is Verdict.ACCEPTED
         answered.set()
         assert await listing
+
+    play(tmp_path, body)
+
+
+async def given_up(engine: Engine) -> None:
+    async with asyncio.timeout(60):
+        while engine.state(A).durable.driver is not None:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_time_acts_on_a_job_although_nobody_calls(tmp_path: Path, stream: bool) -> None:
+    """Also where the coordinator sleeps for longer, and what wakes it has nothing to store."""
+    settings = CheckpointSettings(interval="1h", lease="1s", stream_grace="1s")
+
+    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+        store.gate.release(100)
+        await turns.handle(A, opening(settings=settings))
+        if stream:
+            await turns.handle(A, Watch(now=time.monotonic(), generation=FIRST))
+            await asyncio.sleep(0)
+            await turns.handle(A, StreamLost(now=time.monotonic(), generation=FIRST))
+        await given_up(engine)
 
     play(tmp_path, body)
 
