@@ -1,0 +1,381 @@
+"""What each fact changes of a job, and that it changes nothing else: no other checkpoint, sink or slot."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, RestoreOrder, UndecidedCheckpoint
+from coordinator.protocol.evolve import evolve
+from coordinator.protocol.facts import (
+    AbortReason,
+    CheckpointAmended,
+    CheckpointCompleted,
+    CheckpointRestored,
+    CheckpointSettled,
+    CheckpointTriggered,
+    Fact,
+    GenerationGranted,
+    InputSkipped,
+    JobForgotten,
+    JobHalted,
+    LossAcknowledged,
+    LossRecorded,
+    LossSkipped,
+    RequestQueued,
+    SavepointReleased,
+    SlotsResolved,
+    StatusChanged,
+)
+from coordinator.protocol.requests import Ending, Request, RequestState, Ruling
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.status import JobStatus, Transition
+from coordinator.protocol.values import (
+    COORDINATOR,
+    CheckpointId,
+    CheckpointKind,
+    Committable,
+    CompletedCheckpoint,
+    Document,
+    Generation,
+    JobName,
+    Outcome,
+    Participant,
+    ParticipantName,
+    RequestId,
+    Role,
+    Settlement,
+    Snapshot,
+)
+
+SOURCE, SINK, OTHER = (ParticipantName(name) for name in ("source", "sink", "other"))
+MEMBERS = tuple(
+    Participant(name=name, role=role, kind="test")
+    for name, role in ((SOURCE, Role.SOURCE), (SINK, Role.SINK), (OTHER, Role.SINK))
+)
+LOST, DOUBT, COMMITTED = Outcome.LOST, Outcome.IN_DOUBT, Outcome.COMMITTED
+NINE, TEN = CheckpointId(9), CheckpointId(10)
+
+
+def document(text: str) -> Document:
+    return Document(kind="test", version=1, body={"is": text})
+
+
+def committables(*slots: int, by: str = "") -> tuple[Committable, ...]:
+    return tuple(Committable(slot=slot, document=document(f"{by}{slot}")) for slot in slots)
+
+
+def settlements(**outcomes: Outcome) -> tuple[Settlement, ...]:
+    return tuple(Settlement(slot=int(slot[1:]), outcome=one, evidence="seen") for slot, one in outcomes.items())
+
+
+COMPLETED = CompletedCheckpoint(
+    id=NINE,
+    base=CheckpointId(8),
+    generation=Generation(3),
+    snapshots={
+        SOURCE: Snapshot(positions=document("there")),
+        SINK: Snapshot(committables=committables(0, 1, 2), records=3),
+        OTHER: Snapshot(committables=committables(0, 1, 2), records=4),
+    },
+    kind=CheckpointKind.SAVEPOINT,
+    amendment=1,
+)
+ASKED = tuple(
+    Request(id=RequestId(f"r{number}"), kind=CheckpointKind.CHECKPOINT, state=state, checkpoint=CheckpointId(number))
+    for number, state in enumerate((RequestState.COMPLETED, RequestState.QUEUED), 1)
+)
+FULL = Durable(
+    job=JobName("orders"),
+    store_id="store-a",
+    status=JobStatus.HALTED,
+    status_detail="why",
+    generation=Generation(3),
+    driver="d3",
+    holders={Generation(3): "d3"},
+    participants=MEMBERS,
+    settings=CheckpointSettings(interval="7s"),
+    last_id=TEN,
+    completed=COMPLETED,
+    finished=CheckpointId(4),
+    pending=UndecidedCheckpoint(id=TEN, base=NINE, kind=CheckpointKind.SAVEPOINT, request=RequestId("r2")),
+    aborted=AbortedCheckpoint(id=CheckpointId(7), generation=Generation(2), reason=AbortReason.EXPIRED, detail="late"),
+    failures=2,
+    ending=Ending.STOP,
+    requests=ASKED,
+    replaying={SINK: frozenset({0, 1}), OTHER: frozenset({1})},
+    lost=True,
+    restore=RestoreOrder(source=COMPLETED, reason="somebody wants it"),
+    outcomes={SINK: {0: LOST, 1: DOUBT, 2: COMMITTED}, OTHER: {0: LOST, 1: DOUBT}},
+    resolution=Resolution(checkpoint=NINE, participant=OTHER, slots=frozenset({2}), ruling=Ruling.GIVEN_UP),
+    losses=(
+        Loss(checkpoint=CheckpointId(5), participant=SINK, slots=frozenset({1, 2})),
+        Loss(checkpoint=NINE, participant=SINK, slots=frozenset({2})),
+    ),
+)
+GRANTED = GenerationGranted(
+    generation=Generation(4), driver="d4", participants=MEMBERS[:2], settings=CheckpointSettings(), first_id=TEN
+)
+NEW = {SOURCE: Snapshot(positions=document("here"))}
+
+
+def with_slots(name: ParticipantName, *slots: Committable, amendment: int = 1) -> CompletedCheckpoint:
+    snapshots = {**COMPLETED.snapshots, name: replace(COMPLETED.snapshots[name], committables=slots)}
+    return replace(COMPLETED, snapshots=snapshots, amendment=amendment)
+
+
+def resolved(*slots: int, settled: tuple[int, ...]) -> SlotsResolved:
+    return SlotsResolved(
+        checkpoint=NINE,
+        participant=SINK,
+        slots=frozenset(slots),
+        ruling=Ruling.COMMITTED,
+        settled=frozenset(settled),
+        reason="I know",
+        evidence=(),
+        forced=False,
+    )
+
+
+CHANGES: list[tuple[Fact, dict[str, Any]]] = [
+    (
+        GRANTED,
+        {
+            "generation": 4,
+            "driver": "d4",
+            "holders": {3: "d3", 4: "d4"},
+            "participants": MEMBERS[:2],
+            "settings": CheckpointSettings(),
+            "failures": 0,
+            "outcomes": {},
+        },
+    ),
+    (
+        replace(GRANTED, driver=COORDINATOR, participants=MEMBERS, settings=FULL.settings),
+        {"generation": 4, "driver": COORDINATOR, "failures": 0},
+    ),
+    (
+        StatusChanged(transition=Transition.FINISHED, status=JobStatus.FINISHED, detail=""),
+        {"status": JobStatus.FINISHED, "status_detail": "", "ending": None, "finished": NINE},
+    ),
+    (
+        StatusChanged(transition=Transition.CANCELLED, status=JobStatus.CANCELLED, detail="so"),
+        {"status": JobStatus.CANCELLED, "status_detail": "so", "ending": None},
+    ),
+    (
+        CheckpointTriggered(
+            checkpoint=CheckpointId(11),
+            base=NINE,
+            generation=Generation(3),
+            kind=CheckpointKind.CHECKPOINT,
+            request=RequestId("r2"),
+            waited=0.0,
+        ),
+        {
+            "last_id": 11,
+            "pending": UndecidedCheckpoint(id=CheckpointId(11), base=NINE, request=RequestId("r2")),
+            "requests": (ASKED[0], replace(ASKED[1], state=RequestState.RUNNING, checkpoint=CheckpointId(11))),
+        },
+    ),
+    (
+        CheckpointCompleted(checkpoint=TEN, snapshots=NEW, settled=True, ran=0.0, decided=0.0),
+        {
+            "pending": None,
+            "failures": 0,
+            "completed": CompletedCheckpoint(
+                id=TEN,
+                base=NINE,
+                generation=Generation(3),
+                snapshots=NEW,
+                settled=True,
+                kind=CheckpointKind.SAVEPOINT,
+            ),
+        },
+    ),
+    (
+        CheckpointSettled(checkpoint=NINE, took=0.0),
+        {"completed": replace(COMPLETED, settled=True), "outcomes": {}},
+    ),
+    (
+        LossRecorded(checkpoint=NINE, participant=SINK, settlements=settlements(_2=LOST)),
+        {"replaying": {SINK: frozenset({0, 1, 2}), OTHER: frozenset({1})}},
+    ),
+    (
+        LossSkipped(checkpoint=NINE, participant=SINK, settlements=settlements(_0=LOST), committables=(), reason="so"),
+        {
+            "completed": with_slots(SINK, *committables(1, 2)),
+            "replaying": {SINK: frozenset({1}), OTHER: frozenset({1})},
+            "outcomes": {SINK: {1: DOUBT, 2: COMMITTED}, OTHER: {0: LOST, 1: DOUBT}},
+            "losses": (FULL.losses[0], Loss(checkpoint=NINE, participant=SINK, slots=frozenset({0, 2}))),
+        },
+    ),
+    (
+        LossSkipped(
+            checkpoint=NINE, participant=OTHER, settlements=settlements(_0=LOST, _1=DOUBT), committables=(), reason="so"
+        ),
+        {
+            "completed": with_slots(OTHER, *committables(2)),
+            "replaying": {SINK: frozenset({0, 1})},
+            "outcomes": {SINK: FULL.outcomes[SINK]},
+            "losses": (*FULL.losses, Loss(checkpoint=NINE, participant=OTHER, slots=frozenset({0, 1}))),
+        },
+    ),
+    (
+        LossAcknowledged(checkpoint=CheckpointId(5), participant=SINK, slots=frozenset({1}), reason="so"),
+        {"losses": (replace(FULL.losses[0], slots=frozenset({2})), FULL.losses[1])},
+    ),
+    (
+        LossAcknowledged(checkpoint=NINE, participant=SINK, slots=frozenset({2}), reason="so"),
+        {"losses": FULL.losses[:1]},
+    ),
+    (
+        CheckpointAmended(
+            checkpoint=NINE,
+            participant=SINK,
+            amendment=2,
+            slots=frozenset({0}),
+            committables=committables(0, by="again "),
+        ),
+        {
+            "completed": with_slots(SINK, *committables(0, by="again "), *committables(1, 2), amendment=2),
+            "replaying": {SINK: frozenset({1}), OTHER: frozenset({1})},
+        },
+    ),
+    (
+        CheckpointAmended(checkpoint=NINE, participant=SINK, amendment=2, slots=frozenset({0, 1}), committables=()),
+        {"completed": with_slots(SINK, *committables(2), amendment=2), "replaying": {OTHER: frozenset({1})}},
+    ),
+    # What was proved lost stays so; what was in doubt is what it was found to be.
+    (
+        JobHalted(checkpoint=NINE, participant=SINK, settlements=settlements(_0=DOUBT, _1=COMMITTED), reason="why"),
+        {"outcomes": {SINK: {0: LOST, 1: COMMITTED, 2: COMMITTED}, OTHER: FULL.outcomes[OTHER]}},
+    ),
+    (
+        JobHalted(checkpoint=NINE, participant=OTHER, settlements=(), reason="why"),
+        {"outcomes": {SINK: FULL.outcomes[SINK], OTHER: {0: LOST, 1: LOST}}},
+    ),
+    (
+        resolved(0, settled=(0,)),
+        {
+            "completed": with_slots(SINK, *committables(1, 2)),
+            "outcomes": {SINK: {1: DOUBT, 2: COMMITTED}, OTHER: FULL.outcomes[OTHER]},
+            "replaying": {SINK: frozenset({1}), OTHER: frozenset({1})},
+            "resolution": Resolution(checkpoint=NINE, participant=SINK, slots=frozenset({0}), ruling=Ruling.COMMITTED),
+        },
+    ),
+    (
+        resolved(0, 1, settled=(0, 1, 2)),
+        {
+            "completed": with_slots(SINK),
+            "outcomes": {OTHER: FULL.outcomes[OTHER]},
+            "replaying": {OTHER: frozenset({1})},
+            "resolution": Resolution(
+                checkpoint=NINE, participant=SINK, slots=frozenset({0, 1}), ruling=Ruling.COMMITTED
+            ),
+        },
+    ),
+    (
+        CheckpointRestored(
+            checkpoint=CheckpointId(11),
+            source=CheckpointId(6),
+            former=NINE,
+            generation=Generation(4),
+            snapshots=NEW,
+            reason="so",
+        ),
+        {
+            "last_id": 11,
+            "completed": CompletedCheckpoint(
+                id=CheckpointId(11),
+                base=CheckpointId(6),
+                generation=Generation(4),
+                snapshots=NEW,
+                settled=True,
+                kind=CheckpointKind.RESTORE,
+            ),
+            "restore": None,
+            "replaying": {},
+            "lost": False,
+            "outcomes": {},
+        },
+    ),
+    (
+        InputSkipped(
+            checkpoint=CheckpointId(11),
+            base=NINE,
+            generation=Generation(3),
+            participant=SOURCE,
+            snapshots=NEW,
+            skipped="some",
+            reason="so",
+        ),
+        {
+            "last_id": 11,
+            "completed": CompletedCheckpoint(
+                id=CheckpointId(11),
+                base=NINE,
+                generation=Generation(3),
+                snapshots=NEW,
+                settled=True,
+                kind=CheckpointKind.SKIP,
+            ),
+        },
+    ),
+    (SavepointReleased(checkpoint=NINE), {"completed": replace(COMPLETED, kind=CheckpointKind.CHECKPOINT)}),
+    (SavepointReleased(checkpoint=CheckpointId(6)), {}),
+]
+
+
+@pytest.mark.parametrize(("fact", "changes"), CHANGES, ids=lambda value: type(value).__name__)
+def test_a_fact_changes_what_it_says_and_nothing_else(fact: Fact, changes: dict[str, Any]) -> None:
+    assert evolve(FULL, fact) == replace(FULL, **changes)
+
+
+def test_a_restore_makes_a_job_readable_and_a_run_that_had_finished_stays_finished_when_input_is_skipped() -> None:
+    restored = next(fact for fact, _ in CHANGES if isinstance(fact, CheckpointRestored))
+    assert evolve(replace(FULL, completed=None, unreadable="damaged"), restored).unreadable == ""
+    skipped = next(fact for fact, _ in CHANGES if isinstance(fact, InputSkipped))
+    assert evolve(replace(FULL, finished=NINE), skipped).finished == 11
+
+
+def test_the_last_slot_that_is_decided_about_makes_the_job_free() -> None:
+    alone = replace(FULL, outcomes={SINK: {0: LOST, 1: DOUBT}})
+    assert not evolve(alone, resolved(0, 1, settled=(0, 1))).lost
+    assert evolve(alone, resolved(1, settled=(1,))).lost
+
+
+def test_a_job_halts_without_outcomes_where_nothing_is_known_of_its_slots() -> None:
+    bare = replace(FULL, replaying={}, outcomes={}, lost=False)
+    halted = JobHalted(checkpoint=NINE, participant=SINK, settlements=(), reason="why")
+    assert evolve(bare, halted) == bare
+    assert evolve(bare, replace(halted, settlements=settlements(_1=LOST))).lost
+    assert not evolve(bare, replace(halted, settlements=settlements(_1=DOUBT))).lost
+
+
+def test_of_a_forgotten_job_its_name_its_ids_and_who_took_part_stay() -> None:
+    assert evolve(FULL, JobForgotten(reason="so")) == Durable(
+        job=FULL.job,
+        store_id=FULL.store_id,
+        status=FULL.status,
+        generation=FULL.generation,
+        participants=FULL.participants,
+        last_id=FULL.last_id,
+    )
+
+
+def test_of_requests_only_ended_ones_are_dropped_and_the_oldest_first() -> None:
+    def request(number: int, state: RequestState) -> Request:
+        return Request(id=RequestId(f"r{number}"), kind=CheckpointKind.CHECKPOINT, state=state)
+
+    ended = [request(number, RequestState.FAILED) for number in range(40)]
+    waiting = request(99, RequestState.QUEUED)
+    durable = replace(FULL, requests=(waiting,))
+    for one in ended:
+        durable = evolve(durable, RequestQueued(request=one))
+    kept = len(durable.requests)
+    assert durable.requests == (waiting, *ended[40 - kept + 1 :])
+    assert evolve(durable, RequestQueued(request=request(40, RequestState.QUEUED))).requests[1:-1] == tuple(
+        ended[40 - kept + 2 :]
+    )
+    few = replace(FULL, requests=tuple(ended[: kept - 1]))
+    assert len(evolve(few, RequestQueued(request=waiting)).requests) == kept
