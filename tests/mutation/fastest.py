@@ -1,15 +1,23 @@
-"""A pytest plugin: the fastest tests run first, so that most mutants are noticed in a moment."""
+"""A pytest plugin that has most mutants noticed in a moment."""
 
 import json
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
 
 _STATS = Path("mutmut-stats.json")
 
 
+def pytest_sessionstart() -> None:
+    """A failing example is enough: nobody looks at it, so it is not made smaller."""
+    settings.register_profile("mutation", settings.default, phases=[Phase.explicit, Phase.generate])
+    settings.load_profile("mutation")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The fastest tests run first."""
     if _STATS.is_file():
         seconds = json.loads(_STATS.read_text())["duration_by_test"]
         items.sort(key=lambda item: seconds.get(item.nodeid, 0.0))

@@ -53,7 +53,7 @@ def run(part: Part, module: str, children: int) -> None:
         "type_check_command": [sys.executable, "-m", "mypy", *_TYPES, *_CALM, module],
         "process_isolation": "fork",
         "timeout_multiplier": 5,
-        "timeout_constant": 4,
+        "timeout_constant": 12,
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     with (place / "pyproject.toml").open("a") as config:
