@@ -73,7 +73,7 @@ def mutants(file: Verdicts, reasons: dict[str, str]) -> Iterator[Mutant]:
         fate = _fate(code)
         change = ""
         if fate in (Fate.SURVIVED, Fate.TIMEOUT):
-            change = f"{key.rpartition('__mutmut_')[0]} | {_changed(old, new)}"
+            change = f"{_name(key)} | {_changed(old, new)}"
         reason = ""
         if fate is Fate.SURVIVED:
             reason = "no run gets there, by its types" if unreachable(old, new) else reasons.get(change, "")
@@ -127,6 +127,12 @@ def _never(node: ast.stmt) -> bool:
         case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
             return True
     return False
+
+
+def _name(key: str) -> str:
+    """Of the function, as people write it: ``module.x_f__mutmut_1`` or ``module.xǁClassǁf__mutmut_1``."""
+    module, _, function = key.rpartition("__mutmut_")[0].rpartition(".")
+    return f"{module}.{function.removeprefix('xǁ').replace('ǁ', '.').removeprefix('x_')}"
 
 
 def _changed(old: str, new: str) -> str:
