@@ -1,6 +1,6 @@
 """Bugs in what people ask for: savepoints, ends, restores."""
 
-from coordinator.protocol import checkpoints, evolve, opening, people
+from coordinator.protocol import checkpoints, evolve, opening, people, resolving
 from tests.explorer.invariants import Invariant
 from tests.mutants.breaking import changed
 from tests.mutants.core import LIVES
@@ -89,5 +89,19 @@ PEOPLE = (
         breaks=changed(opening.open_job, ("if durable.lost and durable.restore is None:", "if durable.lost:")),
         hunt=WaysOut(),
         caught_by=(Invariant.SETTLED,),
+    ),
+    Mutant(
+        name="a decision of a person settles nothing when the rest was reported before",
+        hurts="the coordinator asks for nothing any more, and the checkpoint is never settled without a driver",
+        breaks=changed(
+            resolving._afterwards,
+            (
+                "state, settled = settled_if_proved(state, now)",
+                "settled = () if state.settled_slots else settled_if_proved(state, now)[1]\n"
+                "    state = record(state, settled)",
+            ),
+        ),
+        hunt=WaysOut(),
+        caught_by=(Invariant.ALONE,),
     ),
 )
