@@ -210,7 +210,7 @@ GENERATIONS = (
         hurts="neither the coordinator nor the brokers can tell two drivers apart",
         breaks=changed(
             opening.open_job,
-            ("claimed.generation if claimed else 0) + 1)", "1, claimed.generation if claimed else 0))"),
+            ("claim.generation if claim else 0) + 1)", "1, claim.generation if claim else 0))"),
         ),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
