@@ -1,6 +1,7 @@
 """Where bugs of the store are looked for: random lives of a job on a real SQLite store."""
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -19,6 +20,7 @@ from tests.mutants.breaking import Break
 from tests.mutants.hunts import random_moves
 from tests.mutants.mutant import Finding
 from tests.mutants.witness import Violation
+from tests.unit.protocol.histories import Move
 from tests.unit.store.jobs import event_of
 
 __all__ = ["Disk", "Kept"]
@@ -56,9 +58,9 @@ class Disk:
         return None
 
     def _live(self, random: Random, store: Store) -> Violation | None:
-        now, savepoints = 50.0, set[CheckpointId]()
+        now, savepoints, keep = 50.0, set[CheckpointId](), random.choice((1, 3, 3))
         state = JobState(durable=Durable(job=_JOB, store_id=store.store_id))
-        for move in random_moves(random, self.length):
+        for move in _moves(random, self.length):
             now += move.wait
             event = event_of(move, state, now, store) if move.kind != "restart" else None
             if event is None:
@@ -68,7 +70,7 @@ class Disk:
             if not ready.facts:
                 continue
             store.apply(state.durable, ready.facts, at=_AT)
-            store.prune(_JOB, 1 if state.durable.restore is not None else random.choice((1, 3, 3)))
+            store.prune(_JOB, 1 if state.durable.restore is not None else keep)
             for fact in ready.facts:
                 if isinstance(fact, CheckpointCompleted) and pending and pending.kind is CheckpointKind.SAVEPOINT:
                     savepoints.add(fact.checkpoint)
@@ -80,6 +82,17 @@ class Disk:
             if random.random() < 0.1:
                 state = restart(store.load_jobs()[0], now)
         return None
+
+
+def _moves(random: Random, length: int) -> Iterator[Move]:
+    """Now and then a person decides what is open, a driver settles and leaves, and a person goes back: by chance alone
+    a job is hardly ever settled and without a driver, and halts sooner or later."""
+    for move in random_moves(random, length):
+        yield move
+        if random.random() < 0.03:
+            yield from (Move("close", 0.0, 0, 1), Move("resolve", 0.0, 0, 6))
+            yield from (Move("go", 0.0, 0, 1) for _ in range(3))
+            yield from (Move("close", 0.0, 0, 1), Move("restore", 0.0, 0, random.randint(0, 11)))
 
 
 def _read(store: Store, durable: Durable, savepoints: set[CheckpointId]) -> Violation | None:

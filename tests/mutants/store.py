@@ -45,6 +45,13 @@ STORE = (
         caught_by=(Kept.SAVEPOINTS,),
     ),
     Mutant(
+        name="retention removes the checkpoint that a person goes back to",
+        hurts="the job can neither go back nor start",
+        breaks=put(retention, "_PRUNE_COMPLETED", delete(checkpoints).where(*_OLD, retention._ORDINARY, _NOT_NEWEST)),
+        hunt=DISK,
+        caught_by=(Kept.ORDERED, Invariant.RESTORED),
+    ),
+    Mutant(
         name="the store forgets that lost slots were written again",
         hurts="a restart commits the lost committables in place of the new ones",
         breaks=changed(writing.FactWriter._committables_now, (", **_sealed(completed.snapshots)", "")),

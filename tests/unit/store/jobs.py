@@ -41,7 +41,6 @@ from coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from coordinator.store.errors import NoSuchCheckpointError
 from coordinator.store.records import CheckpointState
 from coordinator.store.store import Store
 from tests.unit.protocol.histories import SINK, SOURCE, Move, to_event
@@ -170,10 +169,12 @@ def event_of(move: Move, state: JobState, now: float, store: Store) -> Event | N
     job = state.durable.job
     match event:
         case RequestRestore():
-            try:
-                return RequestRestore(now=now, source=store.completed(job, event.source.id), reason=event.reason)
-            except NoSuchCheckpointError:
+            there = ids(store, job, states=(CheckpointState.COMPLETED, CheckpointState.SETTLED))
+            older = there[1:] or there  # what is newest is refused
+            if not older:
                 return None
+            source = store.completed(job, CheckpointId(older[move.choice % len(older)]))
+            return RequestRestore(now=now, source=source, reason=event.reason)
         case ReleaseSavepoint():
             details = store.checkpoint(job, event.checkpoint)
             savepoint = details is not None and details.record.kind is CheckpointKind.SAVEPOINT
