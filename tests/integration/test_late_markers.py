@@ -1,0 +1,72 @@
+"""A broker stands still between the confirmation of a job's last commit and its marker: the job has not ended yet."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from coordinator.dev.kafka import LocalKafka
+from coordinator.dev.kafka.command import fetch_progress
+from coordinator.killpoints import KillPoint
+from tests.integration.processes import world
+from tests.integration.test_zombies import asleep
+from tests.integration.tools import Topics, assert_exactly_once, wait_until
+
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
+
+STANDS_STILL_S = 10.0
+"""Without the wait for markers the job ends in a second or two."""
+ONE_OF_EACH = {
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    # a partition whose broker is taken for dead has no leader, and then its marker is dropped
+    "broker.session.timeout.ms": "600000",
+}
+"""Of three brokers at least one has neither transactions nor receipts, and can stand still while the others decide."""
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[LocalKafka]:
+    # at version 2 each wave of ends asks any broker for its version first, perhaps the one that stands still
+    with LocalKafka(3, 0, properties=ONE_OF_EACH, heap="256m", progress=fetch_progress()) as kafka:
+        yield kafka
+
+
+def test_a_job_ends_only_when_a_broker_that_stood_still_has_written_its_last_marker(
+    brokers: LocalKafka, job: str, tmp_path: Path
+) -> None:
+    topics = Topics(brokers.bootstrap_servers, job)
+    Consumer({"bootstrap.servers": topics.servers, "group.id": job}).committed([TopicPartition("any", 0)], timeout=60)
+    internal = topics.admin.list_topics(timeout=30).topics
+    busy = {internal[name].partitions[0].leader for name in ("__transaction_state", "__consumer_offsets")}
+    quiet = min({1, 2, 3} - busy)
+    source = topics.create("in", 2, led_by=[min(busy)])
+    sink = topics.create("out", 2, led_by=[quiet])
+    for partition in range(2):
+        topics.fill(source, [b"%d" % n for n in range(20)], partition=partition, key=b"key-%d" % partition)
+    spec = {"job": job, "servers": brokers.bootstrap_servers, "source": source, "sink": sink, "sparkless": True}
+    reads = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 20}
+    with world(tmp_path, **spec, state_dir=str(tmp_path / "state"), source_options=reads) as here:
+        driver = here.driver(kill_at=[f"{KillPoint.DRIVER_BETWEEN_END_TXN}:2:stop"])
+        asleep(driver)
+        os.kill(brokers.pids[quiet], signal.SIGSTOP)
+        try:
+            driver.send(signal.SIGCONT)
+            here.wait_for_event("settled", driver, count=2)
+            time.sleep(STANDS_STILL_S)  # the fault lasts so long; nothing is waited for
+            running = driver.running
+        finally:
+            os.kill(brokers.pids[quiet], signal.SIGCONT)
+        assert running, f"the job ended before its last records show:\n{driver.tail()}"
+        assert driver.wait() == 0, driver.tail()
+        wait_until(lambda: here.events("closed"), "it tells that it has ended")
+        assert_exactly_once(topics, source, sink)
