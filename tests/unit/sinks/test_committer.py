@@ -195,6 +195,35 @@ def test_a_part_that_was_lost_before_somebody_committed_is_in_doubt_and_named(be
     assert "says ABORT behind 1 records" in settlement.evidence
 
 
+def test_of_two_slots_that_lost_a_part_the_open_one_is_aborted_and_the_ended_one_is_in_doubt(bench: Bench) -> None:
+    ended, is_open = written(bench, 0), written(bench, 1)
+    for ids in (ended, is_open):
+        bench.cluster.log(OTHER).mark(ids[1], ids[2], commit=False, now=bench.transport.now())
+    assert bench.end(ended) == 0
+    bench.wait(1)
+    settled = committer(bench).commit([committable(bench, ids, slot) for slot, ids in enumerate((ended, is_open))])
+    assert outcomes(settled) == {0: Outcome.IN_DOUBT, 1: Outcome.LOST}
+
+
+def test_a_part_that_is_seen_lost_after_other_looks_is_believed_when_it_is_seen_twice(bench: Bench) -> None:
+    """The first looks meet a coordinator that refuses although all is there."""
+    ids, ask, refused = written(bench), bench.transport._one, list[Any]()
+
+    def one(call: Any) -> Any:
+        if isinstance(call.request, EndTxnRequest) and call.request.committed:
+            refused.append(call)
+            if len(refused) == 3:
+                bench.cluster.log(OTHER).mark(ids[1], ids[2], commit=False, now=bench.transport.now())
+            return type("Refused", (), {"error_code": 49})()
+        return ask(call)
+
+    changed: Any = bench.transport
+    changed._one = one
+    assert committed(bench, ids).outcome is Outcome.LOST
+    assert len(refused) == 3
+    assert 4 * 2.1 <= bench.transport.now() < 5 * 2.1, "two more looks"
+
+
 def test_another_transaction_under_the_id_is_fenced_only_when_it_is_seen_twice(bench: Bench) -> None:
     ids = written(bench)
     assert bench.end(ids) == 0
@@ -296,6 +325,48 @@ def test_a_transaction_that_was_to_be_aborted_and_is_committed_is_a_contradictio
         bench.wait(1)
     with pytest.raises(ContradictionError, match=f"Transaction {name(0)} .* it is committed"):
         committer(bench).abort([committable(bench, ids)])
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_what_a_later_owner_of_the_id_committed_is_no_contradiction(version: int) -> None:
+    bench = Bench(Settings(transaction_version=2 if version == 5 else 0))
+    ids = written(bench)
+    assert bench.end(ids, commit=False, version=version) == 0
+    bench.wait(1)
+    later = written(bench)
+    assert bench.end(later, version=version) == 0
+    bench.wait(1)
+    handle = handle_of(bench, ids)
+    handle = replace(handle, transaction=replace(handle.transaction, version=version))
+    committer(bench).abort([handle.to_committable()])
+    assert bench.visible() == [b"a", b"b"]
+
+
+def test_a_commit_that_left_the_epoch_as_it_was_is_a_contradiction_too() -> None:
+    bench = Bench(Settings(transaction_version=0))
+    ids = written(bench)
+    assert bench.end(ids, version=4) == 0
+    bench.wait(1)
+    handle = handle_of(bench, ids)
+    handle = replace(handle, transaction=replace(handle.transaction, version=4))
+    with pytest.raises(ContradictionError):
+        committer(bench).abort([handle.to_committable()])
+
+
+def test_an_abort_that_is_refused_while_the_transaction_is_open_is_asked_again(bench: Bench) -> None:
+    ids, ask, refused = written(bench), bench.transport._one, list[Any]()
+
+    def one(call: Any) -> Any:
+        if isinstance(call.request, EndTxnRequest) and len(refused) < 2:
+            refused.append(call)
+            return type("Refused", (), {"error_code": 48})()
+        return ask(call)
+
+    changed: Any = bench.transport
+    changed._one = one
+    committer(bench).abort([committable(bench, ids)])
+    bench.wait(1)
+    assert bench.view(ids[0]).state is State.COMPLETE_ABORT
 
 
 # -- sweep and lists
