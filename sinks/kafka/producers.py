@@ -11,7 +11,6 @@ about 20 ms, off the critical path.
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,10 +136,6 @@ class ProducerPool:
     def __init__(self, key: PoolKey) -> None:
         self.key = key
         self._seat = take_seat(key.job, key.sink, key.generation)
-        self._count = self._seat.count
-        self._free = deque(number for number, checkpoint in self._seat.last.items() if checkpoint == NOTHING)
-        self._voted = {number: checkpoint for number, checkpoint in self._seat.last.items() if checkpoint != NOTHING}
-        """Id number -> checkpoint of the transaction that used it last, whose fate is open."""
         self._ahead: _Making | None = None
         self._taken = False
         """Before. A process that writes one slot and ends must not leave an id at the brokers that it never used."""
@@ -148,45 +143,36 @@ class ProducerPool:
     def take(self, committed: Mapping[str, int]) -> PreparedProducer:
         """A producer to begin one transaction with. `committed`: id suffix -> the last checkpoint whose transaction
         under that id is settled as committed. Raises DeliveryError when the brokers do not let us begin."""
-        for number, checkpoint in list(self._voted.items()):
-            # The checkpoint must be that of the last use: an older one says nothing about a transaction that may be
-            # decided and not yet settled.
-            if committed.get(self._id(number).suffix) == checkpoint:
-                del self._voted[number]
-                self._free.append(number)
         making, self._ahead = self._ahead, None
         prepared = making.result() if making is not None else None
-        if prepared is not None and not prepared.usable:
-            # Nothing was ever begun with it, so its id is free of doubt.
-            self._free.appendleft(prepared.id.n)
-            prepared = None
-        if prepared is None:
-            if making is not None and making.number is not None and making.failed:
-                self._free.appendleft(making.number)
-            prepared = self._make(self._next_number())
-        else:
+        if prepared is not None and prepared.usable and self._may_use(prepared.id.n, committed):
             self._seat.strike(prepared.id.n)
+        else:
+            prepared = self._make(self._next(committed)[0])
         if self._taken:
-            self._ahead = _Making(self, self._next_number())
+            self._ahead = _Making(self, *self._next(committed))
         self._taken = True
         return prepared
 
     def voted(self, identifier: TransactionalId, checkpoint: int) -> None:
         """The id's transaction is flushed and voted for; the id waits until it is known as committed."""
-        self._voted[identifier.n] = checkpoint
         self._seat.keep(identifier.n, checkpoint)
 
     def failed(self) -> None:
-        """An attempt failed: its id is never used again (it is in none of our lists), and what was made ahead is not
-        trusted either, so that a stale producer cannot fail one attempt after the other."""
+        """An attempt failed: its id is never used again (it is struck out), and what was made ahead is not trusted
+        either, so that a stale producer cannot fail one attempt after the other."""
         self._ahead = None
 
-    def _next_number(self) -> int:
-        """Of the id that is initialised next."""
-        number = self._free.popleft() if self._free else self._count
-        self._count = max(self._count, number + 1)
-        self._seat.strike(number)
-        return number
+    def _may_use(self, number: int, committed: Mapping[str, int]) -> bool:
+        last = self._seat.last.get(number)
+        # The checkpoint must be that of the last use: an older one says nothing about a transaction that may be decided
+        # and not yet settled. An id that is not offered any more has no receipt (`sinks.kafka.reuse`).
+        return last == NOTHING or (last is not None and committed.get(self._id(number).suffix) == last)
+
+    def _next(self, committed: Mapping[str, int]) -> tuple[int, int]:
+        """Strike out the id that is initialised next: its number, and its last checkpoint or `NOTHING`."""
+        number = next((one for one in tuple(self._seat.last) if self._may_use(one, committed)), self._seat.count)
+        return number, self._seat.strike(number)
 
     def _id(self, number: int) -> TransactionalId:
         key = self.key
@@ -224,20 +210,20 @@ class ProducerPool:
 class _Making:
     """One producer being made in a thread of its own."""
 
-    def __init__(self, pool: ProducerPool, number: int) -> None:
-        self.number = number
-        self.failed = False
+    def __init__(self, pool: ProducerPool, number: int, last: int) -> None:
         self._prepared: PreparedProducer | None = None
-        self._thread = threading.Thread(target=self._run, args=(pool,), name="onceward-prepare", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(pool, number, last), name="onceward-prepare", daemon=True
+        )
         self._thread.start()
 
-    def _run(self, pool: ProducerPool) -> None:
+    def _run(self, pool: ProducerPool, number: int, last: int) -> None:
         try:
-            self._prepared = pool._make(self.number)
-            pool._seat.keep(self.number, NOTHING)
+            self._prepared = pool._make(number)
+            pool._seat.keep(number, last)
         except Exception:
-            # Whoever takes it makes one itself and meets the cause there.
-            self.failed = True
+            # `take` makes another one and meets the cause there. This id stays struck out: the request that initialises
+            # it may reach the brokers late, and would abort what is written under the id by then.
             _LOGGER.info("a producer could not be made ahead", exc_info=True)
 
     def result(self) -> PreparedProducer | None:

@@ -2,8 +2,8 @@
 
 Transactional ids cannot be deleted, and Spark replaces worker processes that idle for a minute. So a new process takes
 the seat of one that has ended: its name, and the ids with that name. The seat says of each id what its process would
-say: the last checkpoint that was voted for under it, or that nothing was begun since the id was initialised. An id is
-struck out before it is used, so whatever becomes of a process, no id is on its seat whose last use is not known.
+say: the last checkpoint that was voted for under it, or that nothing was ever begun. An id is struck out before it is
+used, so whatever becomes of a process, no id is on its seat whose last use is not known.
 
 A seat is a file in shared memory, locked by its process. The lock goes with the process, and the memory with the
 machine: nobody finds what an older run of the machine, or another machine, knew. Where there is no such memory, each
@@ -25,7 +25,7 @@ from typing import IO
 __all__ = ["NOTHING", "Seat", "take_seat"]
 
 NOTHING = 0
-"""In the place of a checkpoint: nothing was begun under the id since it was initialised."""
+"""In the place of a checkpoint: nothing was ever begun under the id."""
 
 _SHARED_MEMORY = Path("/dev/shm")
 _KEPT_S = 7 * 24 * 3600.0
@@ -43,30 +43,29 @@ class Seat:
         self.count = 0
         """How many ids were made under this name."""
         self.last: dict[int, int] = {}
-        """Number of an id -> the checkpoint that was last voted for under it, or `NOTHING`."""
+        """Number of an id -> the checkpoint last voted for under it, or `NOTHING`; in the order of `keep`."""
         self._lock = threading.Lock()
         self._file = file
         self._path = path
 
-    def strike(self, number: int) -> None:
-        """The id is about to be initialised or used."""
+    def strike(self, number: int) -> int:
+        """The id is about to be initialised or used. Returns its last checkpoint, or `NOTHING`."""
         with self._lock:
             self.count = max(self.count, number + 1)
-            self.last.pop(number, None)
+            last = self.last.pop(number, NOTHING)
             self._write()
+        return last
 
     def keep(self, number: int, checkpoint: int) -> None:
-        """Nothing is under way for the id: it is initialised (`NOTHING`), or its transaction is voted for."""
+        """Nothing is under way for the id: it is initialised, or its transaction is voted for."""
         with self._lock:
             self.last[number] = checkpoint
-            while len(self.last) > _MOST_IDS:
-                del self.last[next(iter(self.last))]
             self._write()
 
     def _write(self) -> None:
         if self._file is None:
             return
-        known = json.dumps([self.count, sorted(self.last.items())], separators=(",", ":"))
+        known = json.dumps([self.count, list(self.last.items())[-_MOST_IDS:]], separators=(",", ":"))
         try:
             os.pwrite(self._file.fileno(), f"{known}\n".encode(), 0)
         except OSError:  # full: nobody may take what is written there now

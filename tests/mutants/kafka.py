@@ -110,9 +110,7 @@ IDS = (
     Mutant(
         name="a worker takes an id again before its transaction is known to be settled",
         hurts="initialising the producer aborts a decided transaction",
-        breaks=changed(
-            producers.ProducerPool.take, ("if committed.get(self._id(number).suffix) == checkpoint:", "if True:")
-        ),
+        breaks=changed(producers.ProducerPool._may_use, ("committed.get(self._id(number).suffix) == last", "True")),
         hunt=ANY,
         caught_by=(Invariant.I1,),
     ),
@@ -120,8 +118,8 @@ IDS = (
         name="an id counts as free because an older transaction under it is settled",
         hurts="the newer one is decided, perhaps, and aborted by the next use of its id",
         breaks=changed(
-            producers.ProducerPool.take,
-            ("if committed.get(self._id(number).suffix) == checkpoint:", "if self._id(number).suffix in committed:"),
+            producers.ProducerPool._may_use,
+            ("committed.get(self._id(number).suffix) == last", "self._id(number).suffix in committed"),
         ),
         hunt=DEAF,
         caught_by=(Invariant.I1,),
@@ -129,7 +127,10 @@ IDS = (
     Mutant(
         name="a worker takes over the ids of one that has ended without knowing that they are settled",
         hurts="initialising the producer aborts a decided transaction",
-        breaks=changed(producers.ProducerPool.__init__, ("if checkpoint == NOTHING", "if True")),
+        breaks=changed(
+            producers.ProducerPool.__init__,
+            ("key.generation)", "key.generation); self._seat.last = dict.fromkeys(self._seat.last, NOTHING)"),
+        ),
         hunt=IDLE,
         caught_by=(Invariant.I1,),
     ),
@@ -137,7 +138,9 @@ IDS = (
         name="an id stays on its seat while it is used",
         hurts="its worker dies, and the next one takes it for free while its transaction is decided and unsettled",
         breaks=both(
-            changed(producers.ProducerPool._next_number, ("self._seat.strike(number)", "pass")),
+            changed(
+                producers.ProducerPool._next, ("self._seat.strike(number)", "self._seat.last.get(number, NOTHING)")
+            ),
             changed(producers.ProducerPool.take, ("self._seat.strike(prepared.id.n)", "pass")),
         ),
         hunt=DYING,

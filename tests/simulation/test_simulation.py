@@ -89,7 +89,7 @@ MUTANTS: dict[str, tuple[Invariant, Mutant, dict[str, Any]]] = {
     ),
     "take an id again before its transaction is settled": (
         Invariant.I1,
-        changed(ProducerPool.voted, "self._voted[identifier.n] = checkpoint", "self._free.append(identifier.n)"),
+        changed(ProducerPool.voted, "self._seat.keep(identifier.n, checkpoint)", "self._seat.keep(identifier.n, 0)"),
         {},
     ),
     "complete the next checkpoint before this one is settled": (

@@ -11,6 +11,7 @@ import pytest
 
 from connections import KafkaCluster
 from sinks.kafka import producers, seats
+from sinks.kafka.errors import DeliveryError
 from sinks.kafka.producers import PoolKey, PreparedProducer, ProducerPool
 from sinks.kafka.seats import Seat, take_seat
 
@@ -213,3 +214,40 @@ def test_an_id_whose_process_died_while_it_wrote_is_not_taken_over_although_an_o
     del first
     second = ProducerPool(KEY)
     assert second.take({suffix: 7}).id.suffix != suffix
+
+
+@pytest.mark.usefixtures("made")
+@pytest.mark.parametrize("process", ["same", "next"])
+def test_an_id_that_was_made_ahead_is_not_used_once_it_is_offered_no_longer(process: str) -> None:
+    """Its receipt is deleted then."""
+    pool = ProducerPool(KEY)
+    first = pool.take({}).id
+    pool.voted(first, 1)
+    assert pool.take({first.suffix: 1}).id == first
+    pool.voted(first, 2)
+    pool.voted(pool.take({first.suffix: 2}).id, 3)
+    assert pool._ahead is not None
+    ahead = pool._ahead.result()
+    assert ahead is not None
+    assert ahead.id == first
+    if process == "next":
+        del pool
+        pool = ProducerPool(KEY)
+    assert pool.take({first.suffix: 1}).id != first
+
+
+@pytest.mark.usefixtures("made")
+def test_an_id_whose_producer_could_not_be_made_is_never_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its request to the brokers may be on the way yet, and would abort what is written under the id later."""
+    make, asked = producers.ProducerPool._make, list[int]()
+
+    def failing(self: ProducerPool, number: int) -> PreparedProducer:
+        asked.append(number)
+        if asked == [0, 1, 2]:  # the third is the first that is made ahead
+            raise DeliveryError("no answer")
+        return make(self, number)
+
+    monkeypatch.setattr(producers.ProducerPool, "_make", failing)
+    pool = ProducerPool(KEY)
+    assert [pool.take({}).id.n for _ in range(5)] == [0, 1, 3, 4, 5]
+    assert asked.count(2) == 1
