@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.protocol.answers import Verdict
+from coordinator.protocol.core import step
 from coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointCompleted,
@@ -119,3 +120,19 @@ def test_a_driver_that_opens_a_job_which_is_to_end_sees_what_was_asked() -> None
     player = after("open d1", "watch", "stop", "close restarting back 60")
     _, facts = said(player, "open d2")
     assert one(facts, StatusChanged).detail == "asked to stop"
+
+
+@pytest.mark.parametrize(
+    ("command", "noted"),
+    [
+        ("renew as g7", ("Renew", 7, 0, "")),
+        ("ack 5 source on 1 at 2", ("Acknowledge", 1, 5, "source")),
+        ("restore 1", ("RequestRestore", 0, 0, "")),
+    ],
+)
+def test_a_call_that_is_refused_is_noted_for_people(command: str, noted: tuple[str, int, int, str]) -> None:
+    player = after(*BEGUN)
+    _, ready = step(player.state, player.event(command))
+    assert (note := ready.note) is not None
+    assert (note.what, note.generation, note.checkpoint, note.participant) == noted
+    assert (note.verdict, note.detail) == (ready.answer.verdict, ready.answer.detail)
