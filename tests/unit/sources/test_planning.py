@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from coordinator.errors import CheckpointFailedError
 from coordinator.pipeline.interfaces import Plan
+from sources.kafka.epochs import Lineage
 from sources.kafka.limits import BURST_SECONDS, RateLimit, share
 from sources.kafka.metadata import insist
 from sources.kafka.offsets import Limits, gone_backwards, plan_ranges
@@ -160,6 +161,17 @@ def test_a_plan_keeps_what_the_ends_were_resolved_from_and_the_epochs_of_what_it
     assert after.bound == "latest"
     assert dict(after) == {P[0]: Cursor(next=7, end=9, epoch=None), P[1]: Cursor(next=5, end=5, epoch=4)}
     assert [split.get("epoch") for split in planned.splits] == [None, 4]
+
+
+def test_a_plan_says_of_which_leader_epoch_the_record_before_its_end_is() -> None:
+    """In the positions, so that a log that was replaced is noticed, and in the ranges, so that readers notice it."""
+    positions = at(Cursor(next=5, epoch=3), Cursor(next=5, epoch=3), Cursor(next=5, epoch=3))
+    lineages = {P[0]: Lineage(4, ((8, 4),)), P[1]: Lineage(4, ((8, 4),))}
+    planned = plan_ranges(positions, {P[0]: 8, P[1]: 9, P[2]: 9}, read=P[:3], limits=Limits(), now=0, lineages=lineages)
+    after = [cursor for _, cursor in KafkaPositions.from_document(planned.positions)]
+    assert after == [Cursor(next=8, epoch=3), Cursor(next=9, epoch=4), Cursor(next=9, epoch=None)]
+    assert [split.get("epoch") for split in planned.splits] == [3, 4, None]
+    assert "epoch" not in planned.splits[2]
 
 
 def test_a_log_that_ends_before_its_position_is_noticed() -> None:
