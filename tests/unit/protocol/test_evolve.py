@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, RestoreOrder, UndecidedCheckpoint
-from coordinator.protocol.evolve import evolve
+from coordinator.protocol.evolve import MAX_HOLDERS, evolve
 from coordinator.protocol.facts import (
     AbortReason,
     CheckpointAmended,
@@ -27,7 +27,7 @@ from coordinator.protocol.facts import (
     SlotsResolved,
     StatusChanged,
 )
-from coordinator.protocol.requests import Ending, Request, RequestState, Ruling
+from coordinator.protocol.requests import MAX_KEPT, Ending, Request, RequestState, Ruling
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus, Transition
 from coordinator.protocol.values import (
@@ -372,10 +372,13 @@ def test_of_requests_only_ended_ones_are_dropped_and_the_oldest_first() -> None:
     durable = replace(FULL, requests=(waiting,))
     for one in ended:
         durable = evolve(durable, RequestQueued(request=one))
-    kept = len(durable.requests)
-    assert durable.requests == (waiting, *ended[40 - kept + 1 :])
-    assert evolve(durable, RequestQueued(request=request(40, RequestState.QUEUED))).requests[1:-1] == tuple(
-        ended[40 - kept + 2 :]
-    )
-    few = replace(FULL, requests=tuple(ended[: kept - 1]))
-    assert len(evolve(few, RequestQueued(request=waiting)).requests) == kept
+    assert durable.requests == (waiting, *ended[-MAX_KEPT + 1 :])
+    few = replace(FULL, requests=tuple(ended[: MAX_KEPT - 1]))
+    assert evolve(few, RequestQueued(request=waiting)).requests == (*few.requests, waiting)
+
+
+def test_the_drivers_of_the_newest_generations_are_remembered() -> None:
+    durable = replace(FULL, holders={})
+    for number in range(1, MAX_HOLDERS + 3):
+        durable = evolve(durable, replace(GRANTED, generation=Generation(number), driver=f"d{number}"))
+    assert list(durable.holders) == list(range(3, MAX_HOLDERS + 3))
