@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.client.operators import OperatorClient
 from coordinator.client.session import connect
 from coordinator.errors import ExitCode
 from coordinator.protocol.answers import Cancel, Stop
@@ -65,9 +66,17 @@ class Asking:
         return self.process.returncode, printed
 
 
+_INTERRUPTIBLE = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("coordinator.ops", run_name="__main__", alter_sys=True)
+"""
+"""Also where the tests run in the background, with SIGINT ignored."""
+
+
 @contextmanager
 def asking(*arguments: str) -> Iterator[Asking]:
-    command = [sys.executable, "-m", "coordinator.ops", *arguments]
+    command = [sys.executable, "-c", _INTERRUPTIBLE, *arguments]
     with (
         tempfile.NamedTemporaryFile("w+") as said,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as process,
@@ -264,7 +273,8 @@ def test_restore_of_a_job_whose_driver_was_killed_waits_for_its_lease(tmp_path: 
         driver = ScriptedDriver(client, ORDERS, settings=settings)
         driver.wait_committed(1)
         assert onceward("checkpoint", "orders", "--state-dir", str(tmp_path)).stdout == "2\n"
-        driver.wait_committed(2)
+        with OperatorClient(coordinator.address) as operators:
+            wait_until(lambda: operators.job(ORDERS).settled, "checkpoint 2 is settled")
         driver.session.let_go()  # as if it were killed: it says nothing any more
     begun = time.monotonic()
     command = ("restore", "orders", "--from", "1", "--reason", "a test", "--yes", "--state-dir", str(tmp_path))
