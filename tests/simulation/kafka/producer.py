@@ -169,6 +169,9 @@ class SimProducer:
                 self._transport.sleep(min(_RETRY_S, deadline - self._transport.now()))
         return len(self._outbox)
 
+    def rebootstrap(self) -> None:
+        """It never forgets its brokers."""
+
     def send_offsets_to_transaction(self, group: str, positions: Sequence[TopicPartition], timeout: float) -> None:
         """Commit offsets with the transaction. Raises KafkaException."""
         self._refuse_closed()
