@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from coordinator.dev.kafka import LocalKafka
 from coordinator.dev.kafka.command import fetch_progress
@@ -41,11 +41,23 @@ def brokers() -> Iterator[LocalKafka]:
         yield kafka
 
 
+def keep_offsets(servers: str, group: str) -> bool:
+    """The first question has the brokers make their topic for offsets, and may be refused meanwhile."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
+    try:
+        consumer.committed([TopicPartition("any", 0)], timeout=60)
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+    return True
+
+
 def test_a_job_ends_only_when_a_broker_that_stood_still_has_written_its_last_marker(
     brokers: LocalKafka, job: str, tmp_path: Path
 ) -> None:
     topics = Topics(brokers.bootstrap_servers, job)
-    Consumer({"bootstrap.servers": topics.servers, "group.id": job}).committed([TopicPartition("any", 0)], timeout=60)
+    wait_until(lambda: keep_offsets(topics.servers, job), "the brokers keep offsets")
     internal = topics.admin.list_topics(timeout=30).topics
     busy = {internal[name].partitions[0].leader for name in ("__transaction_state", "__consumer_offsets")}
     quiet = min({1, 2, 3} - busy)
