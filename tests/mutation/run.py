@@ -35,10 +35,7 @@ def place_of(module: str) -> Path:
 
 
 def run(part: Part, module: str, children: int) -> None:
-    """Mutate ``module`` and run its tests, as far as that is not done.
-
-    Raises CalledProcessError where the tests fail without a mutation.
-    """
+    """Mutate ``module`` and run its tests, as far as that is not done."""
     place = place_of(module)
     _copy(place)
     settings = {
@@ -61,7 +58,11 @@ def run(part: Part, module: str, children: int) -> None:
     _forget_what_was_missed(place, module)
     # Not `python -m mutmut`: that imports the packages as they are, not the mutated ones.
     command = [str(Path(sys.executable).with_name("mutmut")), "run", "--max-children", str(children)]
-    subprocess.run(command, cwd=place, check=True)
+    code = subprocess.run(command, cwd=place, check=False).returncode
+    verdicts = Verdicts.load(place, module)
+    # mutmut fails, too, where there is nothing to mutate and where no test reaches a mutant.
+    if code and (verdicts is None or verdicts.codes):
+        print(f"mutmut ended with exit code {code}: what it has not run counts as missed", flush=True)
 
 
 def _forget_what_was_missed(place: Path, module: str) -> None:
