@@ -1,0 +1,133 @@
+"""A broker that accepts connections and answers nothing: whatever a source or a sink asks ends with an error."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from connections import KafkaCluster
+from coordinator.dev.kafka import LocalKafka
+from coordinator.errors import OncewardError
+from coordinator.pipeline.interfaces import JobContext
+from coordinator.protocol.values import CheckpointId, Claim, Generation, JobName, Outcome, Settlement
+from sinks.kafka.committer import KafkaCommitter
+from sinks.kafka.control import ControlPlane
+from sources import KafkaSource
+from tests.integration.sink_tools import QUICK, SinkJob, batch
+from tests.integration.tools import Topics
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+JOB = "silenced"
+PATIENT_S = 240.0
+"""All ended within 64 s on a busy machine. Only a question without a limit takes this long."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalKafka]:
+    with LocalKafka(heap="256m") as kafka:
+        yield kafka
+
+
+def test_whatever_a_source_and_a_sink_ask_ends_while_the_broker_is_silent(broker: LocalKafka) -> None:
+    topics = Topics(broker.bootstrap_servers, JOB)
+    read, written = topics.create("in"), topics.create("out")
+    topics.fill(read, [b"%d" % number for number in range(100)])
+    with ExitStack() as stack:
+        questions = {**_of_a_source(stack, topics, read), **_of_a_sink(stack, topics, written)}
+        for pid in broker.pids.values():
+            os.kill(pid, signal.SIGSTOP)
+            stack.callback(os.kill, pid, signal.SIGCONT)
+        answers = _ask(questions)
+    # These two ask until they are told to give up.
+    assert answers.pop("committer.commit") == []
+    assert answers.pop("sink.renew_claim") is False
+    assert {name: answer for name, answer in answers.items() if not _unknown(answer)} == {}
+
+
+def _of_a_source(stack: ExitStack, topics: Topics, topic: str) -> Mapping[str, Callable[[], object]]:
+    source = KafkaSource(topics.servers, topic)
+    source.open(JobContext(job=JobName(JOB), checkpoint_timeout=timedelta(minutes=1)))
+    stack.callback(source.close)
+    source.preflight()
+    plan = source.plan(base := source.resolve())
+    assert plan.records
+    return {
+        "source.preflight": source.preflight,
+        "source.resolve": source.resolve,
+        "source.restore": lambda: source.restore(base),
+        "source.plan": lambda: source.plan(base),
+        "source.snapshot": lambda: source.snapshot(plan),
+        "source.check_replay": lambda: source.check_replay(plan.splits, base),
+        "reader": lambda: list(source.read()(plan.splits[0], frozenset({"value"}))),
+    }
+
+
+def _of_a_sink(stack: ExitStack, topics: Topics, topic: str) -> Mapping[str, Callable[[], object]]:
+    """Each on connections of its own, so that none waits for another one."""
+
+    def job() -> SinkJob:
+        return stack.enter_context(SinkJob(topics.servers, JOB, topic=topic))
+
+    def committer() -> KafkaCommitter:
+        control = stack.enter_context(closing(ControlPlane(KafkaCluster(topics.servers))))
+        control.cluster_id()
+        return KafkaCommitter(controls=[control], clock=QUICK)
+
+    claim = Claim(store_id="s", generation=Generation(1), completed=CheckpointId(0))
+    first = job()
+    first.sink.take_claim(claim, None)
+    prepared = first.prepared(1, [b"a"])
+    voted = job()
+    vote = voted.write(2, batch(b"b"), slot=1)
+    name = first.job
+    return {
+        "sink.preflight": job().sink.preflight,
+        "sink.begin_generation": partial(job().sink.begin_generation, Generation(2)),
+        "sink.read_claim": job().sink.read_claim,
+        "sink.take_claim": partial(job().sink.take_claim, claim, claim),
+        "sink.renew_claim": partial(first.sink.renew_claim, claim, give_up=lambda: True),
+        "sink.pre_commit": partial(voted.pre_commit, 2, [vote]),
+        "writer": partial(job().write, 3, batch(b"c"), slot=2),
+        "committer.commit": partial(committer().commit, prepared, give_up=lambda: True),
+        "committer.abort": partial(committer().abort, prepared),
+        "committer.outcome": partial(committer().outcome, prepared[0]),
+        "committer.leftovers": partial(committer().leftovers, name),
+        "committer.transactions": partial(committer().transactions, name),
+        "committer.ending": partial(committer().ending, name),
+        "committer.sweep": partial(committer().sweep, name),
+        "committer.claims": partial(committer().claims, name),
+        "committer.take_claim": partial(committer().take_claim, name, claim, [claim]),
+        "committer.forget": partial(committer().forget, name, claim),
+    }
+
+
+def _ask(questions: Mapping[str, Callable[[], object]]) -> dict[str, object]:
+    """All at once, each in a thread of its own: what it returned or raised, None where it has not ended."""
+    answers: dict[str, object] = dict.fromkeys(questions)
+
+    def ask(name: str) -> None:
+        try:
+            answers[name] = questions[name]()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            answers[name] = error
+
+    threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in questions]
+    deadline = time.monotonic() + PATIENT_S
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return dict(answers)
+
+
+def _unknown(answer: object) -> bool:
+    """Whether it is an error that names itself, or says that nothing is known."""
+    in_doubt = isinstance(answer, Settlement) and answer.outcome is Outcome.IN_DOUBT
+    return in_doubt or isinstance(answer, OncewardError)
