@@ -185,8 +185,8 @@ def _damaged(row: Row, text: object) -> bool:
     if unsealed(checkpoints, row):
         return True
     seal = row["snapshots_checksum"]
-    if text is None or seal is None:
-        return text is not seal
+    if text is None:
+        return seal is not None
     return not isinstance(text, str) or not text.isascii() or text_checksum(text) != seal
 
 
@@ -221,7 +221,7 @@ def job_records(connection: Connection, job: JobName | None = None) -> dict[JobN
     }
     return {
         JobName(row["job"]): JobRecord(
-            completed=CheckpointId(row["completed"]) if row["completed"] is not None else None,
+            completed=row["completed"],
             completed_at=completed_at.get(row["job"]),
         )
         for row in connection.execute(select(jobs).where(only)).mappings()

@@ -59,7 +59,8 @@ PARTS = {
     "store": Part(
         files=("coordinator/store/*.py",),
         tests=tuple(
-            f"tests/unit/store/test_{each}.py" for each in ("store", "losses", "retention", "damage", "opening")
+            f"tests/unit/store/test_{each}.py"
+            for each in ("store", "audit", "codec", "decisions", "losses", "retention", "damage", "opening")
         ),
         too_slow=(
             "tests/unit/store/test_damage.py::test_a_wrong_byte_anywhere_gives_the_truth_or_less_and_never_something_else",

@@ -21,6 +21,7 @@ from coordinator.protocol.facts import (
     GenerationEnded,
     GenerationGranted,
     JobHalted,
+    LossSkipped,
     RequestQueued,
     RestoreRequested,
     StatusChanged,
@@ -127,6 +128,22 @@ class StoredJob:
             self.trigger(kind=kind)
             self.complete()
             self.settle()
+
+    def lose(self, *lost: Settlement, at: datetime = AT) -> None:
+        """The next checkpoint completes, and slots of it are given up."""
+        self.trigger()
+        self.complete()
+        assert self.durable.completed is not None
+        committables = self.durable.completed.snapshots[SINK.name].committables
+        slots = {one.slot for one in lost}
+        skipped = LossSkipped(
+            checkpoint=self.durable.base,
+            participant=SINK.name,
+            settlements=lost,
+            committables=tuple(one for one in committables if one.slot in slots),
+            reason="on_lost=skip",
+        )
+        self.write(skipped, at=at)
 
     def halt(self, *settlements: Settlement) -> None:
         halted = JobHalted(

@@ -1,21 +1,35 @@
 """Damage is named, never misread. It stops at most the job that needs what is damaged."""
 
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from coordinator.errors import StoreError
-from coordinator.protocol.facts import AbortReason
+from coordinator.protocol.facts import AbortReason, LossAcknowledged
 from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointId, CheckpointKind, JobName, Outcome, Settlement
+from coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName, Outcome, Settlement
 from coordinator.store.errors import NoSuchCheckpointError, StoreDamagedError
-from coordinator.store.records import CheckpointDetails, CheckpointState, JobRecord
+from coordinator.store.records import (
+    CheckpointDetails,
+    CheckpointRecord,
+    CheckpointState,
+    GenerationRecord,
+    HistoryRecord,
+    JobRecord,
+    LossRecord,
+    RecordedSettlement,
+)
+from coordinator.store.schema import checkpoints, checksum, generations, history, losses, settlements, text_checksum
 from coordinator.store.store import Store
-from tests.unit.store.jobs import JOB, StoredJob, change, loaded, snapshots
+from tests.unit.protocol.histories import SINK
+from tests.unit.store.jobs import AT, JOB, StoredJob, change, loaded, snapshots
 
+LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort")
 _OTHER = JobName("payments")
 _DAMAGE = "UPDATE checkpoints SET snapshots = replace(snapshots, '\"of\"', '\"at\"') WHERE job = 'orders'"
 _REPAIR = "UPDATE checkpoints SET snapshots = replace(snapshots, '\"at\"', '\"of\"') WHERE job = 'orders'"
@@ -59,6 +73,22 @@ def test_a_damaged_newest_completed_checkpoint_concerns_its_job_and_names_the_re
         assert orders.unreadable.endswith("Completed and readable are: 2, 1")
         assert set(store.jobs()) == {JOB, _OTHER}, "it can still be listed"
         assert store.completed(JOB, CheckpointId(2)).id == 2
+
+
+def test_a_checkpoint_that_another_version_wrote_is_named_and_none_is_readable(store: Store, file: Path) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(1)
+    store.close()
+    with closing(sqlite3.connect(file)) as raw, raw:
+        raw.row_factory = sqlite3.Row
+        (found,) = raw.execute("SELECT * FROM checkpoints")
+        row = {**dict(found), "snapshots": '{"source":1}', "snapshots_checksum": text_checksum('{"source":1}')}
+        values = (row["snapshots"], row["snapshots_checksum"], checksum(checkpoints, row))
+        raw.execute("UPDATE checkpoints SET snapshots = ?, snapshots_checksum = ?, checksum = ?", values)
+    (durable,) = loaded(file)
+    assert durable.unreadable.startswith("checkpoint 1 of job orders cannot be read: ")
+    assert durable.unreadable.endswith("Completed and readable are: none")
 
 
 def test_what_cannot_be_read_is_still_known_after_later_writes(store: Store, file: Path) -> None:
@@ -182,7 +212,9 @@ def test_a_job_whose_record_is_damaged_is_halted_and_its_neighbours_are_not(
         assert found[_OTHER] == payments
         orders = found[JOB]
         assert (orders.record_damaged, orders.status, orders.completed) == (True, JobStatus.HALTED, None)
-        assert "the store's record of job orders" in orders.unreadable
+        gone = "is missing" if "DELETE" in statement or "SET job" in statement else "is not what was written:"
+        assert f"the store's record of job orders {gone}" in orders.unreadable
+        assert "damaged" in orders.status_detail
         assert "Completed and readable are: 3, 2, 1" in orders.unreadable, "a new job can begin at their positions"
         assert store.job(JOB) == JobRecord()
 
@@ -239,6 +271,126 @@ def details_of(store: Store, checkpoint: int) -> CheckpointDetails:
     return details
 
 
+def every_listing(store: Store) -> list[object]:
+    """All that people are shown of a job."""
+    shown: list[object] = []
+    for number in (1, 2):
+        found = details_of(store, number)
+        shown += [found.record, *found.settlements]
+    return [
+        *shown,
+        *store.checkpoints(JOB, 10),
+        *store.losses(JOB, 10, acknowledged=True),
+        *store.generations(JOB, 10),
+        *store.history(JOB, 100),
+    ]
+
+
+def test_nothing_of_a_damaged_record_is_shown_but_its_key(store: Store, file: Path) -> None:
+    """Whatever its columns say, it looks like one of which nothing but the key is known."""
+    job = StoredJob(store)
+    job.open()
+    job.lose(LOST)
+    job.settle(took=1.0)
+    job.write(
+        LossAcknowledged(checkpoint=CheckpointId(1), participant=SINK.name, slots=frozenset({1}), reason="ann: known")
+    )
+    job.trigger(kind=CheckpointKind.SAVEPOINT, name="before-upgrade", waited=0.5)
+    job.abort(AbortReason.DECLINED, "no", ran=1.0)
+    job.end()
+    seen = every_listing(store)
+    store.close()
+    kept = {"acknowledged_at", "snapshots", "snapshots_checksum", "checksum"}
+    with closing(sqlite3.connect(file)) as raw, raw:
+        for table in (checkpoints, settlements, losses, generations, history):
+            keys = {"job", *(column.name for column in table.primary_key)}
+            for column in {column.name for column in table.columns} - keys - kept:
+                raw.execute(f"UPDATE {table.name} SET {column} = 77 WHERE {column} IS NOT NULL")
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        (durable,) = store.load_jobs()
+        damaged = every_listing(store)
+    assert "checkpoint 1 of job orders" in durable.unreadable
+    assert len(damaged) == len(seen)
+    long_ago = datetime.fromtimestamp(0, UTC)
+    for one in damaged:
+        match one:
+            case CheckpointRecord():
+                assert one.id in (1, 2)
+                assert "not what was written" in one.detail
+                assert one == CheckpointRecord(
+                    id=one.id,
+                    base=CheckpointId(0),
+                    generation=Generation(0),
+                    kind=CheckpointKind.CHECKPOINT,
+                    name="",
+                    state=CheckpointState.UNREADABLE,
+                    abort_reason=None,
+                    detail=one.detail,
+                    triggered_at=long_ago,
+                    decided_at=None,
+                    settled_at=None,
+                    waited=0.0,
+                    ran=None,
+                    decided=None,
+                    settled=None,
+                    records_read=0,
+                    records_written=0,
+                    bytes_read=0,
+                    bytes_written=0,
+                    committables=0,
+                    amendment=0,
+                )
+            case RecordedSettlement():
+                assert (one.participant, one.settlement.slot, one.recorded_at) == (SINK.name, 1, long_ago)
+                assert one.settlement.outcome is Outcome.IN_DOUBT
+            case LossRecord():
+                assert (one.job, one.checkpoint, one.participant, one.settlement.slot) == (JOB, 1, SINK.name, 1)
+                assert (one.settlement.outcome, one.reason) == (Outcome.IN_DOUBT, "")
+                assert (one.document.kind, one.document.body) == ("unreadable", {})
+                assert (one.recorded_at, one.acknowledged_at) == (long_ago, long_ago), "that somebody knows of it stays"
+                assert "not what was written" in one.acknowledgement
+            case GenerationRecord():
+                assert (one.generation, one.driver, one.granted_at, one.ended_at) == (1, "", long_ago, None)
+            case HistoryRecord():
+                assert (one.at, one.event, one.verdict, one.generation) == (long_ago, "Unreadable", None, 0)
+                assert (one.checkpoint, one.participant, one.count) == (0, "", 1)
+            case _:
+                raise AssertionError(one)
+
+
+def test_a_loss_whose_key_is_damaged_is_still_listed(store: Store, file: Path) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.lose(LOST)
+    store.close()
+    change(file, "UPDATE losses SET job = 'No Name!', participant = '', checkpoint = 'x', slot = x'00'")
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        (report,) = store.losses(None, 10, acknowledged=False)
+    assert (report.job, report.participant, report.checkpoint, report.settlement.slot) == (
+        "unreadable", "unreadable", 0, 0
+    )  # fmt: skip
+    assert (report.acknowledged_at, report.acknowledgement) == (None, ""), "nobody knows of it"
+
+
+def test_a_record_that_ends_after_it_was_damaged_is_named_in_the_log(
+    store: Store, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.trigger()
+    store.close()
+    with closing(sqlite3.connect(file)) as raw, raw:
+        raw.execute("UPDATE generations SET driver = 'd2'")
+        raw.execute("UPDATE checkpoints SET base = 7")
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        job = StoredJob(store, known=job.durable)
+        job.abort(AbortReason.DRIVER_LOST)
+        job.end()
+        assert "not what was written" in store.generations(JOB, 1)[0].detail
+    for what in ("checkpoint 1", "generation 1"):
+        assert f"job=orders event=damaged detail='the record of {what} is not what was written'" in caplog.text
+
+
 def test_a_store_that_does_not_know_itself_is_refused(store: Store, file: Path) -> None:
     store.close()
     change(file, "UPDATE onceward_meta SET value = 'x' WHERE key = 'store_id'")
@@ -265,16 +417,41 @@ def test_a_record_that_is_damaged_before_it_is_changed_is_written_again_from_mem
         job.complete()
     store.close()
     change(file, statement)
+    later = AT + timedelta(seconds=5)
     with closing(Store.open(f"sqlite:///{file}")) as store:
         job = StoredJob(store, known=job.durable)
         if state == "triggered":
-            job.complete()
-        job.settle()
+            job.complete(at=later)
+            details = details_of(store, 4)
+            assert (details.record.state, details.record.settled_at) == (CheckpointState.COMPLETED, None)
+        job.settle(at=later)
         details = details_of(store, 4)
         assert (details.record.state, details.record.base) == (CheckpointState.SETTLED, 3)
+        assert (details.record.decided_at, details.record.settled_at) == (later, later)
+        assert (details.record.name, details.record.waited, details.record.amendment) == ("", 0.0, 0)
+        assert (details.record.records_read, details.record.records_written) == (10, 9)
         assert details.snapshots == snapshots(4)
         assert "its record was damaged" in details.record.detail
         assert store.load_jobs() == [job.durable]
+
+
+@pytest.mark.parametrize("content", [b"SQLite format 3\0" + bytes(300), b"no database at all\n" * 60])
+def test_a_file_that_is_no_whole_database_is_named_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "store.db"
+    file.write_bytes(content)
+    with pytest.raises(StoreDamagedError, match=r"store\.db is not a whole SQLite database"):
+        Store.open(f"sqlite:///{file}")
+    assert file.read_bytes() == content
+
+
+def test_every_damaged_page_that_is_found_on_opening_is_told(store: Store, file: Path) -> None:
+    three_checkpoints(store)
+    store.close()
+    with closing(sqlite3.connect(file)) as raw, raw:
+        raw.execute("PRAGMA writable_schema = ON")
+        raw.execute("UPDATE sqlite_master SET sql = replace(sql, 'detail TEXT NOT NULL', 'detail TEXT CHECK (0)')")
+    with pytest.raises(StoreDamagedError, match=r"is damaged: CHECK constraint failed in [a-z]+; CHECK constraint"):
+        Store.open(f"sqlite:///{file}")
 
 
 def test_a_file_cut_at_any_length_gives_the_whole_truth_or_none(store: Store, file: Path, tmp_path: Path) -> None:

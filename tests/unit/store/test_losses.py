@@ -1,11 +1,14 @@
 """A loss that was given up is known until a person acknowledges it, whatever else becomes of its checkpoint."""
 
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from coordinator.protocol.facts import LossAcknowledged, LossSkipped
-from coordinator.protocol.values import CheckpointId, Outcome, Settlement
+import pytest
+
+from coordinator.protocol.facts import LossAcknowledged
+from coordinator.protocol.values import CheckpointId, JobName, Outcome, Settlement
 from coordinator.store.store import Store
 from tests.unit.protocol.histories import SINK
 from tests.unit.store.jobs import AT, JOB, StoredJob, change
@@ -17,19 +20,7 @@ def a_loss(store: Store) -> StoredJob:
     """Slot 1 of checkpoint 1 is given up."""
     job = StoredJob(store)
     job.open()
-    job.trigger()
-    job.complete()
-    assert job.durable.completed is not None
-    committables = job.durable.completed.snapshots[SINK.name].committables
-    job.write(
-        LossSkipped(
-            checkpoint=CheckpointId(1),
-            participant=SINK.name,
-            settlements=(LOST,),
-            committables=tuple(committable for committable in committables if committable.slot == 1),
-            reason="on_lost=skip",
-        )
-    )
+    job.lose(LOST)
     job.settle()
     return job
 
@@ -70,6 +61,40 @@ def test_an_acknowledged_loss_is_listed_only_when_it_is_asked_for_with_who_and_w
     (report,) = store.losses(JOB, 10, acknowledged=True)
     assert (report.acknowledgement, report.acknowledged_at) == ("ann: test data", AT + timedelta(hours=1))
     assert "ann: test data" in store.history(JOB, 1)[0].detail
+
+
+def test_losses_are_listed_newest_first_then_by_job_checkpoint_and_slot(store: Store) -> None:
+    other = replace(LOST, slot=0)
+    second = StoredJob(store, JobName("payments"))
+    second.open()
+    second.lose(LOST, other)
+    first = StoredJob(store)
+    first.open()
+    first.checkpoints(1)
+    for lost, seconds in (((LOST, other), 0), ((LOST,), 0), ((LOST,), 1)):
+        first.lose(*lost, at=AT + timedelta(seconds=seconds))
+        first.settle()
+    listed = [(one.job, one.checkpoint, one.settlement.slot) for one in store.losses(None, 10, acknowledged=False)]
+    of_first = [(JOB, 4, 1), (JOB, 2, 0), (JOB, 2, 1), (JOB, 3, 1)]
+    assert listed == [*of_first, ("payments", 1, 0), ("payments", 1, 1)]
+    of_job = [(one.checkpoint, one.settlement.slot) for one in store.losses(JOB, 3, acknowledged=False)]
+    assert of_job == [(4, 1), (2, 0), (2, 1)]
+    assert {one.acknowledgement for one in store.losses(JOB, 10, acknowledged=True)} == {""}
+    assert store.checkpoints(JOB, 1)[0].committables == 1, "what is given up is none of the checkpoint's any more"
+
+
+def test_a_loss_that_has_no_report_any_more_keeps_no_other_from_being_acknowledged(
+    store: Store, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.lose(replace(LOST, slot=0), LOST)
+    store.close()
+    change(file, "DELETE FROM losses WHERE slot = 0")
+    with closing(Store.open(f"sqlite:///{file}")) as again:
+        StoredJob(again, known=job.durable).write(replace(acknowledged(), slots=frozenset({0, 1})))
+        assert again.losses(JOB, 10, acknowledged=False) == []
+    assert "the record of the loss of slot 0 is not what was written" in caplog.text
 
 
 def test_a_damaged_report_is_listed_as_such_and_can_be_acknowledged(store: Store, file: Path) -> None:

@@ -1,18 +1,22 @@
 """A store is opened by one process, of one schema, in a place that can be trusted; or not at all."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from coordinator.errors import ExitCode
-from coordinator.store.engine import connect
-from coordinator.store.errors import StoreUnusableError
+from coordinator.store import filesystem
+from coordinator.store.engine import checkpoint, connect
+from coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
 from coordinator.store.filesystem import filesystem_of, refuse_network_filesystem
+from coordinator.store.lock import StoreLock
 from coordinator.store.schema import SCHEMA_VERSION, checksum, meta
 from coordinator.store.store import Store
 from tests.unit.store.jobs import StoredJob, reopened
@@ -37,6 +41,78 @@ def test_removing_the_lock_file_lets_no_second_process_in(store: Store, file: Pa
     StoredJob(store).open()
     file.with_name("store.db.lock").unlink()
     assert "StoreUnusableError" in opened_elsewhere(file)
+
+
+def test_a_lock_that_is_held_is_refused_with_what_its_file_says_of_the_holder(tmp_path: Path) -> None:
+    path = tmp_path / "store.db.lock"
+    held = StoreLock(path)
+    for said, told in ((b"", "process unknown;"), (b"4711\n", "process 4711;"), (b"\xff7\n", "process \ufffd7;")):
+        path.write_bytes(said)
+        with pytest.raises(StoreUnusableError, match=told):
+            StoreLock(path)
+    held.release()
+
+
+def test_a_released_lock_names_nobody_and_is_released_only_once(tmp_path: Path) -> None:
+    path = tmp_path / "store.db.lock"
+    path.write_text("the number of a process that ended without a word\n")
+    lock = StoreLock(path)
+    assert path.read_text() == f"{os.getpid()}\n"
+    lock.release()
+    assert path.read_bytes() == b""
+    with closing(path.open("w+")) as other:  # it may get the descriptor that the lock had
+        other.write("not the lock's any more")
+        other.flush()
+        lock.release()
+        assert path.read_text() == "not the lock's any more"
+    assert os.fstat(1), "standard output is open still"
+
+
+def test_only_their_owner_can_read_what_a_store_keeps(file: Path) -> None:
+    former = os.umask(0)
+    try:
+        store = Store.open(f"sqlite:///{file}")
+    finally:
+        os.umask(former)
+    store.close()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (file.parent, file.with_name("store.db.lock"))}
+    assert modes == {file.parent.name: 0o700, "store.db.lock": 0o600}
+
+
+def test_a_store_that_one_thread_opened_serves_another(file: Path) -> None:
+    with ThreadPoolExecutor(1) as elsewhere:
+        store = elsewhere.submit(Store.open, f"sqlite:///{file}").result()
+    with closing(store):
+        StoredJob(store).open()
+
+
+def test_a_new_store_is_in_its_file_at_once_so_that_a_lost_log_leaves_its_id(
+    store: Store, tmp_path: Path, file: Path
+) -> None:
+    copy = tmp_path / "store.db"
+    shutil.copy(file, copy)
+    with closing(Store.open(f"sqlite:///{copy}")) as without_log:
+        assert without_log.store_id == store.store_id
+
+
+def test_a_log_that_somebody_else_still_reads_is_not_taken_to_be_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "any.db"
+    with closing(sqlite3.connect(file, timeout=0)) as one, closing(sqlite3.connect(file)) as reader:
+        one.execute("PRAGMA journal_mode=WAL")
+        with one:
+            one.execute("CREATE TABLE t (x)")
+        checkpoint(one)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM t").fetchall()
+        with one:
+            one.execute("INSERT INTO t VALUES (1)")
+        with pytest.raises(StoreError, match="another process reads it"):
+            checkpoint(one)
+
+
+def test_a_place_that_takes_no_log_is_refused() -> None:
+    with pytest.raises(StoreError, match="it says memory"):
+        connect(Path(":memory:"))
 
 
 def test_a_decision_is_on_disk_before_it_is_told(file: Path) -> None:
@@ -83,6 +159,34 @@ def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
         Store.open(f"sqlite:///{file}")
 
 
+def test_a_database_of_something_else_is_told_by_its_first_tables(tmp_path: Path) -> None:
+    file = tmp_path / "other.db"
+    with closing(sqlite3.connect(file)) as raw, raw:
+        for letter in "gfedcba":
+            raw.execute(f"CREATE TABLE {letter} (x)")
+    with pytest.raises(StoreUnusableError, match=r"\(tables a, b, c, d, e\)"):
+        Store.open(f"sqlite:///{file}")
+
+
+@pytest.mark.parametrize(
+    ("statements", "error", "why"),
+    [
+        (["DROP TABLE losses", "DROP TABLE history"], StoreDamagedError, "lacks history, losses."),
+        (["DELETE FROM onceward_meta WHERE key = 'store_id'"], StoreDamagedError, "lacks its identifier."),
+        (["DELETE FROM onceward_meta WHERE key = 'schema_version'"], StoreUnusableError, "schema version none,"),
+    ],
+)
+def test_a_store_that_lacks_something_is_refused_and_says_what(
+    store: Store, file: Path, statements: list[str], error: type[StoreError], why: str
+) -> None:
+    store.close()
+    with closing(sqlite3.connect(file)) as raw, raw:
+        for statement in statements:
+            raw.execute(statement)
+    with pytest.raises(error, match=why):
+        Store.open(f"sqlite:///{file}")
+
+
 def test_a_refused_store_is_left_to_others(store: Store, file: Path) -> None:
     store.close()
     with closing(sqlite3.connect(file)) as raw, raw:
@@ -98,7 +202,11 @@ def test_a_refused_store_is_left_to_others(store: Store, file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["sqlite://", "sqlite:///:memory:", "postgresql://host/db", "no url", "sqlite:///a?mode=ro"]
+    "url",
+    [
+        *("sqlite://", "sqlite:///:memory:", "postgresql://host/db", "no url", "sqlite:///a?mode=ro"),
+        "sqlite:///file:a",
+    ],
 )
 def test_urls_that_cannot_hold_decisions_are_refused(url: str) -> None:
     with pytest.raises(StoreUnusableError, match="Nothing was started"):
@@ -116,6 +224,35 @@ def test_a_directory_on_a_network_filesystem_is_refused() -> None:
     refuse_network_filesystem(Path("/mnt/team share/fast/state"), mounts)
     refuse_network_filesystem(Path("/mnt/team"), mounts)
     assert filesystem_of(Path("/mnt/team shared"), mounts) == "ext4"
+
+
+def test_the_mount_that_hides_the_others_says_what_a_directory_is_on() -> None:
+    mounts = (
+        "cut short\n"
+        "/dev/vda / ext4 rw 0 0\n"
+        "server:/x /mnt/teamX nfs4 rw 0 0\n"
+        "/dev/vdb /mnt/twice ext4 rw 0 0\n"
+        "server:/y /mnt/twice nfs rw 0 0\n"
+        "server:/z /mnt/no\u00a0break cifs rw 0 0\n"
+        "server:/w /mnt/few nfs"
+    )
+    found = {
+        name: filesystem_of(Path("/mnt") / name / "state", mounts)
+        for name in ("team", "teamX", "twice", "no\u00a0break", "few")
+    }
+    assert found == {"team": "ext4", "teamX": "nfs4", "twice": "nfs", "no\u00a0break": "cifs", "few": "nfs"}
+    assert filesystem_of(Path("/srv"), "server:/x /mnt nfs rw 0 0\n") is None
+
+
+def test_the_systems_mounts_are_asked_whatever_bytes_their_names_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = tmp_path / "mounts"
+    monkeypatch.setattr(filesystem, "_MOUNTS", listed)
+    refuse_network_filesystem(tmp_path)  # a system without a list
+    listed.write_bytes(b"/dev/vda /mnt/\xff ext4 rw 0 0\nserver:/x / nfs rw 0 0\n")
+    with pytest.raises(StoreUnusableError, match="nfs"):
+        refuse_network_filesystem(tmp_path)
 
 
 def test_a_directory_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:

@@ -130,6 +130,59 @@ def test_aborted_checkpoints_are_bounded_and_push_out_no_completed_one(store: St
     assert ids(store)[len(aborted) :] == [1]
 
 
+def test_a_busy_neighbour_pushes_out_nothing_and_lends_no_room(store: Store) -> None:
+    """Each job is pruned by its own rows, whichever of the two is the busier."""
+    quiet, busy = StoredJob(store), StoredJob(store, JobName("payments"))
+    for job, times in ((quiet, 2), (busy, KEPT_ABORTED + 3)):
+        for _ in range(times):
+            job.open()
+            job.checkpoints(1)
+            job.trigger()
+            job.abort(AbortReason.EXPIRED)
+            job.end()
+        store.note(job.durable.job, [(FLOOD, each) for each in range(times * 10)], at=AT)
+
+    def rows(job: StoredJob) -> tuple[list[int], list[Generation], int]:
+        name = job.durable.job
+        generations = [one.generation for one in store.generations(name, 1_000)]
+        return ids(store, name), generations, len(store.history(name, 10 * KEPT_HISTORY))
+
+    before = rows(quiet), rows(busy)
+    store.prune(quiet.durable.job, 2)
+    assert (rows(quiet), rows(busy)) == before
+    store.prune(busy.durable.job, 2)
+    assert rows(quiet) == before[0]
+    checkpoints, generations, entries = rows(busy)
+    last = busy.durable.last_id
+    assert checkpoints == sorted([last - 1, last - 3, *range(last, last - 2 * KEPT_ABORTED, -2)], reverse=True)
+    assert generations == list(range(KEPT_ABORTED + 3, 3, -1))
+    assert entries < before[1][2]
+
+
+def test_a_job_whose_record_is_gone_is_pruned_all_the_same(store: Store, file: Path) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(3)
+    store.close()
+    change(file, "DELETE FROM jobs WHERE job = 'orders'")
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        assert store.prune(JOB, 1)
+        assert ids(store) == [3]
+
+
+def test_a_removal_that_fails_names_its_jobs(store: Store, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store.close()
+    with closing(sqlite3.connect(file)) as raw, raw:
+        raw.execute("CREATE TRIGGER bad BEFORE DELETE ON checkpoints BEGIN SELECT RAISE(ABORT, 'bad'); END")
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        for name in ("orders", "payments"):
+            job = StoredJob(store, JobName(name))
+            job.open()
+            job.checkpoints(2)
+        assert store.prune_all([(JOB, 1), (JobName("payments"), 1)]) is False
+    assert "job=orders,payments event=retention_failed" in caplog.text
+
+
 def test_generations_are_bounded_and_the_newest_stay(store: Store) -> None:
     job = StoredJob(store)
     for _ in range(KEPT_GENERATIONS + 5):

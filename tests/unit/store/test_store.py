@@ -1,6 +1,7 @@
 """The store remembers exactly what the core decided, and tells it to people."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +26,7 @@ from coordinator.protocol.values import (
     Outcome,
     Settlement,
 )
-from coordinator.store.errors import NoSuchCheckpointError
+from coordinator.store.errors import NoSuchCheckpointError, StoreError
 from coordinator.store.records import CheckpointState, JobRecord
 from coordinator.store.store import Store
 from tests.conftest import examples
@@ -33,6 +34,14 @@ from tests.unit.protocol.histories import SINK, Move, moves
 from tests.unit.store.jobs import AT, JOB, StoredJob, event_of, fresh, ids, loaded, snapshots
 
 LATER = AT + timedelta(seconds=5)
+LATE = Note(
+    what="Acknowledge",
+    verdict=Verdict.FENCED,
+    generation=Generation(7),
+    checkpoint=CheckpointId(3),
+    participant="sink",
+    detail="a newer generation owns the job",
+)
 LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort at (7, 3)")
 
 
@@ -58,6 +67,46 @@ def test_whatever_happened_a_restart_reads_what_the_core_had_decided(file: Path,
     assert state.durable.store_id == store_id
 
 
+@pytest.mark.parametrize(
+    ("call", "doing"),
+    [
+        (lambda store: store.load_jobs(), "reading the jobs"),
+        (lambda store: store.jobs(), "listing jobs"),
+        (lambda store: store.job(JOB), "describing job orders"),
+        (lambda store: store.checkpoints(JOB, 1), "listing checkpoints of job orders"),
+        (lambda store: store.checkpoint(JOB, CheckpointId(7)), "reading checkpoint 7 of job orders"),
+        (lambda store: store.completed(JOB, CheckpointId(7)), "reading checkpoint 7 of job orders"),
+        (lambda store: store.losses(None, 1, acknowledged=True), "listing losses"),
+        (lambda store: store.generations(JOB, 1), "listing generations of job orders"),
+        (lambda store: store.history(JOB, 1), "listing the history of job orders"),
+        (lambda store: store.note(JOB, [(LATE, 1)], at=AT), "noting refused calls of job orders"),
+        (
+            lambda store: store.apply_all([(Durable(job=JobName(name), store_id=""), []) for name in "cab"], at=AT),
+            "writing 0 facts of a, b, c",
+        ),
+    ],
+)
+def test_a_failure_says_what_the_store_was_doing(store: Store, call: Callable[[Store], object], doing: str) -> None:
+    raw = cast(sqlite3.Connection, store._connection.connection.dbapi_connection)
+    for table in ("jobs", "checkpoints", "losses", "generations", "history"):
+        raw.execute(f"DROP TABLE {table}")
+    with pytest.raises(StoreError, match=f"The store failed while {doing}: no such table"):
+        call(store)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_listings_end_with_what_was_asked_for(store: Store, limit: int) -> None:
+    job = StoredJob(store)
+    for _ in range(3):
+        job.open()
+        job.lose(LOST)
+        job.settle()
+        job.end()
+    listings = (store.checkpoints, store.generations, store.history)
+    assert [len(listing(JOB, limit)) for listing in listings] == [limit] * 3
+    assert len(store.losses(JOB, limit, acknowledged=False)) == limit
+
+
 # -- checkpoints
 
 
@@ -76,6 +125,7 @@ def test_listings_tell_times_durations_and_sizes_of_checkpoints(store: Store) ->
         CheckpointState.ABORTED, AbortReason.DECLINED, "sink: no"
     )  # fmt: skip
     assert (aborted.base, aborted.decided_at, aborted.ran, aborted.settled) == (1, LATER, 0.5, None)
+    assert (aborted.generation, aborted.name, aborted.amendment) == (1, "", 0)
     assert (settled.state, settled.kind) == (CheckpointState.SETTLED, CheckpointKind.CHECKPOINT)
     assert (settled.triggered_at, settled.decided_at, settled.settled_at) == (AT, AT + timedelta(seconds=2), LATER)
     assert (settled.waited, settled.ran, settled.decided, settled.settled) == (0.25, 1.5, 0.125, 0.000_004)
@@ -234,18 +284,10 @@ def test_the_history_tells_what_happened_newest_first(store: Store) -> None:
 def test_refused_calls_are_in_the_history_with_how_often(store: Store) -> None:
     job = StoredJob(store)
     job.open()
-    late = Note(
-        what="Acknowledge",
-        verdict=Verdict.FENCED,
-        generation=Generation(7),
-        checkpoint=CheckpointId(3),
-        participant="sink",
-        detail="a newer generation owns the job",
-    )
-    store.note(JOB, [(late, 41)], at=LATER)
+    store.note(JOB, [(LATE, 41)], at=LATER)
     (noted, *_) = store.history(JOB, 10)
     assert (noted.event, noted.verdict, noted.generation, noted.checkpoint) == ("Acknowledge", Verdict.FENCED, 7, 3)
-    assert (noted.participant, noted.detail, noted.count, noted.at) == ("sink", late.detail, 41, LATER)
+    assert (noted.participant, noted.detail, noted.count, noted.at) == ("sink", LATE.detail, 41, LATER)
     assert store.load_jobs() == [job.durable], "the protocol does not read what was refused"
 
 

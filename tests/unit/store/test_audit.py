@@ -1,0 +1,193 @@
+"""What the history says of each thing that can happen to a job."""
+
+from typing import Any
+
+import pytest
+
+from coordinator.protocol.facts import (
+    AbortReason,
+    CheckpointAborted,
+    CheckpointAmended,
+    CheckpointRestored,
+    CheckpointSettled,
+    Fact,
+    GenerationFailed,
+    InputSkipped,
+    JobForgotten,
+    JobHalted,
+    LossAcknowledged,
+    LossRecorded,
+    LossSkipped,
+    RequestEnded,
+    RequestQueued,
+    SavepointReleased,
+    SlotsResolved,
+    StatusChanged,
+)
+from coordinator.protocol.requests import Request, RequestState, Ruling
+from coordinator.protocol.status import JobStatus, Transition
+from coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    Generation,
+    Outcome,
+    RequestId,
+    Settlement,
+)
+from coordinator.store.audit import MAX_DETAIL, entry_of_fact
+from tests.unit.protocol.histories import SINK, SOURCE
+
+CURRENT = Generation(9)
+FIVE = CheckpointId(5)
+LOST = (
+    Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort"),
+    Settlement(slot=3, outcome=Outcome.IN_DOUBT, evidence="no answer"),
+)
+
+
+def entry(fact: Fact) -> dict[str, Any]:
+    told = entry_of_fact(fact, CURRENT)
+    assert told is not None
+    assert (told["event"], told["verdict"], told["count"]) == (type(fact).__name__, None, 1)
+    return told
+
+
+def resolved(*, evidence: tuple[Settlement, ...] = LOST, forced: bool = False) -> SlotsResolved:
+    return SlotsResolved(
+        checkpoint=FIVE,
+        participant=SINK.name,
+        slots=frozenset({3, 1}),
+        ruling=Ruling.GIVEN_UP,
+        settled=frozenset({1, 3}),
+        reason="ann: test data",
+        evidence=evidence,
+        forced=forced,
+    )
+
+
+def restored(former: int) -> CheckpointRestored:
+    return CheckpointRestored(
+        checkpoint=FIVE,
+        source=CheckpointId(2),
+        former=CheckpointId(former),
+        generation=Generation(7),
+        snapshots={},
+        reason="ann: bad input",
+    )
+
+
+def aborted(*, counted: bool) -> CheckpointAborted:
+    return CheckpointAborted(
+        checkpoint=FIVE, generation=Generation(7), reason=AbortReason.DECLINED, detail="no", counted=counted, ran=1.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("fact", "detail"),
+    [
+        (
+            resolved(),
+            "slots 1, 3 count as given_up: ann: test data. "
+            "Seen: slot 1 lost: CompleteAbort; slot 3 in_doubt: no answer",
+        ),
+        (
+            resolved(forced=True, evidence=()),
+            "slots 1, 3 count as given_up, against the evidence: ann: test data. Seen: nobody was asked",
+        ),
+        (
+            LossRecorded(checkpoint=FIVE, participant=SINK.name, settlements=LOST),
+            "slot 1: CompleteAbort; slot 3: no answer",
+        ),
+        (
+            LossSkipped(
+                checkpoint=FIVE, participant=SINK.name, settlements=LOST, committables=(), reason="on_lost=skip"
+            ),
+            "given up (on_lost=skip): slot 1: CompleteAbort; slot 3: no answer",
+        ),
+        (
+            LossAcknowledged(checkpoint=FIVE, participant=SINK.name, slots=frozenset({3, 1}), reason="ann: known"),
+            "loss of slots 1, 3 acknowledged: ann: known",
+        ),
+        (
+            CheckpointAmended(
+                checkpoint=FIVE, participant=SINK.name, amendment=2, slots=frozenset({3, 1}), committables=()
+            ),
+            "amendment 2, slots 1, 3 written again",
+        ),
+        (JobHalted(checkpoint=FIVE, participant=SINK.name, settlements=(), reason="it is lost"), "it is lost"),
+        (
+            InputSkipped(
+                checkpoint=FIVE,
+                base=CheckpointId(4),
+                generation=Generation(7),
+                participant=SINK.name,
+                snapshots={},
+                skipped="in-0 [3, 10)",
+                reason="ann: gone",
+            ),
+            "without in-0 [3, 10): ann: gone",
+        ),
+    ],
+)
+def test_what_concerns_slots_names_checkpoint_participant_slots_and_why(fact: Fact, detail: str) -> None:
+    told = entry(fact)
+    assert (told["checkpoint"], told["participant"], told["detail"]) == (5, SINK.name, detail)
+
+
+@pytest.mark.parametrize(
+    ("fact", "checkpoint", "detail"),
+    [
+        (GenerationFailed(generation=Generation(7), reason="too many failures"), 0, "too many failures"),
+        (JobForgotten(reason="ann: over"), 0, "ann: over"),
+        (
+            StatusChanged(transition=Transition.HALTED, status=JobStatus.HALTED, detail="it is lost"),
+            0,
+            "halted: a person must decide: it is lost",
+        ),
+        (
+            StatusChanged(transition=Transition.LEFT, status=JobStatus.SUSPENDED, detail=""),
+            0,
+            "suspended: the driver left",
+        ),
+        (aborted(counted=True), 5, "a participant declined it: no, a counted failure"),
+        (aborted(counted=False), 5, "a participant declined it: no"),
+        (CheckpointSettled(checkpoint=FIVE, took=1.0), 5, ""),
+        (SavepointReleased(checkpoint=FIVE), 5, ""),
+        (restored(4), 5, "begins again after checkpoint 2 instead of checkpoint 4: ann: bad input"),
+        (restored(0), 5, "begins again after checkpoint 2 instead of one that could not be read: ann: bad input"),
+    ],
+)
+def test_what_concerns_the_job_names_no_participant(fact: Fact, checkpoint: int, detail: str) -> None:
+    told = entry(fact)
+    assert (told["checkpoint"], told["participant"], told["detail"]) == (checkpoint, "", detail)
+
+
+def test_a_request_says_what_was_asked_for_and_what_became_of_it() -> None:
+    plain = Request(id=RequestId("r1"), kind=CheckpointKind.CHECKPOINT)
+    failed = Request(
+        id=RequestId("r2"),
+        kind=CheckpointKind.SAVEPOINT,
+        name="before-upgrade",
+        stop=True,
+        state=RequestState.FAILED,
+        checkpoint=FIVE,
+        detail="declined",
+    )
+    queued, ended = entry(RequestQueued(request=plain)), entry(RequestEnded(request=failed))
+    assert (queued["checkpoint"], queued["detail"]) == (0, "checkpoint, request r1, queued")
+    assert (ended["checkpoint"], ended["detail"]) == (
+        5, "savepoint before-upgrade and stop, request r2, failed: declined"
+    )  # fmt: skip
+
+
+def test_an_entry_is_of_the_generation_that_it_happened_to() -> None:
+    assert entry(restored(4))["generation"] == 7
+    assert entry(SavepointReleased(checkpoint=FIVE))["generation"] == CURRENT, "where the fact names none"
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_detail_is_cut_visibly_when_it_is_longer_than_the_bound(over: int) -> None:
+    reason = "x" * (MAX_DETAIL + over)
+    told = entry(JobHalted(checkpoint=FIVE, participant=SOURCE.name, settlements=(), reason=reason))["detail"]
+    assert len(told) == MAX_DETAIL
+    assert told.endswith("…") == bool(over)

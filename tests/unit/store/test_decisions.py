@@ -1,0 +1,138 @@
+"""What a person decided about a job is written beside what had been seen, and nothing else is touched."""
+
+from datetime import timedelta
+
+from coordinator.protocol.facts import InputSkipped, JobForgotten, LossAcknowledged, SlotsResolved
+from coordinator.protocol.requests import Ruling
+from coordinator.protocol.values import CheckpointId, CheckpointKind, JobName, Outcome, Settlement, Snapshot
+from coordinator.store.records import CheckpointDetails, CheckpointState
+from coordinator.store.store import Store
+from tests.unit.protocol.histories import SINK, SOURCE
+from tests.unit.store.jobs import AT, JOB, StoredJob, snapshots
+
+LATER = AT + timedelta(seconds=5)
+LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort")
+
+
+def details(store: Store, checkpoint: int, job: JobName = JOB) -> CheckpointDetails:
+    found = store.checkpoint(job, CheckpointId(checkpoint))
+    assert found is not None
+    return found
+
+
+def test_a_ruling_keeps_what_was_proved_and_drops_what_nobody_commits_any_more(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.trigger()
+    job.complete()
+    job.halt(LOST)
+    proved = Settlement(slot=0, outcome=Outcome.COMMITTED, evidence="CompleteCommit")
+    unseen = Settlement(slot=1, outcome=Outcome.IN_DOUBT, evidence="forgotten by the broker")
+    job.write(
+        SlotsResolved(
+            checkpoint=CheckpointId(1),
+            participant=SINK.name,
+            slots=frozenset({1}),
+            ruling=Ruling.GIVEN_UP,
+            settled=frozenset({0, 1}),
+            reason="ann: test data",
+            evidence=(proved, unseen),
+            forced=False,
+        ),
+        at=LATER,
+    )
+    assert store.load_jobs() == [job.durable]
+    found = details(store, 1)
+    recorded = [(one.settlement, one.participant, one.recorded_at) for one in found.settlements]
+    assert recorded == [(proved, SINK.name, LATER), (LOST, SINK.name, AT)], "a later look that sees nothing erases none"
+    assert found.snapshots[SINK.name].committables == ()
+    assert (found.record.committables, found.record.records_written) == (0, 9)
+
+
+def test_input_that_a_person_skips_is_a_settled_checkpoint_of_its_own(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(1)
+    positions = Snapshot(positions=snapshots(7)[SOURCE.name].positions)
+    job.write(
+        InputSkipped(
+            checkpoint=CheckpointId(2),
+            base=CheckpointId(1),
+            generation=job.durable.generation,
+            participant=SOURCE.name,
+            snapshots={SOURCE.name: positions},
+            skipped="in-0 [3, 10)",
+            reason="ann: gone",
+        ),
+        at=LATER,
+    )
+    assert store.load_jobs() == [job.durable]
+    found = details(store, 2)
+    record = found.record
+    assert found.snapshots == {SOURCE.name: positions}
+    assert (record.kind, record.state, record.base, record.generation) == (
+        CheckpointKind.SKIP, CheckpointState.SETTLED, 1, 1
+    )  # fmt: skip
+    assert (record.name, record.waited, record.ran, record.decided) == ("", 0.0, None, None)
+    assert (record.triggered_at, record.decided_at, record.settled_at) == (LATER, LATER, LATER)
+    assert (record.records_read, record.records_written, record.bytes_read, record.bytes_written) == (0, 0, 0, 0)
+    assert (record.committables, record.amendment, record.abort_reason) == (0, 0, None)
+    assert record.detail == "without in-0 [3, 10): ann: gone"
+
+
+def test_a_forgotten_job_leaves_its_name_and_that_it_was_forgotten(store: Store) -> None:
+    jobs = StoredJob(store), StoredJob(store, JobName("payments"))
+    for job in jobs:
+        job.open()
+        job.lose(LOST)
+        job.settle()
+        job.end()
+    orders, payments = jobs
+    neighbour = details(store, 1, payments.durable.job)
+    orders.write(JobForgotten(reason="ann: over"))
+    assert store.load_jobs() == [orders.durable, payments.durable]
+    assert (store.checkpoints(JOB, 10), store.generations(JOB, 10)) == ([], [])
+    assert store.losses(JOB, 10, acknowledged=True) == []
+    assert [(one.event, one.detail) for one in store.history(JOB, 10)] == [("JobForgotten", "ann: over")]
+    name = payments.durable.job
+    assert details(store, 1, name) == neighbour
+    assert len(store.losses(name, 10, acknowledged=True)) == len(store.generations(name, 10)) == 1
+    assert len(store.history(name, 100)) > 1
+    orders.open()
+    orders.checkpoints(1)
+    assert details(store, 2).settlements == (), "the evidence went, too"
+
+
+def test_evidence_is_listed_by_participant_and_slot_of_its_own_checkpoint_and_job(store: Store) -> None:
+    jobs = StoredJob(store), StoredJob(store, JobName("payments"))
+    for job in jobs:
+        job.open()
+        for number in (1, 2):
+            job.trigger()
+            job.complete()
+            evidence = (
+                Settlement(slot=slot, outcome=Outcome.IN_DOUBT, evidence=f"{job.durable.job} {number}")
+                for slot in (2, 1)
+            )
+            job.halt(*evidence)
+            job.settle()
+    for job in jobs:
+        for number in (1, 2):
+            listed = details(store, number, job.durable.job).settlements
+            told = [(one.settlement.slot, one.settlement.evidence) for one in listed]
+            assert told == [(1, f"{job.durable.job} {number}"), (2, f"{job.durable.job} {number}")]
+
+
+def test_an_acknowledgement_is_of_the_slots_that_it_names(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.lose(LOST, Settlement(slot=0, outcome=Outcome.LOST, evidence="CompleteAbort"))
+    known = LossAcknowledged(checkpoint=CheckpointId(1), participant=SINK.name, slots=frozenset({1}), reason="ann: ok")
+    job.write(known, at=LATER)
+    (left,) = store.losses(JOB, 10, acknowledged=False)
+    assert (left.settlement.slot, left.document) == (0, snapshots(1)[SINK.name].committables[0].document)
+    told = [
+        (one.settlement.slot, one.acknowledgement, one.participant) for one in store.losses(JOB, 9, acknowledged=True)
+    ]
+    assert told == [(0, "", SINK.name), (1, "ann: ok", SINK.name)]
+    assert store.load_jobs() == [job.durable]
