@@ -1,8 +1,10 @@
 """Runs mutmut over one module, in a copy of the tree under ``build/``; verdicts are kept, so that a run can go on."""
 
+import ast
 import fnmatch
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from pathlib import Path
 from tests.mutation.parts import Part
 from tests.mutation.verdicts import MISSED, Verdicts
 
-__all__ = ["BUILD", "modules", "place_of", "run"]
+__all__ = ["BUILD", "called_on_import", "modules", "place_of", "run"]
 
 _ROOT = Path(__file__).parents[2]
 BUILD = _ROOT / "build" / "mutation"
@@ -38,14 +40,15 @@ def run(part: Part, module: str, children: int) -> None:
     """Mutate ``module`` and run its tests, as far as that is not done."""
     place = place_of(module)
     _copy(place)
+    options = [
+        *("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.mutation.fastest"),
+        *("--hypothesis-profile=quick", "-m", _MARKS, *(f"--deselect={each}" for each in part.too_slow)),
+    ]
     settings = {
         "source_paths": _SOURCES,
         "only_mutate": [module],
         "also_copy": _BESIDE,
-        "pytest_add_cli_args": [
-            *("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.mutation.fastest"),
-            *("--hypothesis-profile=quick", "-m", _MARKS, *(f"--deselect={each}" for each in part.too_slow)),
-        ],
+        "pytest_add_cli_args": options,
         "pytest_add_cli_args_test_selection": part.tests,
         "type_check_command": [sys.executable, "-m", "mypy", *_TYPES, *_CALM, module],
         "process_isolation": "fork",
@@ -63,6 +66,33 @@ def run(part: Part, module: str, children: int) -> None:
     # mutmut fails, too, where there is nothing to mutate and where no test reaches a mutant.
     if code and (verdicts is None or verdicts.codes):
         print(f"mutmut ended with exit code {code}: what it has not run counts as missed", flush=True)
+    if verdicts is not None:
+        _run_what_imports_run(verdicts, [*options, *part.tests])
+
+
+def _run_what_imports_run(verdicts: Verdicts, arguments: list[str]) -> None:
+    """mutmut mutates a process that has imported everything: too late for functions that run while it imports."""
+    names = called_on_import((verdicts.place / verdicts.module).read_text())
+    codes = dict(verdicts.codes)
+    for key, code in verdicts.codes.items():
+        if code in MISSED and key.rpartition(".")[2].rpartition("__mutmut_")[0].removeprefix("x_") in names:
+            failed = subprocess.run(
+                [sys.executable, "-m", "pytest", "-x", *arguments],
+                cwd=verdicts.place / "mutants",
+                env={**os.environ, "MUTANT_UNDER_TEST": key},
+                stdout=subprocess.DEVNULL,
+                check=False,
+            ).returncode
+            codes[key] = 1 if failed else 0
+    verdicts.save(codes)
+
+
+def called_on_import(source: str) -> set[str]:
+    """The functions that the statements of a module call, outside of its own functions and classes."""
+    inside = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    statements = (each for each in ast.parse(source).body if not isinstance(each, inside))
+    called = (node.func for each in statements for node in ast.walk(each) if isinstance(node, ast.Call))
+    return {each.id for each in called if isinstance(each, ast.Name)}
 
 
 def _forget_what_was_missed(place: Path, module: str) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.mutation.report import only_words, unreachable
+from tests.mutation.run import called_on_import
 
 _CODE = """
     def refuse(self, job: str) -> None:
@@ -55,3 +56,14 @@ def test_a_case_that_types_rule_out_is_set_apart() -> None:
     assert unreachable(code, code.replace("        case _:\n            assert_never(reason)\n", ""))
     assert not unreachable(code, code.replace("        case Reason.OLD:\n            return 1\n", ""))
     assert not unreachable(code, code.replace("return 1", "return 2"))
+
+
+def test_functions_that_run_while_a_module_is_imported_are_found() -> None:
+    code = """
+def newest(kind):
+    return select(kind)
+_QUERIES = [delete(newest(kind)) for kind in KINDS]
+class Store:
+    kinds = listed()
+"""
+    assert called_on_import(code) == {"newest", "delete"}
