@@ -2,7 +2,9 @@
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -50,9 +52,11 @@ from coordinator.wire.answers import (
     instruction_from_wire,
     instruction_to_wire,
 )
+from coordinator.wire.channel import KeepAlive
 from coordinator.wire.documents import body_from_text, body_to_text
-from coordinator.wire.limits import MAX_DEPTH
-from coordinator.wire.malformed import MalformedError
+from coordinator.wire.enums import ClosedEnum
+from coordinator.wire.limits import MAX_DEPTH, MAX_TEXT, MAX_TOKEN
+from coordinator.wire.malformed import MalformedError, as_job, as_kind, as_participant, as_token
 from coordinator.wire.people import request_from_wire, request_to_wire
 from coordinator.wire.values import settings_from_wire, settings_to_wire, snapshot_from_wire, snapshot_to_wire
 
@@ -181,6 +185,77 @@ def test_requests_of_people_come_out_as_they_went_in(request: Request) -> None:
     assert request_from_wire(request_to_wire(request)) == request
 
 
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"request": "a b"}, "request: must be 1 to"),
+        ({"kind": 0}, "CheckpointKind: is not specified"),
+        ({"state": 99}, "RequestState: has the unknown number 99"),
+        ({"checkpoint": -1}, "checkpoint: -1 is not within 0"),
+    ],
+)
+def test_a_request_of_a_newer_coordinator_is_not_guessed_at(fields: dict[str, Any], why: str) -> None:
+    message = request_to_wire(Request(id=RequestId("r"), kind=CheckpointKind.SAVEPOINT))
+    for name, value in fields.items():
+        setattr(message, name, value)
+    with pytest.raises(MalformedError, match=why):
+        request_from_wire(message)
+
+
+def test_why_a_request_failed_is_sent_cut_and_the_longest_is_not() -> None:
+    longest = "x" * MAX_TEXT
+    for detail in (longest, longest + "y"):
+        request = Request(id=RequestId("r"), kind=CheckpointKind.CHECKPOINT, detail=detail)
+        assert request_from_wire(request_to_wire(request)).detail == longest
+
+
+@pytest.mark.parametrize(("length", "fine"), [(0, False), (1, True), (MAX_TOKEN, True), (MAX_TOKEN + 1, False)])
+def test_a_token_has_a_length_that_fits_its_column(length: int, fine: bool) -> None:
+    if fine:
+        assert as_token("~" * length, "driver") == "~" * length
+    else:
+        with pytest.raises(MalformedError, match=f"driver: must be 1 to {MAX_TOKEN}"):
+            as_token("~" * length, "driver")
+
+
+@pytest.mark.parametrize("check", [as_job, as_participant, as_kind])
+def test_what_is_wrong_with_a_name_is_said_with_both_of_its_ends(check: Callable[[str], object]) -> None:
+    with pytest.raises(MalformedError) as refused:
+        check("x" * 150 + "!")
+    assert "..." not in str(refused.value)
+    assert "x" * 150 + "!" in str(refused.value)
+    with pytest.raises(MalformedError) as refused:
+        check("x" * 5000 + "!")
+    field, _, said = str(refused.value).partition(": ")
+    assert field == check.__name__.removeprefix("as_")
+    begin, end = said.split(" ... ")
+    assert (len(begin), len(end)) == (200, 90)
+    assert "xxx" in begin
+
+
+def test_an_enum_that_differs_from_the_wires_ends_the_program_when_it_starts() -> None:
+    with pytest.raises(TypeError, match=r"Role and OnLost on the wire differ: \['HALT', 'REPLAY', 'SKIP'\]"):
+        ClosedEnum(Role, pb.OnLost)
+
+
+@pytest.mark.parametrize(("time_ms", "allowed_ms"), [(300, 150), (4_000, 1_000)])
+def test_both_sides_ping_a_silent_peer_and_the_server_allows_it(time_ms: int, allowed_ms: int) -> None:
+    keep_alive = KeepAlive(time_ms=time_ms, timeout_ms=900)
+    client = {
+        "grpc.keepalive_time_ms": time_ms,
+        "grpc.keepalive_timeout_ms": 900,
+        "grpc.http2.ping_timeout_ms": 900,
+        "grpc.keepalive_permit_without_calls": 1,
+        "grpc.http2.max_pings_without_data": 0,
+    }
+    assert dict(keep_alive.client_arguments()) == client
+    assert dict(keep_alive.server_arguments()) == {
+        **client,
+        "grpc.http2.min_recv_ping_interval_without_data_ms": allowed_ms,
+        "grpc.http2.max_ping_strikes": 0,
+    }
+
+
 def test_every_enum_of_the_wire_is_refused_when_it_says_nothing() -> None:
     """A message that lacks an enum must not pass for one of its members."""
     enums = {
@@ -202,6 +277,35 @@ def test_depth_is_what_counts_not_the_number_of_brackets(depth: int, fine: bool)
     else:
         with pytest.raises(MalformedError, match="deep"):
             body_from_text(deep)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[]", "body: a document is a JSON object"),
+        ("1", "body: a document is a JSON object"),
+        ("", "body: not JSON: Expecting value"),
+        ("{", "body: not JSON: Expecting property name"),
+        ('{"a":NaN}', "body: NaN is not JSON"),
+        ('{"a":-Infinity}', "body: -Infinity is not JSON"),
+        (f'{{"a":1{"0" * 400}.0}}', f"body: 1{'0' * 39} is beyond what a double can hold"),
+        ('{"a":1e999}', "body: 1e999 is beyond what a double can hold"),
+        ('{"a":{"b":1,"b":1}}', "body: an object has the same key twice"),
+        (f'{{"a":{"[" * MAX_DEPTH}{"]" * MAX_DEPTH}}}', f"body: more than {MAX_DEPTH} levels deep"),
+        ('{"a":' * 100_000, f"body: more than {MAX_DEPTH} levels deep"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_a_body_that_readers_could_take_for_different_things_is_refused(text: str, why: str) -> None:
+    with pytest.raises(MalformedError) as refused:
+        body_from_text(text)
+    assert str(refused.value).startswith(why)
+
+
+def test_a_body_is_written_without_blanks_and_never_with_what_is_no_json() -> None:
+    assert body_to_text({"a": [1, {"b": None}], "c": "ä"}) == '{"a":[1,{"b":null}],"c":"\\u00e4"}'
+    with pytest.raises(ValueError, match="JSON"):
+        body_to_text({"a": math.nan})
 
 
 @given(bodies)
