@@ -7,7 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from sinks.kafka.client import ArrowProducer, UnfitRecordError
 from sinks.kafka.errors import DeliveryError, RouteError
@@ -138,9 +138,8 @@ def _check_partitions(records: pa.RecordBatch) -> None:
         )
 
 
-def _refused(topic: str, error: Exception) -> DeliveryError:
-    said = error.args[0] if error.args else None
-    if isinstance(said, KafkaError) and said.fatal():
+def _refused(topic: str, error: KafkaException) -> DeliveryError:
+    if error.args[0].fatal():
         return _broken(error)
     return DeliveryError(
         f"The client refused a record for topic {topic!r}: {error}. Nothing of this slot becomes visible and its "

@@ -6,6 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sinks.kafka import records
 from sinks.kafka.client import UnfitRecordError
@@ -97,13 +99,20 @@ def test_records_go_to_the_topic_that_their_column_names(bench: Bench) -> None:
     assert writer.written(OTHER) == [b"b", b"d"]
 
 
-@pytest.mark.parametrize(("topics", "named"), [(["out", "bills"], "'bills'"), ([None, "out"], "null")])
+@pytest.mark.parametrize(
+    ("topics", "named"),
+    [
+        (["out", "bills"], "'bills'"),
+        ([None, "out"], "null"),
+        (["a", "b", "c", "b", "d", "e", "f"], "'a', 'b', 'c', 'd', 'e'"),
+    ],
+)
 def test_a_topic_that_was_not_declared_is_refused_before_anything_of_the_batch_is_written(
     bench: Bench, topics: list[str | None], named: str
 ) -> None:
     writer = Writer(bench, topic=None)
     with pytest.raises(RouteError, match=rf"says {named}, but the sink declares only \['other', 'out'\]"):
-        writer.write(batch([b"a", b"b"], topic=pa.array(topics, pa.string())))
+        writer.write(batch(values(len(topics)), topic=pa.array(topics, pa.string())))
     assert writer.producer.records.total() == writer.client.accepted == 0
 
 
@@ -139,6 +148,58 @@ def test_no_more_waits_in_the_client_than_is_allowed(
     assert longest == 6
     assert writer.checks > 0, "nobody would notice that a delivery failed"
     assert writer.written() == values(30)
+
+
+class OneByOne:
+    """A client whose brokers confirm one record each time that it is polled with patience."""
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.waiting: list[int] = []
+        """Bytes of each record."""
+        self.found: list[int] = []
+        """Bytes that waited when a record was handed over."""
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def produce(self, _topic: str, chunk: pa.RecordBatch, _full: Any) -> None:
+        self.found.append(sum(self.waiting))
+        self.waiting += [len(value) for value in chunk.column("value").to_pylist()]
+        self.accepted += chunk.num_rows
+
+    def poll(self, seconds: float) -> None:
+        if seconds:
+            del self.waiting[:1]
+
+
+@given(st.lists(st.integers(1, 12), max_size=20))
+def test_a_record_waits_for_room_and_no_longer(sizes: list[int]) -> None:
+    limit = 16
+    client: Any = OneByOne()
+    producer = BatchProducer(client, topic="out", topics=("out",))
+
+    def check() -> None:
+        assert sum(client.waiting) + size > limit
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "QUEUED_BYTES", limit)
+        for size in sizes:
+            producer.produce(batch([b"x" * size]), check)
+    assert all(found + size <= limit for found, size in zip(client.found, sizes, strict=True))
+
+
+def test_a_client_whose_queue_is_full_is_polled_until_it_has_room(bench: Bench) -> None:
+    writer = Writer(bench, room=2)
+
+    def check() -> None:
+        writer.check()
+        if writer.checks > 100:
+            raise DeliveryError("nobody makes room")
+
+    writer.producer.produce(batch(values(7)), check)
+    assert writer.checks > 0
+    assert writer.written() == values(7)
 
 
 def test_a_chunk_above_the_limit_waits_for_an_empty_queue_and_not_for_ever(
