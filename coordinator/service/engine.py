@@ -116,26 +116,13 @@ class Engine:
     def store_id(self) -> str:
         return self._store.store_id
 
-    def handle(self, job: JobName, event: Event, *, size: int = 0) -> Answer:
-        """Apply one event at once. Not while a turn waits. Raises UnknownJobError, StoreError once the store failed.
-
-        :param size: bytes that the event took on the wire.
-        """
-        turn = Turn()
-        answer = self.work_out(turn, job, event, size=size)
-        if turn.steps:
-            try:
-                self._using(lambda: self.keep(turn))
-            except BaseException:
-                self._latest.clear()
-                raise
-        self.publish(turn)
-        return answer
-
     def work_out(self, turn: Turn, job: JobName, event: Event, *, size: int = 0) -> Answer:
         """Add what the event changes to ``turn``; the answer may be given when that is kept and published.
 
-        Builds on everything that was worked out before, kept or not. Raises as :meth:`handle` does.
+        Builds on everything that was worked out before, kept or not. Raises UnknownJobError, StoreError once the store
+        failed.
+
+        :param size: bytes that the event took on the wire.
         """
         self._require_store()
         state = self._latest.get(job) or self._states.get(job)
@@ -168,11 +155,7 @@ class Engine:
         points = [_KILL_POINTS[type(fact)] for fact in facts if type(fact) in _KILL_POINTS]
         for before, _ in points:
             kill_point(before)
-        match turn.steps:
-            case [(durable, only)]:
-                self._store.apply(durable, only, at=self._wall())
-            case steps:
-                self._store.apply_all(steps, at=self._wall())
+        self._store.apply_all(turn.steps, at=self._wall())
         for _, after in points:
             kill_point(after)
 
@@ -206,27 +189,14 @@ class Engine:
                 return
             self.work_out(turn, job, Tick(now=now))
 
-    def tick(self, most: int | None = None) -> int:
-        """Let time act on the jobs that are due, the longest first; returns how many these were.
-
-        :param most: at most so many, so that calls are answered in between.
-        """
-        now, due = self.clock(), list[JobName]()
-        while (most is None or len(due) < most) and (job := self._deadlines.pop(now)) is not None:
-            due.append(job)
-        for job in due:
-            self.handle(job, Tick(now=now))
-        return len(due)
-
-    def tidy(self, now: float = math.inf) -> bool:
-        """Do for one job what nobody waits for: refused calls go to the history, and what retention does not keep goes.
-
-        :param now: only if that is due by then. Returns False when there was nothing to do.
-        """
-        chores = self.chores(now, 1)
-        if chores:
-            self._using(lambda: self.do(chores))
-        return bool(chores)
+    def tidy(self) -> None:
+        """Do now all that nobody waits for, due or not. Raises StoreError."""
+        try:
+            while chores := self.chores(math.inf, 1):
+                self.do(chores)
+        except StoreError as error:
+            self.fail(error)
+            raise
 
     def chores(self, now: float, most: int) -> Sequence[tuple[Chores, int]]:
         """What :meth:`do` is to be called with; forgotten here. Each with how many checkpoints are retained."""
@@ -243,14 +213,7 @@ class Engine:
         for one, _ in chores:
             if one.refused:
                 self._store.note(one.job, one.refused, at=self._wall())
-        prunable = [(one.job, retained) for one, retained in chores if one.prune]
-        match prunable:
-            case []:
-                pass
-            case [(job, retained)]:
-                self._store.prune(job, retained)
-            case _:
-                self._store.prune_all(prunable)
+        self._store.prune_all([(one.job, retained) for one, retained in chores])
 
     def history(self, job: JobName, limit: int) -> Callable[[Store], list[HistoryRecord]]:
         """For :meth:`ask`: what happened to a job, newest first, the refused calls of this moment included."""
@@ -264,7 +227,7 @@ class Engine:
         return query
 
     def next_deadline(self) -> float | None:
-        """When :meth:`tick` or :meth:`tidy` is due, on the monotonic clock."""
+        """When :meth:`due` or :meth:`chores` has something to do, on the monotonic clock."""
         due = (self._deadlines.first(), self._housekeeping.due)
         return min((deadline for deadline in due if deadline is not None), default=None)
 
@@ -293,13 +256,6 @@ class Engine:
     def ask(self, query: Callable[[Store], T]) -> T:
         """Ask the store. Raises StoreError. In any thread, as :meth:`keep`."""
         return query(self._store)
-
-    def _using(self, call: Callable[[], T]) -> T:
-        try:
-            return call()
-        except StoreError as error:
-            self.fail(error)
-            raise
 
     def _require_store(self) -> None:
         if self.failure is not None:

@@ -31,14 +31,12 @@ _REST = Note(
 
 @dataclass(kw_only=True)
 class Chores:
-    """Of one job."""
+    """Of one job: something was added to its history, so there may be rows that retention does not keep."""
 
     job: JobName
     due: float = math.inf
     """Monotonic seconds."""
     notes: dict[tuple[object, ...], tuple[Note, int]] = field(default_factory=dict)
-    prune: bool = False
-    """There may be rows that retention does not keep."""
 
     @property
     def refused(self) -> Sequence[tuple[Note, int]]:
@@ -55,9 +53,7 @@ class Housekeeping:
 
     def refused(self, job: JobName, note: Note, now: float) -> None:
         """Of equal calls the first one's detail is kept."""
-        chores = self._of(job, now + _REFUSED_WAIT_S)
-        chores.prune = True  # they fill the history
-        notes = chores.notes
+        notes = self._of(job, now + _REFUSED_WAIT_S).notes
         key = _key(note)
         if key not in notes and len(notes) >= MAX_DISTINCT:
             note, key = _REST, _key(_REST)
@@ -66,12 +62,12 @@ class Housekeeping:
 
     def grown(self, job: JobName, now: float) -> None:
         """There are more rows."""
-        self._of(job, now + _PRUNE_WAIT_S).prune = True
+        self._of(job, now + _PRUNE_WAIT_S)
 
     def found(self, job: JobName) -> None:
         """The store has rows of an earlier process. They are overdue: that process may never have lived long enough to
         remove any."""
-        self._of(job, -math.inf).prune = True
+        self._of(job, -math.inf)
 
     @property
     def due(self) -> float | None:

@@ -7,7 +7,7 @@ from coordinator.protocol.events import Event
 from coordinator.service.engine import Engine
 from coordinator.service.methods import Function, service_handler
 from coordinator.service.reports import Reports, read_report
-from coordinator.service.turns import Handle, at_once
+from coordinator.service.turns import Handle
 from coordinator.service.watchers import Watchers
 from coordinator.v1 import participants_pb2 as pb
 from coordinator.wire import requests
@@ -18,15 +18,14 @@ __all__ = ["participant_service"]
 
 
 def participant_service(
-    engine: Engine, watchers: Watchers, handle: Handle | None = None, reports: Reports | None = None
+    engine: Engine, watchers: Watchers, handle: Handle, reports: Reports | None = None
 ) -> grpc.GenericRpcHandler:
     """Everything that a driver can call.
 
-    :param handle: gives the engine an event; without it the engine keeps each by itself, and nothing is ever awaited.
+    :param handle: gives the engine an event.
     :param reports: keeps what drivers say of themselves.
     """
     told = reports if reports is not None else Reports()
-    handle = handle if handle is not None else at_once(engine)
 
     async def said(job: str, event: Event, size: int = 0) -> pb.Answer:
         return answer_to_wire(await handle(as_job(job), event, size))

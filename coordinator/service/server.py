@@ -123,8 +123,7 @@ class CoordinatorServer:
         await self._server.stop(grace)
         await self._turns.stop()
         with contextlib.suppress(StoreError):  # the history can do without
-            while self.engine.tidy():
-                pass
+            self.engine.tidy()
 
     def _make_server(self, wall: Callable[[], datetime]) -> grpc.aio.Server:
         server = grpc.aio.server(

@@ -18,7 +18,7 @@ from coordinator.protocol.values import JobName
 from coordinator.service.engine import Engine, Turn
 from coordinator.store.store import Store
 
-__all__ = ["Handle", "Turns", "at_once"]
+__all__ = ["Handle", "Turns"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,11 +47,6 @@ class _Given:
     def __await__(self) -> Generator[None, None, Answer]:
         yield from ()
         return self.answer
-
-
-def at_once(engine: Engine) -> Handle:
-    """Each event by itself, kept before this returns."""
-    return lambda job, event, size: _Given(engine.handle(job, event, size=size))
 
 
 class Turns:

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import Phase, settings
 
 _STATS = Path("mutmut-stats.json")
+_LIMIT_S = 8.0
+"""For a test that takes a moment; mutmut itself waits a minute and more for a mutant that hangs."""
 
 
 def pytest_sessionstart() -> None:
@@ -17,7 +19,10 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The fastest tests run first."""
+    """The fastest tests run first, and one that hangs ends the process."""
     if _STATS.is_file():
         seconds = json.loads(_STATS.read_text())["duration_by_test"]
         items.sort(key=lambda item: seconds.get(item.nodeid, 0.0))
+        for item in items:
+            limit = _LIMIT_S + 20 * seconds.get(item.nodeid, 0.0)
+            item.add_marker(pytest.mark.timeout(limit, method="thread"), append=False)

@@ -54,7 +54,10 @@ PARTS = {
                 *("orphan", "orphans", "turns"),
             )
         ),
-        tests=tuple(f"tests/unit/service/test_{each}.py" for each in ("orphans", "turns", "bookkeeping", "listen")),
+        tests=tuple(
+            f"tests/unit/service/test_{each}.py"
+            for each in ("orphans", "turns", "bookkeeping", "documents", "engine", "listen")
+        ),
     ),
     "store": Part(
         files=("coordinator/store/*.py",),

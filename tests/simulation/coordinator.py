@@ -98,9 +98,6 @@ class _Connection:
     def load_jobs(self) -> list[Durable]:
         return [self._store.jobs[job] for job in sorted(self._store.jobs)]
 
-    def apply(self, durable: Durable, facts: Sequence[Fact], *, at: datetime) -> None:
-        self.apply_all([(durable, facts)], at=at)
-
     def apply_all(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
         if not self._process.alive:
             raise GreenletExit
@@ -112,11 +109,8 @@ class _Connection:
     def generations(self, job: JobName, _limit: int) -> list[GenerationRecord]:
         return [self._store.newest[job]]
 
-    def prune(self, job: JobName, keep: int) -> bool:
-        """Only the newest completed checkpoint is kept anyway."""
-        return True
-
     def prune_all(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
+        """Only the newest completed checkpoint is kept anyway."""
         return True
 
 

@@ -12,6 +12,7 @@ from coordinator.service.listen import parse_listen
         ("127.0.0.1:7878", "127.0.0.1:7878"),
         ("127.8.9.1:1", "127.8.9.1:1"),
         ("localhost:0", "localhost:0"),
+        ("localhost:65535", "localhost:65535"),
         ("[::1]:7878", "[::1]:7878"),
     ],
 )
@@ -26,7 +27,7 @@ def test_other_addresses_need_the_flag(text: str) -> None:
     assert parse_listen(text, anywhere=True).target == text
 
 
-@pytest.mark.parametrize("text", ["", "7878", "localhost", "::1:7878", "[::1]", "host:99999", ":1", "a b:c"])
+@pytest.mark.parametrize("text", ["", "7878", "localhost", "::1:7878", "[::1]", "host:65536", ":1", "a b:c"])
 def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigurationError, match="for example"):
         parse_listen(text, anywhere=True)

@@ -14,7 +14,17 @@ import pytest
 from coordinator.errors import ClaimChangedError, HaltedError, OncewardError
 from coordinator.protocol.answers import Verdict
 from coordinator.protocol.committing import Age, Committer, OpenTransaction
-from coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, OpenJob, Settle, StopJob, Tick, Watch
+from coordinator.protocol.events import (
+    Acknowledge,
+    Amend,
+    CloseJob,
+    CloseReason,
+    OpenJob,
+    Settle,
+    StopJob,
+    Tick,
+    Watch,
+)
 from coordinator.protocol.settings import CheckpointSettings
 from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import (
@@ -26,6 +36,7 @@ from coordinator.protocol.values import (
     JobName,
     OnLost,
     Outcome,
+    ParticipantName,
     Settlement,
 )
 from coordinator.service.committers import Committers
@@ -36,10 +47,13 @@ from coordinator.service.orphan import NO_CLUSTERS, Pace
 from coordinator.service.orphans import Orphans
 from coordinator.service.turns import Turns
 from coordinator.store.store import Store
-from tests.unit.service.scripted import SINK, SOURCE, positions, slots
+from tests.unit.service.scripted import SINK, positions, slots
+from tests.unit.service.scripted import SOURCE as LATER_SOURCE
 from tests.unit.store.jobs import change
 
 JOB = JobName("orders")
+SOURCE = replace(LATER_SOURCE, name=ParticipantName("input"))
+"""Comes before the sink by its name, and has nothing to commit."""
 SETTINGS = CheckpointSettings(interval="1h", lease="1s", stream_grace=0, orphan_grace="1s")
 PACE = Pace(first_retry=0.01, longest_retry=0.02, first_look=0.01, longest_look=0.02, patience=60.0)
 
@@ -67,6 +81,8 @@ class Brokers:
     """Method, cluster, generation."""
     kept: list[int] = field(default_factory=list)
     """Slots that the last sweep was to leave alone."""
+    committed: list[list[int]] = field(default_factory=list)
+    """Slots of each commit that was asked for."""
     closed: int = 0
 
     def count(self, method: str) -> int:
@@ -83,6 +99,7 @@ class FakeCommitter(Committer):
         self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
     ) -> Sequence[Settlement]:
         self._asked("commit")
+        self._brokers.committed.append([one.slot for one in committables])
         while self._brokers.silent.is_set():
             if give_up():
                 return ()
@@ -216,9 +233,11 @@ class Here:
             assert (await self.turns.handle(JOB, event)).verdict is Verdict.ACCEPTED
         return pending.id
 
-    async def orphan(self, *, on_lost: OnLost = OnLost.HALT, stop: bool = False) -> CheckpointId:
+    async def orphan(
+        self, *, on_lost: OnLost = OnLost.HALT, stop: bool = False, takeover: bool = False
+    ) -> CheckpointId:
         """A job with a completed, unsettled checkpoint whose driver has left; ``stop``: when it was asked to."""
-        generation = await self.open(on_lost=on_lost)
+        generation = await self.open(on_lost=on_lost, takeover=takeover)
         await self.complete(generation)
         self.now += 3600  # the interval
         await self.turns.handle(JOB, Tick(now=self.engine.clock()))
@@ -232,6 +251,16 @@ class Here:
         """The coordinator looks after jobs without a driver from now on; those that there are waited long enough."""
         self.now += SETTINGS.seconds("orphan_grace")
         self.orphans.start()
+
+    async def settle(self, generation: Generation, checkpoint: CheckpointId, *settlements: Settlement) -> None:
+        event = Settle(
+            now=self.engine.clock(),
+            generation=generation,
+            checkpoint=checkpoint,
+            participant=SINK.name,
+            settlements=settlements,
+        )
+        assert (await self.turns.handle(JOB, event)).verdict is Verdict.ACCEPTED
 
     async def leave(self, generation: Generation, reason: CloseReason = CloseReason.FAILED) -> None:
         event = CloseJob(now=self.engine.clock(), generation=generation, reason=reason)
@@ -279,6 +308,7 @@ def test_what_is_undecided_is_aborted_and_what_is_decided_committed(tmp_path: Pa
         await here.orphans.stop()
         # one more asked how long a transaction lasts
         await until(lambda: brokers.closed == len(brokers.asked) + 1, "all connections are closed")
+        assert (brokers.count("claims"), brokers.count("commit")) == (1, 1), "it was done twice"
 
     play(tmp_path, body, brokers)
 
@@ -290,7 +320,36 @@ def test_commits_that_are_answered_in_part_are_told_and_the_others_asked_again(t
         await here.orphan()
         here.after_the_grace_time()
         await until(lambda: here.settled, "everything is settled")
-        assert brokers.count("commit") == 2
+        assert brokers.committed == [[0, 1], [1]]
+
+    play(tmp_path, body, brokers)
+
+
+def test_what_was_written_again_is_committed_as_what_it_is_now(tmp_path: Path) -> None:
+    brokers = Brokers()
+
+    async def body(here: Here) -> None:
+        generation = await here.open(on_lost=OnLost.REPLAY)
+        await here.complete(generation)
+        here.now += 3600
+        await here.turns.handle(JOB, Tick(now=here.now))
+        checkpoint = await here.complete(generation)
+        lost = Settlement(slot=1, outcome=Outcome.LOST, evidence="seen")
+        await here.settle(generation, checkpoint, lost)
+        amend = Amend(
+            now=here.now,
+            generation=generation,
+            checkpoint=checkpoint,
+            participant=SINK.name,
+            amendment=0,
+            slots=frozenset({1}),
+            committables=slots(9, 2).committables[1:],
+        )
+        assert (await here.turns.handle(JOB, amend)).verdict is Verdict.ACCEPTED
+        await here.leave(generation)
+        here.after_the_grace_time()
+        await until(lambda: here.settled, "everything is settled")
+        assert brokers.committed == [[0, 1]]
 
     play(tmp_path, body, brokers)
 
@@ -350,6 +409,52 @@ def test_without_clusters_it_says_that_it_can_end_nothing(tmp_path: Path) -> Non
         assert (here.brokers.asked, here.generation) == ([], 1)
 
     play(tmp_path, body, clusters=())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"), [(Outcome.COMMITTED, ""), (Outcome.IN_DOUBT, NO_CLUSTERS)], ids=["settled", "halted"]
+)
+def test_without_clusters_it_says_so_of_what_an_earlier_coordinator_has_taken_and_not_settled(
+    tmp_path: Path, outcome: Outcome, said: str
+) -> None:
+    brokers = Brokers(outcomes={1: outcome})
+
+    async def body(here: Here) -> None:
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: "late tasks" in here.orphans.doing(JOB), "it is done with what it can do")
+
+    async def later(here: Here) -> None:
+        here.orphans.start()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert here.orphans.doing(JOB) == said
+        assert brokers.asked == []
+
+    play(tmp_path, body, brokers)
+    brokers.asked.clear()
+    play(tmp_path, later, brokers, clusters=())
+
+
+@pytest.mark.parametrize(("clusters", "told"), [(("main",), "t1"), ((), None)])
+def test_of_an_orphan_the_decided_transaction_that_is_open_for_longest_is_told(
+    tmp_path: Path, clusters: Sequence[str], told: str | None
+) -> None:
+    async def body(here: Here) -> None:
+        await here.leave(await here.open())
+        assert here.orphans.oldest(here.engine.state(JOB).durable) is None, "nothing is decided"
+        await here.orphan(takeover=True)
+        unsettled = here.engine.state(JOB).durable
+        oldest = here.orphans.oldest(unsettled)
+        assert (oldest.transaction if oldest is not None else None) == told
+        if clusters:
+            here.after_the_grace_time()
+            await until(lambda: here.settled, "everything is settled")
+        assert here.orphans.oldest(replace(unsettled, completed=None)) is None
+        settled = replace(here.engine.state(JOB).durable.completed, settled=True)  # type: ignore[type-var]
+        assert here.orphans.oldest(replace(unsettled, completed=settled)) is None
+
+    play(tmp_path, body, clusters=clusters)
 
 
 def test_brokers_that_do_not_answer_are_asked_again_and_the_listing_says_so(tmp_path: Path) -> None:

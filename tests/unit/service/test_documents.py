@@ -1,0 +1,187 @@
+"""Which documents the plugged-in checkers are asked about, and what follows from what they say."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.errors import ConfigurationError
+from coordinator.protocol.durable import Durable, UndecidedCheckpoint
+from coordinator.protocol.events import Acknowledge, Amend, Event, Renew
+from coordinator.protocol.state import JobState, PendingCheckpoint
+from coordinator.protocol.values import (
+    CheckpointId,
+    Committable,
+    CompletedCheckpoint,
+    Document,
+    Generation,
+    JobName,
+    Snapshot,
+)
+from coordinator.service.documents import Checkers, DocumentChecker
+from tests.unit.service.scripted import SINK, SOURCE
+
+
+def checked(offset: int, kind: str = "checked") -> Document:
+    return Document(kind=kind, version=1, body={"offset": offset})
+
+
+def check(document: Document, base: Document | None) -> None:
+    """An offset must not go backwards, nor be negative."""
+    if document.body["offset"] < (base.body["offset"] if base is not None else 0):
+        raise ValueError(f"offset {document.body['offset']} is wrong")
+
+
+CHECKERS = Checkers({"checked": check})
+DURABLE = Durable(
+    job=JobName("orders"),
+    store_id="s",
+    generation=Generation(2),
+    driver="d",
+    participants=(SOURCE, SINK),
+    completed=CompletedCheckpoint(
+        id=CheckpointId(6),
+        base=CheckpointId(5),
+        generation=Generation(2),
+        snapshots={SOURCE.name: Snapshot(positions=checked(10))},
+    ),
+    pending=UndecidedCheckpoint(id=CheckpointId(7), base=CheckpointId(6)),
+)
+
+
+def state(durable: Durable = DURABLE) -> JobState:
+    return JobState(durable=durable, pending=PendingCheckpoint(started=0.0))
+
+
+def acknowledging(snapshot: Snapshot) -> Acknowledge:
+    return Acknowledge(
+        now=0.0,
+        generation=Generation(2),
+        checkpoint=CheckpointId(7),
+        participant=SOURCE.name,
+        base=CheckpointId(6),
+        snapshot=snapshot,
+    )
+
+
+BACKWARDS = acknowledging(Snapshot(positions=checked(9)))
+
+
+def committables(*offsets: int) -> tuple[Committable, ...]:
+    return tuple(Committable(slot=slot, document=checked(offset)) for slot, offset in enumerate(offsets))
+
+
+def amending(*offsets: int) -> Amend:
+    return Amend(
+        now=0.0,
+        generation=Generation(2),
+        checkpoint=CheckpointId(6),
+        participant=SINK.name,
+        amendment=0,
+        slots=frozenset(range(len(offsets))),
+        committables=committables(*offsets),
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "names"),
+    [
+        (BACKWARDS, ("source", "offset 9")),
+        (acknowledging(Snapshot(committables=committables(3, -4))), ("source", "slot 1", "offset -4")),
+        (acknowledging(Snapshot(positions=checked(11), committables=committables(-1))), ("slot 0", "offset -1")),
+        (amending(5, -2), ("sink", "slot 1", "offset -2")),
+    ],
+)
+def test_what_a_checker_does_not_take_is_refused_and_named(event: Event, names: tuple[str, ...]) -> None:
+    problem = CHECKERS.problem(state(), event)
+    assert problem is not None
+    assert all(name in problem for name in names), problem
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        acknowledging(Snapshot(positions=checked(10))),
+        acknowledging(Snapshot(positions=checked(9, kind="unknown here"))),
+        acknowledging(Snapshot(committables=committables(3))),  # not what positions are compared with
+        amending(3),
+        Renew(now=0.0, generation=Generation(2)),
+    ],
+)
+def test_what_is_right_and_what_nobody_here_can_check_is_taken(event: Event) -> None:
+    assert CHECKERS.problem(state(), event) is None
+
+
+@pytest.mark.parametrize(
+    "durable",
+    [
+        replace(DURABLE, driver=None),
+        replace(DURABLE, generation=Generation(3)),
+        replace(DURABLE, pending=None),
+        replace(DURABLE, pending=UndecidedCheckpoint(id=CheckpointId(8), base=CheckpointId(6))),
+        replace(DURABLE, pending=UndecidedCheckpoint(id=CheckpointId(7), base=CheckpointId(5))),
+    ],
+    ids=["no driver", "another generation", "nothing pending", "another checkpoint", "another base"],
+)
+def test_what_the_protocol_answers_otherwise_is_not_checked(durable: Durable) -> None:
+    """A late driver must hear that it is fenced, not that its positions are wrong."""
+    assert CHECKERS.problem(state(durable), BACKWARDS) is None
+
+
+def test_first_positions_have_nothing_to_be_compared_with() -> None:
+    first = replace(DURABLE, completed=None)
+    assert CHECKERS.problem(state(first), BACKWARDS) is None
+    others = replace(DURABLE, completed=replace(DURABLE.completed, snapshots={}))  # type: ignore[type-var]
+    assert CHECKERS.problem(state(others), BACKWARDS) is None
+
+
+def test_what_a_checker_cannot_digest_is_refused_with_its_error() -> None:
+    def failing(_document: Document, _base: Document | None) -> None:
+        raise KeyError("topics")
+
+    problem = Checkers({"checked": failing}).problem(state(), BACKWARDS)
+    assert problem is not None
+    assert "KeyError" in problem
+    assert "topics" in problem
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have a distribution installed whose checker for kind ``mine`` is at ``value``."""
+
+    def install(value: str) -> None:
+        (tmp_path / "mine_of_a_test.py").write_text("def check(document, base):\n    raise ValueError('never')\n")
+        metadata = tmp_path / "mine-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[onceward.documents]\nmine = {value}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install
+
+
+def test_the_checkers_of_installed_distributions_are_asked(install: Callable[[str], None]) -> None:
+    install("mine_of_a_test:check")
+    mine = acknowledging(Snapshot(positions=checked(10, kind="mine")))
+    problem = Checkers.installed().problem(state(), mine)
+    assert problem is not None
+    assert "never" in problem
+    assert Checkers({}).problem(state(), mine) is None
+
+
+@pytest.mark.parametrize("value", ["no_such_module:check", "mine_of_a_test:no_such_name"])
+def test_without_a_checker_that_is_installed_nothing_starts(install: Callable[[str], None], value: str) -> None:
+    install(value)
+    with pytest.raises(ConfigurationError, match="mine") as refused:
+        Checkers.installed()
+    assert value in str(refused.value)
+    assert "no_such" in str(refused.value.__cause__)
+
+
+def test_checkers_are_told_the_document_and_its_base() -> None:
+    asked: list[tuple[Document, Document | None]] = []
+    note: DocumentChecker = lambda document, base: asked.append((document, base))  # noqa: E731
+    snapshot = Snapshot(positions=checked(12), committables=committables(3))
+    assert Checkers({"checked": note}).problem(state(), acknowledging(snapshot)) is None
+    assert asked == [(checked(12), checked(10)), (checked(3), None)]

@@ -1,0 +1,261 @@
+"""The engine of all jobs, step by step on a store: what is refused, kept, due and told."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from coordinator.errors import StoreError
+from coordinator.protocol.answers import Answer, Trigger, Verdict
+from coordinator.protocol.events import Acknowledge, Event, OpenJob, Renew, StreamLost, Watch
+from coordinator.protocol.settings import CheckpointSettings
+from coordinator.protocol.values import CheckpointId, Document, Generation, JobName, Snapshot
+from coordinator.service.documents import Checkers
+from coordinator.service.engine import Engine, Turn, UnknownJobError
+from coordinator.store.store import Store
+from coordinator.wire.limits import MAX_CHECKPOINT_BYTES
+from tests.unit.service.scripted import SINK, SOURCE, positions, slots
+from tests.unit.store.jobs import StoredJob, change, ids
+
+A, B = JobName("a"), JobName("b")
+FIRST = Generation(1)
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+SETTINGS = CheckpointSettings(interval="1h", lease="20s", stream_grace="10s", num_retained=2)
+
+
+def check(document: Document, _base: Document | None) -> None:
+    if document.body.get("offset") == 13:
+        raise ValueError("13 is no offset")
+
+
+class Bench:
+    """An engine with a clock; what it works out is kept and published at once."""
+
+    def __init__(self, file: Path) -> None:
+        self.now = 100.0
+        self.changed: list[JobName] = []
+        self.failures = 0
+        self.store = Store.open(f"sqlite:///{file}")
+        self.engine = Engine(
+            self.store,
+            clock=lambda: self.now,
+            wall=lambda: AT,
+            checkers=Checkers({"test": check}),
+            changed=self.changed.append,
+            failed=self._failed,
+        )
+
+    def tell(self, job: JobName, *events: Event, size: int = 0) -> list[Verdict]:
+        """In one turn."""
+        turn, answers = Turn(), list[Answer]()
+        for event in events:
+            one = Turn()
+            answers.append(self.engine.work_out(one, job, event, size=size))
+            turn.add(one)
+        self.take(turn)
+        return [answer.verdict for answer in answers]
+
+    def take(self, turn: Turn) -> None:
+        if turn.steps:
+            self.engine.keep(turn)
+        self.engine.publish(turn)
+
+    def open(self, job: JobName) -> None:
+        assert self.tell(job, self.opening()) == [Verdict.ACCEPTED]
+
+    def opening(self) -> OpenJob:
+        return OpenJob(
+            now=self.now,
+            driver="d1",
+            participants=(SOURCE, SINK),
+            settings=SETTINGS,
+            claim=None,
+        )
+
+    def watching(self) -> Watch:
+        return Watch(now=self.now, generation=FIRST)
+
+    def acknowledging(self, snapshot: Snapshot, *, checkpoint: int = 1) -> Acknowledge:
+        return Acknowledge(
+            now=self.now,
+            generation=FIRST,
+            checkpoint=CheckpointId(checkpoint),
+            participant=SOURCE.name if snapshot.positions is not None else SINK.name,
+            base=CheckpointId(checkpoint - 1),
+            snapshot=snapshot,
+        )
+
+    def history(self, job: JobName, limit: int = 100) -> list[tuple[str, Verdict | None, int]]:
+        """Event, verdict and count, newest first."""
+        return [(one.event, one.verdict, one.count) for one in self.engine.ask(self.engine.history(job, limit))]
+
+    def _failed(self) -> None:
+        self.failures += 1
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "store.db")
+    yield bench
+    bench.store.close()
+
+
+def test_documents_that_a_checker_refuses_change_nothing_and_are_in_the_history(bench: Bench) -> None:
+    bench.open(A)
+    bench.tell(A, bench.watching())
+    before = bench.engine.state(A)
+    answer = bench.engine.work_out(turn := Turn(), A, bench.acknowledging(positions(13)))
+    bench.take(turn)
+    assert (answer.verdict, "13 is no offset" in answer.detail) == (Verdict.INVALID, True)
+    assert bench.engine.state(A) is before
+    assert bench.history(A, 1) == [("Acknowledge", Verdict.INVALID, 1)]
+    assert bench.tell(A, bench.acknowledging(positions(12))) == [Verdict.ACCEPTED]
+
+
+def test_what_no_grant_could_carry_is_refused(bench: Bench) -> None:
+    bench.open(A)
+    bench.tell(A, bench.watching())
+    event = bench.acknowledging(slots(1, 0))
+    assert bench.tell(A, event, size=MAX_CHECKPOINT_BYTES + 1) == [Verdict.INVALID]
+    assert bench.tell(A, event, size=MAX_CHECKPOINT_BYTES) == [Verdict.ACCEPTED]
+
+
+def test_an_event_without_a_size_takes_no_room(bench: Bench) -> None:
+    bench.open(A)
+    bench.tell(A, bench.watching(), bench.acknowledging(slots(1, 0)))
+    assert bench.tell(A, bench.acknowledging(positions(1)), size=MAX_CHECKPOINT_BYTES) == [Verdict.ACCEPTED]
+
+
+def test_the_history_has_the_refused_calls_of_this_moment_and_each_only_once(bench: Bench) -> None:
+    """Also where several were worked out in one turn."""
+    bench.open(A)
+    bench.open(B)
+    late = [Renew(now=bench.now, generation=Generation(number)) for number in (7, 8, 7)]
+    assert bench.tell(A, *late) == [Verdict.FENCED] * 3
+    noted = [("Renew", Verdict.FENCED, 1), ("Renew", Verdict.FENCED, 2)]
+    for _ in range(2):
+        history = bench.history(A)
+        assert (sorted(history[:2]), history[-1]) == (noted, ("GenerationGranted", None, 1))
+        assert len(history) == len({*bench.history(B)}) + 2
+    assert len(bench.history(A, 1)) == 1
+    assert {one.at for one in bench.engine.ask(bench.engine.history(A, 100))} == {AT}
+    assert not any(verdict for _, verdict, _ in bench.history(B))
+
+
+def test_several_jobs_change_in_one_turn(bench: Bench) -> None:
+    turn = Turn()
+    for job in (A, B):
+        one = Turn()
+        bench.engine.work_out(one, job, bench.opening())
+        turn.add(one)
+    bench.take(turn)
+    assert [bench.engine.state(job).durable.generation for job in (A, B)] == [FIRST, FIRST]
+    assert bench.engine.jobs() == bench.changed == [A, B]
+
+
+def test_what_is_due_next_is_the_first_of_all_deadlines_and_chores(bench: Bench) -> None:
+    assert bench.engine.next_deadline() is None
+    bench.open(A)
+    assert bench.engine.next_deadline() == 120.0, "it has no stream"
+    bench.now = 104.0
+    bench.tell(A, Renew(now=bench.now, generation=Generation(7)))
+    assert bench.engine.next_deadline() == 105.0, "what was refused goes to the history"
+    bench.engine.tidy()
+    assert bench.engine.next_deadline() == 120.0
+    bench.now = 120.0
+    bench.engine.due(turn := Turn(), 1)
+    bench.take(turn)
+    assert bench.engine.state(A).durable.driver is None
+
+
+def test_time_acts_on_as_many_jobs_as_fit_into_a_turn_and_on_the_others_later(bench: Bench) -> None:
+    for number in range(3):
+        bench.open(JobName(f"job-{number}"))
+        bench.now += 1.0
+    bench.now = 200.0
+    for left in (1, 0, 0):
+        bench.engine.due(turn := Turn(), 2)
+        bench.take(turn)
+        driven = [job for job in bench.engine.jobs() if bench.engine.state(job).durable.driver is not None]
+        assert driven == ["job-2"][:left]
+
+
+def test_only_the_driver_of_the_current_generation_is_told_what_is_wanted(bench: Bench) -> None:
+    assert bench.engine.wanted(A, FIRST) is None
+    bench.open(A)
+    bench.tell(A, bench.watching())
+    (trigger,) = bench.engine.wanted(A, FIRST) or ()
+    assert isinstance(trigger, Trigger)
+    assert bench.engine.wanted(A, Generation(2)) is None
+    bench.tell(A, StreamLost(now=bench.now, generation=FIRST))
+    bench.now += SETTINGS.seconds("lease")
+    bench.engine.due(turn := Turn(), 1)
+    bench.take(turn)
+    assert bench.engine.state(A).durable.driver is None
+    assert bench.engine.wanted(A, FIRST) is None
+    assert bench.engine.over(A, FIRST).may_return
+    never = bench.engine.over(A, Generation(9))
+    assert (never.verdict, never.may_return) == (Verdict.FENCED, False)
+    assert "generation 9 was never granted" in never.detail
+
+
+def test_a_job_that_is_not_known_is_named_with_the_store(bench: Bench) -> None:
+    for ask in (lambda: bench.engine.state(A), lambda: bench.engine.over(A, FIRST)):
+        with pytest.raises(UnknownJobError, match=f"{A}.*{bench.engine.store_id}"):
+            ask()
+    with pytest.raises(UnknownJobError):
+        bench.tell(A, bench.watching())
+
+
+def left_by_an_earlier_process(file: Path, checkpoints: int, *jobs: JobName) -> None:
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        for name in jobs:
+            job = StoredJob(store, name)
+            job.open()
+            job.checkpoints(checkpoints)
+            job.end()
+
+
+def test_tidying_leaves_of_each_job_what_is_retained_and_notes_what_was_refused(tmp_path: Path) -> None:
+    left_by_an_earlier_process(tmp_path / "store.db", 12, A, B)
+    bench = Bench(tmp_path / "store.db")
+    assert bench.tell(A, bench.watching()) == [Verdict.FENCED]
+    bench.engine.tidy()
+    retained = CheckpointSettings().num_retained
+    assert [len(ids(bench.store, job)) for job in (A, B)] == [retained, retained]
+    assert bench.store.history(A, 1)[0].verdict is Verdict.FENCED
+    assert bench.engine.next_deadline() is None
+    bench.store.close()
+
+
+def test_nothing_goes_of_a_job_whose_settings_cannot_be_read(tmp_path: Path) -> None:
+    """A person may set it right, and then as many are retained as were wanted."""
+    file = tmp_path / "store.db"
+    left_by_an_earlier_process(file, 12, A)
+    change(file, "UPDATE jobs SET document = 'damaged'")
+    bench = Bench(file)
+    assert bench.engine.state(A).durable.record_damaged
+    bench.engine.tidy()
+    assert len(ids(bench.store, A)) == 12
+    bench.store.close()
+
+
+def test_once_the_store_fails_nothing_is_answered_and_everybody_is_told_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.open(A)
+    bench.open(B)
+    bench.tell(A, Renew(now=bench.now, generation=Generation(7)))
+    bench.changed.clear()
+
+    def fail(*_: object, **__: object) -> None:
+        raise StoreError("the disk said no")
+
+    monkeypatch.setattr(bench.store, "note", fail)
+    calls: list[Callable[[], object]] = [bench.engine.tidy, lambda: bench.tell(A, bench.watching()), bench.engine.tidy]
+    for call in calls:
+        with pytest.raises(StoreError, match="the disk said no"):
+            call()
+    assert (bench.failures, bench.changed) == (1, [A, B])
