@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.client.over import generation_over
+from coordinator.errors import FencedError
 from coordinator.pipeline.generation import GenerationRun, Members
 from coordinator.pipeline.interfaces import Age, Plan
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.progress import Progress
+from coordinator.pipeline.restarts import Return
 from coordinator.pipeline.runtime import THREADS, Runtime
 from coordinator.pipeline.tasks import Vote
 from coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
@@ -268,9 +270,28 @@ class Coordinator:
     halted = False
     """The driver has left because a person is needed."""
 
-    def abandon(self, _detail: str, *, halted: bool, **_: Any) -> None:
+    left_because = ""
+    back_within: float | None = None
+    """When the driver that has left comes back."""
+    word: FencedError | None = None
+    """What a driver that leaves is told."""
+
+    def abandon(self, detail: str, *, back_within: float | None, halted: bool) -> FencedError | None:
         """As if the coordinator could not be reached for it."""
-        self.halted = halted
+        self.left_because, self.back_within, self.halted = detail, back_within, halted
+        return self.word
+
+
+class _Told(Journal):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(JOB)
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def tell(self, event: str, **facts: Any) -> None:
+        self.lines.append((event, facts))
+        super().tell(event, **facts)
 
 
 class Job:
@@ -283,6 +304,7 @@ class Job:
         until: int,
         running: Callable[[int], None] = nothing,
         runtime: Runtime = THREADS,
+        comes_back: Callable[..., Return] = lambda *_: Return(delay=None),
     ) -> None:
         """``until``: stop after this checkpoint was run; ``running``: called in its Spark job."""
         self.coordinator = coordinator
@@ -298,6 +320,7 @@ class Job:
         self.ending: Callable[[JobName], Sequence[str]] = lambda _job: ()
         self.swept_beside: list[list[int]] = []
         """What each sweep had to leave alone."""
+        self._journal = _Told()
         source: Any = Input()
         self.source: Any = source
         """What a test may change."""
@@ -310,14 +333,19 @@ class Job:
                 committer=same,
                 tasks=same,
                 settings=SETTINGS,
-                journal=Journal(JOB),
+                journal=self._journal,
                 progress=Progress(JOB, stream=io.StringIO()),
                 runtime=runtime,
             ),
             same.coordinator,
             takeover=True,
             adopt=False,
+            comes_back=comes_back,
         )
+
+    def told_of(self, event: str) -> list[dict[str, Any]]:
+        """What the journal was told of such events, in their order."""
+        return [facts for told, facts in self._journal.lines if told == event]
 
     # -- tasks
 

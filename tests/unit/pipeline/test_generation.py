@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -228,6 +229,10 @@ class Unwritten(Job):
 
     def pre_commit(self, checkpoint: CheckpointId, *_: Any, unsettled: Collection[Committable]) -> Any:
         return ()
+
+    def run(self, **more: Any) -> Any:
+        (vote,) = super().run(**more)
+        return (replace(vote, records=0, bytes=0),)
 
     def take_claim(self, claim: Claim, seen: Claim | None) -> None:
         self.claimed.append(claim.completed)
