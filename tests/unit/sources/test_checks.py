@@ -113,6 +113,7 @@ def test_a_topic_that_brokers_learn_of_late_is_not_taken_for_missing(cluster: An
 
 def test_topics_that_grew_or_are_new_are_fine(cluster: Any) -> None:
     refuse_other_topics(positions(), ["orders", "bills"], {"orders": topic(4), "bills": topic(id="t9")})
+    refuse_other_topics(positions(), ["orders"], cluster.found)
     refuse_other_topics(positions(topic_id="former"), [], cluster.found)
 
 
@@ -132,7 +133,7 @@ def test_a_topic_that_is_another_one_is_refused(now: dict[str, TopicState], why:
 def test_every_topic_that_is_another_one_is_named() -> None:
     both = replace(positions(), topics={**positions().topics, **positions(name="bills").topics})
     with pytest.raises(HaltedError, match=r"topic bills .* not exist any more; topic orders .* not exist any more"):
-        refuse_other_topics(both, ["orders", "bills"], {})
+        refuse_other_topics(both, ["orders", "bills", "added"], {})
 
 
 @pytest.mark.parametrize(("at", "held"), [(9, False), (10, True), (90, True), (91, False)])
@@ -209,6 +210,12 @@ def test_what_can_lose_confirmed_records_is_warned_of(
     assert all(f"source topic orders: {part}" in each for part, each in zip(said, found, strict=True))
 
 
+def test_a_topic_whose_settings_may_not_be_read_hides_no_other(cluster: Any) -> None:
+    cluster.settings = {"bills": None, "orders": {**SAFE, "min.insync.replicas": "1"}}
+    found = messages(durability_findings({"orders": topic(), "bills": topic()}, cluster), Severity.WARNING)
+    assert [each.split(":")[0] for each in found] == ["source topic bills", "source topic orders"]
+
+
 # -- partitions that are found later
 
 
@@ -239,6 +246,7 @@ def test_new_partitions_and_topics_start_where_their_logs_begin(cluster: Any, ca
         assert look(found, base, "bills") == {ORDERS[1]: 10, ORDERS[2]: 10, new: 0}
     assert {record.levelname for record in caplog.records if "orders" in record.getMessage()} == {"WARNING"}
     assert {record.levelname for record in caplog.records if "bills" in record.getMessage()} == {"INFO"}
+    assert not any("orders-0" in record.getMessage() for record in caplog.records), "it was known before"
     after = found.added_to(base)
     assert {name: one.id for name, one in after.topics.items()} == {"orders": "t1", "bills": "t9"}
     assert dict(after)[ORDERS[0]] == Cursor(next=40)

@@ -14,7 +14,7 @@ from sources import KafkaSource
 from sources.kafka.metadata import TopicState
 from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 from sources.kafka.replays import refuse_incomplete
-from sources.kafka.splitting import join_ranges, split_ranges
+from sources.kafka.splitting import describe_ranges, join_ranges, split_ranges
 
 
 def split(partition: int, start: int, size: int) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def test_the_parts_are_the_ranges_in_order_and_at_least_as_many_as_wanted(
 
 
 def test_long_ranges_get_the_parts() -> None:
-    parts = split_ranges([split(0, 0, 10), split(1, 5, 1000), split(2, 0, 500)], 6)
+    parts = split_ranges([split(0, 7000, 10), split(1, 5, 1000), split(2, 9000, 500)], 6)
     assert [part["partition"] for part in parts] == [0, 1, 1, 1, 2, 2]
     assert [(part["start"], part["end"]) for part in parts[1:4]] == [(5, 338), (338, 671), (671, 1005)]
 
@@ -71,9 +71,10 @@ def test_joined_ranges_stay_whole_and_are_spread_evenly(whole: list[dict[str, An
         (part["partition"], part["start"]) for part in whole
     ]
     assert all(part in whole for each in joined for part in ranges_of(each))
-    totals = [sum(part["end"] - part["start"] for part in ranges_of(each)) for each in joined]
-    longest = max((part["end"] - part["start"] for part in whole), default=0)
-    assert max(totals, default=0) - min(totals, default=0) <= longest + len(whole)
+    assert all(each in whole for each in joined if len(ranges_of(each)) == 1)
+    sizes = [[max(1, part["end"] - part["start"]) for part in ranges_of(each)] for each in joined]
+    for mine in sizes:
+        assert sum(mine) - min(mine) <= min(map(sum, sizes)), "another split had more room for the smallest of them"
 
 
 def test_a_joined_split_is_its_slot_s_alone_so_that_it_can_be_replayed() -> None:
@@ -83,9 +84,15 @@ def test_a_joined_split_is_its_slot_s_alone_so_that_it_can_be_replayed() -> None
 
 
 def test_ranges_that_are_few_enough_stay_as_they_are() -> None:
-    whole = [split(0, 0, 10), split(1, 0, 0)]
+    whole = [split(0, 0, 0), split(1, 0, 10)]
     assert join_ranges(whole, 2) == tuple(whole)
     assert join_ranges([], 2) == ()
+
+
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (5, ""), (6, " and 1 more ranges"), (8, " and 3 more ranges")])
+def test_a_message_names_the_first_ranges_and_counts_the_others(count: int, more: str) -> None:
+    named = ", ".join(f"t-{number} offsets [3, 7)" for number in range(min(count, 5)))
+    assert describe_ranges([split(9, 4, 0), *(split(number, 3, 4) for number in range(count))]) == named + more
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, 10_001, "4"])
