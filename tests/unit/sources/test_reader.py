@@ -9,14 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from connections import KafkaCluster
 from connections.limits import LOST_S
 from coordinator.errors import CheckpointFailedError
 from sources.kafka import reader
-from sources.kafka.client import Event, Fetched
+from sources.kafka.client import Event, Fetched, Records
+from sources.kafka.clients import Client, Fetch
 from sources.kafka.columns import COLUMNS, schema_of
+from sources.kafka.faults import OffsetGone, offset_gone_in
 from sources.kafka.reader import KafkaSplitReader, _Range
 from tests.unit.sources.memory import Memory
 
@@ -153,3 +155,168 @@ def test_what_comes_behind_the_end_of_a_range_says_nothing_about_the_others(cloc
 def test_records_that_were_not_asked_for_are_never_taken(wrong: Answer) -> None:
     with pytest.raises(RuntimeError, match="no record was taken"):
         list(together(Answers(wrong), 5, 5))
+
+
+class Logs:
+    """In a consumer's place: delivers what was assigned, up to the ends of its logs."""
+
+    def __init__(self, ends: dict[int, int]) -> None:
+        self._ends = ends
+        self._at: dict[int, int] = {}
+        self.assigned: list[list[tuple[int, int]]] = []
+        self.state = "used"
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        assert all(place.topic == "t" for place in places)
+        self._at = {place.partition: place.offset for place in places}
+        self.assigned.append(list(self._at.items()))
+
+    @contextmanager
+    def fetched(self, _most: int, _timeout: float) -> Iterator[Fetched]:
+        memory, records, events = Memory(), [], []
+        for partition, offset in list(self._at.items()):
+            end = min(offset + 2, self._ends[partition])
+            if offset < end:
+                records.append(memory.records("t", partition, [(each, None, b"") for each in range(offset, end)]))
+            else:
+                events.append(eof(end, partition))
+            self._at[partition] = end
+        yield Fetched(records, events)
+        memory.forget()
+
+    def incremental_unassign(self, places: list[TopicPartition]) -> None:
+        for place in places:
+            del self._at[place.partition]
+
+    def unassign(self) -> None:
+        self._at.clear()
+        self.state = "idle"
+
+    def close(self) -> None:
+        self.state = "closed"
+
+
+class Pool:
+    """The clients of a process, of which one is taken at a time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, consumer: Any, fetches: list[Fetch]) -> None:
+        self.kept: list[Fetch] = []
+        self._consumer = consumer
+        monkeypatch.setattr(reader, "take", self._take)
+        monkeypatch.setattr(reader, "keep", self._keep)
+        monkeypatch.setattr(reader, "fetch_for", lambda _, offsets: fetches[offsets > 100])
+
+    def _take(self, client: Client) -> Any:
+        self._taken = client
+        return self._consumer
+
+    def _keep(self, client: Client, consumer: Any) -> None:
+        assert client == self._taken
+        assert consumer.state == "idle"
+        self.kept.append(client.fetch)
+
+
+SMALL, LARGE = (Fetch(size=size, ahead=1, ranges=3, most=1) for size in (1, 2))
+
+
+def split_reader() -> KafkaSplitReader:
+    return KafkaSplitReader(cluster=KafkaCluster("localhost:9092"), group_id="g")
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 7])
+def test_each_range_of_a_split_is_read_once_and_whole_a_few_at_a_time(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long ranges with a client of their own; empty ranges with none."""
+    ranges = {number: (number, 5 + number if number % 3 else 300) for number in range(count)}
+    consumer = Logs(dict.fromkeys(ranges, 1000))
+    pool = Pool(monkeypatch, consumer, [SMALL, LARGE])
+    splits = [{"topic": "t", "partition": n, "start": first, "end": end} for n, (first, end) in ranges.items()]
+    empty = {"topic": "t", "partition": 99, "start": 7, "end": 7}
+    found: dict[int, list[int]] = {}
+    for batch in split_reader()({"ranges": [empty, *splits]}, frozenset({"partition", "offset"})):
+        (number,) = set(batch["partition"].to_pylist())
+        found.setdefault(number, []).extend(batch["offset"].to_pylist())
+    assert found == {number: list(range(first, end)) for number, (first, end) in ranges.items()}
+    assert sorted(place for each in consumer.assigned for place in each) == [(n, ranges[n][0]) for n in ranges]
+    assert max(map(len, consumer.assigned)) <= 3
+    assert set(pool.kept) == ({SMALL, LARGE} if count > 1 else {LARGE})
+    assert len(pool.kept) == len(consumer.assigned)
+
+
+def test_a_client_is_kept_after_a_limit_and_closed_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {"topic": "t", "partition": 0, "start": 0, "end": 9}
+    consumer = Logs({0: 1_000})
+    pool = Pool(monkeypatch, consumer, [SMALL, LARGE])
+    limited = split_reader()(one, frozenset({"offset"}))
+    next(limited)
+    limited.close()  # type: ignore[attr-defined]
+    assert (pool.kept, consumer.state) == ([SMALL], "idle")
+    failing: Any = consumer
+    failing.fetched = Answers([record(0, 7)]).fetched
+    with pytest.raises(RuntimeError, match="no record was taken"):
+        list(split_reader()(one, frozenset({"offset"})))
+    assert (pool.kept, consumer.state) == ([SMALL], "closed")
+
+
+def said(code: int, partition: int = 0, *, fatal: bool = False) -> Event:
+    return Event("t", partition, -1, KafkaError(code, "said so", fatal=fatal))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_offset_that_the_broker_does_not_have_fails_the_task_with_all_that_is_known(known: bool) -> None:
+    consumer: Any = Answers([record(0), said(KafkaError._AUTO_OFFSET_RESET)])
+
+    def watermarks(place: TopicPartition, timeout: float) -> tuple[int, int]:
+        assert (place.topic, place.partition, timeout > 0) == ("t", 0, True)
+        if not known:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return 5, 90
+
+    consumer.get_watermark_offsets = watermarks
+    with pytest.raises(CheckpointFailedError) as failed:
+        list(together(consumer, 3))
+    first, last = (5, 90) if known else (-1, -1)
+    gone = OffsetGone(topic="t", partition=0, position=1, end=3, log_start=first, log_end=last)
+    assert offset_gone_in(str(failed.value)) == gone
+
+
+def test_an_offset_behind_a_range_that_was_read_is_nobodys() -> None:
+    consumer = Answers([record(0), record(0, 1)], [said(KafkaError._AUTO_OFFSET_RESET), record(1, 1)])
+    assert places(together(consumer, 1, 2)) == [[(0, 0)], [(1, 0)], [(1, 1)]]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [said(KafkaError.TOPIC_AUTHORIZATION_FAILED), said(KafkaError._FATAL), said(KafkaError._TRANSPORT, fatal=True)],
+    ids=["forbidden", "unknown", "for good"],
+)
+def test_what_does_not_pass_fails_the_task(event: Event) -> None:
+    taken = together(Answers([event, record(0)]), 2)
+    next(taken)
+    with pytest.raises(KafkaException):
+        next(taken)
+
+
+def test_what_passes_is_told_if_nothing_comes_after_it(clock: Clock) -> None:
+    taken = batches([said(KafkaError._TRANSPORT), record(0)], [said(KafkaError._TRANSPORT)], end=2)
+    next(taken)
+    with pytest.raises(CheckpointFailedError, match="the client last said: said so"):
+        next(taken)
+
+
+@pytest.mark.parametrize(("planned", "refused"), [(None, False), (3, False), (2, True)])
+def test_records_of_a_later_leader_than_was_planned_are_not_taken(
+    planned: int | None, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log lost its end and was filled again."""
+    monkeypatch.setattr(Records, "last_epoch", lambda _: 3)
+    consumer: Any = Answers([record(0), record(1)])
+    split = {"topic": "t", "partition": 0, "start": 0, "end": 2, "epoch": planned}
+    each = _Range.of(split, schema_of(COLUMNS), frozenset({"partition", "offset"}))
+    taken = split_reader()._batches(consumer, [each])
+    if refused:
+        with pytest.raises(CheckpointFailedError, match="at offset 1 a record of leader epoch 3"):
+            next(taken)
+    else:
+        assert places(taken) == [[(0, 0), (0, 1)]]
