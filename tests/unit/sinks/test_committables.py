@@ -10,6 +10,7 @@ import pytest
 from coordinator.errors import HaltedError
 from coordinator.protocol.values import Committable, Document
 from sinks.kafka.committables import KafkaCommittable, TopicRecords
+from sinks.kafka.documents import check_committable
 from sinks.kafka.transactions import Transaction
 
 HANDLE = KafkaCommittable(
@@ -104,3 +105,25 @@ def test_damaged_documents_are_refused(missing: str) -> None:
     body = {key: value for key, value in HANDLE.to_committable().document.body.items() if key != missing}
     with pytest.raises(HaltedError, match="damaged"):
         KafkaCommittable.of(Committable(slot=3, document=Document(kind="kafka-transaction", version=1, body=body)))
+
+
+@pytest.mark.parametrize("lost", sorted(HANDLE.to_committable().document.body))
+def test_the_coordinator_takes_no_committable_that_nobody_could_end(lost: str) -> None:
+    document = HANDLE.to_committable().document
+    check_committable(document, None)
+    less = replace(document, body={key: value for key, value in document.body.items() if key != lost})
+    needed = {"cluster", "transactional_id", "producer_id", "epoch", "end_txn_version", "token", "records", "inputs"}
+    if lost not in needed:
+        check_committable(less, document)
+        return
+    with pytest.raises(ValueError, match=f"lacks {lost}$"):
+        check_committable(less, document)
+
+
+def test_the_coordinator_names_all_that_a_committable_lacks_and_the_version_that_it_does_not_know() -> None:
+    document = HANDLE.to_committable().document
+    less = {key: value for key, value in document.body.items() if key not in ("token", "epoch")}
+    with pytest.raises(ValueError, match=r"lacks epoch, token$"):
+        check_committable(replace(document, body=less), None)
+    with pytest.raises(ValueError, match=r"version 2, .* only version 1"):
+        check_committable(replace(document, version=2), None)

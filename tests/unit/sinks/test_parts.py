@@ -1,12 +1,15 @@
 """What the answers of topics and leaders say about the parts of a transaction."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from sinks.kafka.committables import KafkaCommittable, TopicRecords
+from sinks.kafka.control import NoAnswer
 from sinks.kafka.parts import Parts, read_parts
 from sinks.kafka.transactions import Transaction
 from tests.simulation.kafka.contract.bench import OUT, Bench
@@ -88,3 +91,89 @@ def test_where_nobody_may_look_nothing_is_missing(bench: Bench, monkeypatch: pyt
     topic = directory._topic
     monkeypatch.setattr(directory, "_topic", lambda name: type(topic(name))(name=name, error_code=29))
     assert parts_of(bench, handle).whole
+
+
+def answer_with(bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """The leader of ``out``-1 says so when it is asked what it holds."""
+    send_all = bench.control.send_all
+
+    def changed(asked: Any, answer: Any) -> Any:
+        if not isinstance(asked, DescribeProducersRequest):
+            return answer
+        (topic,) = answer.topics
+        partitions = [
+            replace(each, error_code=code) if each.partition_index == 1 else each for each in topic.partitions
+        ]
+        return replace(answer, topics=[replace(topic, partitions=partitions)])
+
+    monkeypatch.setattr(
+        bench.control,
+        "send_all",
+        lambda sent: [changed(asked, answer) for (_, asked), answer in zip(sent, send_all(sent), strict=True)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "parts"),
+    [(29, Parts()), (6, Parts(unknown=True)), (0, Parts(gone=("3 of 99 records of out are there",)))],
+)
+def test_a_leader_that_refuses_to_say_holds_nobody_up_and_one_that_moved_is_asked_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int, parts: Parts
+) -> None:
+    handle = written(bench, records=99)
+    answer_with(bench, monkeypatch, code)
+    assert parts_of(bench, handle) == parts
+
+
+@pytest.mark.parametrize(("code", "unknown"), [(35, False), (29, False), (6, True), (None, True)])
+def test_a_leader_that_cannot_be_asked_holds_nobody_up_and_a_silent_one_is_asked_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int | None, unknown: bool
+) -> None:
+    handle = written(bench, records=99)
+    send_all = bench.control.send_all
+
+    def refusing(sent: Any) -> Any:
+        if isinstance(sent[0][1], DescribeProducersRequest):
+            return [NoAnswer(why="refused", code=code) for _ in sent]
+        return send_all(sent)
+
+    monkeypatch.setattr(bench.control, "send_all", refusing)
+    assert parts_of(bench, handle) == Parts(unknown=unknown)
+
+
+def test_a_topic_that_may_not_be_looked_at_hides_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = written(bench)
+    topics = {"hidden": TopicRecords(records=1, partitions=(0,)), **handle.topics, "zone": handle.topics["out"]}
+    directory = bench.cluster._directory
+    topic = directory._topic
+    monkeypatch.setattr(
+        directory,
+        "_topic",
+        lambda name: type(topic("out"))(name=name, error_code=29) if name == "hidden" else topic(name),
+    )
+    assert parts_of(bench, replace(handle, topics=topics)).gone == ("topic zone is not there",)
+
+
+def test_the_parts_of_several_transactions_are_told_apart(bench: Bench) -> None:
+    first = written(bench)
+    name, producer, epoch = ids = bench.init("orders.sink.1.0123abcd.1")
+    bench.enlist(ids, OUT)
+    assert bench.produce(ids, (b"d",)) == 0
+    second = replace(
+        first,
+        slot=1,
+        transaction=replace(first.transaction, id=name, producer_id=producer, epoch=epoch),
+        topics={"out": TopicRecords(records=2, partitions=(0,))},
+    )
+    later = replace(first, slot=2, transaction=replace(first.transaction, epoch=first.transaction.epoch + 1))
+    assert read_parts(bench.control, [first, second, later]) == {
+        0: Parts(),
+        1: Parts(gone=("1 of 2 records of out are there",)),
+        2: Parts(
+            gone=(
+                "out-0 holds no open part of it",
+                "out-1 holds no open part of it",
+                "0 of 3 records of out are there",
+            )
+        ),
+    }
