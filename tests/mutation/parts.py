@@ -32,7 +32,10 @@ PARTS = {
     "sinks": Part(
         files=("sinks/kafka/*.py",),
         # These talk to a broker or to librdkafka and are tested on brokers.
-        without=("*/sink.py", "*/control.py", "*/brokers.py", "*/preflight.py", "*/producers.py", "*/writer.py"),
+        without=tuple(
+            f"*/{each}.py"
+            for each in ("at_least_once", "brokers", "control", "preflight", "producers", "sink", "writer")
+        ),
         tests=(
             "tests/unit/sinks",
             "tests/unit/store/test_damage.py",
@@ -43,7 +46,7 @@ PARTS = {
     "sources": Part(
         files=("sources/kafka/*.py",),
         # These talk to a broker and are tested on brokers.
-        without=("*/clients.py", "*/source.py"),
+        without=tuple(f"*/{each}.py" for each in ("clients", "leaders", "metadata", "source")),
         tests=("tests/unit/sources",),
     ),
     "service": Part(
