@@ -116,6 +116,23 @@ def test_the_fault_of_a_reader_survives_being_wrapped_in_text(topic: str) -> Non
     assert offset_gone_in(str(halt_for(gone))) is None
 
 
+@pytest.mark.parametrize(
+    ("position", "log", "said"),
+    [
+        (5, (6, 20), "its log starts at 6 now, so 1 offsets were deleted"),
+        (6, (6, 20), r"to 30, which the broker refused as out of range; its log is \[6, 20\)"),
+        (20, (6, 20), r"its log is \[6, 20\)"),
+        (21, (6, 20), "its log ends at 20 now: the partition lost records"),
+        (5, (0, 4), "its log ends at 4 now: the partition lost records"),
+        (5, (-1, -1), "the broker did not say what its log holds"),
+    ],
+)
+def test_what_became_of_the_input_is_told_from_its_log(position: int, log: tuple[int, int], said: str) -> None:
+    error = offset_gone("orders", 3, position=position, end=30, log_start=log[0], log_end=log[1])
+    with pytest.raises(CheckpointFailedError, match=f"orders-3 is to be read from offset {position}.*{said}"):
+        raise error
+
+
 def test_an_executor_needs_only_pyarrow_and_confluent_kafka() -> None:
     program = (
         "import sys, sources.kafka.reader\n"

@@ -19,10 +19,13 @@ class View:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+        self.sent: list[dict[Any, int]] = []
         self.answer: Callable[[Future[Any]], None] = self.fine
 
-    def commit(self, _group: str, offsets: dict[Any, int]) -> Future[Any]:
-        self.asked.append(offsets[TOPIC])
+    def commit(self, group: str, offsets: dict[Any, int]) -> Future[Any]:
+        assert group == "orders"
+        self.sent.append(offsets)
+        self.asked.append(offsets.get(TOPIC, -1))
         question: Future[Any] = Future()
         self.answer(question)
         return question
@@ -74,3 +77,48 @@ def test_an_answer_that_does_not_come_holds_nothing_up_and_the_newest_positions_
     view.answer = view.fine
     mirror.close()
     assert view.asked == [1, 3]
+
+
+def test_only_what_has_moved_is_sent_and_what_failed_is_sent_again() -> None:
+    view: Any = View()
+    mirror = GroupMirror(view, "orders")
+    other: Any = ("in", 1)
+    mirror.show({TOPIC: 1, other: 1})
+    mirror.show({TOPIC: 1, other: 2})
+    mirror.show({TOPIC: 1, other: 2})
+    mirror.show({TOPIC: 1, other: 2})
+    assert view.sent == [{TOPIC: 1, other: 1}, {other: 2}]
+    view.answer = view.failed
+    mirror.show({TOPIC: 5, other: 2})
+    view.answer = view.fine
+    mirror.show({TOPIC: 5, other: 3})
+    mirror.close()
+    mirror.close()
+    assert view.sent[2:] == [{TOPIC: 5}, {TOPIC: 5, other: 3}]
+
+
+def test_a_failure_that_comes_back_is_said_again(caplog: pytest.LogCaptureFixture) -> None:
+    view: Any = View()
+    mirror = GroupMirror(view, "orders")
+    with caplog.at_level(logging.WARNING):
+        for offset, answer in enumerate((view.failed, view.refused, view.fine, view.fine, view.failed, view.fine)):
+            view.answer = answer
+            mirror.show({TOPIC: offset})
+    assert len(caplog.records) == 2
+    assert all("group orders" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("last", ["refused", "failed", "raised"])
+def test_a_failure_at_the_end_stops_nobody(last: str, caplog: pytest.LogCaptureFixture) -> None:
+    view: Any = View()
+    mirror = GroupMirror(view, "orders")
+    question: list[Future[Any]] = []
+    view.answer = question.append
+    mirror.show({TOPIC: 1})
+    mirror.show({TOPIC: 2})
+    view.fine(question[0])
+    view.answer = getattr(view, last)
+    with caplog.at_level(logging.WARNING):
+        mirror.close()
+    assert view.asked == [1, 2]
+    assert len(caplog.records) == 1

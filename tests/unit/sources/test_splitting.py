@@ -14,7 +14,7 @@ from sources import KafkaSource
 from sources.kafka.metadata import TopicState
 from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 from sources.kafka.replays import refuse_incomplete
-from sources.kafka.splitting import describe_ranges, join_ranges, split_ranges
+from sources.kafka.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
 
 
 def split(partition: int, start: int, size: int) -> dict[str, Any]:
@@ -87,6 +87,26 @@ def test_ranges_that_are_few_enough_stay_as_they_are() -> None:
     whole = [split(0, 0, 0), split(1, 0, 10)]
     assert join_ranges(whole, 2) == tuple(whole)
     assert join_ranges([], 2) == ()
+
+
+@given(ranges)
+def test_halves_are_the_whole_in_order_without_anything_empty(whole: list[dict[str, Any]]) -> None:
+    filled = [each for each in whole if each["end"] > each["start"]]
+    size = sum(each["end"] - each["start"] for each in filled)
+    halves = halve_ranges([{"ranges": whole}])
+    assert (halves is None) is (size < 2)
+    if halves is None:
+        return
+    parts = [part for half in halves for part in half]
+    assert all(part["end"] > part["start"] for part in parts)
+    assert sum(part["end"] - part["start"] for part in halves[0]) == size // 2
+    joined: list[dict[str, Any]] = []
+    for part in parts:
+        if joined and (joined[-1]["partition"], joined[-1]["end"]) == (part["partition"], part["start"]):
+            joined[-1] = {**joined[-1], "end": part["end"]}
+        else:
+            joined.append(dict(part))
+    assert joined == filled
 
 
 @pytest.mark.parametrize(("count", "more"), [(1, ""), (5, ""), (6, " and 1 more ranges"), (8, " and 3 more ranges")])
