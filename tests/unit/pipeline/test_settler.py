@@ -204,13 +204,14 @@ def test_a_repeated_instruction_reports_the_outcome_again_and_commits_and_tells_
 
 def test_programs_that_watch_a_job_hear_how_long_the_decision_and_the_commits_took() -> None:
     driver = Driver()
+    driver.queue.now = 8.0
     driver.settler.expect(FIVE, slots(0, 1), None)
-    driver.queue.now = 0.5
+    driver.queue.now += 0.1234567
     driver.settler.complete(FIVE)
-    driver.queue.now = 2.75
+    driver.queue.now += 2.7654321
     driver.proofs = {0: COMMITTED, 1: COMMITTED}
     driver.queue.work()
-    steps = {"decide": 0.5, "settle": 2.25}
+    steps = {"decide": 0.123457, "settle": 2.765432}
     assert driver.events == [("settled", {"checkpoint": FIVE, "transactions": 2, "steps": steps})]
 
 
@@ -252,6 +253,7 @@ def test_an_instruction_that_is_repeated_before_it_is_carried_out_is_carried_out
     driver = Driver()
     driver.settler.expect(FIVE, slots(0), None)
     driver.settler.complete(FIVE)
+    driver.settler.expect(SIX, slots(0), None)
     driver.settler.complete(FIVE)
     assert len(driver.queue.calls) == 1
 
