@@ -204,6 +204,7 @@ def test_a_stop_and_an_abort_end_the_wait_for_data(ends: str) -> None:
     job.source.plan = plan
     assert job.generation.run() is CloseReason.STOPPED
     assert len(planned) == (3 if ends == "stop" else 4)
+    assert ((3, SOURCE.name) in coordinator.acknowledged) is (ends == "abort"), "the next checkpoint follows"
 
 
 def test_positions_that_go_on_without_a_record_are_acknowledged_at_once() -> None:
@@ -346,6 +347,27 @@ def test_a_sink_whose_records_show_at_once_is_given_no_record_again_to_find_the_
     job.generation.run()
     assert job.ran == [2, 3, 4]
     assert "Input: [(10, 20)]" in job.told_of("aborted")[0]["reason"]
+
+
+def test_a_range_that_fails_by_accident_is_not_the_input_at_fault() -> None:
+    job = Failing(Told(), until=4)
+    plan: Any = job.source.plan
+    job.source.plan = lambda base: replace(plan(base), joinable=True)
+    job.source.describe = lambda splits: str([(s["start"], s["end"]) for s in splits])
+    job.source.halves = lambda splits: (
+        ([{**splits[0], "end": 15}], [{**splits[0], "start": 15}]) if splits[0]["end"] > 15 else None
+    )
+
+    def running(checkpoint: int) -> None:
+        if checkpoint == 3:
+            raise RuntimeError(IN_A_UDF if job.ran.count(3) == 1 else "ExecutorLostFailure (executor 1 exited)")
+
+    job.running = running
+    job.generation.run()
+    assert job.ran.count(3) > 1
+    assert "Input: [(10, 20)]" in job.told_of("aborted")[0]["reason"]
+    joinable = [plan.joinable for plan in job.plans]
+    assert joinable == [True, True, *([False] * (len(joinable) - 3)), True], "parts are read as they are"
 
 
 def test_a_running_job_is_interrupted_when_its_checkpoint_is_aborted() -> None:
