@@ -106,6 +106,9 @@ def _forget_what_was_missed(place: Path, module: str) -> None:
     if verdicts is not None and stamp.is_file() and stamp.read_text() != tests.hexdigest():
         verdicts.save({key: None if code in MISSED else code for key, code in verdicts.codes.items()})
     stamp.write_text(tests.hexdigest())
+    stats = place / "mutants" / "mutmut-stats.json"
+    if stats.is_file():  # a longer list of tests is no reason to run again what a shorter one noticed
+        stats.write_text(json.dumps({**json.loads(stats.read_text()), "config_fingerprint": {}}))
 
 
 def _copy(place: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.protocol.answers import Note, Verdict
-from coordinator.protocol.facts import AbortReason, LossRecorded, SavepointReleased
+from coordinator.protocol.facts import AbortReason, CheckpointSettled, LossRecorded, SavepointReleased
 from coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName, Outcome, Settlement
 from coordinator.store.audit import MAX_DETAIL
 from coordinator.store.records import CheckpointState
@@ -208,6 +208,21 @@ def test_the_history_is_bounded_and_the_newest_stays(store: Store) -> None:
     entries = store.history(JOB, 10 * KEPT_HISTORY)
     assert len(entries) == KEPT_HISTORY + 2
     assert (entries[0].count, entries[-1].count) == (KEPT_HISTORY, 1)
+
+
+def test_neither_a_flood_of_refusals_nor_a_healthy_year_pushes_out_what_is_older(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(1)
+    store.note(JOB, [(FLOOD, 1)] * (KEPT_HISTORY + 1), at=AT)
+    store.prune(JOB, 1)
+    oldest = [one.event for one in store.history(JOB, 10 * KEPT_HISTORY)][KEPT_HISTORY:]
+    assert oldest == ["CheckpointSettled", "CheckpointCompleted"]
+    again = CheckpointSettled(checkpoint=job.durable.base, took=0.0)
+    job.write(*[again] * (KEPT_HISTORY + 1))
+    store.prune(JOB, 1)
+    oldest = [one.event for one in store.history(JOB, 10 * KEPT_HISTORY)][KEPT_HISTORY:]
+    assert oldest == ["Renew"] * KEPT_HISTORY
 
 
 def test_an_entry_of_the_history_is_bounded_and_its_evidence_is_whole(store: Store) -> None:

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from sqlalchemy import String
 
 from coordinator.protocol.answers import Note, Verdict
 from coordinator.protocol.core import step
@@ -28,6 +29,7 @@ from coordinator.protocol.values import (
 )
 from coordinator.store.errors import NoSuchCheckpointError, StoreError
 from coordinator.store.records import CheckpointState, JobRecord
+from coordinator.store.schema import metadata, text_checksum
 from coordinator.store.store import Store
 from tests.conftest import examples
 from tests.unit.protocol.histories import SINK, Move, moves
@@ -213,6 +215,11 @@ def test_replayed_slots_take_the_place_of_the_lost_ones_which_stay_as_evidence(s
     assert details.snapshots[SINK.name].committables[1] == again
     assert (details.record.amendment, details.record.committables) == (1, 2)
     assert [one.settlement for one in details.settlements] == [LOST]
+
+
+def test_checksums_are_as_long_as_their_columns() -> None:
+    columns = [column for table in metadata.sorted_tables for column in table.columns if "checksum" in column.name]
+    assert {cast(String, column.type).length for column in columns} == {len(text_checksum("any text"))}
 
 
 def test_a_start_and_a_list_of_jobs_read_nothing_that_is_there_for_people(store: Store, file: Path) -> None:
