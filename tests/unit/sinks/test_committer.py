@@ -391,6 +391,32 @@ def test_a_sweep_that_meets_a_newer_generation_touches_nothing(bench: Bench) -> 
     )
 
 
+def test_every_cluster_is_swept_listed_and_asked_for_claims(bench: Bench) -> None:
+    there = Bench(Settings(brokers=(4,), timeout_scan_s=1, cluster_id="there"))
+
+    def wait(seconds: float) -> None:
+        bench.wait(seconds)
+        there.wait(seconds)
+
+    both = KafkaCommitter(
+        controls=[there.control, bench.control], clock=replace(clock(bench), wait=wait), generation=lambda: 2
+    )
+    first, second = there.open(name(1)), bench.open(name(0))
+    assert list(both.leftovers(JOB)) == [second[0], first[0]]
+    assert [one.id for one in both.transactions(JOB)] == [second[0], first[0]]
+    ours = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
+    for one in (bench, there):
+        ClaimHolder(one.control, JOB, clock(one)).take(ours, ())
+        one.wait(0.1)
+    assert list(both.claims(JOB)) == [ours, ours]
+    with pytest.raises(ControlPlaneError, match="are open"):
+        both.forget(JOB, ours)
+    assert list(both.sweep(JOB)) == [second[0], first[0]]
+    assert list(both.leftovers(JOB)) == []
+    both.forget(JOB, ours)
+    assert list(both.claims(JOB)) == []
+
+
 def test_what_is_being_ended_is_listed_and_not_swept(bench: Bench) -> None:
     here = Bench(Settings(marker_delay=lambda _id, _partition: 5.0))
     ids = here.open(name(0))

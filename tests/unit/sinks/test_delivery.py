@@ -3,7 +3,7 @@
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import pyarrow as pa
@@ -147,3 +147,95 @@ def test_a_refused_record_is_told_rather_than_the_state_that_it_left_the_client_
     refused = pytest.raises(DeliveryError, match=r"1 records were refused, first .*MSG_SIZE_TOO_LARGE")
     with refused, delivery.client_says():
         raise KafkaException(KafkaError(KafkaError._STATE))
+
+
+class Flushing(Confirming):
+    """Its broker confirms a record in each of ``seconds`` of a flush; the last ones may be refused."""
+
+    def __init__(self, clock: list[float], seconds: float = 1.0) -> None:
+        super().__init__()
+        self._clock, self._seconds = clock, seconds
+        self.failures: list[KafkaError] = []
+        self.refuses = 0
+        self.rebootstraps = 0
+
+    def flush(self, timeout: float) -> int:
+        assert timeout > 0
+        self._clock[0] += self._seconds
+        self.confirmed += 1
+        if self.refuses and len(self) < self.refuses:
+            self.failures.append(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+        return len(self)
+
+    def rebootstrap(self) -> None:
+        self.rebootstraps += 1
+
+    def delivery(self, limit_ms: int = 60_000) -> Delivery:
+        producer = cast(ArrowProducer, self)
+        return Delivery(producer, self.failures, topic="out", topics=("out",), limit_ms=limit_ms, failed=DeliveryError)
+
+
+def test_a_slot_is_delivered_when_the_last_record_of_its_last_batch_is(clock: list[float]) -> None:
+    client = Flushing(clock)
+    delivery = client.delivery()
+    delivery.produce(RECORDS, iter([RECORDS, RECORDS]))
+    delivery.flush()
+    assert (client.accepted, client.confirmed, clock[0]) == (9, 9, 9.0)
+    assert (delivery.records, delivery.bytes, client.rebootstraps) == ({"out": 9}, 9, 0)
+
+
+@pytest.mark.parametrize("refused", [1, 2, 3])
+def test_a_slot_of_which_records_were_refused_is_not_delivered(clock: list[float], refused: int) -> None:
+    """Not even when nothing waits any more."""
+    client = Flushing(clock)
+    client.refuses = refused
+    delivery = client.delivery()
+    delivery.produce(RECORDS, iter([]))
+    with pytest.raises(DeliveryError, match=r"1 records were refused, first .*MSG_SIZE_TOO_LARGE"):
+        delivery.flush()
+
+
+@pytest.mark.parametrize(("limit_ms", "late"), [(3_000, False), (2_999, True), (1_000, True)])
+def test_a_slot_has_its_time_from_when_it_began(clock: list[float], limit_ms: int, late: bool) -> None:
+    clock[0] = 500.0
+    client = Flushing(clock)
+    delivery = client.delivery(limit_ms)
+    delivery.produce(RECORDS, iter([]))
+    if not late:
+        delivery.flush()
+        return
+    with pytest.raises(DeliveryError, match=f"did not take them in {limit_ms} ms"):
+        delivery.flush()
+
+
+@pytest.mark.parametrize(("seconds", "given_up", "rebootstraps"), [(9.0, False, 0), (61.0, True, 1)])
+def test_records_that_move_on_slowly_are_waited_for_and_those_that_stand_still_are_not(
+    clock: list[float], seconds: float, given_up: bool, rebootstraps: int
+) -> None:
+    class Still(Flushing):
+        def flush(self, timeout: float) -> int:
+            left = super().flush(timeout)
+            if given_up:
+                self.confirmed = 0
+            return left if not given_up else len(self)
+
+    client = Still(clock, seconds)
+    delivery = client.delivery(1_000_000)
+    delivery.produce(RECORDS, iter([]))
+    if given_up:
+        with pytest.raises(DeliveryError, match="none of the records that wait was confirmed for 60 s"):
+            delivery.flush()
+    else:
+        delivery.flush()
+    assert client.rebootstraps == rebootstraps
+
+
+def test_what_the_transform_raises_keeps_its_words(clock: list[float]) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield RECORDS
+        raise ZeroDivisionError("in the transform")
+
+    client = Flushing(clock)
+    with pytest.raises(ZeroDivisionError, match="in the transform"):
+        client.delivery().produce(RECORDS, failing())
+    assert client.accepted == 6
