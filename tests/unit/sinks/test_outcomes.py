@@ -99,6 +99,38 @@ def test_every_state_at_every_pair_is_judged_as_the_design_says() -> None:
         assert proof(transaction, look(state, pair, receipt, log=log)) is expected, case
 
 
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (look(State.EMPTY, (8, 0)), ["5 answered 48 INVALID_TXN_STATE", "(producer 7, epoch 3)", "0)", "absent ("]),
+        (
+            look(code=105, end=4711, receipt=ReceiptState.NO_ANSWER),
+            ["answered error 4711", "(producer 7, epoch 3)", "105 TRANSACTIONAL_ID_NOT_FOUND", "no answer ("],
+        ),
+        (
+            look(code=NoAnswer(why="gone"), log=LogProof(ending=Ending.COMMITTED, detail="out-0 COMMIT", aborted=True)),
+            ["answered 48", "(producer 7, epoch 3)", "no answer (gone)", "absent (", "out-0 COMMIT"],
+        ),
+        (
+            look(end=0, log=LogProof(ending=Ending.COMMITTED, detail="out-0 ABORT", aborted=True)),
+            [
+                "5 answered 0 NONE",
+                "in part",
+                "(producer 7, epoch 3)",
+                "Empty at (producer 7, epoch 3)",
+                "absent (",
+                "out-0 ABORT",
+            ],
+        ),
+    ],
+    ids=["moved on", "forgotten", "silent", "in part"],
+)
+def test_the_evidence_names_each_answer_and_which_transaction_was_asked_for(seen: Look, said: list[str]) -> None:
+    found = judge(V5, seen).evidence.split("; ")
+    assert len(found) == len(said)
+    assert all(text in part for text, part in zip(said, found, strict=True)), found
+
+
 def test_a_missing_receipt_alone_is_never_a_loss() -> None:
     """It may have been deleted, however young it would be."""
     losses = {
@@ -230,3 +262,9 @@ def test_a_contradiction_that_stays_is_in_doubt_after_a_while(each: Proof) -> No
     assert outcomes(*[each] * 14) is None
     assert outcomes(*[each] * 15) is Outcome.IN_DOUBT
     assert outcomes(*[each] * 14, Proof.AGAIN, each) is None
+
+
+def test_every_part_that_is_gone_is_named() -> None:
+    judged = judge_torn(V5, look(State.ONGOING).view, ["out-0 holds none", "out-3 holds none"])
+    assert judged is not None
+    assert "(producer 7, epoch 3) is open, but out-0 holds none; out-3 holds none: " in judged.evidence

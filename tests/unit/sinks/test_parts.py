@@ -12,6 +12,7 @@ from sinks.kafka.committables import KafkaCommittable, TopicRecords
 from sinks.kafka.control import NoAnswer
 from sinks.kafka.parts import Parts, read_parts
 from sinks.kafka.transactions import Transaction
+from tests.simulation.kafka import Settings
 from tests.simulation.kafka.contract.bench import OUT, Bench
 
 OTHER = ("out", 1)
@@ -139,6 +140,26 @@ def test_a_leader_that_cannot_be_asked_holds_nobody_up_and_a_silent_one_is_asked
 
     monkeypatch.setattr(bench.control, "send_all", refusing)
     assert parts_of(bench, handle) == Parts(unknown=unknown)
+
+
+@pytest.mark.parametrize("code", [35, None])
+def test_a_leader_that_does_not_say_hides_no_other(monkeypatch: pytest.MonkeyPatch, code: int | None) -> None:
+    """One of them has the id 0."""
+    bench = Bench(Settings(brokers=(0, 1)))
+    handle = written(bench, records=99)
+    assert {bench.cluster.log(each).leader for each in (OUT, OTHER)} == {0, 1}
+    assert parts_of(bench, handle).gone == ("3 of 99 records of out are there",)
+    transaction = handle.transaction
+    bench.cluster.log(OUT).mark(transaction.producer_id, transaction.epoch, commit=False, now=0.0)
+    send_all = bench.control.send_all
+
+    def refusing(sent: Any) -> Any:
+        first, *others = send_all(sent)
+        return [NoAnswer(why="refused", code=code) if others else first, *others]
+
+    monkeypatch.setattr(bench.control, "send_all", refusing)
+    last = replace(handle, topics={"out": TopicRecords(records=1, partitions=(1,))})
+    assert read_parts(bench.control, [handle, replace(last, slot=1)]) == {0: Parts(unknown=code is None), 1: Parts()}
 
 
 def test_a_topic_that_may_not_be_looked_at_hides_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

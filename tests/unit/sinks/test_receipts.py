@@ -66,19 +66,23 @@ def test_an_answer_without_the_partition_says_nothing() -> None:
 
 
 def test_people_are_told_whose_receipt_is_there() -> None:
-    control: Any = Control(a=answer(), b=answer(), c=answer(offset=-1), d=answer(group=30), e=SILENT)
-    receipts = read_receipts(control, {"a": "token", "b": "mine", "c": "mine", "d": "mine", "e": "mine"})
+    control: Any = Control(
+        a=answer(), b=answer(), c=answer(offset=-1), d=answer(group=30), e=SILENT, f=answer(offset=0)
+    )
+    receipts = read_receipts(control, {"a": "token", **dict.fromkeys("bcdef", "mine")})
     said = ["checkpoint 7", "another transaction's, of checkpoint 7", "nothing there", "error 30", "gone away"]
-    assert [receipt.detail for receipt in receipts.values()] == said
+    assert [receipt.detail for receipt in receipts.values()] == [*said, "another transaction's, of checkpoint 0"]
 
 
-@pytest.mark.parametrize("stable", [True, False])
-def test_each_group_is_asked_for_the_one_partition_that_receipts_are_in(stable: bool) -> None:
+@pytest.mark.parametrize(("how", "stable"), [({}, True), ({"stable": True}, True), ({"stable": False}, False)])
+def test_each_group_is_asked_for_the_one_partition_that_receipts_are_in(how: dict[str, bool], stable: bool) -> None:
+    """Without an open transaction that writes it, unless somebody wants it so."""
     control: Any = Control(a=answer(), b=answer())
-    read_offsets(control, ["a", "b"], stable=stable)
+    read_offsets(control, ["a", "b"], **how)
     for name, request in control.asked.items():
         assert isinstance(request, OffsetFetchRequest)
         (group,) = request.groups
         (topic,) = group.topics
         assert (group.group_id, topic.name, topic.partition_indexes) == (name, "onceward", [0])
         assert request.require_stable is stable
+        assert (request._min_version, request._max_version) == (8, 8), "the last one that names topics by name is 9"
