@@ -135,3 +135,27 @@ def test_both_writers_refuse_a_batch_that_cannot_be_written_before_they_connect(
     task = CheckpointTask(job="j", generation=1, checkpoint=1, splits=(), columns=(), sink="out")
     with pytest.raises(ConfigurationError, match="value: is int64"):
         writer(task, 0, 0, iter([batch(value=[1])]))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pa.list_(pa.struct([("value", pa.binary()), ("key", pa.string())])),
+        pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())])),
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])),
+        pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())])),
+        pa.list_(pa.struct([("key", pa.int32()), ("value", pa.binary())])),
+        pa.list_(pa.struct([("key", pa.string())])),
+        pa.list_(pa.string()),
+        pa.struct([("key", pa.string()), ("value", pa.binary())]),
+    ],
+    ids=str,
+)
+def test_headers_of_another_shape_are_refused(wrong: pa.DataType) -> None:
+    with pytest.raises(ConfigurationError, match="headers: is"):
+        BatchColumns(routed=False).of(batch(value=["v"], headers=pa.nulls(1, wrong)))
+
+
+def test_a_topic_column_that_is_not_looked_at_hides_nothing_behind_it() -> None:
+    with pytest.raises(ConfigurationError, match="partition: is"):
+        BatchColumns(routed=False).of(batch(value=["v"], topic=[1.5], partition=["0"]))

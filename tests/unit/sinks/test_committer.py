@@ -417,6 +417,18 @@ def test_every_cluster_is_swept_listed_and_asked_for_claims(bench: Bench) -> Non
     assert list(both.claims(JOB)) == []
 
 
+def test_a_sweep_is_done_when_the_brokers_have_aborted_everything_and_not_before() -> None:
+    slow = Bench(Settings(marker_delay=lambda _id, _partition: 5.0))
+    ids = slow.open(name(0))
+    assert list(committer(slow).sweep(JOB)) == [ids[0]]
+    assert slow.transport.now() >= 5
+    assert slow.view(ids[0]).state in (State.COMPLETE_ABORT, State.EMPTY)
+    stuck = Bench(Settings(marker_delay=lambda _id, _partition: 500.0))
+    stuck.open(name(0))
+    with pytest.raises(ControlPlaneError, match=rf"Could not fence 1 within 30 s.*{name(0)}: 51 CONCURRENT"):
+        committer(stuck).sweep(JOB)
+
+
 def test_what_is_being_ended_is_listed_and_not_swept(bench: Bench) -> None:
     here = Bench(Settings(marker_delay=lambda _id, _partition: 5.0))
     ids = here.open(name(0))
@@ -467,6 +479,28 @@ def test_a_single_outcome_changes_nothing(bench: Bench) -> None:
     assert bench.transport.now() == began, "one look proves a commit"
 
 
+def test_a_single_outcome_that_two_looks_do_not_prove_says_what_the_last_one_saw(bench: Bench) -> None:
+    ids = written(bench)
+    looks = iter([False, True])
+    bench.transport.cut = lambda call: isinstance(call.request, DescribeTransactionsRequest) and next(looks)
+    settled = committer(bench).outcome(committable(bench, ids))
+    assert settled.outcome is Outcome.IN_DOUBT
+    assert "no answer (the request was lost)" in settled.evidence, "the second look"
+    assert count(bench, DescribeTransactionsRequest) == 2
+    bench.transport.cut = lambda _call: True
+    settled = committer(bench).outcome(committable(bench, ids))
+    assert (settled.outcome, settled.evidence) == (Outcome.IN_DOUBT, "its cluster cannot be reached")
+
+
+def test_an_abort_on_a_cluster_that_is_not_there_says_why(bench: Bench) -> None:
+    handle = replace(handle_of(bench, written(bench), 5), cluster_id="another")
+    with pytest.raises(ControlPlaneError, match=r"slots \[5\] could not be aborted: .* with id another, but"):
+        committer(bench).abort([handle.to_committable()])
+    bench.transport.cut = lambda _call: True
+    with pytest.raises(ControlPlaneError, match=r"slots \[5\] could not be aborted: its cluster cannot be reached"):
+        committer(bench).abort([handle.to_committable()])
+
+
 def test_a_single_outcome_of_an_abort_takes_two_looks(bench: Bench) -> None:
     ids = written(bench)
     bench.end(ids, commit=False)
@@ -515,7 +549,9 @@ def test_a_claim_is_taken_on_every_cluster_that_has_one_and_on_no_other(bench: B
 
 
 def test_no_transaction_lasts_longer_than_the_brokers_let_it(bench: Bench) -> None:
-    assert committer(bench).longest_open() == timedelta(milliseconds=bench.cluster.settings.max_timeout_ms)
+    caps = [Bench(Settings(max_timeout_ms=minutes * 60_000)).control for minutes in (7, 23, 9)]
+    assert KafkaCommitter(controls=caps, clock=clock(bench)).longest_open() == timedelta(minutes=23)
+    assert KafkaCommitter(controls=caps[:1], clock=clock(bench)).longest_open() == timedelta(minutes=7)
     bench.transport.cut = lambda _call: True
     assert committer(bench).longest_open() >= timedelta(minutes=15)
 
