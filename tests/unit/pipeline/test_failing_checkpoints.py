@@ -10,7 +10,7 @@ from coordinator.errors import CheckpointFailedError, ConfigurationError, Coordi
 from coordinator.pipeline.interfaces import Plan
 from coordinator.pipeline.mailbox import GenerationFailedError
 from coordinator.pipeline.runtime import Threads
-from coordinator.protocol.answers import Answer, Instruction, Trigger, Verdict
+from coordinator.protocol.answers import Answer, Decision, Instruction, Trigger, Verdict
 from coordinator.protocol.events import Acknowledge, CloseReason, Event, Settle
 from coordinator.protocol.values import CheckpointId, Committable, Document, JobName, JsonObject, ParticipantName
 from tests.unit.pipeline.running_job import SINK, Coordinator, Job
@@ -323,6 +323,22 @@ def test_an_acknowledgement_that_is_refused_ends_the_generation_and_aborts_nothi
         job.generation.run()
     assert job.aborted == []
     assert 3 in job.swept_beside[-1]
+
+
+def test_an_acknowledgement_that_comes_after_the_checkpoint_was_completed_changes_nothing() -> None:
+    """It was sent again, and the first one had arrived."""
+    coordinator = Coordinator()
+    acknowledge: Any = coordinator.acknowledge
+
+    def late(*arguments: Any, **more: Any) -> Any:
+        acknowledge(*arguments, **more)
+        return (Answer(verdict=Verdict.TOO_LATE, decision=Decision.COMPLETED),) * 2
+
+    changed: Any = coordinator
+    changed.acknowledge = late
+    job = Failing(coordinator, until=4)
+    assert job.generation.run() is CloseReason.STOPPED
+    assert (job.committed, job.aborted) == ([2, 3, 4], [])
 
 
 def test_a_base_that_the_driver_never_heard_of_ends_the_generation() -> None:
