@@ -1,13 +1,32 @@
 """A job's document holds all of its durable state that has no column."""
 
+import math
 from dataclasses import fields, replace
+from typing import Any
+
+import pytest
 
 from coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
 from coordinator.protocol.facts import AbortReason
 from coordinator.protocol.requests import Ending, Request, RequestState, Ruling
 from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, Outcome, RequestId
-from coordinator.store.codec import document_of, durable_parts
+from coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    Committable,
+    Document,
+    Generation,
+    Outcome,
+    RequestId,
+    Snapshot,
+)
+from coordinator.store.codec import (
+    document_of,
+    document_to_text,
+    durable_parts,
+    snapshots_from_text,
+    snapshots_to_text,
+)
 from tests.unit.protocol.histories import REPLAYING, SINK, SOURCE
 from tests.unit.store.jobs import JOB
 
@@ -63,3 +82,25 @@ def test_every_field_that_has_no_column_is_read_as_it_was_written() -> None:
         assert getattr(FULL, name) != getattr(EMPTY, name), f"{name} is put to the test"
     for durable in (EMPTY, FULL):
         assert durable_parts(document_of(durable)) == {name: getattr(durable, name) for name in named}
+
+
+def test_snapshots_are_read_as_they_were_written_with_what_their_committables_share() -> None:
+    shared = {"epoch": 3, "topics": ["out"]}
+    snapshots = {
+        SOURCE.name: Snapshot(positions=document({"in-0": 7}), records=4, bytes=5, unchanged=True),
+        SINK.name: Snapshot(
+            committables=tuple(Committable(slot=slot, document=document({**shared, "id": slot})) for slot in (1, 4, 6)),
+            records=6,
+            bytes=7,
+        ),
+    }
+    assert snapshots_from_text(snapshots_to_text(snapshots)) == snapshots
+
+
+def test_a_number_that_no_json_can_hold_is_never_written() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        document_to_text(document({"at": math.nan}))
+
+
+def document(body: dict[str, Any]) -> Document:
+    return Document(kind="test", version=2, body=body)
