@@ -79,6 +79,8 @@ def test_losses_are_listed_newest_first_then_by_job_checkpoint_and_slot(store: S
     assert listed == [*of_first, ("payments", 1, 0), ("payments", 1, 1)]
     of_job = [(one.checkpoint, one.settlement.slot) for one in store.losses(JOB, 3, acknowledged=False)]
     assert of_job == [(4, 1), (2, 0), (2, 1)]
+    of_second = store.losses(second.durable.job, 10, acknowledged=False)
+    assert {one.job for one in of_second} == {second.durable.job}
     assert {one.acknowledgement for one in store.losses(JOB, 10, acknowledged=True)} == {""}
     assert store.checkpoints(JOB, 1)[0].committables == 1, "what is given up is none of the checkpoint's any more"
 
