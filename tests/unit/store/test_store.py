@@ -1,7 +1,7 @@
 """The store remembers exactly what the core decided, and tells it to people."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +14,14 @@ from sqlalchemy import String
 from coordinator.protocol.answers import Note, Verdict
 from coordinator.protocol.core import step
 from coordinator.protocol.durable import Durable
-from coordinator.protocol.facts import AbortReason, CheckpointAmended, CheckpointUnchanged, LossRecorded
+from coordinator.protocol.facts import (
+    AbortReason,
+    CheckpointAmended,
+    CheckpointUnchanged,
+    Fact,
+    JobHalted,
+    LossRecorded,
+)
 from coordinator.protocol.state import JobState, restart
 from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import (
@@ -133,6 +140,16 @@ def test_listings_tell_times_durations_and_sizes_of_checkpoints(store: Store) ->
     assert (settled.waited, settled.ran, settled.decided, settled.settled) == (0.25, 1.5, 0.125, 0.000_004)
     assert (settled.records_read, settled.bytes_read) == (10, 100)
     assert (settled.records_written, settled.bytes_written, settled.committables) == (9, 90, 2)
+
+
+def test_a_decided_checkpoint_is_not_settled_before_its_commits_are_proved(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.trigger()
+    job.complete(at=LATER)
+    (record,) = store.checkpoints(JOB, 10)
+    assert (record.state, record.decided_at) == (CheckpointState.COMPLETED, LATER)
+    assert (record.settled_at, record.settled) == (None, None)
 
 
 def test_a_checkpoint_with_nothing_to_commit_is_settled_by_its_decision(store: Store) -> None:
@@ -261,6 +278,7 @@ def test_generations_are_listed_with_their_driver_and_their_end(store: Store) ->
     assert (first.generation, first.driver, first.granted_at, first.ended_at) == (1, "d1", AT, LATER)
     assert first.detail == "it left"
     assert (second.generation, second.driver, second.granted_at, second.ended_at) == (2, "d2", LATER, None)
+    assert second.detail == ""
     assert [one.generation for one in store.generations(JOB, 1)] == [2]
 
 
@@ -286,6 +304,20 @@ def test_the_history_tells_what_happened_newest_first(store: Store) -> None:
     )  # fmt: skip
     assert (completed.at, completed.detail) == (LATER, "2 committables")
     assert granted.detail == "to driver d1 with source, sink"
+
+
+def test_the_history_has_every_step_of_one_write(store: Store) -> None:
+    one, other = StoredJob(store), StoredJob(store, JobName("payments"))
+    steps: list[tuple[Durable, Sequence[Fact]]] = []
+    for job in (one, other):
+        job.open()
+        for _ in range(2):
+            halted = JobHalted(checkpoint=CheckpointId(0), participant=SINK.name, settlements=(), reason="declined")
+            steps.append((job.durable, [halted, halted]))
+    store.apply_all(steps, at=LATER)
+    for job in (one, other):
+        told = [entry.event for entry in store.history(job.durable.job, 10)]
+        assert told == ["JobHalted"] * 4 + ["StatusChanged", "GenerationGranted"]
 
 
 def test_refused_calls_are_in_the_history_with_how_often(store: Store) -> None:
