@@ -112,6 +112,29 @@ def test_columns_are_chosen_by_their_new_names() -> None:
     assert batch.to_pydict() == {"v": ["a"], "again": ["a"]}
 
 
+def first_only(batches: Batches) -> Batches:
+    yield next(batches)
+
+
+@pytest.mark.parametrize(
+    ("transform", "names"),
+    [
+        (first_only, "before it had taken all batches"),
+        (lambda _batches: iter(()), "before it had taken all batches"),
+        (lambda _batches: None, "returned NoneType"),
+    ],
+    ids=["ends early", "takes nothing", "returns nothing"],
+)
+def test_a_function_that_would_skip_records_writes_none(transform: Any, names: str) -> None:
+    with pytest.raises(ConfigurationError, match=names):
+        list(fusing(read, Written(), transform, ["value"])([0]))
+
+
+def test_a_function_may_take_nothing_where_nothing_is() -> None:
+    (text,) = fusing(read, Written(), lambda _batches: iter(()), ["value"])([1])
+    assert Vote.from_json(text).records == 0
+
+
 def test_what_cannot_be_written_is_marked_for_the_driver() -> None:
     def refuses(*_: Any) -> Vote:
         raise ConfigurationError("there is no column value")
