@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coordinator.errors import CheckpointFailedError
 from coordinator.pipeline.interfaces import Plan
 from sources.kafka.epochs import Lineage
-from sources.kafka.limits import BURST_SECONDS, RateLimit, share
+from sources.kafka.limits import BURST_SECONDS, RateLimit, level, share
 from sources.kafka.metadata import insist
 from sources.kafka.offsets import Limits, gone_backwards, plan_ranges
 from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
@@ -45,6 +45,25 @@ def test_no_partition_with_a_backlog_is_left_out_when_there_is_enough_for_each(
 ) -> None:
     taken = share(backlog, limit)
     assert all(taken[p] > 0 for p in backlog if backlog[p])
+
+
+@given(st.dictionaries(st.sampled_from(P), st.integers(0, 40)), st.integers(0, 250), st.integers(0, 20))
+def test_a_level_takes_all_it_may_and_as_much_of_each_as_of_any_other_that_has_it(
+    backlog: dict[Partition, int], limit: int, rotation: int
+) -> None:
+    taken = level(backlog, limit, rotation=rotation)
+    assert taken.keys() == backlog.keys()
+    assert sum(taken.values()) == min(limit, sum(backlog.values()))
+    most = max(taken.values(), default=0)
+    assert all(taken[p] == backlog[p] or most - 1 <= taken[p] < backlog[p] for p in backlog)
+
+
+def test_a_level_that_is_too_low_for_all_serves_each_in_turn() -> None:
+    backlog = dict.fromkeys(P, 5)
+    served = [{p for p, n in level(backlog, 1, rotation=rotation).items() if n} for rotation in range(len(P))]
+    assert all(len(each) == 1 for each in served)
+    assert set.union(*served) == set(P)
+    assert level(backlog, 1) == level(backlog, 1, rotation=0)
 
 
 @given(st.dictionaries(st.sampled_from(P), st.integers(10**6, 10**9), min_size=1), st.integers(10**4, 10**5))
