@@ -100,6 +100,18 @@ def test_a_transaction_that_somebody_committed_before_is_committed(bench: Bench)
     assert bench.visible() == [b"a", b"b"]
 
 
+def test_more_transactions_than_are_asked_for_at_once_are_committed_without_a_pause(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.kafka.settling.IN_FLIGHT", 2)
+    handles = [committable(bench, written(bench, number), number) for number in range(5)]
+    began = bench.transport.now()
+    settled = committer(bench).commit(handles)
+    assert outcomes(settled) == dict.fromkeys(range(5), Outcome.COMMITTED)
+    assert bench.transport.now() == began
+    assert count(bench, EndTxnRequest) == 5
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_the_log_tells_of_a_transaction_whose_id_moved_on(bench: Bench, commit: bool) -> None:
     ids = written(bench)
