@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.errors import StoreError
-from coordinator.protocol.facts import AbortReason, LossAcknowledged
+from coordinator.protocol.facts import AbortReason, CheckpointAmended, LossAcknowledged, SavepointReleased
 from coordinator.protocol.status import JobStatus
 from coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName, Outcome, Settlement
 from coordinator.store.errors import NoSuchCheckpointError, StoreDamagedError
@@ -433,6 +433,35 @@ def test_a_record_that_is_damaged_before_it_is_changed_is_written_again_from_mem
         assert details.snapshots == snapshots(4)
         assert "its record was damaged" in details.record.detail
         assert store.load_jobs() == [job.durable]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_savepoint_whose_record_is_damaged_is_released_as_it_was(store: Store, file: Path, settled: bool) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.trigger(name="the-one-before")
+    job.complete()
+    job.settle()
+    job.trigger(kind=CheckpointKind.SAVEPOINT, name="before-upgrade")
+    job.complete()
+    again = CheckpointAmended(
+        checkpoint=CheckpointId(2), participant=SINK.name, amendment=3, slots=frozenset({1}), committables=()
+    )
+    job.write(again)
+    if settled:
+        job.settle()
+    store.close()
+    change(file, "UPDATE checkpoints SET base = 7 WHERE checkpoint = 2")
+    later = AT + timedelta(seconds=5)
+    with closing(Store.open(f"sqlite:///{file}")) as store:
+        job = StoredJob(store, known=job.durable)
+        job.write(SavepointReleased(checkpoint=CheckpointId(2)), at=later)
+        assert store.load_jobs() == [job.durable]
+        record = details_of(store, 2).record
+    state = CheckpointState.SETTLED if settled else CheckpointState.COMPLETED
+    assert (record.state, record.decided_at, record.settled_at) == (state, later, later if settled else None)
+    assert (record.kind, record.name, record.amendment) == (CheckpointKind.CHECKPOINT, "before-upgrade", 3)
+    assert (record.base, record.committables) == (1, 1)
 
 
 @pytest.mark.parametrize("content", [b"SQLite format 3\0" + bytes(300), b"no database at all\n" * 60])

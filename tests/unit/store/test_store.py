@@ -134,7 +134,7 @@ def test_listings_tell_times_durations_and_sizes_of_checkpoints(store: Store) ->
         CheckpointState.ABORTED, AbortReason.DECLINED, "sink: no"
     )  # fmt: skip
     assert (aborted.base, aborted.decided_at, aborted.ran, aborted.settled) == (1, LATER, 0.5, None)
-    assert (aborted.generation, aborted.name, aborted.amendment) == (1, "", 0)
+    assert (aborted.generation, aborted.name, aborted.amendment, running.detail) == (1, "", 0, "")
     assert (settled.state, settled.kind) == (CheckpointState.SETTLED, CheckpointKind.CHECKPOINT)
     assert (settled.triggered_at, settled.decided_at, settled.settled_at) == (AT, AT + timedelta(seconds=2), LATER)
     assert (settled.waited, settled.ran, settled.decided, settled.settled) == (0.25, 1.5, 0.125, 0.000_004)
