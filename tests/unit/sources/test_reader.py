@@ -149,8 +149,14 @@ def test_what_comes_behind_the_end_of_a_range_says_nothing_about_the_others(cloc
 
 @pytest.mark.parametrize(
     "wrong",
-    [[record(0, 7)], [record(1), record(0)], [record(0), record(0, 1), record(0)]],
-    ids=["of another partition", "backwards", "twice"],
+    [
+        [record(0, 7)],
+        [record(1), record(0)],
+        [record(0), record(2), record(1)],
+        [record(0), record(0)],
+        [record(0), record(0, 1), record(0)],
+    ],
+    ids=["of another partition", "backwards", "backwards later", "twice", "twice in two runs"],
 )
 def test_records_that_were_not_asked_for_are_never_taken(wrong: Answer) -> None:
     with pytest.raises(RuntimeError, match="no record was taken"):
