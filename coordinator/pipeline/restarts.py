@@ -72,7 +72,7 @@ class Restarts:
 
         :param settled: records that the generation has settled; None = it has settled nothing.
         :param failed: records that its failed checkpoint was to read. Checkpoints get smaller with each failure and
-            settle what is left before the record that fails, so less than this is no progress.
+            settle the records before the one that fails, so less than this is no progress.
         :param lasted: the generation lived long enough to begin a new row of failures.
         """
         if self._decided is None or self._decided[0] is not error:

@@ -1,4 +1,4 @@
-"""Spark's plans as trees, read through py4j. Nodes are told apart by their classes, never by their texts."""
+"""Spark's plans as trees, read through py4j. A node is known by its class, never by its text."""
 
 from collections.abc import Iterator
 from typing import Any

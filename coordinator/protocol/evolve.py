@@ -130,7 +130,7 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 settled=True,
                 kind=CheckpointKind.RESTORE,
             )
-            # what was known of the slots of the former one is of no use: its records are read again
+            # the slots of the former one no longer count: its records are read again
             return replace(
                 durable,
                 last_id=fact.checkpoint,

@@ -120,7 +120,7 @@ def release(state: JobState, event: ReleaseSavepoint) -> tuple[JobState, Ready]:
 
 
 def forget(state: JobState, event: ForgetJob) -> tuple[JobState, Ready]:
-    """Delete the job. Its ids are never used again: what an old task of it still does is told apart from a new job."""
+    """Delete the job. Its ids are never used again, so an old task's work cannot pass for a new job's."""
     durable = state.durable
     if durable.status is JobStatus.FORGOTTEN:
         return state, Ready(answer=_DUPLICATE)

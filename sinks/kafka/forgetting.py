@@ -53,5 +53,5 @@ def _is_ours(claim: Claim | None, last: Claim) -> bool:
 
 def _wait(deadline: float, backoff: Backoff, clock: Clock, what: str) -> None:
     if clock.monotonic() >= deadline:
-        raise ControlPlaneError(f"After 30 s {what}. What is left harms nobody; try again. Check the brokers.")
+        raise ControlPlaneError(f"After 30 s {what}. The remaining groups do no harm. Check the brokers and try again.")
     clock.wait(backoff.next())

@@ -121,7 +121,7 @@ def _cluster(address: str, client: str) -> KafkaCluster:
 def _hidden(relay: Relay, client: str) -> Iterator[None]:
     """No broker is named to anybody, and the client knows it."""
     relay.hides = True
-    wait_until(lambda: relay.hidden[client], "the client is told of no broker")
+    wait_until(lambda: relay.hidden[client], "metadata without brokers has reached the client")
     yield
     relay.hides = False
 

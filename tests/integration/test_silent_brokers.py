@@ -45,7 +45,7 @@ def test_whatever_a_source_and_a_sink_ask_ends_while_the_broker_is_silent(broker
             os.kill(pid, signal.SIGSTOP)
             stack.callback(os.kill, pid, signal.SIGCONT)
         answers = _ask(questions)
-    # These two ask until they are told to give up.
+    # These two ask until their caller gives up.
     assert answers.pop("committer.commit") == []
     assert answers.pop("sink.renew_claim") is False
     assert {name: answer for name, answer in answers.items() if not _unknown(answer)} == {}

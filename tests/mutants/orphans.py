@@ -45,7 +45,7 @@ LATE = Storm(
 ORPHANS = (
     Mutant(
         name="the coordinator settles a job without a driver before its commits show",
-        hurts="whoever reads its output when it has ended misses the last records",
+        hurts="a reader of its output misses the last records when it has ended",
         breaks=changed(orphan.Orphan._await_ends, ("while left := await", "while left := () and await")),
         hunt=LATE,
         caught_by=(Invariant.I13,),

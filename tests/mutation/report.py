@@ -1,4 +1,4 @@
-"""What became of the mutants of a part: counts per file, and every survivor with its change."""
+"""The fates of a part's mutants: counts per file, and every survivor with its change."""
 
 import ast
 import difflib
@@ -34,7 +34,7 @@ _NOTICED = (Fate.TESTS, Fate.TYPES, Fate.TIMEOUT)
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """One mutation, and what became of it; ``change`` is empty unless it survived or never ended."""
+    """One mutation and its fate; ``change`` is empty unless it survived or never ended."""
 
     name: str
     fate: Fate
@@ -91,7 +91,7 @@ def only_words(old: str, new: str) -> bool:
 
 
 def unreachable(old: str, new: str) -> bool:
-    """Whether two functions differ only in what `assert_never` is told, or in a case that has nothing else."""
+    """Whether two functions differ only in the arguments of `assert_never`, or in a case that has nothing else."""
     return _equal_but_for(_Reachable(), old, new)
 
 

@@ -85,7 +85,7 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
         session.renew()
         yield directory
         if (directory / "expect-stop").exists():
-            wait_until(lambda: Stop() in arrived, "the driver is told to stop")
+            wait_until(lambda: Stop() in arrived, "the driver receives Stop")
 
 
 def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(state_dir: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_request_to_a_job_that_does_not_run_is_refused_at_once(tmp_path: Path)
 
 def test_stop_with_savepoint_prints_the_id_and_ends_the_job(running: ScriptedDriver, tmp_path: Path) -> None:
     with asking("stop", "orders", "--savepoint", "--state-dir", str(tmp_path)) as stop:
-        wait_until(lambda: Stop() in running.told, "the driver is told to stop")
+        wait_until(lambda: Stop() in running.told, "the driver receives Stop")
         stop.hear("waits for its driver to leave")
         running.close()
         assert stop.ends() == (0, "2\n")
@@ -143,7 +143,7 @@ def test_stop_with_savepoint_prints_the_id_and_ends_the_job(running: ScriptedDri
 
 def test_stop_returns_when_the_driver_has_left(running: ScriptedDriver, tmp_path: Path) -> None:
     with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
-        wait_until(lambda: Stop() in running.told, "the driver is told to stop")
+        wait_until(lambda: Stop() in running.told, "the driver receives Stop")
         stop.hear("job orders is finishing: waits for its driver to leave")
         assert stop.process.poll() is None
         running.close()
@@ -163,7 +163,7 @@ def test_stop_says_how_the_job_has_ended(
 ) -> None:
     """A driver that fails when everything is settled has stopped, too."""
     with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
-        wait_until(lambda: Stop() in running.told, "the driver is told to stop")
+        wait_until(lambda: Stop() in running.told, "the driver receives Stop")
         running.session.close(reason, "input is gone")
         assert stop.ends()[0] == code
         stop.hear(said)
@@ -171,7 +171,7 @@ def test_stop_says_how_the_job_has_ended(
 
 def test_stop_of_a_job_that_somebody_cancels_meanwhile_says_so(running: ScriptedDriver, tmp_path: Path) -> None:
     with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
-        wait_until(lambda: Stop() in running.told, "the driver is told to stop")
+        wait_until(lambda: Stop() in running.told, "the driver receives Stop")
         assert onceward("cancel", "orders", "--state-dir", str(tmp_path)).returncode == 0
         running.close()
         code, printed = stop.ends()
@@ -183,7 +183,7 @@ def test_stop_ends_with_a_job_that_takes_its_coordinator_along(tmp_path: Path) -
         driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
         driver.wait_committed(1)
         with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
-            wait_until(lambda: Stop() in driver.told, "the driver is told to stop")
+            wait_until(lambda: Stop() in driver.told, "the driver receives Stop")
             driver.close()
             coordinator.close()
             assert stop.ends()[0] == 0
@@ -194,7 +194,7 @@ def test_stop_of_a_program_that_dies_before_it_has_stopped_says_so(tmp_path: Pat
         driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
         driver.wait_committed(1)
         with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
-            wait_until(lambda: Stop() in driver.told, "the driver is told to stop")
+            wait_until(lambda: Stop() in driver.told, "the driver receives Stop")
             driver.session.let_go()
             coordinator.close()
             assert stop.ends() == (ExitCode.BUG, "")

@@ -274,7 +274,7 @@ class Coordinator:
     back_within: float | None = None
     """When the driver that has left comes back."""
     word: FencedError | None = None
-    """What a driver that leaves is told."""
+    """The refusal a leaving driver receives."""
 
     def abandon(self, detail: str, *, back_within: float | None, halted: bool) -> FencedError | None:
         """As if the coordinator could not be reached for it."""
@@ -283,7 +283,7 @@ class Coordinator:
 
 
 class _Told(Journal):
-    """Keeps what it is told."""
+    """Keeps what it receives."""
 
     def __init__(self) -> None:
         super().__init__(JOB)

@@ -1,4 +1,4 @@
-"""A settler whose brokers and coordinator answer as a test says, and whose thread works when it is told to."""
+"""A settler whose brokers and coordinator answer as a test says, and whose thread works on demand."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ from tests.unit.pipeline.running_job import SINK
 
 
 class Queue(Threads):
-    """A runtime whose workers make no call before they are told to."""
+    """A runtime whose workers wait for the test before each call."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []

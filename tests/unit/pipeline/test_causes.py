@@ -1,4 +1,4 @@
-"""What a person is told of an error of Spark. The texts are those of PySpark 4.3."""
+"""How an error of Spark is reported to a person. The texts are those of PySpark 4.3."""
 
 from coordinator.pipeline.causes import cause_of
 

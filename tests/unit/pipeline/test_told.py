@@ -99,7 +99,7 @@ def test_a_checkpoint_is_told_with_what_it_read_and_wrote_and_where_its_time_wen
 
 
 def test_a_checkpoint_is_good_for_less_than_its_transactions_last_by_our_clock() -> None:
-    """Their own age is told by another machine's."""
+    """Another machine's clock reports their age."""
     Timed(coordinator := Told(), until=3).generation.run()
     assert coordinator.acknowledged[1, SINK.name].good_for is None
     for checkpoint in (2, 3):

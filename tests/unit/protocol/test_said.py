@@ -1,4 +1,4 @@
-"""What drivers and people are told beside the outcome, which the scenarios play: why, how long, until when."""
+"""The reasons, durations and deadlines in answers to drivers and people; scenarios play the outcomes."""
 
 from dataclasses import replace
 

@@ -105,7 +105,7 @@ def test_stop_with_savepoint_ends_the_job_after_it(on_demand: ScriptedDriver, pe
     job = on_demand.job
     answer = people.request_checkpoint(job, SAVEPOINT, stop=True)
     assert taken(people, job, answer.request).state is RequestState.COMPLETED
-    wait_until(lambda: Stop() in on_demand.told, "the driver is told to stop")
+    wait_until(lambda: Stop() in on_demand.told, "the driver receives Stop")
     assert (people.job(job).status, people.job(job).ending) == (JobStatus.FINISHING, Ending.STOP)
     wait_until(lambda: people.job(job).settled, "it is settled")
     on_demand.close()

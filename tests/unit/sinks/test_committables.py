@@ -35,7 +35,7 @@ HANDLE = KafkaCommittable(
 
 
 def stored(handle: KafkaCommittable) -> KafkaCommittable:
-    """As whoever reads the store gets it."""
+    """As a reader of the store gets it."""
     committable = handle.to_committable()
     body = json.loads(json.dumps(committable.document.body))
     return KafkaCommittable.of(replace(committable, document=replace(committable.document, body=body)))

@@ -223,7 +223,7 @@ def test_a_check_that_fails_while_the_queue_is_full_ends_the_slot(bench: Bench) 
 
 
 class Broken(SimProducer):
-    """A client that fails as it is told."""
+    """A client that fails on demand."""
 
     error: Exception
 

@@ -1,4 +1,4 @@
-"""Ids that nobody uses any more are told once, and nobody uses them: whatever workers, failures and threads do."""
+"""Retired ids are reported once and never used again, whatever workers, failures and threads do."""
 
 from dataclasses import dataclass, field
 from unittest.mock import patch
