@@ -5,7 +5,7 @@
 ignored, as Spark does. Text becomes UTF-8.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from coordinator.errors import ConfigurationError
@@ -64,8 +64,6 @@ def project(df: "DataFrame", *, routed: bool) -> "DataFrame":
 
     Raises ConfigurationError with everything that is wrong.
     """
-    from pyspark.sql import functions
-
     columns = [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
     problems = column_problems(columns, routed=routed)
     if problems:
@@ -73,12 +71,11 @@ def project(df: "DataFrame", *, routed: bool) -> "DataFrame":
             "The transform's result cannot be written to Kafka; nothing was read or written. Correct these columns:\n"
             + "\n".join(f"  - {problem}" for problem in problems)
         )
-    take: Callable[[str], str] = {name.lower(): name for name, _ in columns}.__getitem__
-    wanted = [name for name in _TYPES if name in {column.lower() for column, _ in columns}]
-    if not routed and "topic" in wanted:
-        wanted.remove("topic")
-    projected = []
-    for name in wanted:
-        column = functions.col(f"`{take(name)}`")
-        projected.append((column.cast("binary") if name in ("key", "value") else column).alias(name))
-    return df.select(*projected)
+    names = {name.lower(): name for name, _ in columns}
+    wanted = [name for name in _TYPES if name in names and (routed or name != "topic")]
+    return df.selectExpr(*(_expression(names[name], name) for name in wanted))
+
+
+def _expression(column: str, name: str) -> str:
+    taken = f"cast(`{column}` as binary)" if name in ("key", "value") else f"`{column}`"
+    return f"{taken} as `{name}`"

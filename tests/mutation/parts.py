@@ -27,7 +27,7 @@ PARTS = {
         files=("coordinator/pipeline/*.py", "coordinator/backoff.py"),
         # These talk to Spark and are tested on Spark.
         without=("*/spark.py", "*/spark_job.py", "*/plans.py", "*/running.py", "*/pipeline.py"),
-        tests=("tests/unit/pipeline", "tests/unit/sources/test_narrowing.py"),
+        tests=("tests/unit/pipeline", "tests/unit/test_backoff.py", "tests/unit/sources/test_narrowing.py"),
     ),
     "sinks": Part(
         files=("sinks/kafka/*.py",),

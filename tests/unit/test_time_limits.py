@@ -5,7 +5,6 @@ These look at the source, so that a call made tomorrow needs no test of its own.
 """
 
 import ast
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 from connections import KafkaCluster
 from connections.limits import CLIENT_LIMITS, SILENCE_MS
 from connections.requests import REQUEST_TIMEOUT_MS
-from coordinator.backoff import Backoff
 from coordinator.client.calls import CALL_TIMEOUT_S
 from coordinator.wire.channel import KeepAlive
 from sinks.kafka.producers import PoolKey, ProducerPool
@@ -146,22 +144,6 @@ def test_a_producer_notices_a_silent_broker_before_its_transaction_times_out(
     with pytest.raises(RuntimeError, match="seen enough"):
         ProducerPool(key).take({})
     assert made[0]["socket.timeout.ms"] == silence_ms
-
-
-def test_pauses_double_with_jitter_up_to_the_longest_and_begin_anew() -> None:
-    backoff = Backoff(first=1.0, longest=10.0, chance=random.Random(7).uniform)
-    pauses = [backoff.next() for _ in range(200)]
-    for pause, full in zip(pauses, [1.0, 2.0, 4.0, 8.0, *[10.0] * 196], strict=True):
-        assert full / 2 <= pause <= full
-    assert len(set(pauses[4:])) == 196
-    backoff.reset()
-    assert backoff.next() <= 1.0
-
-
-@pytest.mark.parametrize(("first", "longest"), [(0.0, 1.0), (2.0, 1.0), (-1.0, 1.0)])
-def test_a_pause_that_would_be_a_hot_loop_is_refused(first: float, longest: float) -> None:
-    with pytest.raises(ValueError, match="cannot grow"):
-        Backoff(first=first, longest=longest)
 
 
 def test_only_one_place_knows_how_to_back_off() -> None:

@@ -1,4 +1,5 @@
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -71,6 +72,37 @@ def test_all_problems_of_a_strategy_are_reported_together() -> None:
     with pytest.raises(ConfigurationError) as caught:
         Restart(initial="soon", maximum="-1s", multiplier=0.5)
     assert all(word in str(caught.value) for word in ("initial", "maximum", "multiplier"))
+
+
+def test_strategies_at_the_edge_of_what_is_allowed() -> None:
+    steady = Restart(multiplier=1, jitter=0, attempts=0)
+    assert (steady.multiplier, steady.jitter, steady.attempts) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("wrong", [{"multiplier": 0.99}, {"jitter": 1}, {"jitter": -0.1}, {"attempts": -1}])
+def test_each_number_that_makes_no_strategy_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="multiplier must be at least 1"):
+        Restart(**wrong)
+
+
+def test_the_jitter_goes_to_both_sides() -> None:
+    class Chance(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            return self.side(a, b)
+
+        side: Callable[[float, float], float]
+
+    chance = Chance()
+    chance.side = max
+    assert Restart(jitter=0.1).delay(1, chance) == 1.1
+    chance.side = min
+    assert Restart(jitter=0.1).delay(1, chance) == 0.9
+
+
+def test_what_was_settled_before_the_record_that_fails_counts_towards_getting_past_it() -> None:
+    """1,000 records were to be read, and 600 and 300 of them are settled: 100 more, and the job has got past them."""
+    assert outcomes((None, 1000), (600, 100), (300, 50), (100, 10), (None, 10), (None, 10)) == [*[True] * 5, True]
+    assert outcomes((None, 1000), (600, 100), (300, 50), (99, 10)) == [True, True, True, False]
 
 
 def test_a_driver_takes_over_once(monkeypatch: pytest.MonkeyPatch) -> None:

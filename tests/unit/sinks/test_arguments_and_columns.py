@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from coordinator.errors import ConfigurationError
 from sinks import KafkaSink
-from sinks.kafka.columns import column_problems
+from sinks.kafka.columns import column_problems, project
 
 
 def test_all_argument_problems_are_reported_together() -> None:
@@ -73,7 +74,58 @@ def test_all_column_problems_are_reported_together() -> None:
 
 def test_value_is_required_and_topic_only_when_routed() -> None:
     assert [problem.split(":")[0] for problem in column_problems([], routed=True)] == ["value", "topic"]
-    assert column_problems([("value", "string"), ("topic", "double")], routed=False) == []
+    overridden = [("value", "string"), ("topic", "double"), ("partition", "bigint")]
+    assert [problem.split(":")[0] for problem in column_problems(overridden, routed=False)] == ["partition"]
+
+
+def test_text_of_any_collation_is_text() -> None:
+    assert column_problems([("value", "string collate UNICODE_CI")], routed=False) == []
+    assert column_problems([("value", "strings")], routed=False) != []
+
+
+def test_the_types_that_would_do_are_named() -> None:
+    (problem,) = column_problems([("value", "double")], routed=False)
+    assert problem.startswith("value: is double, must be string or binary; ")
+
+
+class Frame:
+    """A DataFrame as far as the projection needs one."""
+
+    def __init__(self, columns: list[tuple[str, str]]) -> None:
+        types = {name: SimpleNamespace(simpleString=lambda kind=kind: kind) for name, kind in columns}
+        self.schema = SimpleNamespace(
+            fields=[SimpleNamespace(name=name, dataType=types[name]) for name, _ in columns],
+        )
+        self.selected: tuple[str, ...] = ()
+
+    def selectExpr(self, *expressions: str) -> "Frame":  # noqa: N802 - Spark's name
+        self.selected = expressions
+        return self
+
+
+@pytest.mark.parametrize(("routed", "topics"), [(True, ["`Topic` as `topic`"]), (False, [])])
+def test_text_is_cast_to_bytes_and_the_topic_is_taken_only_when_it_routes(routed: bool, topics: list[str]) -> None:
+    frame: Any = Frame([(name.title(), kind) for name, kind in GOOD])
+    assert project(frame, routed=routed).selected == (
+        "cast(`Key` as binary) as `key`",
+        "cast(`Value` as binary) as `value`",
+        "`Headers` as `headers`",
+        *topics,
+        "`Partition` as `partition`",
+        "`Timestamp` as `timestamp`",
+    )
+
+
+def test_columns_that_are_not_there_are_not_taken() -> None:
+    frame: Any = Frame([("value", "string"), ("other", "int")])
+    assert project(frame, routed=False).selected == ("cast(`value` as binary) as `value`",)
+
+
+def test_what_is_wrong_is_said_a_line_each_before_anything_is_read() -> None:
+    frame: Any = Frame([("key", "double"), ("topic", "int")])
+    with pytest.raises(ConfigurationError) as caught:
+        project(frame, routed=True)
+    assert [line.split(":")[0] for line in str(caught.value).splitlines()[1:]] == ["  - key", "  - value", "  - topic"]
 
 
 def test_two_columns_of_one_name_are_refused() -> None:
