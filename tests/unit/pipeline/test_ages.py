@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.pipeline.ages import Ages
+from coordinator.pipeline.ages import Ages, good_for
 from coordinator.pipeline.interfaces import Age
 from coordinator.pipeline.journal import Journal
 from coordinator.pipeline.runtime import Threads
@@ -37,12 +37,22 @@ class Committer:
         )
 
 
+class Events(Journal):
+    def __init__(self, kept: list[tuple[str, dict[str, Any]]]) -> None:
+        super().__init__("orders")
+        self._kept = kept
+
+    def tell(self, event: str, **facts: Any) -> None:
+        self._kept.append((event, facts))
+
+
 class Watched:
     def __init__(self) -> None:
         self.clock = Clock()
         self.committer = Committer(self.clock)
         committer: Any = self.committer
-        self.ages = Ages(committer, Journal("orders"), self.clock)
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.ages = Ages(committer, Events(self.events), self.clock)
         self.held: tuple[Committable, ...] = ()
 
     def at(self, seconds: float) -> None:
@@ -125,3 +135,38 @@ def test_transactions_of_this_process_age_by_its_monotonic_clock(told: list[tupl
     assert oldest.open_for == timedelta(seconds=15)
     watched.at(60.0)
     assert [level for level, _ in told] == [logging.WARNING]
+
+
+def test_a_stage_is_one_event_for_all_and_its_log_line_names_ten(told: list[tuple[int, str]]) -> None:
+    watched = Watched()
+    watched.held = tuple(transaction(began) for began in range(10))
+    watched.at(59.0)
+    watched.held += (transaction(100),)
+    watched.at(60.0)
+    watched.held = tuple(transaction(began) for began in range(20, 31))
+    watched.at(81.0)
+    assert watched.events == [
+        ("transaction ages", {"used_percent": 50, "transactions": 10}),
+        ("transaction ages", {"used_percent": 50, "transactions": 11}),
+    ]
+    assert [text.rpartition(", ")[2] for _, text in told] == ["t9", "t29 and others"]
+
+
+def test_what_this_process_began_earlier_keeps_its_clock_when_it_begins_more(told: list[tuple[int, str]]) -> None:
+    watched = Watched()
+    first, second = transaction(-3600), transaction(-7200)
+    for moment, begun in ((1.0, first), (2.0, second)):
+        watched.clock.now = moment
+        watched.ages.began([watched.committer.age(begun)], moment)
+    watched.held = (first, second)
+    watched.at(20.0)
+    assert told == []
+    oldest = watched.ages.oldest(lambda: watched.held)
+    assert oldest is not None
+    assert (oldest.transaction, oldest.open_for) == ("t-3600", timedelta(seconds=19))
+
+
+def test_a_checkpoint_leaves_a_tenth_of_the_shortest_timeout_and_at_most_a_minute() -> None:
+    assert good_for([]) is None
+    assert good_for([timedelta(minutes=15), timedelta(minutes=2)]) == 108.0
+    assert good_for([timedelta(minutes=15)]) == 840.0
