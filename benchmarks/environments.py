@@ -17,9 +17,9 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from benchmarks.errors import SetUpError
-from coordinator.dev.kafka import LocalKafkaError
-from coordinator.dev.kafka.jars import cache_directory
-from coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.kafka import LocalKafkaError
+from onceward.coordinator.dev.kafka.jars import cache_directory
+from onceward.coordinator.dev.kafka.java import find_java
 
 __all__ = ["compiled", "jars", "python_environment"]
 

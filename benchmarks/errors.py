@@ -1,6 +1,6 @@
 """What ends a benchmark, or one of its systems, for a reason that a person can act on."""
 
-from coordinator.errors import OncewardError
+from onceward.coordinator.errors import OncewardError
 
 __all__ = ["BenchmarkError", "NotOfferedError", "SetUpError"]
 

@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from coordinator.dev.kafka import LocalKafkaError
-from coordinator.dev.kafka.jars import manifest
-from coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.kafka import LocalKafkaError
+from onceward.coordinator.dev.kafka.jars import manifest
+from onceward.coordinator.dev.kafka.java import find_java
 
 __all__ = ["describe_machine"]
 

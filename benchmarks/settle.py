@@ -19,12 +19,12 @@ from rich.table import Table
 from benchmarks.machine import describe_machine
 from benchmarks.results import RESULTS, new_directory, say, write
 from benchmarks.scratch import scratch_directory
-from coordinator.dev.kafka import LocalKafka
-from coordinator.pipeline.interfaces import JobContext
-from coordinator.pipeline.tasks import CheckpointTask
-from coordinator.protocol.values import CheckpointId, Committable, Generation, JobName, Outcome
-from sinks import KafkaSink
-from sinks.kafka.committer import KafkaCommitter
+from onceward import KafkaSink
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.pipeline.interfaces import JobContext
+from onceward.coordinator.pipeline.tasks import CheckpointTask
+from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, JobName, Outcome
+from onceward.sinks.kafka.committer import KafkaCommitter
 
 __all__ = ["main"]
 

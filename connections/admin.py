@@ -9,9 +9,9 @@ from typing import Any
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
-from connections.cluster import KafkaCluster, Setting
-from coordinator.errors import ConfigurationError, PreflightError
-from coordinator.printable import logger
+from onceward.connections.cluster import KafkaCluster, Setting
+from onceward.coordinator.errors import ConfigurationError, PreflightError
+from onceward.coordinator.printable import logger
 
 __all__ = ["KAFKA_LOGGER", "admin_client", "cluster_id", "reach", "told_offset"]
 

@@ -1,6 +1,6 @@
 """What can go wrong between us and a Kafka cluster. Executors import this: no client."""
 
-from coordinator.errors import OncewardError
+from onceward.coordinator.errors import OncewardError
 
 __all__ = ["ControlPlaneClosedError", "ControlPlaneError"]
 

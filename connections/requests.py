@@ -25,9 +25,9 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import MetadataRequest
 
-from connections.cluster import KafkaCluster
-from connections.errors import ControlPlaneClosedError, ControlPlaneError
-from coordinator.links import Links
+from onceward.connections.cluster import KafkaCluster
+from onceward.connections.errors import ControlPlaneClosedError, ControlPlaneError
+from onceward.coordinator.links import Links
 
 __all__ = [
     "IN_FLIGHT",

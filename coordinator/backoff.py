@@ -1,7 +1,7 @@
 """Pauses between attempts: doubled each time, with jitter. The one place where retries of ours get their pauses.
 
-Kafka's clients and gRPC reconnect by themselves, with jitter of their own; `connections.limits` and
-`coordinator.client.calls` say how fast.
+Kafka's clients and gRPC reconnect by themselves, with jitter of their own; `onceward.connections.limits` and
+`onceward.coordinator.client.calls` say how fast.
 """
 
 import random

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from coordinator.printable import logger
+from onceward.coordinator.printable import logger
 
 __all__ = ["Links", "Trouble"]
 

@@ -6,9 +6,7 @@ Needs a broker at localhost:9092 with both topics, of equally many partitions. T
 an address the driver brings its own, and keeps its history in ``.onceward``.
 """
 
-from coordinator import CheckpointSettings, Pipeline
-from sinks import KafkaSink
-from sources import KafkaSource
+from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
 
 Pipeline(
     job="orders-eur",

@@ -16,7 +16,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
-TARGET = Path("coordinator/v1")
+TARGET = Path("onceward/coordinator/v1")
 RELEASED = PROTOS / "released.txt"
 INIT = '"""Generated from ``protos/`` by ``scripts/protos.py``. Never edited."""\n'
 

@@ -111,4 +111,4 @@ if ! { "$VENV/bin/python" -c '' && fingerprint | cmp -s - "$STAMP"; } 2>/dev/nul
     make_environment
 fi
 check_java
-[ "$broker" = no ] || "$VENV/bin/python" -m coordinator.dev.kafka --fetch-only
+[ "$broker" = no ] || "$VENV/bin/python" -m onceward.coordinator.dev.kafka --fetch-only

@@ -19,6 +19,6 @@ printf 'test: without brokers, on all cores\n' >&2
 run -n auto tests/unit tests/scenarios tests/mutants tests/simulation tests/explorer "$@"
 printf 'test: on real brokers, on two workers\n' >&2
 # the network tests need toxiproxy, which is built once; without it they are skipped, and say why
-.venv/bin/python -m coordinator.dev.toxiproxy >/dev/null || true
+.venv/bin/python -m onceward.coordinator.dev.toxiproxy >/dev/null || true
 run -n 2 tests/integration tests/network tests/crash tests/checker "$@"
 [ "$nothing" -lt 2 ] || exit "$NONE"

@@ -3,11 +3,19 @@
 import secrets
 from datetime import UTC, datetime, timedelta
 
-from coordinator.protocol.settings import CheckpointSettings, Duration
-from coordinator.protocol.values import JobName, Outcome, Participant, ParticipantName, Role, Settlement, Snapshot
-from sinks.kafka.committables import KafkaCommittable, TopicRecords
-from sinks.kafka.transactions import Transaction
-from sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
+from onceward.coordinator.protocol.settings import CheckpointSettings, Duration
+from onceward.coordinator.protocol.values import (
+    JobName,
+    Outcome,
+    Participant,
+    ParticipantName,
+    Role,
+    Settlement,
+    Snapshot,
+)
+from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.transactions import Transaction
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
 
 __all__ = ["PARTICIPANTS", "SINK", "SOURCE", "read", "settings", "settlements", "written"]
 

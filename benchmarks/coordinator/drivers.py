@@ -12,15 +12,15 @@ import grpc
 from google.protobuf.message import Message
 
 from benchmarks.coordinator.documents import PARTICIPANTS, SINK, SOURCE, read, settings, settlements, written
-from coordinator.client.calls import call_backoff
-from coordinator.protocol.answers import Complete, Trigger
-from coordinator.protocol.settings import CheckpointSettings, Duration
-from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, Snapshot
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from coordinator.wire.answers import instruction_from_wire
-from coordinator.wire.channel import KeepAlive
-from coordinator.wire.values import participant_to_wire, settings_to_wire, settlement_to_wire, snapshot_to_wire
+from onceward.coordinator.client.calls import call_backoff
+from onceward.coordinator.protocol.answers import Complete, Trigger
+from onceward.coordinator.protocol.settings import CheckpointSettings, Duration
+from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, Snapshot
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from onceward.coordinator.wire.answers import instruction_from_wire
+from onceward.coordinator.wire.channel import KeepAlive
+from onceward.coordinator.wire.values import participant_to_wire, settings_to_wire, settlement_to_wire, snapshot_to_wire
 
 __all__ = ["DriverFailedError", "Measurements", "SimulatedDriver", "all_watch"]
 
@@ -33,7 +33,7 @@ _COMMIT_S = (0.005, 0.02)
 """How long its transactions take to end."""
 
 if TYPE_CHECKING:
-    from coordinator.v1.participants_pb2_grpc import ParticipantServiceAsyncStub as Stub
+    from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceAsyncStub as Stub
 
 
 class DriverFailedError(RuntimeError):

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.coordinator.drivers import Measurements, SimulatedDriver, all_watch
 from benchmarks.coordinator.server import ServedCoordinator, served
 from benchmarks.percentiles import percentile
-from coordinator.protocol.values import JobName
+from onceward.coordinator.protocol.values import JobName
 
 __all__ = ["measure_jobs", "measure_slow_disk"]
 

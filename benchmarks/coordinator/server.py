@@ -38,7 +38,7 @@ class ServedCoordinator:
     def start(self) -> float:
         """Returns the seconds from the process's start to the first call that it takes."""
         slow = ["benchmarks.coordinator.slow_disk", str(self._delay_ms)]
-        command = [sys.executable, "-m", *(slow if self._delay_ms else ["coordinator.ops"])]
+        command = [sys.executable, "-m", *(slow if self._delay_ms else ["onceward.coordinator.ops"])]
         command += ["serve", "--listen", self.address, "--store", f"sqlite:///{self.store}"]
         log = self.directory / "serve.log"
         said = log.stat().st_size if log.exists() else 0

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.coordinator.documents import PARTICIPANTS, SINK, SOURCE, read, settings, settlements, written
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event, OpenJob, Settle, Watch
-from coordinator.protocol.values import JobName, Snapshot
-from coordinator.service.documents import Checkers
-from coordinator.service.engine import Engine, Turn
-from coordinator.store.store import Store
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event, OpenJob, Settle, Watch
+from onceward.coordinator.protocol.values import JobName, Snapshot
+from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.engine import Engine, Turn
+from onceward.coordinator.store.store import Store
 
 __all__ = ["JobsWithoutDrivers", "fill", "measure_size"]
 

@@ -7,9 +7,7 @@ from typing import Any
 
 from benchmarks.ours.transforms import on_batches, on_dataframes, through_spark
 from benchmarks.workloads import Workload
-from coordinator import CheckpointSettings, Pipeline
-from sinks import KafkaSink
-from sources import KafkaSource
+from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
 
 __all__ = ["takes_delivery"]
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from connections.rdkafka.library import DELIVERED, ERRED, LOGGED, lib
+from onceward.connections.rdkafka.library import DELIVERED, ERRED, LOGGED, lib
 
 __all__ = [
     "CONSUMER",

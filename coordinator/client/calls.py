@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from coordinator.backoff import Backoff
-from coordinator.errors import (
+from onceward.coordinator.backoff import Backoff
+from onceward.coordinator.errors import (
     CheckpointFailedError,
     ConfigurationError,
     CoordinatorLostError,
     OncewardError,
     RefusedError,
 )
-from coordinator.links import Links
-from coordinator.wire.channel import KeepAlive
-from coordinator.wire.limits import MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES
-from coordinator.wire.malformed import MalformedError
+from onceward.coordinator.links import Links
+from onceward.coordinator.wire.channel import KeepAlive
+from onceward.coordinator.wire.limits import MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES
+from onceward.coordinator.wire.malformed import MalformedError
 
 __all__ = ["CALL_TIMEOUT_S", "REFUSALS", "Caller", "call_backoff", "open_channel", "require_address"]
 

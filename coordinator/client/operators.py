@@ -4,9 +4,9 @@ import uuid
 from collections.abc import Collection, Iterable
 from typing import Self
 
-from coordinator.client.calls import Caller, open_channel
-from coordinator.client.pieces import in_pieces
-from coordinator.client.summaries import (
+from onceward.coordinator.client.calls import Caller, open_channel
+from onceward.coordinator.client.pieces import in_pieces
+from onceward.coordinator.client.summaries import (
     CheckpointDescription,
     CheckpointSummary,
     GenerationSummary,
@@ -16,17 +16,17 @@ from coordinator.client.summaries import (
     JobSummary,
     LossReport,
 )
-from coordinator.protocol.answers import Answer
-from coordinator.protocol.requests import Request, Ruling
-from coordinator.protocol.settings import Duration, as_duration
-from coordinator.protocol.values import CheckpointKind, JobName, ParticipantName, RequestId, Settlement
-from coordinator.v1 import operators_pb2 as pb
-from coordinator.v1.operators_pb2_grpc import OperatorServiceStub
-from coordinator.wire.answers import answer_from_wire
-from coordinator.wire.enums import CHECKPOINT_KIND, RULING
-from coordinator.wire.limits import MAX_LISTED
-from coordinator.wire.people import request_from_wire
-from coordinator.wire.values import settlement_to_wire
+from onceward.coordinator.protocol.answers import Answer
+from onceward.coordinator.protocol.requests import Request, Ruling
+from onceward.coordinator.protocol.settings import Duration, as_duration
+from onceward.coordinator.protocol.values import CheckpointKind, JobName, ParticipantName, RequestId, Settlement
+from onceward.coordinator.v1 import operators_pb2 as pb
+from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
+from onceward.coordinator.wire.answers import answer_from_wire
+from onceward.coordinator.wire.enums import CHECKPOINT_KIND, RULING
+from onceward.coordinator.wire.limits import MAX_LISTED
+from onceward.coordinator.wire.people import request_from_wire
+from onceward.coordinator.wire.values import settlement_to_wire
 
 __all__ = ["MAX_LISTED", "OperatorClient"]
 

@@ -1,7 +1,7 @@
 """What it means for a driver that its generation is over."""
 
-from coordinator.errors import FencedError, GenerationEndedError, OncewardError
-from coordinator.protocol.answers import Answer
+from onceward.coordinator.errors import FencedError, GenerationEndedError, OncewardError
+from onceward.coordinator.protocol.answers import Answer
 
 __all__ = ["generation_over"]
 

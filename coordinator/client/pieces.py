@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import grpc
 
-from coordinator.wire.limits import MAX_MESSAGE_BYTES
+from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
 
 __all__ = ["in_pieces"]
 

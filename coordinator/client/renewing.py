@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from coordinator.errors import OncewardError
+from onceward.coordinator.errors import OncewardError
 
 __all__ = ["RenewThread"]
 

@@ -9,19 +9,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self, TypeVar
 
-from coordinator.client.calls import Caller, open_channel
-from coordinator.client.over import generation_over
-from coordinator.client.pieces import in_pieces
-from coordinator.client.renewing import RenewThread
-from coordinator.client.watching import WatchThread
-from coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
-from coordinator.links import Links
-from coordinator.printable import logger
-from coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
-from coordinator.protocol.committing import Age
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.settings import CheckpointSettings, Duration, as_duration
-from coordinator.protocol.values import (
+from onceward.coordinator.client.calls import Caller, open_channel
+from onceward.coordinator.client.over import generation_over
+from onceward.coordinator.client.pieces import in_pieces
+from onceward.coordinator.client.renewing import RenewThread
+from onceward.coordinator.client.watching import WatchThread
+from onceward.coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
+from onceward.coordinator.links import Links
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
+from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings, Duration, as_duration
+from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
     Claim,
@@ -33,13 +33,13 @@ from coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from coordinator.wire.answers import answer_from_wire, grant_from_wire
-from coordinator.wire.channel import KeepAlive
-from coordinator.wire.enums import CLOSE_REASON
-from coordinator.wire.limits import MAX_TEXT, MAX_TROUBLES
-from coordinator.wire.values import (
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from onceward.coordinator.wire.answers import answer_from_wire, grant_from_wire
+from onceward.coordinator.wire.channel import KeepAlive
+from onceward.coordinator.wire.enums import CLOSE_REASON
+from onceward.coordinator.wire.limits import MAX_TEXT, MAX_TROUBLES
+from onceward.coordinator.wire.values import (
     age_to_wire,
     claim_to_wire,
     committable_to_wire,

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from coordinator.protocol.answers import Answer, Verdict
-from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.requests import Ending, Request
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.answers import Answer, Verdict
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.requests import Ending, Request
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import (
     CheckpointKind,
     CheckpointState,
     Document,
@@ -22,13 +22,26 @@ from coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from coordinator.v1 import operators_pb2 as pb
-from coordinator.v1.participants_pb2 import TransactionAge
-from coordinator.wire.documents import document_from_wire
-from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, CHECKPOINT_STATE, ENDING, JOB_STATUS, OUTCOME, VERDICT
-from coordinator.wire.malformed import as_participant
-from coordinator.wire.people import request_from_wire
-from coordinator.wire.values import participant_from_wire, settings_from_wire, settlement_from_wire, snapshot_from_wire
+from onceward.coordinator.v1 import operators_pb2 as pb
+from onceward.coordinator.v1.participants_pb2 import TransactionAge
+from onceward.coordinator.wire.documents import document_from_wire
+from onceward.coordinator.wire.enums import (
+    ABORT_REASON,
+    CHECKPOINT_KIND,
+    CHECKPOINT_STATE,
+    ENDING,
+    JOB_STATUS,
+    OUTCOME,
+    VERDICT,
+)
+from onceward.coordinator.wire.malformed import as_participant
+from onceward.coordinator.wire.people import request_from_wire
+from onceward.coordinator.wire.values import (
+    participant_from_wire,
+    settings_from_wire,
+    settlement_from_wire,
+    snapshot_from_wire,
+)
 
 __all__ = [
     "CheckpointDescription",

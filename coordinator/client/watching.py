@@ -7,15 +7,15 @@ from typing import Any
 
 import grpc
 
-from coordinator.client.calls import REFUSALS, Caller, call_backoff
-from coordinator.client.over import generation_over
-from coordinator.errors import CoordinatorLostError, OncewardError
-from coordinator.printable import logger
-from coordinator.protocol.answers import Instruction
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from coordinator.wire.answers import answer_from_wire, instruction_from_wire
-from coordinator.wire.malformed import MalformedError
+from onceward.coordinator.client.calls import REFUSALS, Caller, call_backoff
+from onceward.coordinator.client.over import generation_over
+from onceward.coordinator.errors import CoordinatorLostError, OncewardError
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.answers import Instruction
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from onceward.coordinator.wire.answers import answer_from_wire, instruction_from_wire
+from onceward.coordinator.wire.malformed import MalformedError
 
 __all__ = ["WatchThread"]
 

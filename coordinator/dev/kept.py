@@ -11,13 +11,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import coordinator
-from coordinator.dev import keeper
-from coordinator.errors import ExitCode, OncewardError
+import onceward
+from onceward.coordinator.dev import keeper
+from onceward.coordinator.errors import ExitCode, OncewardError
 
 __all__ = ["OURS", "Kept", "NotStartedError"]
 
-OURS = str(Path(coordinator.__file__).parents[1])
+OURS = str(Path(str(onceward.__file__)).parents[1])
 """Where our packages are, as ``PYTHONPATH``, for processes that run in another directory."""
 
 

@@ -1,6 +1,6 @@
-"""``python -m coordinator.ops`` is ``onceward``."""
+"""``python -m onceward.coordinator.ops`` is ``onceward``."""
 
-from coordinator.ops.cli import main
+from onceward.coordinator.ops.cli import main
 
 if __name__ == "__main__":
     main()

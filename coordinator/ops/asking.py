@@ -4,8 +4,8 @@ import sys
 
 import typer
 
-from coordinator.errors import ConfigurationError
-from coordinator.printable import printable
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.printable import printable
 
 __all__ = ["confirm", "say"]
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from coordinator.errors import ConfigurationError, OncewardError
-from coordinator.ops.options import clusters_of
-from coordinator.protocol.committing import Committer, OpenTransaction
-from coordinator.protocol.values import Claim, Committable, JobName, Settlement
-from coordinator.service.committers import installed_committers
+from onceward.coordinator.errors import ConfigurationError, OncewardError
+from onceward.coordinator.ops.options import clusters_of
+from onceward.coordinator.protocol.committing import Committer, OpenTransaction
+from onceward.coordinator.protocol.values import Claim, Committable, JobName, Settlement
+from onceward.coordinator.service.committers import installed_committers
 
 __all__ = ["Brokers", "MakeCommitter", "Seen", "brokers"]
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from coordinator.errors import ConfigurationError, ExitCode, OncewardError
-from coordinator.ops.job_commands import COMMANDS
-from coordinator.ops.options import CoordinatorOption, JsonOption, StateDirOption, place_of
-from coordinator.printable import escape_logs, printable
+from onceward.coordinator.errors import ConfigurationError, ExitCode, OncewardError
+from onceward.coordinator.ops.job_commands import COMMANDS
+from onceward.coordinator.ops.options import CoordinatorOption, JsonOption, StateDirOption, place_of
+from onceward.coordinator.printable import escape_logs, printable
 
 __all__ = ["app", "main"]
 
@@ -48,7 +48,7 @@ def serve(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run a coordinator for many jobs until SIGTERM or Ctrl-C."""
-    from coordinator.ops.serve import run_serve
+    from onceward.coordinator.ops.serve import run_serve
 
     run_serve(
         listen=listen,
@@ -104,7 +104,7 @@ def verify(
 ) -> None:
     """Compare a job's output with its input: exactly once? Exit code 0 for PASS, 1 for FAIL, 10 for UNKNOWN."""
     try:
-        from coordinator.ops.verify.command import Wanted, run_verify
+        from onceward.coordinator.ops.verify.command import Wanted, run_verify
     except ImportError as error:
         raise _not_installed("The comparison", error) from error
     wanted = Wanted(
@@ -129,7 +129,7 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Check what this machine needs for jobs; with --coordinator, also whether it answers."""
-    from coordinator.ops.doctor import run_doctor
+    from onceward.coordinator.ops.doctor import run_doctor
 
     raise typer.Exit(run_doctor(coordinator, as_json=as_json))
 
@@ -137,7 +137,7 @@ def doctor(
 @app.command()
 def health(coordinator: CoordinatorOption = None) -> None:
     """Ask whether a coordinator takes calls, for supervisors and containers: exit code 0 or 1."""
-    from coordinator.ops.health import run_health
+    from onceward.coordinator.ops.health import run_health
 
     raise typer.Exit(run_health(coordinator or _DEFAULT_LISTEN))
 
@@ -150,7 +150,7 @@ def demo(
 ) -> None:
     """Watch real records go through Spark exactly once while processes are killed."""
     try:
-        from coordinator.dev.demo.run import run_demo
+        from onceward.coordinator.dev.demo.run import run_demo
     except ImportError as error:
         raise _not_installed("The demo", error) from error
     raise typer.Exit(run_demo(seconds=seconds, limit=limit, keep=keep))
@@ -171,7 +171,7 @@ def dev_kafka(
     if brokers not in (1, 3):
         raise ConfigurationError(f"{brokers} brokers are not supported. Nothing was started. Use --brokers 1 or 3.")
     try:
-        from coordinator.dev.kafka.command import run_dev_kafka
+        from onceward.coordinator.dev.kafka.command import run_dev_kafka
 
         made = run_dev_kafka(brokers, transaction_version, directory, port, topics=topic or [], partitions=partitions)
     except ImportError as error:

@@ -7,14 +7,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.client.operators import OperatorClient
-from coordinator.errors import ConfigurationError
-from coordinator.protocol.settings import Duration
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import JobName
-from coordinator.service.embedded import EmbeddedCoordinator
-from coordinator.service.places import StateDirectory, state_directory
-from coordinator.store.errors import StoreUnusableError
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.protocol.settings import Duration
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.places import StateDirectory, state_directory
+from onceward.coordinator.store.errors import StoreUnusableError
 
 __all__ = ["Place", "job_name", "operators", "without_driver"]
 

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from coordinator.client.operators import OperatorClient
-from coordinator.errors import OncewardError
-from coordinator.ops.tables import print_table, table
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.ops.tables import print_table, table
 
 __all__ = ["Check", "run_doctor"]
 

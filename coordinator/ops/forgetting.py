@@ -6,14 +6,14 @@ job's name and last ids, so that a new job of that name begins above them, whate
 
 from pathlib import Path
 
-from coordinator.client.summaries import JobDescription
-from coordinator.errors import ConfigurationError, RefusedError
-from coordinator.ops.asking import confirm, say
-from coordinator.ops.brokers import Brokers, brokers
-from coordinator.ops.connecting import Place, job_name, operators, without_driver
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointId, Claim, Generation, JobName, Role
+from onceward.coordinator.client.summaries import JobDescription
+from onceward.coordinator.errors import ConfigurationError, RefusedError
+from onceward.coordinator.ops.asking import confirm, say
+from onceward.coordinator.ops.brokers import Brokers, brokers
+from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName, Role
 
 __all__ = ["forget_job"]
 

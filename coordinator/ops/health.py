@@ -5,8 +5,8 @@ import sys
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from coordinator.client.calls import open_channel
-from coordinator.printable import printable
+from onceward.coordinator.client.calls import open_channel
+from onceward.coordinator.printable import printable
 
 __all__ = ["run_health"]
 

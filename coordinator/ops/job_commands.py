@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from coordinator.errors import ConfigurationError
-from coordinator.ops.options import (
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.ops.options import (
     ClustersOption,
     CoordinatorOption,
     JobArgument,
@@ -23,7 +23,7 @@ __all__ = ["COMMANDS"]
 
 def jobs(coordinator: CoordinatorOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> None:
     """List all jobs. Exit code 7 when records were given up and nobody has acknowledged it; so for all listings."""
-    from coordinator.ops.listings import list_jobs
+    from onceward.coordinator.ops.listings import list_jobs
 
     raise typer.Exit(list_jobs(place_of(coordinator, state_dir), as_json=as_json))
 
@@ -39,7 +39,7 @@ def checkpoints(
     as_json: JsonOption = False,
 ) -> None:
     """List a job's checkpoints, newest first, with how long they waited, ran, and took to decide and to settle."""
-    from coordinator.ops.listings import list_checkpoints, show_checkpoint
+    from onceward.coordinator.ops.listings import list_checkpoints, show_checkpoint
 
     if show is not None:
         show_checkpoint(job, show, place_of(coordinator, state_dir))
@@ -55,7 +55,7 @@ def history(
     as_json: JsonOption = False,
 ) -> None:
     """List a job's generations and what happened to it, refused calls included, newest first."""
-    from coordinator.ops.listings import list_history
+    from onceward.coordinator.ops.listings import list_history
 
     raise typer.Exit(list_history(job, limit, place_of(coordinator, state_dir), as_json=as_json))
 
@@ -67,8 +67,8 @@ def checkpoint(
     state_dir: StateDirOption = None,
 ) -> None:
     """Take a checkpoint now; prints its id when it is completed."""
-    from coordinator.ops.wishes import take
-    from coordinator.protocol.values import CheckpointKind
+    from onceward.coordinator.ops.wishes import take
+    from onceward.coordinator.protocol.values import CheckpointKind
 
     take(job, place_of(coordinator, state_dir), CheckpointKind.CHECKPOINT, wait=not no_wait)
 
@@ -84,8 +84,8 @@ def savepoint(
     state_dir: StateDirOption = None,
 ) -> None:
     """Take a checkpoint that is kept until it is deleted; prints its id when it is completed."""
-    from coordinator.ops.wishes import delete_savepoint, take
-    from coordinator.protocol.values import CheckpointKind
+    from onceward.coordinator.ops.wishes import delete_savepoint, take
+    from onceward.coordinator.protocol.values import CheckpointKind
 
     place = place_of(coordinator, state_dir)
     if delete is not None:
@@ -107,8 +107,8 @@ def stop(
     state_dir: StateDirOption = None,
 ) -> None:
     """Have a job finish and settle the running checkpoint and leave; waits until it has. Ctrl-C ends only the wait."""
-    from coordinator.ops.wishes import stop_job, take
-    from coordinator.protocol.values import CheckpointKind
+    from onceward.coordinator.ops.wishes import stop_job, take
+    from onceward.coordinator.protocol.values import CheckpointKind
 
     place = place_of(coordinator, state_dir)
     if with_savepoint:
@@ -121,7 +121,7 @@ def stop(
 
 def cancel(job: JobArgument, coordinator: CoordinatorOption = None, state_dir: StateDirOption = None) -> None:
     """Ask a job to abort the running checkpoint, to settle what is decided and to leave. Does not wait for it."""
-    from coordinator.ops.wishes import cancel_job
+    from onceward.coordinator.ops.wishes import cancel_job
 
     cancel_job(job, place_of(coordinator, state_dir))
 
@@ -135,7 +135,7 @@ def restore(
     state_dir: StateDirOption = None,
 ) -> None:
     """Have a stopped job begin with an older checkpoint when it is started next. Output after that one repeats."""
-    from coordinator.ops.wishes import restore_job
+    from onceward.coordinator.ops.wishes import restore_job
 
     restore_job(job, source, reason, place_of(coordinator, state_dir), yes=yes)
 
@@ -148,7 +148,7 @@ def transactions(
     as_json: JsonOption = False,
 ) -> None:
     """List what is open, unsettled or in doubt: its owner, age, time left, and what is known about it."""
-    from coordinator.ops.transactions import list_transactions
+    from onceward.coordinator.ops.transactions import list_transactions
 
     list_transactions(job, place_of(coordinator, state_dir), clusters, as_json=as_json)
 
@@ -166,7 +166,7 @@ def losses(
     as_json: JsonOption = False,
 ) -> None:
     """List records that were given up, newest first; exit code 7 while one of them waits for being acknowledged."""
-    from coordinator.ops.losses import acknowledge_losses, list_losses
+    from onceward.coordinator.ops.losses import acknowledge_losses, list_losses
 
     place = place_of(coordinator, state_dir)
     if acknowledge is None:
@@ -194,9 +194,9 @@ def resolve(
     state_dir: StateDirOption = None,
 ) -> None:
     """Decide what a halted job cannot prove. SLOTS: numbers with commas, or all. The last resort."""
-    from coordinator.ops.resolving import Wish, resolve_slots, slots_of
-    from coordinator.ops.skipping import skip_input as skip
-    from coordinator.protocol.requests import Ruling
+    from onceward.coordinator.ops.resolving import Wish, resolve_slots, slots_of
+    from onceward.coordinator.ops.skipping import skip_input as skip
+    from onceward.coordinator.protocol.requests import Ruling
 
     rulings = {Ruling.COMMITTED: commit, Ruling.GIVEN_UP: give_up, Ruling.REPLAY: replay}
     given = [(ruling, slots) for ruling, slots in rulings.items() if slots is not None]
@@ -222,7 +222,7 @@ def forget(
     state_dir: StateDirOption = None,
 ) -> None:
     """Delete a job that has ended, with everything settled: its checkpoints and history, its receipts and its claim."""
-    from coordinator.ops.forgetting import forget_job
+    from onceward.coordinator.ops.forgetting import forget_job
 
     forget_job(job, reason, place_of(coordinator, state_dir), clusters, yes=yes)
 

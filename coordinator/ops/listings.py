@@ -2,13 +2,13 @@
 
 from datetime import UTC, datetime
 
-from coordinator.client.summaries import CheckpointSummary, HistoryEntry, JobSummary, Wait
-from coordinator.errors import ExitCode
-from coordinator.ops.connecting import Place, job_name, operators
-from coordinator.ops.losses import exit_code
-from coordinator.ops.tables import as_bytes, as_seconds, as_time, print_json, print_table, table
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointKind
+from onceward.coordinator.client.summaries import CheckpointSummary, HistoryEntry, JobSummary, Wait
+from onceward.coordinator.errors import ExitCode
+from onceward.coordinator.ops.connecting import Place, job_name, operators
+from onceward.coordinator.ops.losses import exit_code
+from onceward.coordinator.ops.tables import as_bytes, as_seconds, as_time, print_json, print_table, table
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import CheckpointKind
 
 __all__ = ["job_detail", "list_checkpoints", "list_history", "list_jobs", "show_checkpoint"]
 

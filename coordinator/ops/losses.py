@@ -1,12 +1,12 @@
 """``onceward losses``: records that were given up, until a person has acknowledged them."""
 
-from coordinator.client.operators import MAX_LISTED, OperatorClient
-from coordinator.client.summaries import LossReport
-from coordinator.errors import ConfigurationError, ExitCode, RefusedError
-from coordinator.ops.connecting import Place, job_name, operators
-from coordinator.ops.tables import as_time, print_json, print_table, table
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.values import JobName, ParticipantName
+from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
+from onceward.coordinator.client.summaries import LossReport
+from onceward.coordinator.errors import ConfigurationError, ExitCode, RefusedError
+from onceward.coordinator.ops.connecting import Place, job_name, operators
+from onceward.coordinator.ops.tables import as_time, print_json, print_table, table
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.values import JobName, ParticipantName
 
 __all__ = ["acknowledge_losses", "exit_code", "list_losses"]
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.errors import ConfigurationError
+from onceward.coordinator.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from coordinator.ops.connecting import Place
+    from onceward.coordinator.ops.connecting import Place
 
 __all__ = [
     "ClustersOption",
@@ -51,7 +51,7 @@ NoWaitOption = Annotated[bool, typer.Option("--no-wait", "--detached", help="Onl
 
 
 def place_of(coordinator: str | None, state_dir: Path | None) -> "Place":
-    from coordinator.ops.connecting import Place
+    from onceward.coordinator.ops.connecting import Place
 
     return Place(coordinator=coordinator, state_dir=state_dir)
 
@@ -59,7 +59,7 @@ def place_of(coordinator: str | None, state_dir: Path | None) -> "Place":
 def clusters_of(file: Path, done: str) -> Mapping[str, Any]:
     """What ``--clusters`` names. Raises ConfigurationError; ``done`` is what has not been done then."""
     try:
-        from connections import load_clusters
+        from onceward.connections.clusters_file import load_clusters
     except ImportError as error:
         raise ConfigurationError(
             f"--clusters needs the Kafka clients ({error.name} is missing). Nothing was {done}. "

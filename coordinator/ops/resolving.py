@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from coordinator.client.operators import OperatorClient
-from coordinator.client.summaries import CheckpointDescription, JobDescription
-from coordinator.errors import ConfigurationError, HaltedError, OncewardError, RefusedError
-from coordinator.ops.asking import confirm, say
-from coordinator.ops.brokers import Brokers, Seen, brokers
-from coordinator.ops.connecting import Place, job_name, operators, without_driver
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.requests import Ruling
-from coordinator.protocol.values import Committable, JobName, Outcome, ParticipantName, Role, Settlement
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.summaries import CheckpointDescription, JobDescription
+from onceward.coordinator.errors import ConfigurationError, HaltedError, OncewardError, RefusedError
+from onceward.coordinator.ops.asking import confirm, say
+from onceward.coordinator.ops.brokers import Brokers, Seen, brokers
+from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.requests import Ruling
+from onceward.coordinator.protocol.values import Committable, JobName, Outcome, ParticipantName, Role, Settlement
 
 __all__ = ["ALL_SLOTS", "Wish", "decide", "resolve_slots", "slots_of"]
 

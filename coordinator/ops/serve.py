@@ -4,14 +4,14 @@ import logging
 import sys
 from pathlib import Path
 
-from coordinator.errors import ConfigurationError
-from coordinator.ops.options import clusters_of
-from coordinator.printable import escape_logs
-from coordinator.service.committers import Committers
-from coordinator.service.listen import parse_listen
-from coordinator.service.places import StateDirectory, state_directory
-from coordinator.service.run import serve
-from coordinator.service.server import ServerOptions
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.ops.options import clusters_of
+from onceward.coordinator.printable import escape_logs
+from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.listen import parse_listen
+from onceward.coordinator.service.places import StateDirectory, state_directory
+from onceward.coordinator.service.run import serve
+from onceward.coordinator.service.server import ServerOptions
 
 __all__ = ["run_serve"]
 

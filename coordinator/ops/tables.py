@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.printable import printable
+from onceward.coordinator.printable import printable
 
 __all__ = ["as_bytes", "as_seconds", "as_time", "print_json", "print_table", "table"]
 

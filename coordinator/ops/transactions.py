@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from coordinator.client.operators import OperatorClient
-from coordinator.client.summaries import CheckpointDescription, JobDescription
-from coordinator.ops.brokers import Brokers, Seen, brokers
-from coordinator.ops.connecting import Place, job_name, operators
-from coordinator.ops.tables import print_json, print_table, table
-from coordinator.pipeline.interfaces import OpenTransaction
-from coordinator.printable import printable
-from coordinator.protocol.values import JobName, Outcome, ParticipantName, Role
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.summaries import CheckpointDescription, JobDescription
+from onceward.coordinator.ops.brokers import Brokers, Seen, brokers
+from onceward.coordinator.ops.connecting import Place, job_name, operators
+from onceward.coordinator.ops.tables import print_json, print_table, table
+from onceward.coordinator.pipeline.interfaces import OpenTransaction
+from onceward.coordinator.printable import printable
+from onceward.coordinator.protocol.values import JobName, Outcome, ParticipantName, Role
 
 __all__ = ["TransactionRow", "list_transactions", "rows"]
 

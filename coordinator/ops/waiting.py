@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from coordinator.client.operators import OperatorClient
-from coordinator.client.summaries import JobSummary
-from coordinator.errors import ConfigurationError, CoordinatorLostError, HaltedError, OncewardError
-from coordinator.ops.asking import say
-from coordinator.ops.connecting import Place, operators
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import JobName
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.summaries import JobSummary
+from onceward.coordinator.errors import ConfigurationError, CoordinatorLostError, HaltedError, OncewardError
+from onceward.coordinator.ops.asking import say
+from onceward.coordinator.ops.connecting import Place, operators
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import JobName
 
 __all__ = ["until", "until_ended"]
 

@@ -5,15 +5,15 @@ import sys
 import time
 from collections.abc import Iterator
 
-from coordinator.client.operators import MAX_LISTED, OperatorClient
-from coordinator.client.summaries import CheckpointState
-from coordinator.errors import CheckpointFailedError, RefusedError
-from coordinator.ops.asking import confirm, say
-from coordinator.ops.connecting import Place, job_name, operators, without_driver
-from coordinator.ops.waiting import until, until_ended
-from coordinator.protocol.answers import Answer, Verdict
-from coordinator.protocol.requests import Request, RequestState
-from coordinator.protocol.values import CheckpointKind, JobName
+from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
+from onceward.coordinator.client.summaries import CheckpointState
+from onceward.coordinator.errors import CheckpointFailedError, RefusedError
+from onceward.coordinator.ops.asking import confirm, say
+from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
+from onceward.coordinator.ops.waiting import until, until_ended
+from onceward.coordinator.protocol.answers import Answer, Verdict
+from onceward.coordinator.protocol.requests import Request, RequestState
+from onceward.coordinator.protocol.values import CheckpointKind, JobName
 
 __all__ = ["cancel_job", "delete_savepoint", "restore_job", "stop_job", "take"]
 

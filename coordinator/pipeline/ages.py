@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import timedelta
 from enum import IntEnum
 
-from coordinator.pipeline.interfaces import Age, Committer
-from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.runtime import THREADS, Runtime
-from coordinator.printable import logger
-from coordinator.protocol.values import Committable
+from onceward.coordinator.pipeline.interfaces import Age, Committer
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.runtime import THREADS, Runtime
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.values import Committable
 
 __all__ = ["Ages", "good_for"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 __all__ = ["Cause", "cause_of"]
 
-_OURS = ("connections.", "coordinator.", "sinks.", "sources.")
+_OURS = ("onceward.",)
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(:|$)")

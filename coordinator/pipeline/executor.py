@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline.faults import unusable
-from coordinator.pipeline.steps import Stopwatch, Timed
-from coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.faults import unusable
+from onceward.coordinator.pipeline.steps import Stopwatch, Timed
+from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
-from coordinator.errors import OncewardError
-from coordinator.printable import printable
+from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.printable import printable
 
 
 class StopFlag:

@@ -7,7 +7,7 @@ travels as a marked piece of JSON. Runs on executors too: standard library only.
 import json
 import re
 
-from coordinator.errors import ConfigurationError
+from onceward.coordinator.errors import ConfigurationError
 
 __all__ = ["unusable", "unusable_in"]
 

@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from coordinator.backoff import Backoff
-from coordinator.client.session import CoordinatorClient, Session
-from coordinator.errors import (
+from onceward.coordinator.backoff import Backoff
+from onceward.coordinator.client.session import CoordinatorClient, Session
+from onceward.coordinator.errors import (
     CheckpointFailedError,
     ConfigurationError,
     CoordinatorLostError,
@@ -15,25 +15,25 @@ from coordinator.errors import (
     HaltedError,
     OncewardError,
 )
-from coordinator.killpoints import KillPoint, kill_point
-from coordinator.pipeline.ages import Ages, good_for
-from coordinator.pipeline.causes import cause_of
-from coordinator.pipeline.interfaces import Committer, Plan, Sink, Source
-from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
-from coordinator.pipeline.narrowing import Narrowing
-from coordinator.pipeline.progress import Progress
-from coordinator.pipeline.replaying import Replayer
-from coordinator.pipeline.restarts import Return
-from coordinator.pipeline.running import Tasks
-from coordinator.pipeline.runtime import THREADS, Runtime
-from coordinator.pipeline.settler import Settler
-from coordinator.pipeline.steps import of_checkpoint
-from coordinator.printable import logger
-from coordinator.protocol.answers import Abort, Decision, Replay, Trigger, Verdict
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import (
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.pipeline.ages import Ages, good_for
+from onceward.coordinator.pipeline.causes import cause_of
+from onceward.coordinator.pipeline.interfaces import Committer, Plan, Sink, Source
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
+from onceward.coordinator.pipeline.narrowing import Narrowing
+from onceward.coordinator.pipeline.progress import Progress
+from onceward.coordinator.pipeline.replaying import Replayer
+from onceward.coordinator.pipeline.restarts import Return
+from onceward.coordinator.pipeline.running import Tasks
+from onceward.coordinator.pipeline.runtime import THREADS, Runtime
+from onceward.coordinator.pipeline.settler import Settler
+from onceward.coordinator.pipeline.steps import of_checkpoint
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.answers import Abort, Decision, Replay, Trigger, Verdict
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
     Claim,

@@ -11,11 +11,11 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from coordinator.errors import OncewardError
-from coordinator.links import Links
-from coordinator.pipeline.tasks import CheckpointTask, Vote
-from coordinator.protocol.committing import Age, Committer, OpenTransaction
-from coordinator.protocol.values import (
+from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.links import Links
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.coordinator.protocol.committing import Age, Committer, OpenTransaction
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     Claim,
     Committable,

@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any
 
-from coordinator.printable import logger
+from onceward.coordinator.printable import logger
 
 EVENTS_VARIABLE = "ONCEWARD_EVENTS"
 

@@ -3,10 +3,20 @@
 from collections.abc import Callable
 from typing import assert_never
 
-from coordinator.errors import FencedError, GenerationEndedError, HaltedError, OncewardError
-from coordinator.pipeline.runtime import THREADS, Runtime
-from coordinator.protocol.answers import Abort, Cancel, Complete, Fail, Halt, Instruction, Replay, Stop, Trigger
-from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId
+from onceward.coordinator.errors import FencedError, GenerationEndedError, HaltedError, OncewardError
+from onceward.coordinator.pipeline.runtime import THREADS, Runtime
+from onceward.coordinator.protocol.answers import (
+    Abort,
+    Cancel,
+    Complete,
+    Fail,
+    Halt,
+    Instruction,
+    Replay,
+    Stop,
+    Trigger,
+)
+from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId
 
 __all__ = ["GenerationFailedError", "Mailbox"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from coordinator.protocol.values import JsonObject
+from onceward.coordinator.protocol.values import JsonObject
 
 __all__ = ["Narrowing", "narrowed"]
 

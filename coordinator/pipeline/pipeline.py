@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from coordinator.client.calls import require_address
-from coordinator.client.session import CoordinatorClient, connect
-from coordinator.errors import (
+from onceward.coordinator.client.calls import require_address
+from onceward.coordinator.client.session import CoordinatorClient, connect
+from onceward.coordinator.errors import (
     ConfigurationError,
     CoordinatorLostError,
     FencedError,
@@ -18,22 +18,22 @@ from coordinator.errors import (
     PreflightError,
     RefusedError,
 )
-from coordinator.links import Links
-from coordinator.pipeline import preflight
-from coordinator.pipeline.executor import BatchesTransform
-from coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
-from coordinator.pipeline.generation import GenerationRun, Members
-from coordinator.pipeline.interfaces import JobContext, Sink, Source
-from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.mailbox import GenerationFailedError
-from coordinator.pipeline.progress import Progress
-from coordinator.pipeline.restarts import Restart, Restarts, Return
-from coordinator.pipeline.running import SparkTasks, Tasks
-from coordinator.pipeline.spark import check_session, check_submission
-from coordinator.printable import logger
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.settings import CheckpointSettings, as_duration
-from coordinator.protocol.values import JobName
+from onceward.coordinator.links import Links
+from onceward.coordinator.pipeline import preflight
+from onceward.coordinator.pipeline.executor import BatchesTransform
+from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
+from onceward.coordinator.pipeline.generation import GenerationRun, Members
+from onceward.coordinator.pipeline.interfaces import JobContext, Sink, Source
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.mailbox import GenerationFailedError
+from onceward.coordinator.pipeline.progress import Progress
+from onceward.coordinator.pipeline.restarts import Restart, Restarts, Return
+from onceward.coordinator.pipeline.running import SparkTasks, Tasks
+from onceward.coordinator.pipeline.spark import check_session, check_submission
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings, as_duration
+from onceward.coordinator.protocol.values import JobName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -176,7 +176,7 @@ class Pipeline:
 
     def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
         if self._address is None:
-            from coordinator.service.embedded import EmbeddedCoordinator
+            from onceward.coordinator.service.embedded import EmbeddedCoordinator
 
             embedded = EmbeddedCoordinator(self._state_dir)
             stack.callback(embedded.close)

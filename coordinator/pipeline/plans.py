@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline import records
-from coordinator.pipeline.slots import slots_of
-from coordinator.pipeline.trees import kind, nodes, reads_input, sequence
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline import records
+from onceward.coordinator.pipeline.slots import slots_of
+from onceward.coordinator.pipeline.trees import kind, nodes, reads_input, sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

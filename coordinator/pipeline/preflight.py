@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from coordinator.errors import ExitCode, OncewardError, PreflightError
-from coordinator.pipeline.interfaces import Finding, Severity, Sink, Source
-from coordinator.printable import logger
+from onceward.coordinator.errors import ExitCode, OncewardError, PreflightError
+from onceward.coordinator.pipeline.interfaces import Finding, Severity, Sink, Source
+from onceward.coordinator.printable import logger
 
 _log = logger("onceward.preflight")
 

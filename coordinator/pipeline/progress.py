@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
 
-from coordinator.links import Links, Trouble
-from coordinator.printable import logger, printable
+from onceward.coordinator.links import Links, Trouble
+from onceward.coordinator.printable import logger, printable
 
 _log = logger("onceward.progress")
 

@@ -6,8 +6,8 @@ stream and a static table, without its state: no operator may need to see two re
 
 from typing import Any
 
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline.trees import expressions, kind, reads_input, sequence
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.trees import expressions, kind, reads_input, sequence
 
 __all__ = ["refuse_per_checkpoint_operations", "seeds"]
 

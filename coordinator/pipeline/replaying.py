@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinator.client.session import Session
-from coordinator.errors import HaltedError, OncewardError
-from coordinator.killpoints import KillPoint, kill_point
-from coordinator.pipeline.interfaces import Plan, ReplayRefusedError
-from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
-from coordinator.pipeline.settler import Settler, Work
-from coordinator.protocol.answers import Replay, Verdict
-from coordinator.protocol.values import Committable, OnLost
+from onceward.coordinator.client.session import Session
+from onceward.coordinator.errors import HaltedError, OncewardError
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.pipeline.interfaces import Plan, ReplayRefusedError
+from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
+from onceward.coordinator.pipeline.settler import Settler, Work
+from onceward.coordinator.protocol.answers import Replay, Verdict
+from onceward.coordinator.protocol.values import Committable, OnLost
 
 if TYPE_CHECKING:
-    from coordinator.pipeline.generation import Members
+    from onceward.coordinator.pipeline.generation import Members
 
 __all__ = ["Replayer"]
 

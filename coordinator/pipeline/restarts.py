@@ -4,8 +4,8 @@ import random
 from dataclasses import dataclass
 from datetime import timedelta
 
-from coordinator.errors import ConfigurationError
-from coordinator.protocol.settings import Duration, as_duration
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.protocol.settings import Duration, as_duration
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from coordinator.pipeline import preflight
-from coordinator.pipeline.executor import BatchesTransform
-from coordinator.pipeline.interfaces import Plan, Sink, Source
-from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.spark import check_retries, check_session, is_alive, make_session, ship
-from coordinator.pipeline.spark_job import CheckpointJob, Path
-from coordinator.pipeline.tasks import Vote
-from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
+from onceward.coordinator.pipeline import preflight
+from onceward.coordinator.pipeline.executor import BatchesTransform
+from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.spark import check_retries, check_session, is_alive, make_session, ship
+from onceward.coordinator.pipeline.spark_job import CheckpointJob, Path
+from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

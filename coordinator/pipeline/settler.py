@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from coordinator.client.session import Session
-from coordinator.errors import HaltedError, OncewardError
-from coordinator.killpoints import KillPoint, kill_point
-from coordinator.pipeline.interfaces import Committer, Sink, Source
-from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.runtime import THREADS, Runtime
-from coordinator.printable import logger
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.values import (
+from onceward.coordinator.client.session import Session
+from onceward.coordinator.errors import HaltedError, OncewardError
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.pipeline.interfaces import Committer, Sink, Source
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.runtime import THREADS, Runtime
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
     Claim,

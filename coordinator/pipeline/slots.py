@@ -8,8 +8,8 @@ move them.
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline.trees import inner, kind, nodes, reads_input, sequence
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.trees import inner, kind, nodes, reads_input, sequence
 
 __all__ = ["Slots", "slots_of"]
 

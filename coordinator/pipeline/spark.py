@@ -11,18 +11,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.errors import PreflightError
-from coordinator.pipeline.interfaces import Finding, Severity
+from onceward.coordinator.errors import PreflightError
+from onceward.coordinator.pipeline.interfaces import Finding, Severity
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-SHIPPED_PACKAGES = ("connections", "coordinator", "sinks", "sources")
+_PACKAGE = "onceward"
 _PROBED_MODULES = (
-    "coordinator.pipeline.executor",
-    "coordinator.pipeline.tasks",
-    "coordinator.killpoints",
+    "onceward.coordinator.pipeline.executor",
+    "onceward.coordinator.pipeline.tasks",
+    "onceward.coordinator.killpoints",
 )
 
 _LEAST_VERSIONS = {"confluent_kafka": "2.16.1", "pyarrow": "15"}
@@ -246,7 +246,7 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -
             for name, source in sources.items():
                 file.writestr(name, source)
         context.addPyFile(str(archive))
-    ours = tuple(module for module in modules if module.split(".")[0] in SHIPPED_PACKAGES)
+    ours = tuple(module for module in modules if module.split(".")[0] == _PACKAGE)
     expected = {name: _digest(name) for name in (*_PROBED_MODULES, *ours)}
     probe = _probe_task(tuple(_LEAST_VERSIONS), tuple(expected))
     failure: Exception | None = None
@@ -263,7 +263,7 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -
             "Executors cannot run this job; nothing was started:\n  "
             + "\n  ".join(problems)
             + "\n  fix: install onceward[spark] for the executors' Python (PYSPARK_PYTHON), and rename folders of your "
-            + f"own that are called {', '.join(SHIPPED_PACKAGES)}"
+            + f"own that are called {_PACKAGE}"
         )
     if failure is not None:
         raise failure
@@ -336,11 +336,12 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
-    for package in SHIPPED_PACKAGES:
-        module = import_module(package)
-        root = Path(str(module.__file__)).parent
-        for path in sorted(root.rglob("*.py")):
-            yield f"{package}/{path.relative_to(root).as_posix()}", path.read_bytes()
+    root = Path(str(import_module(_PACKAGE).__file__)).parent
+    # in a checkout the folders are links, which Path.rglob does not follow
+    for directory, folders, files in os.walk(root, followlinks=True):
+        folders.sort()
+        for path in sorted(Path(directory, name) for name in files if name.endswith(".py")):
+            yield f"{_PACKAGE}/{path.relative_to(root).as_posix()}", path.read_bytes()
 
 
 def _digest_of(sources: dict[str, bytes]) -> str:

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from coordinator.errors import CheckpointFailedError, ConfigurationError
-from coordinator.pipeline import plans
-from coordinator.pipeline.executor import VOTE_SCHEMA, BatchesTransform, choosing, fusing, reading, writing
-from coordinator.pipeline.faults import unusable_in
-from coordinator.pipeline.interfaces import Plan, Sink, Source
-from coordinator.pipeline.spark import is_on
-from coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
-from coordinator.pipeline.votes import check_votes
-from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
+from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError
+from onceward.coordinator.pipeline import plans
+from onceward.coordinator.pipeline.executor import VOTE_SCHEMA, BatchesTransform, choosing, fusing, reading, writing
+from onceward.coordinator.pipeline.faults import unusable_in
+from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
+from onceward.coordinator.pipeline.spark import is_on
+from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
+from onceward.coordinator.pipeline.votes import check_votes
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -59,7 +59,7 @@ class Vote:
     body: Mapping[str, Any] = field(default_factory=dict)
     """What the sink's ``pre_commit`` needs; empty for a slot without a record, which has no transaction."""
     steps: Mapping[str, float] = field(default_factory=dict)
-    """Seconds that each step of the task took (``coordinator.pipeline.steps``); empty where nobody measured."""
+    """Seconds that each step of the task took (``steps.py``); empty where nobody measured."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from coordinator.pipeline.executor import READER_NAME
+from onceward.coordinator.pipeline.executor import READER_NAME
 
 __all__ = ["expressions", "inner", "kind", "nodes", "parts", "reads_input", "sequence"]
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from coordinator.errors import CheckpointFailedError
-from coordinator.pipeline.tasks import Vote
+from onceward.coordinator.errors import CheckpointFailedError
+from onceward.coordinator.pipeline.tasks import Vote
 
 
 def check_votes(texts: Iterable[str], expected: int | None) -> tuple[Vote, ...]:

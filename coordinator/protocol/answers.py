@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from coordinator.protocol.facts import AbortReason, Fact
-from coordinator.protocol.requests import Request
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.facts import AbortReason, Fact
+from onceward.coordinator.protocol.requests import Request
+from onceward.coordinator.protocol.values import (
     NO_GENERATION,
     CheckpointId,
     CompletedCheckpoint,
@@ -169,7 +169,7 @@ Instruction: TypeAlias = Trigger | Complete | Abort | Replay | Stop | Cancel | F
 class Ready:
     """The result of one step: first make ``facts`` durable in one store transaction, then answer and instruct.
 
-    Instructions are not listed here: they are what :func:`coordinator.protocol.core.wanted` says of the new state.
+    Instructions are not listed here: they are what :func:`.core.wanted` says of the new state.
     """
 
     answer: Answer

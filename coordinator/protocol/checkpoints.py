@@ -3,9 +3,9 @@
 import math
 from dataclasses import replace
 
-from coordinator.protocol.answers import Answer, Decision, Ready, Verdict
-from coordinator.protocol.events import Acknowledge, Decline
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.answers import Answer, Decision, Ready, Verdict
+from onceward.coordinator.protocol.events import Acknowledge, Decline
+from onceward.coordinator.protocol.facts import (
     AbortReason,
     CheckpointCompleted,
     CheckpointTriggered,
@@ -15,11 +15,11 @@ from coordinator.protocol.facts import (
     GenerationFailed,
     RequestEnded,
 )
-from coordinator.protocol.opening import Step, against, fail_requests, fenced, moved, owns
-from coordinator.protocol.requests import Ending, Request, RequestState
-from coordinator.protocol.state import JobState, PendingCheckpoint, record
-from coordinator.protocol.status import JobStatus, Transition
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.opening import Step, against, fail_requests, fenced, moved, owns
+from onceward.coordinator.protocol.requests import Ending, Request, RequestState
+from onceward.coordinator.protocol.state import JobState, PendingCheckpoint, record
+from onceward.coordinator.protocol.status import JobStatus, Transition
+from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
     CheckpointKind,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from coordinator.protocol.values import Claim, Committable, JobName, Settlement
+from onceward.coordinator.protocol.values import Claim, Committable, JobName, Settlement
 
 __all__ = ["Age", "Committer", "OpenTransaction"]
 

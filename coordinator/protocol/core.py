@@ -8,8 +8,8 @@ unknown: the new state must be thrown away and rebuilt from the store.
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.protocol import checkpoints, losses, opening, orphans, people, resolving, settling, wedged
-from coordinator.protocol.answers import (
+from onceward.coordinator.protocol import checkpoints, losses, opening, orphans, people, resolving, settling, wedged
+from onceward.coordinator.protocol.answers import (
     Abort,
     Answer,
     Cancel,
@@ -24,7 +24,7 @@ from coordinator.protocol.answers import (
     Trigger,
     Verdict,
 )
-from coordinator.protocol.events import (
+from onceward.coordinator.protocol.events import (
     Acknowledge,
     AcknowledgeLoss,
     Amend,
@@ -47,11 +47,11 @@ from coordinator.protocol.events import (
     Tick,
     Watch,
 )
-from coordinator.protocol.facts import Fact
-from coordinator.protocol.requests import Ending
-from coordinator.protocol.state import JobState
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION
+from onceward.coordinator.protocol.facts import Fact
+from onceward.coordinator.protocol.requests import Ending
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION
 
 __all__ = ["note_of", "step", "wanted"]
 

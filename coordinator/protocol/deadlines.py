@@ -1,8 +1,8 @@
 """When time alone will next change a job: until then no tick is needed."""
 
-from coordinator.protocol import wedged
-from coordinator.protocol.checkpoints import due
-from coordinator.protocol.state import JobState
+from onceward.coordinator.protocol import wedged
+from onceward.coordinator.protocol.checkpoints import due
+from onceward.coordinator.protocol.state import JobState
 
 __all__ = ["next_deadline"]
 

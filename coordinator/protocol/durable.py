@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.requests import Ending, Request, RequestState, Ruling
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.requests import Ending, Request, RequestState, Ruling
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import (
     COORDINATOR,
     NO_CHECKPOINT,
     NO_GENERATION,

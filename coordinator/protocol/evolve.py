@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.protocol.durable import (
+from onceward.coordinator.protocol.durable import (
     AbortedCheckpoint,
     Durable,
     Loss,
@@ -12,7 +12,7 @@ from coordinator.protocol.durable import (
     RestoreOrder,
     UndecidedCheckpoint,
 )
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
@@ -38,9 +38,9 @@ from coordinator.protocol.facts import (
     SlotsResolved,
     StatusChanged,
 )
-from coordinator.protocol.requests import MAX_KEPT, Request, RequestState
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.requests import MAX_KEPT, Request, RequestState
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import (
     COORDINATOR,
     CheckpointKind,
     CompletedCheckpoint,

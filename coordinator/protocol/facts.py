@@ -1,6 +1,6 @@
 """What must be durable. All facts of one step go into one store transaction, in order, before anything is sent.
 
-The only way in which the durable part of a job changes: :func:`coordinator.protocol.evolve.evolve` says how.
+The only way in which the durable part of a job changes: :func:`onceward.coordinator.protocol.evolve.evolve` says how.
 Durations are seconds on the coordinator's monotonic clock; 0 where a restart has forgotten the beginning.
 """
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from coordinator.protocol.requests import Ending, Request, Ruling
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.status import JobStatus, Transition
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.requests import Ending, Request, Ruling
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus, Transition
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Committable,

@@ -1,9 +1,9 @@
 """Records that were given up: a person must have heard of them."""
 
-from coordinator.protocol.answers import Answer, Ready, Verdict
-from coordinator.protocol.events import AcknowledgeLoss
-from coordinator.protocol.facts import LossAcknowledged
-from coordinator.protocol.state import JobState, record
+from onceward.coordinator.protocol.answers import Answer, Ready, Verdict
+from onceward.coordinator.protocol.events import AcknowledgeLoss
+from onceward.coordinator.protocol.facts import LossAcknowledged
+from onceward.coordinator.protocol.state import JobState, record
 
 __all__ = ["acknowledge"]
 

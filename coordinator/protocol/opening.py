@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.protocol.answers import Answer, Grant, Ready, Verdict
-from coordinator.protocol.durable import Durable, RestoreOrder
-from coordinator.protocol.events import (
+from onceward.coordinator.protocol.answers import Answer, Grant, Ready, Verdict
+from onceward.coordinator.protocol.durable import Durable, RestoreOrder
+from onceward.coordinator.protocol.events import (
     Acknowledge,
     Amend,
     CloseJob,
@@ -18,7 +18,7 @@ from coordinator.protocol.events import (
     StreamLost,
     Watch,
 )
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.facts import (
     AbortReason,
     CheckpointAborted,
     CheckpointRestored,
@@ -28,10 +28,10 @@ from coordinator.protocol.facts import (
     RequestEnded,
     StatusChanged,
 )
-from coordinator.protocol.requests import Ending, RequestState
-from coordinator.protocol.state import JobState, Session, record
-from coordinator.protocol.status import JobStatus, Transition, after
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.requests import Ending, RequestState
+from onceward.coordinator.protocol.state import JobState, Session, record
+from onceward.coordinator.protocol.status import JobStatus, Transition, after
+from onceward.coordinator.protocol.values import (
     MAX_ID,
     CheckpointId,
     CheckpointKind,

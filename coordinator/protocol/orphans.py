@@ -4,13 +4,13 @@ So it fences the driver, should that only have been cut off, and is fenced itsel
 runs no checkpoint. Its generation lasts until a driver opens the job: there is one for each driver that was lost.
 """
 
-from coordinator.protocol.answers import Answer, Ready, Verdict
-from coordinator.protocol.events import TakeOrphan
-from coordinator.protocol.facts import Fact, GenerationGranted
-from coordinator.protocol.opening import Step, claim_refusal, granted, moved, reached
-from coordinator.protocol.state import JobState, record
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import COORDINATOR, MAX_ID, NO_GENERATION, Generation
+from onceward.coordinator.protocol.answers import Answer, Ready, Verdict
+from onceward.coordinator.protocol.events import TakeOrphan
+from onceward.coordinator.protocol.facts import Fact, GenerationGranted
+from onceward.coordinator.protocol.opening import Step, claim_refusal, granted, moved, reached
+from onceward.coordinator.protocol.state import JobState, record
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import COORDINATOR, MAX_ID, NO_GENERATION, Generation
 
 __all__ = ["due", "reach_end", "take"]
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from coordinator.protocol.answers import Answer, Ready, Verdict
-from coordinator.protocol.checkpoints import abort
-from coordinator.protocol.events import (
+from onceward.coordinator.protocol.answers import Answer, Ready, Verdict
+from onceward.coordinator.protocol.checkpoints import abort
+from onceward.coordinator.protocol.events import (
     CancelJob,
     ForgetJob,
     ReleaseSavepoint,
@@ -12,7 +12,7 @@ from coordinator.protocol.events import (
     RequestRestore,
     StopJob,
 )
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.facts import (
     AbortReason,
     EndingRequested,
     Fact,
@@ -22,11 +22,11 @@ from coordinator.protocol.facts import (
     RestoreRequested,
     SavepointReleased,
 )
-from coordinator.protocol.opening import fail_requests, moved
-from coordinator.protocol.requests import MAX_QUEUED, Ending, Request
-from coordinator.protocol.state import JobState, record
-from coordinator.protocol.status import JobStatus, Transition
-from coordinator.protocol.values import CheckpointKind
+from onceward.coordinator.protocol.opening import fail_requests, moved
+from onceward.coordinator.protocol.requests import MAX_QUEUED, Ending, Request
+from onceward.coordinator.protocol.state import JobState, record
+from onceward.coordinator.protocol.status import JobStatus, Transition
+from onceward.coordinator.protocol.values import CheckpointKind
 
 _ACCEPTED = Answer(verdict=Verdict.ACCEPTED)
 _DUPLICATE = Answer(verdict=Verdict.DUPLICATE)

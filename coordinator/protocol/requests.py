@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, CheckpointKind, RequestId
+from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, CheckpointKind, RequestId
 
 __all__ = ["MAX_KEPT", "MAX_QUEUED", "Ending", "Request", "RequestState", "Ruling"]
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coordinator.protocol.answers import Answer, Ready, Verdict
-from coordinator.protocol.durable import Durable, Resolution
-from coordinator.protocol.events import Resolve, SkipInput
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.answers import Answer, Ready, Verdict
+from onceward.coordinator.protocol.durable import Durable, Resolution
+from onceward.coordinator.protocol.events import Resolve, SkipInput
+from onceward.coordinator.protocol.facts import (
     Fact,
     GenerationEnded,
     InputSkipped,
@@ -14,12 +14,12 @@ from coordinator.protocol.facts import (
     LossSkipped,
     SlotsResolved,
 )
-from coordinator.protocol.opening import moved
-from coordinator.protocol.requests import Ruling
-from coordinator.protocol.settling import settled_if_proved
-from coordinator.protocol.state import JobState, record
-from coordinator.protocol.status import JobStatus, Transition
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.opening import moved
+from onceward.coordinator.protocol.requests import Ruling
+from onceward.coordinator.protocol.settling import settled_if_proved
+from onceward.coordinator.protocol.state import JobState, record
+from onceward.coordinator.protocol.status import JobStatus, Transition
+from onceward.coordinator.protocol.values import (
     MAX_ID,
     CheckpointId,
     CheckpointKind,

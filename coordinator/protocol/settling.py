@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.protocol.answers import Answer, Ready, Verdict
-from coordinator.protocol.checkpoints import abort
-from coordinator.protocol.events import Amend, Decline, Settle
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.answers import Answer, Ready, Verdict
+from onceward.coordinator.protocol.checkpoints import abort
+from onceward.coordinator.protocol.events import Amend, Decline, Settle
+from onceward.coordinator.protocol.facts import (
     AbortReason,
     CheckpointAmended,
     CheckpointSettled,
@@ -15,10 +15,10 @@ from coordinator.protocol.facts import (
     LossRecorded,
     LossSkipped,
 )
-from coordinator.protocol.opening import Step, fail_requests, holds, moved, over, owns
-from coordinator.protocol.state import JobState, record
-from coordinator.protocol.status import Transition
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.opening import Step, fail_requests, holds, moved, over, owns
+from onceward.coordinator.protocol.state import JobState, record
+from onceward.coordinator.protocol.status import Transition
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     CompletedCheckpoint,
     Generation,

@@ -6,7 +6,7 @@ The committables of a shuffle all name every input range. Apart they would take 
 from collections.abc import Sequence
 from typing import Any
 
-from coordinator.protocol.values import JsonObject
+from onceward.coordinator.protocol.values import JsonObject
 
 __all__ = ["MAX_SHARED", "merged", "split"]
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.evolve import evolve
-from coordinator.protocol.facts import Fact
-from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, ParticipantName, RequestId, Snapshot
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.evolve import evolve
+from onceward.coordinator.protocol.facts import Fact
+from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, ParticipantName, RequestId, Snapshot
 
 __all__ = ["JobState", "PendingCheckpoint", "Session", "record", "restart"]
 

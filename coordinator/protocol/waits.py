@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from coordinator.protocol.requests import Ending
-from coordinator.protocol.state import JobState
-from coordinator.protocol.wedged import owed
+from onceward.coordinator.protocol.requests import Ending
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.wedged import owed
 
 __all__ = ["Wait", "unsettled_slots", "waits"]
 

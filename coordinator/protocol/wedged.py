@@ -7,10 +7,10 @@ after 30 s), and one that needs more loses nothing but its generation.
 
 from dataclasses import replace
 
-from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.opening import Step, end_generation, reached
-from coordinator.protocol.state import JobState
-from coordinator.protocol.status import JobStatus, Transition
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.opening import Step, end_generation, reached
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.status import JobStatus, Transition
 
 __all__ = ["due", "give_up", "heard", "owed"]
 

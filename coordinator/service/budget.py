@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from coordinator.protocol.events import Acknowledge, Amend, Event
-from coordinator.protocol.state import JobState
-from coordinator.protocol.values import CheckpointId, Generation, JobName, ParticipantName
-from coordinator.wire.limits import MAX_CHECKPOINT_BYTES, MAX_RESPONSE_BYTES
-from coordinator.wire.values import completed_to_wire
+from onceward.coordinator.protocol.events import Acknowledge, Amend, Event
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, ParticipantName
+from onceward.coordinator.wire.limits import MAX_CHECKPOINT_BYTES, MAX_RESPONSE_BYTES
+from onceward.coordinator.wire.values import completed_to_wire
 
 __all__ = ["Budget"]
 

@@ -10,9 +10,9 @@ from contextlib import closing
 from importlib.metadata import entry_points
 from typing import Any, Protocol, Self
 
-from coordinator.errors import ConfigurationError, OncewardError
-from coordinator.protocol.committing import Age, Committer
-from coordinator.protocol.values import NO_GENERATION, Committable, Generation
+from onceward.coordinator.errors import ConfigurationError, OncewardError
+from onceward.coordinator.protocol.committing import Age, Committer
+from onceward.coordinator.protocol.values import NO_GENERATION, Committable, Generation
 
 __all__ = ["COMMITTERS", "Committers", "MakeCommitter", "installed_committers"]
 

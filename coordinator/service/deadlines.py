@@ -2,7 +2,7 @@
 
 import heapq
 
-from coordinator.protocol.values import JobName
+from onceward.coordinator.protocol.values import JobName
 
 __all__ = ["Deadlines"]
 

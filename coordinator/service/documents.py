@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Self, TypeAlias
 
-from coordinator.errors import ConfigurationError
-from coordinator.protocol.events import Acknowledge, Amend, Event
-from coordinator.protocol.state import JobState
-from coordinator.protocol.values import Committable, Document, ParticipantName
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.protocol.events import Acknowledge, Amend, Event
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.values import Committable, Document, ParticipantName
 
 __all__ = ["DOCUMENT_CHECKERS", "Checkers", "DocumentChecker"]
 

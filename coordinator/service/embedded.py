@@ -5,11 +5,11 @@ import os
 import threading
 from typing import Self
 
-from coordinator.errors import CoordinatorLostError, StoreError
-from coordinator.service.documents import Checkers
-from coordinator.service.places import StateDirectory, state_directory
-from coordinator.service.server import CoordinatorServer, ServerOptions
-from coordinator.store.store import Store
+from onceward.coordinator.errors import CoordinatorLostError, StoreError
+from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.places import StateDirectory, state_directory
+from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
+from onceward.coordinator.store.store import Store
 
 __all__ = ["EmbeddedCoordinator"]
 
@@ -43,7 +43,7 @@ class EmbeddedCoordinator:
         self._closed = False
         try:
             self.address = f"unix:{self._places.socket()}"
-            """For :func:`coordinator.client.session.connect`; also in the file ``coordinator.address``."""
+            """For :func:`onceward.coordinator.client.session.connect`; also in the file ``coordinator.address``."""
             self._thread = threading.Thread(target=self._run, name="onceward-coordinator", daemon=True)
             self._thread.start()
             if not self._ready.wait(_START_LIMIT_S):

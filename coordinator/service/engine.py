@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
-from coordinator.errors import StoreError
-from coordinator.killpoints import KillPoint, kill_point
-from coordinator.printable import logger
-from coordinator.protocol.answers import Answer, Instruction, Note, Verdict
-from coordinator.protocol.core import note_of, step, wanted
-from coordinator.protocol.deadlines import next_deadline
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import Event, OpenJob, Tick
-from coordinator.protocol.facts import (
+from onceward.coordinator.errors import StoreError
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.answers import Answer, Instruction, Note, Verdict
+from onceward.coordinator.protocol.core import note_of, step, wanted
+from onceward.coordinator.protocol.deadlines import next_deadline
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import Event, OpenJob, Tick
+from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointCompleted,
     CheckpointSettled,
@@ -24,16 +24,16 @@ from coordinator.protocol.facts import (
     GenerationGranted,
     JobHalted,
 )
-from coordinator.protocol.opening import over
-from coordinator.protocol.state import JobState, restart
-from coordinator.protocol.values import MAX_ID, Generation, JobName
-from coordinator.service.budget import Budget
-from coordinator.service.deadlines import Deadlines
-from coordinator.service.documents import Checkers
-from coordinator.service.housekeeping import Chores, Housekeeping
-from coordinator.service.story import tell
-from coordinator.store.records import HistoryRecord
-from coordinator.store.store import Store
+from onceward.coordinator.protocol.opening import over
+from onceward.coordinator.protocol.state import JobState, restart
+from onceward.coordinator.protocol.values import MAX_ID, Generation, JobName
+from onceward.coordinator.service.budget import Budget
+from onceward.coordinator.service.deadlines import Deadlines
+from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.housekeeping import Chores, Housekeeping
+from onceward.coordinator.service.story import tell
+from onceward.coordinator.store.records import HistoryRecord
+from onceward.coordinator.store.store import Store
 
 __all__ = ["Engine", "Turn", "UnknownJobError"]
 

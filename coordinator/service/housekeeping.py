@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coordinator.protocol.answers import Note, Verdict
-from coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION, JobName
-from coordinator.service.deadlines import Deadlines
+from onceward.coordinator.protocol.answers import Note, Verdict
+from onceward.coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION, JobName
+from onceward.coordinator.service.deadlines import Deadlines
 
 __all__ = ["MAX_DISTINCT", "Chores", "Housekeeping"]
 

@@ -4,7 +4,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from coordinator.errors import ConfigurationError
+from onceward.coordinator.errors import ConfigurationError
 
 __all__ = ["DEFAULT_LISTEN", "Listen", "parse_listen"]
 

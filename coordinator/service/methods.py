@@ -9,9 +9,9 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from coordinator.errors import StoreError
-from coordinator.service.engine import UnknownJobError
-from coordinator.wire.malformed import MalformedError
+from onceward.coordinator.errors import StoreError
+from onceward.coordinator.service.engine import UnknownJobError
+from onceward.coordinator.wire.malformed import MalformedError
 
 __all__ = ["STORE_FAILED", "Function", "parse", "service_handler"]
 

@@ -2,16 +2,16 @@
 
 import grpc
 
-from coordinator.protocol.answers import Answer, Verdict
-from coordinator.protocol.core import step
-from coordinator.protocol.events import Event, RequestRestore, SkipInput
-from coordinator.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName
-from coordinator.service.engine import Engine, UnknownJobError
-from coordinator.service.methods import Function, service_handler
-from coordinator.service.reports import Reports
-from coordinator.service.skipping import Where, skip_of
-from coordinator.service.standing import Standing
-from coordinator.service.summaries import (
+from onceward.coordinator.protocol.answers import Answer, Verdict
+from onceward.coordinator.protocol.core import step
+from onceward.coordinator.protocol.events import Event, RequestRestore, SkipInput
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName
+from onceward.coordinator.service.engine import Engine, UnknownJobError
+from onceward.coordinator.service.methods import Function, service_handler
+from onceward.coordinator.service.reports import Reports
+from onceward.coordinator.service.skipping import Where, skip_of
+from onceward.coordinator.service.standing import Standing
+from onceward.coordinator.service.summaries import (
     checkpoint_details,
     checkpoint_summary,
     generation_summary,
@@ -20,18 +20,18 @@ from coordinator.service.summaries import (
     loss_report,
     unresolved_slots,
 )
-from coordinator.service.turns import Turns
-from coordinator.service.watchers import Watchers
-from coordinator.store.errors import NoSuchCheckpointError
-from coordinator.store.records import JobRecord
-from coordinator.store.store import Store
-from coordinator.v1 import operators_pb2 as pb
-from coordinator.v1 import participants_pb2
-from coordinator.wire import requests
-from coordinator.wire.answers import answer_to_wire
-from coordinator.wire.malformed import as_base, as_checkpoint, as_count, as_job, as_reason, as_text, as_token
-from coordinator.wire.people import request_to_wire
-from coordinator.wire.values import participant_to_wire, settings_to_wire
+from onceward.coordinator.service.turns import Turns
+from onceward.coordinator.service.watchers import Watchers
+from onceward.coordinator.store.errors import NoSuchCheckpointError
+from onceward.coordinator.store.records import JobRecord
+from onceward.coordinator.store.store import Store
+from onceward.coordinator.v1 import operators_pb2 as pb
+from onceward.coordinator.v1 import participants_pb2
+from onceward.coordinator.wire import requests
+from onceward.coordinator.wire.answers import answer_to_wire
+from onceward.coordinator.wire.malformed import as_base, as_checkpoint, as_count, as_job, as_reason, as_text, as_token
+from onceward.coordinator.wire.people import request_to_wire
+from onceward.coordinator.wire.values import participant_to_wire, settings_to_wire
 
 __all__ = ["operator_service"]
 

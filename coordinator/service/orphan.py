@@ -5,21 +5,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from coordinator.backoff import Backoff
-from coordinator.errors import FencedError, HaltedError, OncewardError
-from coordinator.killpoints import KillPoint, kill_point
-from coordinator.links import Links
-from coordinator.printable import logger
-from coordinator.protocol import orphans
-from coordinator.protocol.answers import Answer, Verdict
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import Event, Settle, TakeOrphan
-from coordinator.protocol.state import JobState
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import Committable, JobName, ParticipantName
-from coordinator.service.committers import Committers
-from coordinator.service.errands import Errands
-from coordinator.service.reach import HOPELESS, Reach
+from onceward.coordinator.backoff import Backoff
+from onceward.coordinator.errors import FencedError, HaltedError, OncewardError
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.links import Links
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol import orphans
+from onceward.coordinator.protocol.answers import Answer, Verdict
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import Event, Settle, TakeOrphan
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import Committable, JobName, ParticipantName
+from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.errands import Errands
+from onceward.coordinator.service.reach import HOPELESS, Reach
 
 __all__ = ["NO_CLUSTERS", "Orphan", "Pace", "Surroundings"]
 

@@ -1,6 +1,6 @@
 """Jobs without a driver: after the grace time the coordinator settles what is left of them, so that no reader waits.
 
-One task per such job. It asks the core for the next generation (`coordinator.protocol.orphans`), aborts what nobody
+One task per such job. It asks the core for the next generation (`protocol/orphans.py`), aborts what nobody
 has decided for, commits what was decided, and tells the core what came of it, as a driver would. A driver that opens
 the job meanwhile gets a higher generation: the task ends, and whatever is still said for it is refused.
 """
@@ -9,18 +9,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-from coordinator.links import Links
-from coordinator.protocol.answers import Answer
-from coordinator.protocol.committing import Age
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import Event
-from coordinator.protocol.values import NO_GENERATION, Generation, JobName
-from coordinator.service.committers import Committers
-from coordinator.service.engine import Engine, UnknownJobError
-from coordinator.service.errands import Errands
-from coordinator.service.orphan import Orphan, Pace, Surroundings
-from coordinator.service.reach import Reach
-from coordinator.service.turns import Turns
+from onceward.coordinator.links import Links
+from onceward.coordinator.protocol.answers import Answer
+from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import Event
+from onceward.coordinator.protocol.values import NO_GENERATION, Generation, JobName
+from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.engine import Engine, UnknownJobError
+from onceward.coordinator.service.errands import Errands
+from onceward.coordinator.service.orphan import Orphan, Pace, Surroundings
+from onceward.coordinator.service.reach import Reach
+from onceward.coordinator.service.turns import Turns
 
 __all__ = ["Orphans"]
 

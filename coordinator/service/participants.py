@@ -2,17 +2,17 @@
 
 import grpc
 
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.events import Event
-from coordinator.service.engine import Engine
-from coordinator.service.methods import Function, service_handler
-from coordinator.service.reports import Reports, read_report
-from coordinator.service.turns import Handle
-from coordinator.service.watchers import Watchers
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire import requests
-from coordinator.wire.answers import answer_to_wire, grant_to_wire
-from coordinator.wire.malformed import as_job
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.events import Event
+from onceward.coordinator.service.engine import Engine
+from onceward.coordinator.service.methods import Function, service_handler
+from onceward.coordinator.service.reports import Reports, read_report
+from onceward.coordinator.service.turns import Handle
+from onceward.coordinator.service.watchers import Watchers
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire import requests
+from onceward.coordinator.wire.answers import answer_to_wire, grant_to_wire
+from onceward.coordinator.wire.malformed import as_job
 
 __all__ = ["participant_service"]
 

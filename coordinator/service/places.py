@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from coordinator.errors import ConfigurationError
+from onceward.coordinator.errors import ConfigurationError
 
 __all__ = ["STATE_DIR_VARIABLE", "StateDirectory", "state_directory"]
 

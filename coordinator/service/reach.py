@@ -8,12 +8,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
-from coordinator.errors import ConfigurationError, FencedError, HaltedError, OncewardError, StoreError
-from coordinator.links import Links
-from coordinator.printable import logger
-from coordinator.protocol.committing import Committer
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.values import (
+from onceward.coordinator.errors import ConfigurationError, FencedError, HaltedError, OncewardError, StoreError
+from onceward.coordinator.links import Links
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.committing import Committer
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.values import (
     Claim,
     Committable,
     Generation,
@@ -23,8 +23,8 @@ from coordinator.protocol.values import (
     Role,
     Settlement,
 )
-from coordinator.service.committers import Committers
-from coordinator.service.errands import Errands
+from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.errands import Errands
 
 __all__ = ["HOPELESS", "Reach"]
 

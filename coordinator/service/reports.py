@@ -5,10 +5,10 @@ For listings only, so it is kept in memory: the next renewal says it again.
 
 from dataclasses import dataclass
 
-from coordinator.protocol.values import Generation, JobName
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.limits import MAX_TEXT, MAX_TROUBLES
-from coordinator.wire.malformed import MalformedError
+from onceward.coordinator.protocol.values import Generation, JobName
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire.limits import MAX_TEXT, MAX_TROUBLES
+from onceward.coordinator.wire.malformed import MalformedError
 
 __all__ = ["Report", "Reports", "read_report"]
 

@@ -6,10 +6,10 @@ import signal
 import sys
 from collections.abc import Callable
 
-from coordinator.service.listen import Listen
-from coordinator.service.server import CoordinatorServer, ServerOptions
-from coordinator.store.store import Store
-from coordinator.wire.limits import MAX_MESSAGE_BYTES
+from onceward.coordinator.service.listen import Listen
+from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
+from onceward.coordinator.store.store import Store
+from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
 
 __all__ = ["serve"]
 

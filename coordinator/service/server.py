@@ -11,23 +11,23 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
-from coordinator.errors import ConfigurationError, StoreError
-from coordinator.protocol.values import JobName
-from coordinator.service.committers import Committers
-from coordinator.service.documents import Checkers
-from coordinator.service.engine import Engine
-from coordinator.service.intake import Intake
-from coordinator.service.operators import operator_service
-from coordinator.service.orphans import Orphans
-from coordinator.service.participants import participant_service
-from coordinator.service.reports import Reports
-from coordinator.service.standing import Standing
-from coordinator.service.turns import Turns
-from coordinator.service.watchers import Watchers
-from coordinator.store.store import Store
-from coordinator.v1 import operators_pb2, participants_pb2
-from coordinator.wire.channel import KeepAlive
-from coordinator.wire.limits import MAX_CONCURRENT_RPCS, MAX_MESSAGE_BYTES, MAX_RESPONSE_BYTES
+from onceward.coordinator.errors import ConfigurationError, StoreError
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.engine import Engine
+from onceward.coordinator.service.intake import Intake
+from onceward.coordinator.service.operators import operator_service
+from onceward.coordinator.service.orphans import Orphans
+from onceward.coordinator.service.participants import participant_service
+from onceward.coordinator.service.reports import Reports
+from onceward.coordinator.service.standing import Standing
+from onceward.coordinator.service.turns import Turns
+from onceward.coordinator.service.watchers import Watchers
+from onceward.coordinator.store.store import Store
+from onceward.coordinator.v1 import operators_pb2, participants_pb2
+from onceward.coordinator.wire.channel import KeepAlive
+from onceward.coordinator.wire.limits import MAX_CONCURRENT_RPCS, MAX_MESSAGE_BYTES, MAX_RESPONSE_BYTES
 
 __all__ = ["CoordinatorServer", "ServerOptions"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TypeAlias
 
-from coordinator.protocol.values import CheckpointId, CompletedCheckpoint, Document, ParticipantName
+from onceward.coordinator.protocol.values import CheckpointId, CompletedCheckpoint, Document, ParticipantName
 
 __all__ = ["POSITION_MOVERS", "PositionMover", "Skip", "Where", "skip_of"]
 

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
-from coordinator.protocol.state import JobState
-from coordinator.protocol.values import JobName
-from coordinator.protocol.waits import waits
-from coordinator.service.engine import Engine
-from coordinator.service.orphans import Orphans
-from coordinator.service.reports import Report, Reports
-from coordinator.store.records import JobRecord
-from coordinator.v1 import operators_pb2 as pb
-from coordinator.v1 import participants_pb2
-from coordinator.wire.limits import MAX_TEXT
-from coordinator.wire.values import age_to_wire
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.protocol.waits import waits
+from onceward.coordinator.service.engine import Engine
+from onceward.coordinator.service.orphans import Orphans
+from onceward.coordinator.service.reports import Report, Reports
+from onceward.coordinator.store.records import JobRecord
+from onceward.coordinator.v1 import operators_pb2 as pb
+from onceward.coordinator.v1 import participants_pb2
+from onceward.coordinator.wire.limits import MAX_TEXT
+from onceward.coordinator.wire.values import age_to_wire
 
 __all__ = ["Standing"]
 

@@ -3,8 +3,8 @@
 import logging
 from typing import assert_never
 
-from coordinator.printable import logger
-from coordinator.protocol.facts import (
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
@@ -30,7 +30,7 @@ from coordinator.protocol.facts import (
     SlotsResolved,
     StatusChanged,
 )
-from coordinator.protocol.values import CheckpointKind, Generation, JobName
+from onceward.coordinator.protocol.values import CheckpointKind, Generation, JobName
 
 __all__ = ["tell"]
 

@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.values import NO_CHECKPOINT
-from coordinator.store.records import (
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.values import NO_CHECKPOINT
+from onceward.coordinator.store.records import (
     CheckpointDetails,
     CheckpointRecord,
     GenerationRecord,
@@ -12,12 +12,20 @@ from coordinator.store.records import (
     JobRecord,
     LossRecord,
 )
-from coordinator.v1 import operators_pb2 as pb
-from coordinator.wire.documents import document_to_wire
-from coordinator.wire.enums import ABORT_REASON, CHECKPOINT_KIND, CHECKPOINT_STATE, ENDING, JOB_STATUS, OUTCOME, VERDICT
-from coordinator.wire.limits import MAX_TEXT
-from coordinator.wire.people import request_to_wire
-from coordinator.wire.values import settlement_to_wire, snapshot_to_wire
+from onceward.coordinator.v1 import operators_pb2 as pb
+from onceward.coordinator.wire.documents import document_to_wire
+from onceward.coordinator.wire.enums import (
+    ABORT_REASON,
+    CHECKPOINT_KIND,
+    CHECKPOINT_STATE,
+    ENDING,
+    JOB_STATUS,
+    OUTCOME,
+    VERDICT,
+)
+from onceward.coordinator.wire.limits import MAX_TEXT
+from onceward.coordinator.wire.people import request_to_wire
+from onceward.coordinator.wire.values import settlement_to_wire, snapshot_to_wire
 
 __all__ = [
     "checkpoint_details",

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from coordinator.errors import StoreError
-from coordinator.protocol.answers import Answer
-from coordinator.protocol.events import Event
-from coordinator.protocol.values import JobName
-from coordinator.service.engine import Engine, Turn
-from coordinator.store.store import Store
+from onceward.coordinator.errors import StoreError
+from onceward.coordinator.protocol.answers import Answer
+from onceward.coordinator.protocol.events import Event
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.engine import Engine, Turn
+from onceward.coordinator.store.store import Store
 
 __all__ = ["Handle", "Turns"]
 

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from coordinator.protocol.answers import Answer, Instruction, Verdict
-from coordinator.protocol.events import StreamLost
-from coordinator.protocol.values import Generation, JobName
-from coordinator.service.engine import Engine
-from coordinator.service.methods import STORE_FAILED
-from coordinator.service.turns import Handle
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire import requests
-from coordinator.wire.answers import answer_to_wire, instruction_to_wire
-from coordinator.wire.malformed import as_job
+from onceward.coordinator.protocol.answers import Answer, Instruction, Verdict
+from onceward.coordinator.protocol.events import StreamLost
+from onceward.coordinator.protocol.values import Generation, JobName
+from onceward.coordinator.service.engine import Engine
+from onceward.coordinator.service.methods import STORE_FAILED
+from onceward.coordinator.service.turns import Handle
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire import requests
+from onceward.coordinator.wire.answers import answer_to_wire, instruction_to_wire
+from onceward.coordinator.wire.malformed import as_job
 
 __all__ = ["Watchers"]
 

@@ -2,8 +2,8 @@
 
 from typing import Any, assert_never
 
-from coordinator.protocol.answers import Note
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.answers import Note
+from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
@@ -29,8 +29,8 @@ from coordinator.protocol.facts import (
     SlotsResolved,
     StatusChanged,
 )
-from coordinator.protocol.requests import Request
-from coordinator.protocol.values import Generation
+from onceward.coordinator.protocol.requests import Request
+from onceward.coordinator.protocol.values import Generation
 
 __all__ = ["MAX_DETAIL", "entry_of_fact", "entry_of_note"]
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from coordinator.protocol import sharing
-from coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
-from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.requests import Ending, Request, RequestState, Ruling
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol import sharing
+from onceward.coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.requests import Ending, Request, RequestState, Ruling
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Committable,

@@ -11,7 +11,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreError, StoreUnusableError
+from onceward.coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreError, StoreUnusableError
 
 __all__ = ["checkpoint", "connect", "file_of"]
 

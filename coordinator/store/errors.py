@@ -7,7 +7,7 @@ StoreError              a write or a read failed; whether the last write happene
 NoSuchCheckpointError   what was asked for is not there, or not readable; the store is as it was
 """
 
-from coordinator.errors import ExitCode, StoreError
+from onceward.coordinator.errors import ExitCode, StoreError
 
 __all__ = ["PUT_BACK", "NoSuchCheckpointError", "StoreDamagedError", "StoreError", "StoreUnusableError"]
 

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from coordinator.store.errors import StoreUnusableError
+from onceward.coordinator.store.errors import StoreUnusableError
 
 __all__ = ["filesystem_of", "refuse_network_filesystem"]
 

@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from coordinator.store.errors import StoreUnusableError
+from onceward.coordinator.store.errors import StoreUnusableError
 
 __all__ = ["StoreLock"]
 

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, RowMapping, select, true
 
-from coordinator.printable import logger
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.durable import Durable, RestoreOrder
-from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import (
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.durable import Durable, RestoreOrder
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
     NO_GENERATION,
     CheckpointId,
@@ -27,9 +27,9 @@ from coordinator.protocol.values import (
     ParticipantName,
     Settlement,
 )
-from coordinator.store.codec import document_from_text, durable_parts, snapshots_from_text
-from coordinator.store.errors import NoSuchCheckpointError
-from coordinator.store.records import (
+from onceward.coordinator.store.codec import document_from_text, durable_parts, snapshots_from_text
+from onceward.coordinator.store.errors import NoSuchCheckpointError
+from onceward.coordinator.store.records import (
     CheckpointDetails,
     CheckpointRecord,
     CheckpointState,
@@ -39,7 +39,7 @@ from coordinator.store.records import (
     LossRecord,
     RecordedSettlement,
 )
-from coordinator.store.schema import (
+from onceward.coordinator.store.schema import (
     checkpoints,
     generations,
     history,

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     CheckpointState,

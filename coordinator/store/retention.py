@@ -3,10 +3,10 @@
 from sqlalchemy import Connection, Delete, bindparam, delete, func, select
 from sqlalchemy.sql import ColumnElement
 
-from coordinator.protocol.facts import CheckpointCompleted, CheckpointSettled
-from coordinator.protocol.values import CheckpointKind, JobName
-from coordinator.store.records import CheckpointState
-from coordinator.store.schema import checkpoints, generations, history, jobs, losses, settlements
+from onceward.coordinator.protocol.facts import CheckpointCompleted, CheckpointSettled
+from onceward.coordinator.protocol.values import CheckpointKind, JobName
+from onceward.coordinator.store.records import CheckpointState
+from onceward.coordinator.store.schema import checkpoints, generations, history, jobs, losses, settlements
 
 __all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "KEPT_LOSSES", "prune"]
 

@@ -12,16 +12,16 @@ from typing import Self, cast
 from sqlalchemy import Connection, Engine, Table, insert, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from coordinator.printable import logger
-from coordinator.protocol.answers import Note
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.facts import Fact
-from coordinator.protocol.values import CheckpointId, CompletedCheckpoint, JobName
-from coordinator.store.engine import checkpoint, connect, file_of
-from coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreError, StoreUnusableError
-from coordinator.store.filesystem import refuse_network_filesystem
-from coordinator.store.lock import StoreLock
-from coordinator.store.reading import (
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.answers import Note
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.facts import Fact
+from onceward.coordinator.protocol.values import CheckpointId, CompletedCheckpoint, JobName
+from onceward.coordinator.store.engine import checkpoint, connect, file_of
+from onceward.coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreError, StoreUnusableError
+from onceward.coordinator.store.filesystem import refuse_network_filesystem
+from onceward.coordinator.store.lock import StoreLock
+from onceward.coordinator.store.reading import (
     checkpoint_details,
     checkpoint_records,
     completed_checkpoint,
@@ -31,7 +31,7 @@ from coordinator.store.reading import (
     job_records,
     loss_records,
 )
-from coordinator.store.records import (
+from onceward.coordinator.store.records import (
     CheckpointDetails,
     CheckpointRecord,
     GenerationRecord,
@@ -39,9 +39,9 @@ from coordinator.store.records import (
     JobRecord,
     LossRecord,
 )
-from coordinator.store.retention import prune
-from coordinator.store.schema import SCHEMA_VERSION, checksum, meta, metadata, unsealed
-from coordinator.store.writing import write_notes, write_steps
+from onceward.coordinator.store.retention import prune
+from onceward.coordinator.store.schema import SCHEMA_VERSION, checksum, meta, metadata, unsealed
+from onceward.coordinator.store.writing import write_notes, write_steps
 
 __all__ = ["Store"]
 

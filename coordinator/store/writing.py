@@ -9,10 +9,10 @@ from typing import Any, assert_never
 from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from coordinator.printable import logger
-from coordinator.protocol.answers import Note
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.facts import (
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.answers import Note
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
@@ -38,7 +38,7 @@ from coordinator.protocol.facts import (
     SlotsResolved,
     StatusChanged,
 )
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     CompletedCheckpoint,
@@ -49,10 +49,10 @@ from coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from coordinator.store.audit import entry_of_fact, entry_of_note
-from coordinator.store.codec import document_of, document_to_text, snapshots_to_text
-from coordinator.store.records import CheckpointState
-from coordinator.store.schema import (
+from onceward.coordinator.store.audit import entry_of_fact, entry_of_note
+from onceward.coordinator.store.codec import document_of, document_to_text, snapshots_to_text
+from onceward.coordinator.store.records import CheckpointState
+from onceward.coordinator.store.schema import (
     checkpoints,
     checksum,
     generations,

@@ -4,11 +4,11 @@ isort:skip_file
 What people ask a coordinator. Refusals as in participants.proto."""
 
 from collections import abc as _abc
-from coordinator.v1 import participants_pb2 as _participants_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from onceward.coordinator.v1 import participants_pb2 as _participants_pb2
 import builtins as _builtins
 import sys
 import typing as _typing

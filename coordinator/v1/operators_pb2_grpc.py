@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from coordinator.v1 import operators_pb2 as coordinator_dot_v1_dot_operators__pb2
+from onceward.coordinator.v1 import operators_pb2 as onceward_dot_coordinator_dot_v1_dot_operators__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in coordinator/v1/operators_pb2_grpc.py depends on'
+        + ' but the generated code in onceward/coordinator/v1/operators_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,89 +36,89 @@ class OperatorServiceStub:
             channel: A grpc.Channel.
         """
         self.ListJobs = channel.unary_unary(
-                '/coordinator.v1.OperatorService/ListJobs',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.ListJobsRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.ListJobsResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/ListJobs',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListJobsRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListJobsResponse.FromString,
                 _registered_method=True)
         self.DescribeJob = channel.unary_unary(
-                '/coordinator.v1.OperatorService/DescribeJob',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.DescribeJobRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.DescribeJobResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/DescribeJob',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeJobRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeJobResponse.FromString,
                 _registered_method=True)
         self.ListCheckpoints = channel.unary_unary(
-                '/coordinator.v1.OperatorService/ListCheckpoints',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.ListCheckpointsRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.ListCheckpointsResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/ListCheckpoints',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListCheckpointsRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListCheckpointsResponse.FromString,
                 _registered_method=True)
         self.DescribeCheckpoint = channel.unary_unary(
-                '/coordinator.v1.OperatorService/DescribeCheckpoint',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/DescribeCheckpoint',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointResponse.FromString,
                 _registered_method=True)
         self.ListGenerations = channel.unary_unary(
-                '/coordinator.v1.OperatorService/ListGenerations',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.ListGenerationsRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.ListGenerationsResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/ListGenerations',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListGenerationsRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListGenerationsResponse.FromString,
                 _registered_method=True)
         self.ListHistory = channel.unary_unary(
-                '/coordinator.v1.OperatorService/ListHistory',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.ListHistoryRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.ListHistoryResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/ListHistory',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListHistoryRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListHistoryResponse.FromString,
                 _registered_method=True)
         self.TriggerCheckpoint = channel.unary_unary(
-                '/coordinator.v1.OperatorService/TriggerCheckpoint',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/TriggerCheckpoint',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointResponse.FromString,
                 _registered_method=True)
         self.DescribeRequest = channel.unary_unary(
-                '/coordinator.v1.OperatorService/DescribeRequest',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.DescribeRequestRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.DescribeRequestResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/DescribeRequest',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeRequestRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeRequestResponse.FromString,
                 _registered_method=True)
         self.StopJob = channel.unary_unary(
-                '/coordinator.v1.OperatorService/StopJob',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.StopJobRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.StopJobResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/StopJob',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.StopJobRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.StopJobResponse.FromString,
                 _registered_method=True)
         self.CancelJob = channel.unary_unary(
-                '/coordinator.v1.OperatorService/CancelJob',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.CancelJobRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.CancelJobResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/CancelJob',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.CancelJobRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.CancelJobResponse.FromString,
                 _registered_method=True)
         self.RestoreJob = channel.unary_unary(
-                '/coordinator.v1.OperatorService/RestoreJob',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.RestoreJobRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.RestoreJobResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/RestoreJob',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.RestoreJobRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.RestoreJobResponse.FromString,
                 _registered_method=True)
         self.DeleteSavepoint = channel.unary_unary(
-                '/coordinator.v1.OperatorService/DeleteSavepoint',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.DeleteSavepointResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/DeleteSavepoint',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DeleteSavepointResponse.FromString,
                 _registered_method=True)
         self.ResolveSlots = channel.unary_unary(
-                '/coordinator.v1.OperatorService/ResolveSlots',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.ResolveSlotsRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.ResolveSlotsResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/ResolveSlots',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ResolveSlotsRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ResolveSlotsResponse.FromString,
                 _registered_method=True)
         self.SkipInput = channel.unary_unary(
-                '/coordinator.v1.OperatorService/SkipInput',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.SkipInputRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.SkipInputResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/SkipInput',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.SkipInputRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.SkipInputResponse.FromString,
                 _registered_method=True)
         self.ListLosses = channel.unary_unary(
-                '/coordinator.v1.OperatorService/ListLosses',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.ListLossesRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.ListLossesResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/ListLosses',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListLossesRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListLossesResponse.FromString,
                 _registered_method=True)
         self.AcknowledgeLoss = channel.unary_unary(
-                '/coordinator.v1.OperatorService/AcknowledgeLoss',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/AcknowledgeLoss',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.FromString,
                 _registered_method=True)
         self.ForgetJob = channel.unary_unary(
-                '/coordinator.v1.OperatorService/ForgetJob',
-                request_serializer=coordinator_dot_v1_dot_operators__pb2.ForgetJobRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_operators__pb2.ForgetJobResponse.FromString,
+                '/onceward.coordinator.v1.OperatorService/ForgetJob',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ForgetJobRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ForgetJobResponse.FromString,
                 _registered_method=True)
 
 
@@ -250,94 +250,94 @@ def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'ListJobs': grpc.unary_unary_rpc_method_handler(
                     servicer.ListJobs,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.ListJobsRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.ListJobsResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListJobsRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListJobsResponse.SerializeToString,
             ),
             'DescribeJob': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeJob,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.DescribeJobRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.DescribeJobResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeJobRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeJobResponse.SerializeToString,
             ),
             'ListCheckpoints': grpc.unary_unary_rpc_method_handler(
                     servicer.ListCheckpoints,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.ListCheckpointsRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.ListCheckpointsResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListCheckpointsRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListCheckpointsResponse.SerializeToString,
             ),
             'DescribeCheckpoint': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeCheckpoint,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointResponse.SerializeToString,
             ),
             'ListGenerations': grpc.unary_unary_rpc_method_handler(
                     servicer.ListGenerations,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.ListGenerationsRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.ListGenerationsResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListGenerationsRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListGenerationsResponse.SerializeToString,
             ),
             'ListHistory': grpc.unary_unary_rpc_method_handler(
                     servicer.ListHistory,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.ListHistoryRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.ListHistoryResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListHistoryRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListHistoryResponse.SerializeToString,
             ),
             'TriggerCheckpoint': grpc.unary_unary_rpc_method_handler(
                     servicer.TriggerCheckpoint,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointResponse.SerializeToString,
             ),
             'DescribeRequest': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeRequest,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.DescribeRequestRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.DescribeRequestResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeRequestRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeRequestResponse.SerializeToString,
             ),
             'StopJob': grpc.unary_unary_rpc_method_handler(
                     servicer.StopJob,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.StopJobRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.StopJobResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.StopJobRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.StopJobResponse.SerializeToString,
             ),
             'CancelJob': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelJob,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.CancelJobRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.CancelJobResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.CancelJobRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.CancelJobResponse.SerializeToString,
             ),
             'RestoreJob': grpc.unary_unary_rpc_method_handler(
                     servicer.RestoreJob,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.RestoreJobRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.RestoreJobResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.RestoreJobRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.RestoreJobResponse.SerializeToString,
             ),
             'DeleteSavepoint': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteSavepoint,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.DeleteSavepointResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DeleteSavepointResponse.SerializeToString,
             ),
             'ResolveSlots': grpc.unary_unary_rpc_method_handler(
                     servicer.ResolveSlots,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.ResolveSlotsRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.ResolveSlotsResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ResolveSlotsRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ResolveSlotsResponse.SerializeToString,
             ),
             'SkipInput': grpc.unary_unary_rpc_method_handler(
                     servicer.SkipInput,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.SkipInputRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.SkipInputResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.SkipInputRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.SkipInputResponse.SerializeToString,
             ),
             'ListLosses': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLosses,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.ListLossesRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.ListLossesResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListLossesRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListLossesResponse.SerializeToString,
             ),
             'AcknowledgeLoss': grpc.unary_unary_rpc_method_handler(
                     servicer.AcknowledgeLoss,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.SerializeToString,
             ),
             'ForgetJob': grpc.unary_unary_rpc_method_handler(
                     servicer.ForgetJob,
-                    request_deserializer=coordinator_dot_v1_dot_operators__pb2.ForgetJobRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_operators__pb2.ForgetJobResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ForgetJobRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.ForgetJobResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'coordinator.v1.OperatorService', rpc_method_handlers)
+            'onceward.coordinator.v1.OperatorService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('coordinator.v1.OperatorService', rpc_method_handlers)
+    server.add_registered_method_handlers('onceward.coordinator.v1.OperatorService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -359,9 +359,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/ListJobs',
-            coordinator_dot_v1_dot_operators__pb2.ListJobsRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.ListJobsResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/ListJobs',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListJobsRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -386,9 +386,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/DescribeJob',
-            coordinator_dot_v1_dot_operators__pb2.DescribeJobRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.DescribeJobResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/DescribeJob',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeJobRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeJobResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -413,9 +413,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/ListCheckpoints',
-            coordinator_dot_v1_dot_operators__pb2.ListCheckpointsRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.ListCheckpointsResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/ListCheckpoints',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListCheckpointsRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListCheckpointsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -440,9 +440,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/DescribeCheckpoint',
-            coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/DescribeCheckpoint',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeCheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -467,9 +467,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/ListGenerations',
-            coordinator_dot_v1_dot_operators__pb2.ListGenerationsRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.ListGenerationsResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/ListGenerations',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListGenerationsRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListGenerationsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -494,9 +494,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/ListHistory',
-            coordinator_dot_v1_dot_operators__pb2.ListHistoryRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.ListHistoryResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/ListHistory',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListHistoryRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -521,9 +521,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/TriggerCheckpoint',
-            coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/TriggerCheckpoint',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.TriggerCheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -548,9 +548,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/DescribeRequest',
-            coordinator_dot_v1_dot_operators__pb2.DescribeRequestRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.DescribeRequestResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/DescribeRequest',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeRequestRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeRequestResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -575,9 +575,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/StopJob',
-            coordinator_dot_v1_dot_operators__pb2.StopJobRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.StopJobResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/StopJob',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.StopJobRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.StopJobResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -602,9 +602,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/CancelJob',
-            coordinator_dot_v1_dot_operators__pb2.CancelJobRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.CancelJobResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/CancelJob',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.CancelJobRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.CancelJobResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -629,9 +629,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/RestoreJob',
-            coordinator_dot_v1_dot_operators__pb2.RestoreJobRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.RestoreJobResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/RestoreJob',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.RestoreJobRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.RestoreJobResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -656,9 +656,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/DeleteSavepoint',
-            coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.DeleteSavepointResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/DeleteSavepoint',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.DeleteSavepointResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -683,9 +683,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/ResolveSlots',
-            coordinator_dot_v1_dot_operators__pb2.ResolveSlotsRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.ResolveSlotsResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/ResolveSlots',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ResolveSlotsRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ResolveSlotsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -710,9 +710,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/SkipInput',
-            coordinator_dot_v1_dot_operators__pb2.SkipInputRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.SkipInputResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/SkipInput',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.SkipInputRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.SkipInputResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -737,9 +737,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/ListLosses',
-            coordinator_dot_v1_dot_operators__pb2.ListLossesRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.ListLossesResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/ListLosses',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListLossesRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ListLossesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -764,9 +764,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/AcknowledgeLoss',
-            coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/AcknowledgeLoss',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -791,9 +791,9 @@ class OperatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.OperatorService/ForgetJob',
-            coordinator_dot_v1_dot_operators__pb2.ForgetJobRequest.SerializeToString,
-            coordinator_dot_v1_dot_operators__pb2.ForgetJobResponse.FromString,
+            '/onceward.coordinator.v1.OperatorService/ForgetJob',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ForgetJobRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.ForgetJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

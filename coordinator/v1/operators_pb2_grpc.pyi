@@ -4,8 +4,8 @@ isort:skip_file
 What people ask a coordinator. Refusals as in participants.proto."""
 
 from collections import abc as _abc
-from coordinator.v1 import operators_pb2 as _operators_pb2
 from grpc import aio as _aio
+from onceward.coordinator.v1 import operators_pb2 as _operators_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from coordinator.v1 import participants_pb2 as coordinator_dot_v1_dot_participants__pb2
+from onceward.coordinator.v1 import participants_pb2 as onceward_dot_coordinator_dot_v1_dot_participants__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in coordinator/v1/participants_pb2_grpc.py depends on'
+        + ' but the generated code in onceward/coordinator/v1/participants_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,44 +36,44 @@ class ParticipantServiceStub:
             channel: A grpc.Channel.
         """
         self.OpenJob = channel.unary_unary(
-                '/coordinator.v1.ParticipantService/OpenJob',
-                request_serializer=coordinator_dot_v1_dot_participants__pb2.OpenJobRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_participants__pb2.OpenJobResponse.FromString,
+                '/onceward.coordinator.v1.ParticipantService/OpenJob',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.OpenJobRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.OpenJobResponse.FromString,
                 _registered_method=True)
         self.Watch = channel.unary_stream(
-                '/coordinator.v1.ParticipantService/Watch',
-                request_serializer=coordinator_dot_v1_dot_participants__pb2.WatchRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_participants__pb2.WatchResponse.FromString,
+                '/onceward.coordinator.v1.ParticipantService/Watch',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.WatchRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.WatchResponse.FromString,
                 _registered_method=True)
         self.Acknowledge = channel.unary_unary(
-                '/coordinator.v1.ParticipantService/Acknowledge',
-                request_serializer=coordinator_dot_v1_dot_participants__pb2.AcknowledgeRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_participants__pb2.AcknowledgeResponse.FromString,
+                '/onceward.coordinator.v1.ParticipantService/Acknowledge',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.AcknowledgeRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.AcknowledgeResponse.FromString,
                 _registered_method=True)
         self.Decline = channel.unary_unary(
-                '/coordinator.v1.ParticipantService/Decline',
-                request_serializer=coordinator_dot_v1_dot_participants__pb2.DeclineRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_participants__pb2.DeclineResponse.FromString,
+                '/onceward.coordinator.v1.ParticipantService/Decline',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.DeclineRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.DeclineResponse.FromString,
                 _registered_method=True)
         self.Settle = channel.unary_unary(
-                '/coordinator.v1.ParticipantService/Settle',
-                request_serializer=coordinator_dot_v1_dot_participants__pb2.SettleRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_participants__pb2.SettleResponse.FromString,
+                '/onceward.coordinator.v1.ParticipantService/Settle',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.SettleRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.SettleResponse.FromString,
                 _registered_method=True)
         self.Amend = channel.unary_unary(
-                '/coordinator.v1.ParticipantService/Amend',
-                request_serializer=coordinator_dot_v1_dot_participants__pb2.AmendRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_participants__pb2.AmendResponse.FromString,
+                '/onceward.coordinator.v1.ParticipantService/Amend',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.AmendRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.AmendResponse.FromString,
                 _registered_method=True)
         self.Renew = channel.unary_unary(
-                '/coordinator.v1.ParticipantService/Renew',
-                request_serializer=coordinator_dot_v1_dot_participants__pb2.RenewRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_participants__pb2.RenewResponse.FromString,
+                '/onceward.coordinator.v1.ParticipantService/Renew',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.RenewRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.RenewResponse.FromString,
                 _registered_method=True)
         self.CloseJob = channel.unary_unary(
-                '/coordinator.v1.ParticipantService/CloseJob',
-                request_serializer=coordinator_dot_v1_dot_participants__pb2.CloseJobRequest.SerializeToString,
-                response_deserializer=coordinator_dot_v1_dot_participants__pb2.CloseJobResponse.FromString,
+                '/onceward.coordinator.v1.ParticipantService/CloseJob',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.CloseJobRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.CloseJobResponse.FromString,
                 _registered_method=True)
 
 
@@ -143,49 +143,49 @@ def add_ParticipantServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'OpenJob': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenJob,
-                    request_deserializer=coordinator_dot_v1_dot_participants__pb2.OpenJobRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_participants__pb2.OpenJobResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.OpenJobRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.OpenJobResponse.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
-                    request_deserializer=coordinator_dot_v1_dot_participants__pb2.WatchRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_participants__pb2.WatchResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.WatchRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.WatchResponse.SerializeToString,
             ),
             'Acknowledge': grpc.unary_unary_rpc_method_handler(
                     servicer.Acknowledge,
-                    request_deserializer=coordinator_dot_v1_dot_participants__pb2.AcknowledgeRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_participants__pb2.AcknowledgeResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.AcknowledgeRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.AcknowledgeResponse.SerializeToString,
             ),
             'Decline': grpc.unary_unary_rpc_method_handler(
                     servicer.Decline,
-                    request_deserializer=coordinator_dot_v1_dot_participants__pb2.DeclineRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_participants__pb2.DeclineResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.DeclineRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.DeclineResponse.SerializeToString,
             ),
             'Settle': grpc.unary_unary_rpc_method_handler(
                     servicer.Settle,
-                    request_deserializer=coordinator_dot_v1_dot_participants__pb2.SettleRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_participants__pb2.SettleResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.SettleRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.SettleResponse.SerializeToString,
             ),
             'Amend': grpc.unary_unary_rpc_method_handler(
                     servicer.Amend,
-                    request_deserializer=coordinator_dot_v1_dot_participants__pb2.AmendRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_participants__pb2.AmendResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.AmendRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.AmendResponse.SerializeToString,
             ),
             'Renew': grpc.unary_unary_rpc_method_handler(
                     servicer.Renew,
-                    request_deserializer=coordinator_dot_v1_dot_participants__pb2.RenewRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_participants__pb2.RenewResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.RenewRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.RenewResponse.SerializeToString,
             ),
             'CloseJob': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseJob,
-                    request_deserializer=coordinator_dot_v1_dot_participants__pb2.CloseJobRequest.FromString,
-                    response_serializer=coordinator_dot_v1_dot_participants__pb2.CloseJobResponse.SerializeToString,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.CloseJobRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_participants__pb2.CloseJobResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'coordinator.v1.ParticipantService', rpc_method_handlers)
+            'onceward.coordinator.v1.ParticipantService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('coordinator.v1.ParticipantService', rpc_method_handlers)
+    server.add_registered_method_handlers('onceward.coordinator.v1.ParticipantService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -207,9 +207,9 @@ class ParticipantService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.ParticipantService/OpenJob',
-            coordinator_dot_v1_dot_participants__pb2.OpenJobRequest.SerializeToString,
-            coordinator_dot_v1_dot_participants__pb2.OpenJobResponse.FromString,
+            '/onceward.coordinator.v1.ParticipantService/OpenJob',
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.OpenJobRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.OpenJobResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -234,9 +234,9 @@ class ParticipantService:
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/coordinator.v1.ParticipantService/Watch',
-            coordinator_dot_v1_dot_participants__pb2.WatchRequest.SerializeToString,
-            coordinator_dot_v1_dot_participants__pb2.WatchResponse.FromString,
+            '/onceward.coordinator.v1.ParticipantService/Watch',
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.WatchRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.WatchResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -261,9 +261,9 @@ class ParticipantService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.ParticipantService/Acknowledge',
-            coordinator_dot_v1_dot_participants__pb2.AcknowledgeRequest.SerializeToString,
-            coordinator_dot_v1_dot_participants__pb2.AcknowledgeResponse.FromString,
+            '/onceward.coordinator.v1.ParticipantService/Acknowledge',
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.AcknowledgeRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.AcknowledgeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -288,9 +288,9 @@ class ParticipantService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.ParticipantService/Decline',
-            coordinator_dot_v1_dot_participants__pb2.DeclineRequest.SerializeToString,
-            coordinator_dot_v1_dot_participants__pb2.DeclineResponse.FromString,
+            '/onceward.coordinator.v1.ParticipantService/Decline',
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.DeclineRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.DeclineResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -315,9 +315,9 @@ class ParticipantService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.ParticipantService/Settle',
-            coordinator_dot_v1_dot_participants__pb2.SettleRequest.SerializeToString,
-            coordinator_dot_v1_dot_participants__pb2.SettleResponse.FromString,
+            '/onceward.coordinator.v1.ParticipantService/Settle',
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.SettleRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.SettleResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -342,9 +342,9 @@ class ParticipantService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.ParticipantService/Amend',
-            coordinator_dot_v1_dot_participants__pb2.AmendRequest.SerializeToString,
-            coordinator_dot_v1_dot_participants__pb2.AmendResponse.FromString,
+            '/onceward.coordinator.v1.ParticipantService/Amend',
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.AmendRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.AmendResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -369,9 +369,9 @@ class ParticipantService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.ParticipantService/Renew',
-            coordinator_dot_v1_dot_participants__pb2.RenewRequest.SerializeToString,
-            coordinator_dot_v1_dot_participants__pb2.RenewResponse.FromString,
+            '/onceward.coordinator.v1.ParticipantService/Renew',
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.RenewRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.RenewResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -396,9 +396,9 @@ class ParticipantService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/coordinator.v1.ParticipantService/CloseJob',
-            coordinator_dot_v1_dot_participants__pb2.CloseJobRequest.SerializeToString,
-            coordinator_dot_v1_dot_participants__pb2.CloseJobResponse.FromString,
+            '/onceward.coordinator.v1.ParticipantService/CloseJob',
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.CloseJobRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_participants__pb2.CloseJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

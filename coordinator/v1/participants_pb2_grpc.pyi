@@ -14,8 +14,8 @@ coordinator holds as many bytes of requests as it may: repeat.
 """
 
 from collections import abc as _abc
-from coordinator.v1 import participants_pb2 as _participants_pb2
 from grpc import aio as _aio
+from onceward.coordinator.v1 import participants_pb2 as _participants_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

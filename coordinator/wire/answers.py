@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import assert_never
 
-from coordinator.protocol.answers import (
+from onceward.coordinator.protocol.answers import (
     Abort,
     Answer,
     Cancel,
@@ -16,11 +16,11 @@ from coordinator.protocol.answers import (
     Stop,
     Trigger,
 )
-from coordinator.protocol.requests import Request
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.enums import ABORT_REASON, DECISION, VERDICT
-from coordinator.wire.limits import MAX_TEXT
-from coordinator.wire.malformed import (
+from onceward.coordinator.protocol.requests import Request
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire.enums import ABORT_REASON, DECISION, VERDICT
+from onceward.coordinator.wire.limits import MAX_TEXT
+from onceward.coordinator.wire.malformed import (
     MalformedError,
     as_base,
     as_checkpoint,
@@ -29,7 +29,7 @@ from coordinator.wire.malformed import (
     as_owner,
     as_participant,
 )
-from coordinator.wire.values import (
+from onceward.coordinator.wire.values import (
     completed_from_wire,
     completed_to_wire,
     participant_from_wire,

@@ -5,10 +5,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from coordinator.protocol.values import Document, JsonObject
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.limits import MAX_DEPTH, MAX_VERSION
-from coordinator.wire.malformed import MalformedError, as_kind
+from onceward.coordinator.protocol.values import Document, JsonObject
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire.limits import MAX_DEPTH, MAX_VERSION
+from onceward.coordinator.wire.malformed import MalformedError, as_kind
 
 __all__ = ["body_from_text", "body_to_text", "document_from_wire", "document_to_wire"]
 

@@ -5,15 +5,15 @@ from typing import Final, Generic, TypeVar
 
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
-from coordinator.protocol.answers import Decision, Verdict
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.requests import Ending, RequestState, Ruling
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointKind, CheckpointState, OnLost, Outcome, Role
-from coordinator.v1 import operators_pb2 as operators
-from coordinator.v1 import participants_pb2 as participants
-from coordinator.wire.malformed import MalformedError
+from onceward.coordinator.protocol.answers import Decision, Verdict
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.requests import Ending, RequestState, Ruling
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import CheckpointKind, CheckpointState, OnLost, Outcome, Role
+from onceward.coordinator.v1 import operators_pb2 as operators
+from onceward.coordinator.v1 import participants_pb2 as participants
+from onceward.coordinator.wire.malformed import MalformedError
 
 __all__ = [
     "ABORT_REASON",

@@ -3,8 +3,8 @@
 import re
 from functools import lru_cache
 
-from coordinator.protocol.values import MAX_ID, CheckpointId, Generation, JobName, Name, ParticipantName
-from coordinator.wire.limits import MAX_TEXT, MAX_TOKEN
+from onceward.coordinator.protocol.values import MAX_ID, CheckpointId, Generation, JobName, Name, ParticipantName
+from onceward.coordinator.wire.limits import MAX_TEXT, MAX_TOKEN
 
 __all__ = [
     "MalformedError",

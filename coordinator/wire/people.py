@@ -1,11 +1,11 @@
 """What people asked for, as messages. Decoding raises MalformedError."""
 
-from coordinator.protocol.requests import Request
-from coordinator.protocol.values import RequestId
-from coordinator.v1 import operators_pb2 as pb
-from coordinator.wire.enums import CHECKPOINT_KIND, REQUEST_STATE
-from coordinator.wire.limits import MAX_TEXT
-from coordinator.wire.malformed import as_base, as_token
+from onceward.coordinator.protocol.requests import Request
+from onceward.coordinator.protocol.values import RequestId
+from onceward.coordinator.v1 import operators_pb2 as pb
+from onceward.coordinator.wire.enums import CHECKPOINT_KIND, REQUEST_STATE
+from onceward.coordinator.wire.limits import MAX_TEXT
+from onceward.coordinator.wire.malformed import as_base, as_token
 
 __all__ = ["request_from_wire", "request_to_wire"]
 

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from coordinator.protocol.events import (
+from onceward.coordinator.protocol.events import (
     Acknowledge,
     AcknowledgeLoss,
     Amend,
@@ -19,12 +19,12 @@ from coordinator.protocol.events import (
     StopJob,
     Watch,
 )
-from coordinator.protocol.values import RequestId
-from coordinator.v1 import operators_pb2 as operators
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.enums import CHECKPOINT_KIND, CLOSE_REASON, RULING
-from coordinator.wire.limits import MAX_BACK_WITHIN_S, MAX_LABEL, MAX_LISTED, MAX_PARTICIPANTS
-from coordinator.wire.malformed import (
+from onceward.coordinator.protocol.values import RequestId
+from onceward.coordinator.v1 import operators_pb2 as operators
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire.enums import CHECKPOINT_KIND, CLOSE_REASON, RULING
+from onceward.coordinator.wire.limits import MAX_BACK_WITHIN_S, MAX_LABEL, MAX_LISTED, MAX_PARTICIPANTS
+from onceward.coordinator.wire.malformed import (
     MalformedError,
     as_base,
     as_checkpoint,
@@ -36,7 +36,7 @@ from coordinator.wire.malformed import (
     as_text,
     as_token,
 )
-from coordinator.wire.values import (
+from onceward.coordinator.wire.values import (
     claim_from_wire,
     committable_from_wire,
     participant_from_wire,

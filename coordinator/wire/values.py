@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from datetime import timedelta
 from types import MappingProxyType
 
-from coordinator.protocol import sharing
-from coordinator.protocol.committing import Age
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol import sharing
+from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import (
     Claim,
     Committable,
     CompletedCheckpoint,
@@ -17,11 +17,11 @@ from coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.documents import body_from_text, body_to_text, document_from_wire, document_to_wire
-from coordinator.wire.enums import CHECKPOINT_KIND, ON_LOST, OUTCOME, ROLE
-from coordinator.wire.limits import MAX_TEXT
-from coordinator.wire.malformed import (
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire.documents import body_from_text, body_to_text, document_from_wire, document_to_wire
+from onceward.coordinator.wire.enums import CHECKPOINT_KIND, ON_LOST, OUTCOME, ROLE
+from onceward.coordinator.wire.limits import MAX_TEXT
+from onceward.coordinator.wire.malformed import (
     MalformedError,
     as_base,
     as_checkpoint,

@@ -3,7 +3,7 @@
 Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
 
 What is written is visible at once, and stays if the checkpoint comes to nothing: its records are then read and written
-again. The vote rests on the same count as that of the transactional writer (see ``sinks.kafka.delivery``): everything
+again. The vote rests on the same count as that of the transactional writer (see ``delivery.py``): everything
 that the client accepted was delivered, so nothing of a completed checkpoint can be missing.
 
 A producer serves the slots of its process one after the other: when one has voted nothing is under way. After a failure
@@ -18,14 +18,14 @@ from functools import partial
 import pyarrow as pa
 from confluent_kafka import KafkaException
 
-from connections import KafkaCluster
-from connections.per_process import PerProcess
-from coordinator.killpoints import KillPoint, kill_point
-from coordinator.pipeline.tasks import CheckpointTask, Vote
-from sinks.kafka.batches import BatchColumns
-from sinks.kafka.delivery import Delivery
-from sinks.kafka.errors import DeliveryError
-from sinks.kafka.producers import IdleProducer, connected, producer_settings
+from onceward.connections.cluster import KafkaCluster
+from onceward.connections.per_process import PerProcess
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.sinks.kafka.batches import BatchColumns
+from onceward.sinks.kafka.delivery import Delivery
+from onceward.sinks.kafka.errors import DeliveryError
+from onceward.sinks.kafka.producers import IdleProducer, connected, producer_settings
 
 __all__ = ["AtLeastOnceWriter"]
 

@@ -8,8 +8,8 @@ from typing import Any
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from sinks.kafka.control import ControlPlane, NoAnswer
-from sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.control import ControlPlane, NoAnswer
+from onceward.sinks.kafka.errors import ControlPlaneError
 
 __all__ = [
     "BATCH_LIMIT",

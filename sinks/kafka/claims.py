@@ -18,17 +18,17 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
-from coordinator.errors import ClaimChangedError, FencedError, HaltedError
-from coordinator.killpoints import KillPoint, kill_point
-from coordinator.protocol.values import CheckpointId, Claim, Generation
-from sinks.kafka.control import ControlPlane, CoordinatorKind, Located, NoAnswer, Request
-from sinks.kafka.errors import ControlPlaneError
-from sinks.kafka.fencing import PATIENCE_S
-from sinks.kafka.identifiers import claim_name
-from sinks.kafka.outcomes import EndAnswer, classify, describe_code
-from sinks.kafka.patience import Clock, broker_backoff
-from sinks.kafka.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
-from sinks.kafka.transactions import CODE_NONE, Code
+from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedError
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
+from onceward.sinks.kafka.control import ControlPlane, CoordinatorKind, Located, NoAnswer, Request
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.fencing import PATIENCE_S
+from onceward.sinks.kafka.identifiers import claim_name
+from onceward.sinks.kafka.outcomes import EndAnswer, classify, describe_code
+from onceward.sinks.kafka.patience import Clock, broker_backoff
+from onceward.sinks.kafka.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
+from onceward.sinks.kafka.transactions import CODE_NONE, Code
 
 __all__ = ["ClaimHolder", "read_claim"]
 

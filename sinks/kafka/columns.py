@@ -8,7 +8,7 @@ ignored, as Spark does. Text becomes UTF-8.
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from coordinator.errors import ConfigurationError
+from onceward.coordinator.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

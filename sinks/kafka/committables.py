@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from coordinator.errors import HaltedError
-from coordinator.protocol.values import Committable, Document, JsonObject
-from sinks.kafka.documents import KIND, VERSION
-from sinks.kafka.transactions import Transaction
+from onceward.coordinator.errors import HaltedError
+from onceward.coordinator.protocol.values import Committable, Document, JsonObject
+from onceward.sinks.kafka.documents import KIND, VERSION
+from onceward.sinks.kafka.transactions import Transaction
 
 __all__ = ["KIND", "VERSION", "KafkaCommittable", "TopicRecords"]
 

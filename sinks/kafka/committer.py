@@ -6,25 +6,25 @@ Nothing here is remembered between calls; what is needed is in the committables 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 
-from connections import KafkaCluster
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline.interfaces import Age, Committer, OpenTransaction
-from coordinator.pipeline.tasks import ranges_of
-from coordinator.protocol.values import Claim, Committable, JobName, Outcome, Settlement
-from sinks.kafka.brokers import broker_settings
-from sinks.kafka.claims import ClaimHolder, read_claim
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.control import ControlPlane
-from sinks.kafka.errors import ControlPlaneError
-from sinks.kafka.fencing import abort_transactions, fence_ids, list_open
-from sinks.kafka.forgetting import forget_job
-from sinks.kafka.listing import open_transactions
-from sinks.kafka.outcomes import Judgement, conclude
-from sinks.kafka.patience import Clock
-from sinks.kafka.precommit import refuse_newer
-from sinks.kafka.reaching import reach
-from sinks.kafka.settling import LOOK_INTERVAL_S, Settling, judgements
-from sinks.kafka.transactions import State
+from onceward.connections.cluster import KafkaCluster
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.interfaces import Age, Committer, OpenTransaction
+from onceward.coordinator.pipeline.tasks import ranges_of
+from onceward.coordinator.protocol.values import Claim, Committable, JobName, Outcome, Settlement
+from onceward.sinks.kafka.brokers import broker_settings
+from onceward.sinks.kafka.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.fencing import abort_transactions, fence_ids, list_open
+from onceward.sinks.kafka.forgetting import forget_job
+from onceward.sinks.kafka.listing import open_transactions
+from onceward.sinks.kafka.outcomes import Judgement, conclude
+from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.precommit import refuse_newer
+from onceward.sinks.kafka.reaching import reach
+from onceward.sinks.kafka.settling import LOOK_INTERVAL_S, Settling, judgements
+from onceward.sinks.kafka.transactions import State
 
 __all__ = ["KafkaCommitter"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from kafka.errors import KafkaError
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
-from connections.requests import IN_FLIGHT, BrokerRequests, NoAnswer, Request
+from onceward.connections.requests import IN_FLIGHT, BrokerRequests, NoAnswer, Request
 
 __all__ = [
     "IN_FLIGHT",

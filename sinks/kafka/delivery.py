@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
-from connections.limits import LOST_S
-from coordinator.killpoints import KillPoint, kill_point
-from sinks.kafka.client import ArrowProducer
-from sinks.kafka.errors import DeliveryError
-from sinks.kafka.records import BatchProducer
+from onceward.connections.limits import LOST_S
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.sinks.kafka.client import ArrowProducer
+from onceward.sinks.kafka.errors import DeliveryError
+from onceward.sinks.kafka.records import BatchProducer
 
 __all__ = ["Delivery"]
 

@@ -1,6 +1,6 @@
 """The name and version of this sink's documents, for a coordinator that has no Kafka client installed."""
 
-from coordinator.protocol.values import Document
+from onceward.coordinator.protocol.values import Document
 
 __all__ = ["KIND", "VERSION", "check_committable"]
 

@@ -12,7 +12,7 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.record import MemoryRecords
 
-from sinks.kafka.control import ControlPlane, NoAnswer, Request
+from onceward.sinks.kafka.control import ControlPlane, NoAnswer, Request
 
 __all__ = ["Batch", "Log", "Place", "UnreadableError", "parse"]
 

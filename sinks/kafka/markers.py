@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.control import ControlPlane
-from sinks.kafka.logs import Log, Place, UnreadableError
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.logs import Log, Place, UnreadableError
 
 __all__ = ["READ_LIMIT", "Ending", "LogProof", "read_endings"]
 

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from coordinator.protocol.values import Outcome
-from sinks.kafka.control import NoAnswer
-from sinks.kafka.markers import Ending, LogProof
-from sinks.kafka.receipts import Receipt, ReceiptState
-from sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, Code, State, Transaction, TransactionView
+from onceward.coordinator.protocol.values import Outcome
+from onceward.sinks.kafka.control import NoAnswer
+from onceward.sinks.kafka.markers import Ending, LogProof
+from onceward.sinks.kafka.receipts import Receipt, ReceiptState
+from onceward.sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, Code, State, Transaction, TransactionView
 
 __all__ = [
     "EndAnswer",

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from kafka.protocol.admin import DescribeProducersRequest
 
-from sinks.kafka.brokers import TopicFacts, topic_facts
-from sinks.kafka.committables import KafkaCommittable, TopicRecords
-from sinks.kafka.control import ControlPlane, NoAnswer
-from sinks.kafka.errors import ControlPlaneError
-from sinks.kafka.logs import Place
-from sinks.kafka.transactions import CODE_NONE, Transaction
+from onceward.sinks.kafka.brokers import TopicFacts, topic_facts
+from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control import ControlPlane, NoAnswer
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.logs import Place
+from onceward.sinks.kafka.transactions import CODE_NONE, Transaction
 
 __all__ = ["Parts", "read_parts"]
 

@@ -4,19 +4,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from coordinator.errors import FencedError, HaltedError
-from coordinator.pipeline.tasks import Vote
-from coordinator.protocol.values import CheckpointId, Generation, JsonObject
-from sinks.kafka.brokers import TopicFacts, topic_facts
-from sinks.kafka.committables import KafkaCommittable, TopicRecords
-from sinks.kafka.control import ControlPlane
-from sinks.kafka.errors import PreCommitError
-from sinks.kafka.fencing import fence_ids, list_open
-from sinks.kafka.identifiers import TransactionalId
-from sinks.kafka.outcomes import EndAnswer, classify, describe_code
-from sinks.kafka.patience import Clock, broker_backoff
-from sinks.kafka.replays import alone
-from sinks.kafka.transactions import CODE_NONE, State, Transaction, Transactions, TransactionView
+from onceward.coordinator.errors import FencedError, HaltedError
+from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JsonObject
+from onceward.sinks.kafka.brokers import TopicFacts, topic_facts
+from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.errors import PreCommitError
+from onceward.sinks.kafka.fencing import fence_ids, list_open
+from onceward.sinks.kafka.identifiers import TransactionalId
+from onceward.sinks.kafka.outcomes import EndAnswer, classify, describe_code
+from onceward.sinks.kafka.patience import Clock, broker_backoff
+from onceward.sinks.kafka.replays import alone
+from onceward.sinks.kafka.transactions import CODE_NONE, State, Transaction, Transactions, TransactionView
 
 __all__ = ["Owner", "abort_losers", "make_committables", "refuse_newer", "require_same_topics"]
 

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from connections import KafkaCluster
-from coordinator.pipeline.interfaces import Finding, Severity
-from sinks.kafka.brokers import BATCH_LIMIT, Resource, broker_settings, create_topic, settings, topic_facts
-from sinks.kafka.control import ControlPlane
-from sinks.kafka.errors import ControlPlaneError
-from sinks.kafka.identifiers import TransactionalId, claim_name
-from sinks.kafka.outcomes import EndAnswer, classify, describe_code
-from sinks.kafka.patience import broker_backoff
-from sinks.kafka.producers import batch_bytes
-from sinks.kafka.receipts import RECEIPT_TOPIC, read_offsets
-from sinks.kafka.transactions import Code, Transaction, Transactions
+from onceward.connections.cluster import KafkaCluster
+from onceward.coordinator.pipeline.interfaces import Finding, Severity
+from onceward.sinks.kafka.brokers import BATCH_LIMIT, Resource, broker_settings, create_topic, settings, topic_facts
+from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.identifiers import TransactionalId, claim_name
+from onceward.sinks.kafka.outcomes import EndAnswer, classify, describe_code
+from onceward.sinks.kafka.patience import broker_backoff
+from onceward.sinks.kafka.producers import batch_bytes
+from onceward.sinks.kafka.receipts import RECEIPT_TOPIC, read_offsets
+from onceward.sinks.kafka.transactions import Code, Transaction, Transactions
 
 __all__ = ["RESTART_ALLOWANCE", "SinkCheck", "examine", "transaction_timeout"]
 

@@ -1,6 +1,6 @@
 """Producers of one Python worker process: one new producer per transaction, ids owned by the process. Executors only.
 
-Rules (docs/protocol.md#transactional-ids): an id is used by the process that has its seat (`sinks.kafka.seats`), one
+Rules (docs/protocol.md#transactional-ids): an id is used by the process that has its seat (`seats.py`), one
 transaction at a time, each begun with ``init_transactions`` on a new producer. It is taken again only when a task says
 that the transaction which used it last is settled as committed; after a failure or any doubt it is never touched again.
 Initialising a producer under an id aborts what is open there, so a mistake here would lose decided records.
@@ -17,14 +17,14 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from connections import KafkaCluster
-from connections.limits import SILENCE_MS
-from connections.per_process import PerProcess
-from coordinator.printable import logger
-from sinks.kafka.client import ArrowProducer
-from sinks.kafka.errors import DeliveryError
-from sinks.kafka.identifiers import TransactionalId
-from sinks.kafka.seats import NOTHING, take_seat
+from onceward.connections.cluster import KafkaCluster
+from onceward.connections.limits import SILENCE_MS
+from onceward.connections.per_process import PerProcess
+from onceward.coordinator.printable import logger
+from onceward.sinks.kafka.client import ArrowProducer
+from onceward.sinks.kafka.errors import DeliveryError
+from onceward.sinks.kafka.identifiers import TransactionalId
+from onceward.sinks.kafka.seats import NOTHING, take_seat
 
 __all__ = [
     "IdleProducer",
@@ -166,7 +166,7 @@ class ProducerPool:
     def _may_use(self, number: int, committed: Mapping[str, int]) -> bool:
         last = self._seat.last.get(number)
         # The checkpoint must be that of the last use: an older one says nothing about a transaction that may be decided
-        # and not yet settled. An id that is not offered any more has no receipt (`sinks.kafka.reuse`).
+        # and not yet settled. An id that is not offered any more has no receipt (`reuse.py`).
         return last == NOTHING or (last is not None and committed.get(self._id(number).suffix) == last)
 
     def _next(self, committed: Mapping[str, int]) -> tuple[int, int]:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.control import ControlPlane
-from sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.errors import ControlPlaneError
 
 __all__ = ["Reached", "reach"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetFetchRequest
 
-from sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
 
 __all__ = [
     "OFFSETS_TOPIC",

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaException
 
-from sinks.kafka.client import ArrowProducer, UnfitRecordError
-from sinks.kafka.errors import DeliveryError, RouteError
+from onceward.sinks.kafka.client import ArrowProducer, UnfitRecordError
+from onceward.sinks.kafka.errors import DeliveryError, RouteError
 
 __all__ = ["BatchProducer"]
 

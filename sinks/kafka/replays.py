@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from coordinator.pipeline.interfaces import ReplayRefusedError
-from coordinator.protocol.values import JsonObject
+from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
+from onceward.coordinator.protocol.values import JsonObject
 
 if TYPE_CHECKING:
-    from sinks.kafka.brokers import TopicFacts
-    from sinks.kafka.committables import KafkaCommittable
+    from onceward.sinks.kafka.brokers import TopicFacts
+    from onceward.sinks.kafka.committables import KafkaCommittable
 
 __all__ = ["alone", "lost_splits"]
 

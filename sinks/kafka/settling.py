@@ -9,12 +9,12 @@ beyond one call: what is needed is in the committables and at the brokers.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from coordinator.killpoints import KillPoint, armed, kill_point
-from coordinator.protocol.values import Outcome, Settlement
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.control import IN_FLIGHT, ControlPlane
-from sinks.kafka.markers import read_endings
-from sinks.kafka.outcomes import (
+from onceward.coordinator.killpoints import KillPoint, armed, kill_point
+from onceward.coordinator.protocol.values import Outcome, Settlement
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.control import IN_FLIGHT, ControlPlane
+from onceward.sinks.kafka.markers import read_endings
+from onceward.sinks.kafka.outcomes import (
     EndAnswer,
     Judgement,
     Look,
@@ -26,11 +26,11 @@ from sinks.kafka.outcomes import (
     judge_torn,
     needs_log,
 )
-from sinks.kafka.parts import Parts, read_parts
-from sinks.kafka.patience import Clock, broker_backoff
-from sinks.kafka.reaching import reach
-from sinks.kafka.receipts import read_receipts
-from sinks.kafka.transactions import Code, Transactions
+from onceward.sinks.kafka.parts import Parts, read_parts
+from onceward.sinks.kafka.patience import Clock, broker_backoff
+from onceward.sinks.kafka.reaching import reach
+from onceward.sinks.kafka.receipts import read_receipts
+from onceward.sinks.kafka.transactions import Code, Transactions
 
 __all__ = ["LOOK_INTERVAL_S", "Settling", "judgements"]
 

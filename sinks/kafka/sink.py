@@ -5,13 +5,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
-from connections import KafkaCluster
-from connections.admin import reach
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline.interfaces import Finding, JobContext, Sink, SlotWriter
-from coordinator.pipeline.tasks import Vote
-from coordinator.protocol.settings import Duration, as_duration
-from coordinator.protocol.values import (
+from onceward.connections.admin import reach
+from onceward.connections.cluster import KafkaCluster
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Sink, SlotWriter
+from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.protocol.settings import Duration, as_duration
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     Claim,
     Committable,
@@ -22,20 +22,20 @@ from coordinator.protocol.values import (
     ParticipantName,
     Role,
 )
-from sinks.kafka import claims, columns, preflight, replays
-from sinks.kafka.at_least_once import AtLeastOnceWriter
-from sinks.kafka.brokers import batch_limit, topic_facts
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import ControlPlane
-from sinks.kafka.identifiers import TransactionalId
-from sinks.kafka.patience import Clock
-from sinks.kafka.precommit import Owner, abort_losers, make_committables, require_same_topics
-from sinks.kafka.receipts import RECEIPT_TOPIC
-from sinks.kafka.reuse import ReusableIds
-from sinks.kafka.tidying import delete_older_receipts, delete_receipts
-from sinks.kafka.transactions import end_txn_version
-from sinks.kafka.writer import COMMITTED_OPTION, KafkaSlotWriter
+from onceward.sinks.kafka import claims, columns, preflight, replays
+from onceward.sinks.kafka.at_least_once import AtLeastOnceWriter
+from onceward.sinks.kafka.brokers import batch_limit, topic_facts
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.identifiers import TransactionalId
+from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.precommit import Owner, abort_losers, make_committables, require_same_topics
+from onceward.sinks.kafka.receipts import RECEIPT_TOPIC
+from onceward.sinks.kafka.reuse import ReusableIds
+from onceward.sinks.kafka.tidying import delete_older_receipts, delete_receipts
+from onceward.sinks.kafka.transactions import end_txn_version
+from onceward.sinks.kafka.writer import COMMITTED_OPTION, KafkaSlotWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -2,7 +2,7 @@
 
 A receipt answers one question: did this transaction commit? Once a generation has settled a checkpoint, everything of
 the generations below it is settled or aborted and the store knows, for a checkpoint is completed only when its base is
-settled. Within a generation the receipts of ids that nobody uses any more go (`sinks.kafka.reuse`).
+settled. Within a generation the receipts of ids that nobody uses any more go (`onceward.sinks.kafka.reuse`).
 
 What cannot be deleted now is deleted by the next generation, or expires. Nothing depends on it.
 """
@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 
 from kafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest
 
-from sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
-from sinks.kafka.errors import ControlPlaneError
-from sinks.kafka.identifiers import TransactionalId
-from sinks.kafka.transactions import CODE_NONE, State, Transactions
+from onceward.sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.identifiers import TransactionalId
+from onceward.sinks.kafka.transactions import CODE_NONE, State, Transactions
 
 __all__ = ["delete_groups", "delete_older_receipts", "delete_receipts"]
 

@@ -12,9 +12,9 @@ from typing import Any
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
-from sinks.kafka.control import ControlPlane, CoordinatorKind, Located, NoAnswer
-from sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
-from sinks.kafka.identifiers import TransactionalId, job_pattern
+from onceward.sinks.kafka.control import ControlPlane, CoordinatorKind, Located, NoAnswer
+from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
+from onceward.sinks.kafka.identifiers import TransactionalId, job_pattern
 
 __all__ = [
     "CODE_NONE",

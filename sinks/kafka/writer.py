@@ -3,8 +3,8 @@
 Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
 
 Order. The receipt is enlisted while the last records are still on their way, then everything is flushed together: a
-delivery failure found by the flush still prevents the vote (see ``sinks.kafka.delivery``), so the order costs nothing
-and saves a round trip.
+delivery failure found by the flush still prevents the vote (see ``delivery.py``), so the order costs nothing and saves
+a round trip.
 
 After the vote the producer's reference is dropped, which leaves the transaction open: whoever holds the committable
 ends it.
@@ -19,13 +19,13 @@ from functools import partial
 import pyarrow as pa
 from confluent_kafka import KafkaException, TopicPartition
 
-from connections import KafkaCluster
-from coordinator.killpoints import KillPoint, kill_point
-from coordinator.pipeline.tasks import CheckpointTask, Vote
-from sinks.kafka.batches import BatchColumns
-from sinks.kafka.delivery import Delivery
-from sinks.kafka.errors import DeliveryError
-from sinks.kafka.producers import PoolKey, PreparedProducer, ProducerPool, pool_for
+from onceward.connections.cluster import KafkaCluster
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.sinks.kafka.batches import BatchColumns
+from onceward.sinks.kafka.delivery import Delivery
+from onceward.sinks.kafka.errors import DeliveryError
+from onceward.sinks.kafka.producers import PoolKey, PreparedProducer, ProducerPool, pool_for
 
 __all__ = ["COMMITTED_OPTION", "KafkaSlotWriter"]
 

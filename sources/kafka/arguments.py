@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from connections.cluster import KafkaCluster
-from coordinator.errors import ConfigurationError
-from coordinator.protocol.settings import Duration, as_duration
-from coordinator.protocol.values import ParticipantName
-from sources.kafka.columns import COLUMNS, HEADERS
-from sources.kafka.limits import RateLimit
-from sources.kafka.offsets import Limits
-from sources.kafka.sizing import first_sizing
-from sources.kafka.splitting import MOST_RANGES
-from sources.kafka.starts import End, Reset, Start, end_problems, start_problems
+from onceward.connections.cluster import KafkaCluster
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.protocol.settings import Duration, as_duration
+from onceward.coordinator.protocol.values import ParticipantName
+from onceward.sources.kafka.columns import COLUMNS, HEADERS
+from onceward.sources.kafka.limits import RateLimit
+from onceward.sources.kafka.offsets import Limits
+from onceward.sources.kafka.sizing import first_sizing
+from onceward.sources.kafka.splitting import MOST_RANGES
+from onceward.sources.kafka.starts import End, Reset, Start, end_problems, start_problems
 
 __all__ = ["SourceArguments"]
 

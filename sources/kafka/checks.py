@@ -3,14 +3,14 @@
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from connections.cluster import KafkaCluster
-from coordinator.errors import HaltedError
-from coordinator.pipeline.interfaces import Finding, Severity
-from sources.kafka.client import slow_release
-from sources.kafka.faults import OffsetGone, halt_for
-from sources.kafka.metadata import BrokerView, TopicState
-from sources.kafka.positions import KafkaPositions, Partition
-from sources.kafka.reader import OWNED_SETTINGS
+from onceward.connections.cluster import KafkaCluster
+from onceward.coordinator.errors import HaltedError
+from onceward.coordinator.pipeline.interfaces import Finding, Severity
+from onceward.sources.kafka.client import slow_release
+from onceward.sources.kafka.faults import OffsetGone, halt_for
+from onceward.sources.kafka.metadata import BrokerView, TopicState
+from onceward.sources.kafka.positions import KafkaPositions, Partition
+from onceward.sources.kafka.reader import OWNED_SETTINGS
 
 __all__ = [
     "client_findings",

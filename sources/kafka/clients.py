@@ -13,9 +13,9 @@ records are is known from the last ones that this process has read; where nothin
 
 from typing import Final, NamedTuple
 
-from connections.cluster import KafkaCluster
-from connections.per_process import PerProcess
-from sources.kafka.client import ArrowConsumer, Records
+from onceward.connections.cluster import KafkaCluster
+from onceward.connections.per_process import PerProcess
+from onceward.sources.kafka.client import ArrowConsumer, Records
 
 __all__ = ["FETCHES", "LARGE", "Client", "Fetch", "close_idle_clients", "fetch_for", "keep", "noticed", "take"]
 

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from sources.kafka.client import Headers, Records
+from onceward.sources.kafka.client import Headers, Records
 
 __all__ = ["COLUMNS", "HEADERS", "BatchBuilder", "batch_builder", "bounded", "ddl_of", "schema_of"]
 

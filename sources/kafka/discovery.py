@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Collection
 from datetime import timedelta
 
-from coordinator.errors import CheckpointFailedError
-from coordinator.printable import logger
-from sources.kafka.checks import confirm_topics, refuse_other_topics
-from sources.kafka.metadata import BrokerView
-from sources.kafka.positions import Cursor, KafkaPositions, Partition
+from onceward.coordinator.errors import CheckpointFailedError
+from onceward.coordinator.printable import logger
+from onceward.sources.kafka.checks import confirm_topics, refuse_other_topics
+from onceward.sources.kafka.metadata import BrokerView
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition
 
 __all__ = ["Discovery"]
 

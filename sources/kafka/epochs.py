@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from coordinator.errors import HaltedError
-from sources.kafka.positions import Cursor, Partition
+from onceward.coordinator.errors import HaltedError
+from onceward.sources.kafka.positions import Cursor, Partition
 
 __all__ = [
     "AskEnds",

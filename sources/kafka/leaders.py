@@ -11,12 +11,12 @@ from typing import Any
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from connections.cluster import KafkaCluster
-from connections.errors import ControlPlaneError
-from connections.requests import BrokerRequests, NoAnswer
-from coordinator.errors import CheckpointFailedError
-from coordinator.links import Links
-from sources.kafka.epochs import (
+from onceward.connections.cluster import KafkaCluster
+from onceward.connections.errors import ControlPlaneError
+from onceward.connections.requests import BrokerRequests, NoAnswer
+from onceward.coordinator.errors import CheckpointFailedError
+from onceward.coordinator.links import Links
+from onceward.sources.kafka.epochs import (
     Asked,
     AskEnds,
     Difference,
@@ -27,8 +27,8 @@ from sources.kafka.epochs import (
     lineages,
     refuse_differences,
 )
-from sources.kafka.metadata import insist
-from sources.kafka.positions import Cursor, Partition
+from onceward.sources.kafka.metadata import insist
+from onceward.sources.kafka.positions import Cursor, Partition
 
 __all__ = ["Leaders"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from sources.kafka.positions import Partition
+from onceward.sources.kafka.positions import Partition
 
 __all__ = ["RateLimit", "level", "share"]
 

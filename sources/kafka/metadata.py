@@ -23,12 +23,12 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-from connections.admin import KAFKA_LOGGER, admin_client, cluster_id, told_offset
-from connections.cluster import KafkaCluster, Setting
-from coordinator.backoff import Backoff
-from coordinator.errors import CheckpointFailedError
-from coordinator.links import Links
-from sources.kafka.positions import Partition
+from onceward.connections.admin import KAFKA_LOGGER, admin_client, cluster_id, told_offset
+from onceward.connections.cluster import KafkaCluster, Setting
+from onceward.coordinator.backoff import Backoff
+from onceward.coordinator.errors import CheckpointFailedError
+from onceward.coordinator.links import Links
+from onceward.sources.kafka.positions import Partition
 
 __all__ = ["BrokerView", "LogEnd", "TopicState", "insist"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from coordinator.printable import logger
-from sources.kafka.metadata import BrokerView
-from sources.kafka.positions import Partition
+from onceward.coordinator.printable import logger
+from onceward.sources.kafka.metadata import BrokerView
+from onceward.sources.kafka.positions import Partition
 
 __all__ = ["GroupMirror"]
 

@@ -4,12 +4,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from coordinator.pipeline.interfaces import Plan
-from coordinator.protocol.values import JsonObject
-from sources.kafka.epochs import Lineage
-from sources.kafka.limits import RateLimit, level, share
-from sources.kafka.positions import Cursor, KafkaPositions, Partition
-from sources.kafka.sizing import Sizing
+from onceward.coordinator.pipeline.interfaces import Plan
+from onceward.coordinator.protocol.values import JsonObject
+from onceward.sources.kafka.epochs import Lineage
+from onceward.sources.kafka.limits import RateLimit, level, share
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition
+from onceward.sources.kafka.sizing import Sizing
 
 __all__ = ["Limits", "gone_backwards", "plan_ranges"]
 

@@ -22,15 +22,15 @@ from typing import Any, Final, Self, TypeAlias
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from connections.cluster import KafkaCluster
-from connections.limits import LOST_S
-from coordinator.errors import CheckpointFailedError
-from coordinator.pipeline.tasks import ranges_of
-from coordinator.printable import logger
-from sources.kafka.client import ArrowConsumer, Event, Records
-from sources.kafka.clients import LARGE, Client, Fetch, close_idle_clients, fetch_for, keep, noticed, take
-from sources.kafka.columns import COLUMNS, BatchBuilder, batch_builder, bounded, schema_of
-from sources.kafka.faults import offset_gone
+from onceward.connections.cluster import KafkaCluster
+from onceward.connections.limits import LOST_S
+from onceward.coordinator.errors import CheckpointFailedError
+from onceward.coordinator.pipeline.tasks import ranges_of
+from onceward.coordinator.printable import logger
+from onceward.sources.kafka.client import ArrowConsumer, Event, Records
+from onceward.sources.kafka.clients import LARGE, Client, Fetch, close_idle_clients, fetch_for, keep, noticed, take
+from onceward.sources.kafka.columns import COLUMNS, BatchBuilder, batch_builder, bounded, schema_of
+from onceward.sources.kafka.faults import offset_gone
 
 __all__ = ["OWNED_SETTINGS", "KafkaSplitReader", "close_idle_clients"]
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from coordinator.pipeline.interfaces import ReplayRefusedError
-from coordinator.protocol.values import JsonObject
-from sources.kafka.checks import confirm_topics
-from sources.kafka.leaders import Leaders
-from sources.kafka.metadata import BrokerView, insist
-from sources.kafka.positions import KafkaPositions, Partition
+from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
+from onceward.coordinator.protocol.values import JsonObject
+from onceward.sources.kafka.checks import confirm_topics
+from onceward.sources.kafka.leaders import Leaders
+from onceward.sources.kafka.metadata import BrokerView, insist
+from onceward.sources.kafka.positions import KafkaPositions, Partition
 
 __all__ = ["refuse_incomplete"]
 

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 
-from coordinator.errors import ConfigurationError, HaltedError
-from sources.kafka.metadata import BrokerView, insist
-from sources.kafka.positions import Partition
-from sources.kafka.starts import End, Reset, Start, StartMode
+from onceward.coordinator.errors import ConfigurationError, HaltedError
+from onceward.sources.kafka.metadata import BrokerView, insist
+from onceward.sources.kafka.positions import Partition
+from onceward.sources.kafka.starts import End, Reset, Start, StartMode
 
 __all__ = ["resolve_ends", "resolve_starts"]
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from connections.admin import reach
-from connections.cluster import KafkaCluster
-from coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
-from coordinator.pipeline.interfaces import Finding, JobContext, Plan, Sink, Source, SplitReader
-from coordinator.pipeline.tasks import ranges_of
-from coordinator.printable import logger
-from coordinator.protocol.settings import Duration
-from coordinator.protocol.values import Document, JsonObject, Participant, Role
-from sources.kafka.arguments import SourceArguments
-from sources.kafka.checks import (
+from onceward.connections.admin import reach
+from onceward.connections.cluster import KafkaCluster
+from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
+from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Plan, Sink, Source, SplitReader
+from onceward.coordinator.pipeline.tasks import ranges_of
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.settings import Duration
+from onceward.coordinator.protocol.values import Document, JsonObject, Participant, Role
+from onceward.sources.kafka.arguments import SourceArguments
+from onceward.sources.kafka.checks import (
     client_findings,
     confirm_topics,
     durability_findings,
@@ -26,21 +26,21 @@ from sources.kafka.checks import (
     refuse_outside,
     topic_findings,
 )
-from sources.kafka.columns import ddl_of
-from sources.kafka.discovery import Discovery
-from sources.kafka.epochs import refuse_differences
-from sources.kafka.faults import OffsetGone, halt_for, offset_gone_in
-from sources.kafka.leaders import Leaders
-from sources.kafka.metadata import BrokerView, LogEnd, TopicState, insist
-from sources.kafka.mirror import GroupMirror
-from sources.kafka.offsets import Limits, gone_backwards, plan_ranges
-from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
-from sources.kafka.reader import KafkaSplitReader
-from sources.kafka.replays import refuse_incomplete
-from sources.kafka.resolution import resolve_ends, resolve_starts
-from sources.kafka.sizing import Ran
-from sources.kafka.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
-from sources.kafka.starts import End, Start, bound_text
+from onceward.sources.kafka.columns import ddl_of
+from onceward.sources.kafka.discovery import Discovery
+from onceward.sources.kafka.epochs import refuse_differences
+from onceward.sources.kafka.faults import OffsetGone, halt_for, offset_gone_in
+from onceward.sources.kafka.leaders import Leaders
+from onceward.sources.kafka.metadata import BrokerView, LogEnd, TopicState, insist
+from onceward.sources.kafka.mirror import GroupMirror
+from onceward.sources.kafka.offsets import Limits, gone_backwards, plan_ranges
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from onceward.sources.kafka.reader import KafkaSplitReader
+from onceward.sources.kafka.replays import refuse_incomplete
+from onceward.sources.kafka.resolution import resolve_ends, resolve_starts
+from onceward.sources.kafka.sizing import Ran
+from onceward.sources.kafka.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
+from onceward.sources.kafka.starts import End, Start, bound_text
 
 __all__ = ["KafkaSource"]
 

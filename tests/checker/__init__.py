@@ -1,1 +1,1 @@
-"""The checker: records runs for the judge of ``coordinator.ops.verify``, and the proofs that both can say FAIL."""
+"""The checker: records runs for the judge in ``coordinator/ops/verify``, and the proofs that both can say FAIL."""

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from coordinator.pipeline.interfaces import Plan, SlotWriter
-from coordinator.pipeline.tasks import CheckpointTask, Vote
-from coordinator.protocol.values import Committable, Document, JobName, Outcome, Settlement
-from sinks import KafkaSink
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.identifiers import TransactionalId
-from sources import KafkaSource
+from onceward import KafkaSink, KafkaSource
+from onceward.coordinator.pipeline.interfaces import Plan, SlotWriter
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.coordinator.protocol.values import Committable, Document, JobName, Outcome, Settlement
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.identifiers import TransactionalId
 from tests.integration import job
 from tests.mutants.breaking import Break, both, put
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.kafka import LocalKafka
 from tests.conftest import unique_name
 from tests.integration.tools import Topics
 

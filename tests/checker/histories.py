@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from coordinator.ops.verify import Content, Fed, History, Lane, PartitionEnd, Told, Visible
+from onceward.coordinator.ops.verify import Content, Fed, History, Lane, PartitionEnd, Told, Visible
 
 __all__ = ["GOOD", "Shape", "good_histories", "made", "record"]
 

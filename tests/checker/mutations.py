@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from coordinator.ops.verify import Content, History, Lane, Part, Property, Visible
+from onceward.coordinator.ops.verify import Content, History, Lane, Part, Property, Visible
 from tests.checker.histories import with_seen_as_at_rest
 
 __all__ = ["MUTATIONS", "Mutation", "one_more", "told_otherwise", "with_gap"]

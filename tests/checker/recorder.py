@@ -12,15 +12,26 @@ from typing import Self, TypeAlias
 
 from confluent_kafka import KafkaException
 
-from connections import KafkaCluster
-from coordinator.client.operators import MAX_LISTED, OperatorClient
-from coordinator.errors import OncewardError
-from coordinator.ops.verify import Content, Fed, History, HistoryWriter, Lane, Part, Told, Visible, digest, read_history
-from coordinator.ops.verify.asking import told_by_coordinator, told_by_store
-from coordinator.ops.verify.cluster import ClusterView, Raw, Reader, read_range
-from coordinator.protocol.values import JobName
-from coordinator.service.places import StateDirectory
-from coordinator.store.errors import StoreUnusableError
+from onceward import KafkaCluster
+from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
+from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.ops.verify import (
+    Content,
+    Fed,
+    History,
+    HistoryWriter,
+    Lane,
+    Part,
+    Told,
+    Visible,
+    digest,
+    read_history,
+)
+from onceward.coordinator.ops.verify.asking import told_by_coordinator, told_by_store
+from onceward.coordinator.ops.verify.cluster import ClusterView, Raw, Reader, read_range
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.places import StateDirectory
+from onceward.coordinator.store.errors import StoreUnusableError
 
 __all__ = ["Expected", "Recorder"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.killpoints import KillPoint
-from coordinator.ops.verify import Grade, History, Property, Verdict, judge
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.ops.verify import Grade, History, Property, Verdict, judge
 from tests.checker.broken import BROKEN
 from tests.checker.recorder import Recorder
 from tests.integration.processes import Process, World

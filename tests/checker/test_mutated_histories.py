@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.ops.verify import (
+from onceward.coordinator.ops.verify import (
     AT_REST,
     Content,
     Fed,

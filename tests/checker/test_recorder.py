@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from coordinator.dev.kafka import LocalKafka
-from coordinator.killpoints import KillPoint
-from coordinator.ops.verify import Grade, Property, judge, read_history
-from coordinator.ops.verify.cluster import Raw, Reader
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.ops.verify import Grade, Property, judge, read_history
+from onceward.coordinator.ops.verify.cluster import Raw, Reader
 from tests.checker.recorder import Recorder
 from tests.checker.test_verify import RECORDS, Copied
 from tests.integration.processes import Process, World, world

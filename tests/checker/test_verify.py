@@ -12,14 +12,12 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from coordinator import CheckpointSettings
-from coordinator.dev.kafka import LocalKafka
-from coordinator.protocol.values import JobName
-from coordinator.service.places import StateDirectory
-from coordinator.store.store import Store
-from sinks import KafkaSink
-from sinks.kafka.transactions import Code, Transaction, Transactions
-from sources import KafkaSource
+from onceward import CheckpointSettings, KafkaSink, KafkaSource
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.places import StateDirectory
+from onceward.coordinator.store.store import Store
+from onceward.sinks.kafka.transactions import Code, Transaction, Transactions
 from tests.integration.processes import world
 from tests.integration.sink_tools import SinkJob
 from tests.integration.sparkless import SparklessPipeline
@@ -66,7 +64,7 @@ class Copied:
         where = ["--input", prefix + self.source, "--output", prefix + self.sink]
         where += ["--clusters", "clusters.toml"] if cluster else ["--servers", self.topics.servers]
         ran = subprocess.run(
-            [sys.executable, "-m", "coordinator.ops", "verify", *about, *where, *more],
+            [sys.executable, "-m", "onceward.coordinator.ops", "verify", *about, *where, *more],
             cwd=self.directory,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
@@ -199,7 +197,7 @@ def test_input_that_retention_has_deleted_is_unknown(topics: Topics, job: str, t
 def test_what_a_restore_repeats_on_purpose_is_expected_twice(topics: Topics, job: str, tmp_path: Path) -> None:
     copied = Copied(topics, job, tmp_path)
     where = ["--state-dir", str(tmp_path / "state"), "--reason", "the output was cut", "--yes"]
-    restore = [sys.executable, "-m", "coordinator.ops", "restore", job, "--from", "2", *where]
+    restore = [sys.executable, "-m", "onceward.coordinator.ops", "restore", job, "--from", "2", *where]
     subprocess.run(restore, check=True, capture_output=True)
     copied.run()
     code, said, printed = copied.verify()
@@ -225,7 +223,17 @@ def test_a_running_job_is_judged_at_a_moment_when_all_is_settled(topics: Topics,
         here.coordinator(address)
         driver = here.driver()
         here.wait_for_event("settled", driver, count=3)
-        command = [sys.executable, "-m", "coordinator.ops", "verify", "--job", job, "--coordinator", address, "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "onceward.coordinator.ops",
+            "verify",
+            "--job",
+            job,
+            "--coordinator",
+            address,
+            "--json",
+        ]
         about = ["--servers", topics.servers, "--input", source, "--output", sink, "--patience", "60"]
         ran = subprocess.run([*command, *about], capture_output=True, text=True, check=False)
         assert driver.running

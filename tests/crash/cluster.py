@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from coordinator.dev.kept import Kept
-from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from onceward.coordinator.dev.kept import Kept
+from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from tests.crash.ground import Ground
 from tests.crash.jobs import ANY_TIME, Job, Setup, judged
 from tests.crash.processes import descendants

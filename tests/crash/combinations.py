@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import TypeAlias
 
-from coordinator.killpoints import KillPoint
+from onceward.coordinator.killpoints import KillPoint
 from tests.crash.ground import Ground
 from tests.crash.jobs import ANY_TIME, Job, Setup, at_point, judged
 from tests.crash.points import NOT_ALONE, ONCE_PER_PROCESS, lose_transactions, scene_of

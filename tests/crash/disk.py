@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.errors import ExitCode
+from onceward.coordinator.errors import ExitCode
 from tests.crash.disturbed import DECIDED, INJECT_VARIABLE, TRACE_VARIABLE
 from tests.crash.ground import Ground
 from tests.crash.jobs import Job, Setup, judged

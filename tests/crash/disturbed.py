@@ -10,9 +10,9 @@ import os
 import subprocess
 import threading
 
-from coordinator.killpoints import KillPoint, kill_point
-from coordinator.ops.cli import main
-from coordinator.service import engine
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.ops.cli import main
+from onceward.coordinator.service import engine
 
 __all__ = ["DECIDED", "INJECT_VARIABLE", "TRACE_VARIABLE"]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from coordinator.dev.kafka import LocalKafka
-from coordinator.dev.kafka.places import free_ports
-from coordinator.dev.kept import OURS, Kept
-from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE
-from coordinator.pipeline.journal import EVENTS_VARIABLE
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.dev.kept import OURS, Kept
+from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE
+from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from tests.crash.results import Kill
 from tests.integration.tools import wait_until
 
@@ -69,7 +69,7 @@ class Ground:
         directory: Path,
         kafka: LocalKafka,
         *,
-        serve: Sequence[str] = ("coordinator.ops", "serve"),
+        serve: Sequence[str] = ("onceward.coordinator.ops", "serve"),
         orphans: bool = True,
         paths: Paths | None = None,
     ) -> None:

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, assert_never
 
-from coordinator.dev.kept import Kept
-from coordinator.errors import ExitCode
-from coordinator.killpoints import KillPoint
-from coordinator.ops.verify import EVERYTHING, Grade, History, Property, judge
-from coordinator.ops.verify.judge import NOT_AT_LEAST_ONCE
-from coordinator.protocol.values import JsonObject
+from onceward.coordinator.dev.kept import Kept
+from onceward.coordinator.errors import ExitCode
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.ops.verify import EVERYTHING, Grade, History, Property, judge
+from onceward.coordinator.ops.verify.judge import NOT_AT_LEAST_ONCE
+from onceward.coordinator.protocol.values import JsonObject
 from tests.checker.recorder import Recorder
 from tests.crash.feeder import Feeder
 from tests.crash.ground import CLUSTER, Armed, Ground

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from signal import SIGTERM
 from typing import TypeAlias
 
-from coordinator.killpoints import KillPoint
+from onceward.coordinator.killpoints import KillPoint
 from tests.crash.ground import Ground
 from tests.crash.jobs import Job, Setup, at_point, judged
 from tests.crash.results import Schedule

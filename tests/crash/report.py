@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 
-from coordinator.killpoints import KillPoint
+from onceward.coordinator.killpoints import KillPoint
 from tests.crash.results import Kill, Outcome, Schedule
 
 __all__ = ["LIMITS", "Row", "limits", "missing_points", "numbers", "rows", "versions", "write"]

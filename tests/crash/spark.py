@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pyspark
 
-from coordinator.dev.kafka.java import find_java
-from coordinator.dev.kafka.places import free_ports
-from coordinator.dev.kept import Kept
-from coordinator.killpoints import KillPoint
+from onceward.coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.dev.kept import Kept
+from onceward.coordinator.killpoints import KillPoint
 from tests.crash.ground import Ground
 from tests.crash.jobs import ANY_TIME, SPARK_LIMIT_S, Job, Setup, at_point, judged
 from tests.crash.processes import descendants

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.kafka import LocalKafka
 from tests.crash.brokers import SMALL, fill_disk, kill_brokers, roll_brokers
 from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine
@@ -36,7 +36,7 @@ Part: TypeAlias = Callable[[Plan], Iterator[Schedule]]
 
 
 @contextmanager
-def ground_of_one(directory: Path, serve: tuple[str, ...] = ("coordinator.ops", "serve")) -> Iterator[Ground]:
+def ground_of_one(directory: Path, serve: tuple[str, ...] = ("onceward.coordinator.ops", "serve")) -> Iterator[Ground]:
     """One broker and one coordinator, for many schedules."""
     with LocalKafka(transaction_timeout_scan_ms=SCAN_MS) as kafka, Ground(directory, kafka, serve=serve) as ground:
         yield ground

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.killpoints import KillPoint
-from coordinator.ops.verify import Content, Fed, History, Lane, Told, Visible
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.ops.verify import Content, Fed, History, Lane, Told, Visible
 from tests.crash.brokers import fill_disk, roll_brokers
 from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine

@@ -13,9 +13,9 @@ from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, assert_never
 
-from coordinator.protocol import core, evolve, orphans
-from coordinator.protocol import state as states
-from coordinator.protocol.answers import (
+from onceward.coordinator.protocol import core, evolve, orphans
+from onceward.coordinator.protocol import state as states
+from onceward.coordinator.protocol.answers import (
     Abort,
     Cancel,
     Complete,
@@ -27,8 +27,8 @@ from coordinator.protocol.answers import (
     Trigger,
     Verdict,
 )
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import (
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import (
     Acknowledge,
     Amend,
     CancelJob,
@@ -45,11 +45,11 @@ from coordinator.protocol.events import (
     Tick,
     Watch,
 )
-from coordinator.protocol.facts import Fact
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.state import JobState
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.facts import Fact
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Committable,

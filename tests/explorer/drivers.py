@@ -8,7 +8,7 @@ other process may touch, or abort what anybody may abort at any time), and so ar
 
 from typing import NamedTuple
 
-from coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.answers import Verdict
 from tests.explorer.coordinator import Reply, View
 from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.world import Call, Driver, Fault, Kafka, Phase, Stream

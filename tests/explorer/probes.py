@@ -4,7 +4,7 @@ These questions also carry two reductions of the search: a call of a stale gener
 checkpoint, change nothing now or ever (generations and ids only grow), so worlds do not keep such calls in the network.
 """
 
-from coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.answers import Verdict
 from tests.explorer.coordinator import Coordinators, View
 from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.world import Call

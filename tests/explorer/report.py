@@ -4,7 +4,7 @@ Events of the core are played, so the lines below them are what the core really 
 what the network does, are comments.
 """
 
-from coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.settings import CheckpointSettings
 from tests.explorer.coordinator import SETTINGS
 from tests.explorer.search import Broken, Result
 from tests.explorer.world import Call

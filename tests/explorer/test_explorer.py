@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.protocol import checkpoints, core, settling
-from coordinator.protocol import state as states
-from coordinator.protocol.answers import Complete, Instruction
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.facts import CheckpointRestored
-from coordinator.protocol.state import JobState
+from onceward.coordinator.protocol import checkpoints, core, settling
+from onceward.coordinator.protocol import state as states
+from onceward.coordinator.protocol.answers import Complete, Instruction
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.facts import CheckpointRestored
+from onceward.coordinator.protocol.state import JobState
 from tests.explorer.invariants import Invariant
 from tests.explorer.report import scenario, summary
 from tests.explorer.search import explore

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from coordinator.protocol import orphans
-from coordinator.protocol.answers import Complete, Fail, Halt, Replay, Trigger
-from coordinator.protocol.core import wanted
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointKind, Outcome, ParticipantName
+from onceward.coordinator.protocol import orphans
+from onceward.coordinator.protocol.answers import Complete, Fail, Halt, Replay, Trigger
+from onceward.coordinator.protocol.core import wanted
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import CheckpointKind, Outcome, ParticipantName
 from tests.explorer.coordinator import frozen
 from tests.explorer.invariants import Invariant, Violation
 from tests.scenarios.play import Player

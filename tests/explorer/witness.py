@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coordinator.protocol import facts
-from coordinator.protocol.answers import Abort, Answer, Complete, Decision, Instruction, Trigger
-from coordinator.protocol.values import CompletedCheckpoint, Generation, Outcome, ParticipantName, Snapshot
+from onceward.coordinator.protocol import facts
+from onceward.coordinator.protocol.answers import Abort, Answer, Complete, Decision, Instruction, Trigger
+from onceward.coordinator.protocol.values import CompletedCheckpoint, Generation, Outcome, ParticipantName, Snapshot
 from tests.explorer.invariants import Invariant, Violation
 
 __all__ = ["Demand", "History", "see", "see_answer", "see_state", "stamp"]

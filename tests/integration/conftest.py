@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.dev.kafka import LocalKafka, places
-from coordinator.dev.kafka.command import fetch_progress
-from coordinator.pipeline.spark import make_session
+from onceward.coordinator.dev.kafka import LocalKafka, places
+from onceward.coordinator.dev.kafka.command import fetch_progress
+from onceward.coordinator.pipeline.spark import make_session
 from tests.conftest import unique_name
 from tests.integration.sink_tools import SinkJob
 from tests.integration.tools import Topics

@@ -6,11 +6,9 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from coordinator import CheckpointSettings, Pipeline
-from coordinator.pipeline.restarts import Restart
-from sinks import KafkaSink
-from sinks.kafka import preflight
-from sources import KafkaSource
+from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
+from onceward.coordinator.pipeline.restarts import Restart
+from onceward.sinks.kafka import preflight
 from tests.integration.sparkless import SparklessPipeline
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import json
 import sys
 from datetime import timedelta
 
-from coordinator.pipeline.interfaces import JobContext
-from coordinator.pipeline.tasks import CheckpointTask
-from coordinator.protocol.values import JobName
-from sinks import KafkaSink
+from onceward import KafkaSink
+from onceward.coordinator.pipeline.interfaces import JobContext
+from onceward.coordinator.pipeline.tasks import CheckpointTask
+from onceward.coordinator.protocol.values import JobName
 from tests.integration.sink_tools import batch
 
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
-from coordinator.pipeline.journal import EVENTS_VARIABLE
+from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from tests.integration.tools import wait_until
 
 _PR_SET_PDEATHSIG = 1
@@ -97,7 +97,7 @@ class World:
 
     def coordinator(self, address: str, *, kill_at: Sequence[str] = (), clusters: Path | None = None) -> Process:
         store = f"sqlite:///{self.directory / 'coordinator.db'}"
-        command = [sys.executable, "-m", "coordinator.ops", "serve", "--listen", address, "--store", store]
+        command = [sys.executable, "-m", "onceward.coordinator.ops", "serve", "--listen", address, "--store", store]
         if clusters is not None:
             command += ["--clusters", str(clusters)]
         return self._start(command, "coordinator.log", kill_at)

@@ -7,18 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from connections import KafkaCluster
-from coordinator.pipeline.interfaces import JobContext, SlotWriter
-from coordinator.pipeline.tasks import CheckpointTask, Vote
-from coordinator.protocol.values import CheckpointId, Committable, Generation, JobName
-from sinks import KafkaSink
-from sinks.kafka.client import ArrowProducer
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import ControlPlane
-from sinks.kafka.patience import Clock
-from sinks.kafka.producers import PoolKey, ProducerPool
-from sinks.kafka.transactions import Transactions, TransactionView
+from onceward import KafkaCluster, KafkaSink
+from onceward.coordinator.pipeline.interfaces import JobContext, SlotWriter
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, JobName
+from onceward.sinks.kafka.client import ArrowProducer
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.producers import PoolKey, ProducerPool
+from onceward.sinks.kafka.transactions import Transactions, TransactionView
 
 QUICK = Clock(wait=lambda seconds: time.sleep(min(seconds, 0.02)))
 """Waits are short, so that two looks are not seconds apart."""

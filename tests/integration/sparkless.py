@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coordinator import Pipeline
-from coordinator.pipeline.interfaces import Plan, Sink, Source
-from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.running import Tasks
-from coordinator.pipeline.tasks import CheckpointTask, Vote
-from coordinator.pipeline.votes import check_votes
-from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
+from onceward import Pipeline
+from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.running import Tasks
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.coordinator.pipeline.votes import check_votes
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import CheckpointSettings
-from coordinator.pipeline.journal import EVENTS_VARIABLE
-from coordinator.protocol.values import Committable, JobName, Settlement
-from sinks import KafkaSink
-from sinks.kafka import preflight
-from sinks.kafka.committer import KafkaCommitter
-from sources import KafkaSource
+from onceward import CheckpointSettings, KafkaSink, KafkaSource
+from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
+from onceward.coordinator.protocol.values import Committable, JobName, Settlement
+from onceward.sinks.kafka import preflight
+from onceward.sinks.kafka.committer import KafkaCommitter
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.test_kill_points import fill
 from tests.integration.tools import Topics, assert_exactly_once, wait_until

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.killpoints import KillPoint
-from coordinator.protocol.values import Claim
-from sinks.kafka.errors import DeliveryError
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.protocol.values import Claim
+from onceward.sinks.kafka.errors import DeliveryError
 from tests.integration.processes import World, world
 from tests.integration.sink_tools import SinkJob, batch
 from tests.integration.test_kill_points import QUICK, fill
@@ -60,7 +60,7 @@ class Job:
         about = ["--job", self.job, "--state-dir", self.here.spec["state_dir"], "--servers", self.topics.servers]
         ran = subprocess.run(
             [
-                *(sys.executable, "-m", "coordinator.ops", "verify", *about, "--json"),
+                *(sys.executable, "-m", "onceward.coordinator.ops", "verify", *about, "--json"),
                 *("--input", self.source, "--output", self.sink, *more),
             ],
             env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from coordinator import CheckpointSettings, Pipeline
-from coordinator.pipeline.journal import EVENTS_VARIABLE
-from coordinator.protocol.events import CloseReason
-from sinks import KafkaSink
-from sources import KafkaSource
-from sources.kafka.sizing import FIRST, GROWTH, LEAST
+from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
+from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.sources.kafka.sizing import FIRST, GROWTH, LEAST
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.tools import Topics, assert_exactly_once
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.errors import ExitCode
-from coordinator.killpoints import KillPoint
+from onceward.coordinator.errors import ExitCode
+from onceward.coordinator.killpoints import KillPoint
 from tests.integration.processes import Process, World, world
 from tests.integration.test_kill_points import free_address
 from tests.integration.test_zombies import asleep

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from coordinator.errors import ConfigurationError, OncewardError
-from coordinator.pipeline.journal import EVENTS_VARIABLE
-from coordinator.pipeline.restarts import Restart
+from onceward.coordinator.errors import ConfigurationError, OncewardError
+from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
+from onceward.coordinator.pipeline.restarts import Restart
 from tests.integration.test_pipeline import Bench, robbed, told
 from tests.integration.tools import Topics, assert_exactly_once
 
@@ -73,7 +73,7 @@ def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(
     job = bench.job
 
     def where(batches: Batches) -> Batches:
-        from sinks.kafka import producers
+        from onceward.sinks.kafka import producers
 
         for batch in batches:
             # what a writer has left in this process when it wrote for an earlier checkpoint of this job

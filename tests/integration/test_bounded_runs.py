@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from coordinator.killpoints import KillPoint
+from onceward.coordinator.killpoints import KillPoint
 from tests.integration.processes import World, world
 from tests.integration.tools import Topics, assert_exactly_once, wait_for
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.errors import ClaimChangedError, ExitCode, FencedError
-from coordinator.killpoints import KillPoint
-from coordinator.protocol.values import CheckpointId, Claim, Generation, JobName
-from sinks.kafka.committer import KafkaCommitter
+from onceward.coordinator.errors import ClaimChangedError, ExitCode, FencedError
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName
+from onceward.sinks.kafka.committer import KafkaCommitter
 from tests.integration.processes import World, world
 from tests.integration.sink_tools import SinkJob
 from tests.integration.test_zombies import asleep

@@ -12,19 +12,27 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
-from connections import KafkaCluster
-from coordinator.dev.kafka import LocalKafka
-from coordinator.errors import FencedError, HaltedError
-from coordinator.killpoints import KILL_POINT_VARIABLE
-from coordinator.pipeline.interfaces import Committer
-from coordinator.protocol.values import CheckpointId, Claim, Committable, Document, Generation, JobName, Outcome
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.errors import ContradictionError
-from sinks.kafka.fencing import fence_ids
-from sinks.kafka.patience import Clock
-from sinks.kafka.receipts import ReceiptState, read_receipts
-from sinks.kafka.transactions import State
+from onceward import KafkaCluster
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.errors import FencedError, HaltedError
+from onceward.coordinator.killpoints import KILL_POINT_VARIABLE
+from onceward.coordinator.pipeline.interfaces import Committer
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    Claim,
+    Committable,
+    Document,
+    Generation,
+    JobName,
+    Outcome,
+)
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.errors import ContradictionError
+from onceward.sinks.kafka.fencing import fence_ids
+from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.receipts import ReceiptState, read_receipts
+from onceward.sinks.kafka.transactions import State
 from tests.integration.sink_tools import QUICK, SinkJob
 from tests.integration.tools import Topics, wait_until
 
@@ -59,8 +67,8 @@ def test_commit_by_a_process_that_knows_only_the_documents(sink: SinkJob, kafka:
     committables = sink.prepared(1, [b"a"])
     program = (
         "import json, sys\n"
-        "from coordinator.protocol.values import Committable, Document\n"
-        "from sinks.kafka.committer import KafkaCommitter\n"
+        "from onceward.coordinator.protocol.values import Committable, Document\n"
+        "from onceward.sinks.kafka.committer import KafkaCommitter\n"
         "body = json.loads(sys.argv[2])\n"
         "document = Document(kind='kafka-transaction', version=1, body=body)\n"
         "committer = KafkaCommitter([sys.argv[1]])\n"
@@ -293,8 +301,8 @@ def test_a_kill_between_two_ends_leaves_the_rest_to_the_next_commit(sink: SinkJo
     committables = sink.prepared(1, [b"a"], [b"b"], [b"c"])
     program = (
         "import json, sys\n"
-        "from coordinator.protocol.values import Committable, Document\n"
-        "from sinks.kafka.committer import KafkaCommitter\n"
+        "from onceward.coordinator.protocol.values import Committable, Document\n"
+        "from onceward.sinks.kafka.committer import KafkaCommitter\n"
         "documents = [Document(kind='kafka-transaction', version=1, body=body) for body in json.loads(sys.argv[2])]\n"
         "KafkaCommitter([sys.argv[1]]).commit([Committable(slot=s, document=d) for s, d in enumerate(documents)])\n"
     )

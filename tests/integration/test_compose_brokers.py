@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from kafka.errors import KafkaError
 
-from coordinator.dev.kafka.jars import broker_jars
-from coordinator.dev.kafka.java import find_java
-from coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.dev.kafka.jars import broker_jars
+from onceward.coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.kafka.places import free_ports
 from tests.integration.processes import Process
 from tests.integration.test_local_kafka import finalized_transaction_version
 from tests.integration.tools import wait_until

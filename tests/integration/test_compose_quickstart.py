@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.dev.demo.expected import outputs
-from coordinator.dev.demo.flights import TOTAL, messages
-from coordinator.dev.demo.topics import FLIGHTS
-from coordinator.dev.kafka.places import free_ports
-from coordinator.dev.kept import OURS, Kept
+from onceward.coordinator.dev.demo.expected import outputs
+from onceward.coordinator.dev.demo.flights import TOTAL, messages
+from onceward.coordinator.dev.demo.topics import FLIGHTS
+from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.dev.kept import OURS, Kept
 from tests.integration import broker_tools
 from tests.integration.test_compose_brokers import java, on_loopback, set_up
 from tests.integration.tools import wait_until
@@ -125,7 +125,7 @@ class Quickstart:
         return process
 
     def _command(self, words: Sequence[str]) -> list[str]:
-        programs = {"python": [sys.executable], "onceward": [sys.executable, "-m", "coordinator.ops"]}
+        programs = {"python": [sys.executable], "onceward": [sys.executable, "-m", "onceward.coordinator.ops"]}
         program, *arguments = map(self._here, words)
         return [*programs.get(program, [program]), *arguments]
 

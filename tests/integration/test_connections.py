@@ -9,14 +9,13 @@ from datetime import timedelta
 import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
-from connections import KafkaCluster
-from connections.admin import admin_client, reach
-from coordinator.dev.kafka import LocalKafka
-from coordinator.errors import ConfigurationError, PreflightError
-from coordinator.pipeline.interfaces import JobContext
-from coordinator.protocol.values import JobName
-from sources import KafkaSource
-from sources.kafka.reader import KafkaSplitReader
+from onceward import KafkaCluster, KafkaSource
+from onceward.connections.admin import admin_client, reach
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.errors import ConfigurationError, PreflightError
+from onceward.coordinator.pipeline.interfaces import JobContext
+from onceward.coordinator.protocol.values import JobName
+from onceward.sources.kafka.reader import KafkaSplitReader
 from tests.integration.tools import Topics, wait_for
 
 PASSWORD = "c4n4ry-0f-the-mine"

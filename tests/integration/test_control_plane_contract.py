@@ -19,12 +19,12 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
-from connections import KafkaCluster
-from coordinator.dev.kafka import LocalKafka
-from sinks.kafka import brokers
-from sinks.kafka.control import IN_FLIGHT, ControlPlane, CoordinatorKind, NoAnswer
-from sinks.kafka.errors import ControlPlaneError
-from sinks.kafka.transactions import end_txn_version
+from onceward import KafkaCluster
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.sinks.kafka import brokers
+from onceward.sinks.kafka.control import IN_FLIGHT, ControlPlane, CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.transactions import end_txn_version
 from tests.integration.tools import wait_until
 
 

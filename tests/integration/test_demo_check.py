@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from coordinator.dev.demo import topics as names
-from coordinator.dev.demo.broker import Broker, read_committed
-from coordinator.dev.demo.check import Checked, check
-from coordinator.dev.demo.expected import Expected, Record, expected_output, output_of
-from coordinator.dev.demo.feeder import feed
-from coordinator.dev.demo.flights import messages
-from coordinator.dev.demo.history import History
-from coordinator.dev.demo.markers import End
-from coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.demo import topics as names
+from onceward.coordinator.dev.demo.broker import Broker, read_committed
+from onceward.coordinator.dev.demo.check import Checked, check
+from onceward.coordinator.dev.demo.expected import Expected, Record, expected_output, output_of
+from onceward.coordinator.dev.demo.feeder import feed
+from onceward.coordinator.dev.demo.flights import messages
+from onceward.coordinator.dev.demo.history import History
+from onceward.coordinator.dev.demo.markers import End
+from onceward.coordinator.dev.kafka import LocalKafka
 from tests.integration.tools import wait_until
 
 pytestmark = pytest.mark.long
@@ -193,8 +193,8 @@ def test_what_was_fed_is_the_data_set_in_order_per_key(cluster: LocalKafka) -> N
 _TRANSFORM = """
 import sys
 from pyspark.sql import SparkSession
-from coordinator.dev.demo.flights import messages
-from coordinator.dev.demo.job import delays
+from onceward.coordinator.dev.demo.flights import messages
+from onceward.coordinator.dev.demo.job import delays
 spark = (
     SparkSession.builder.master("local[1]")
     .config("spark.ui.enabled", "false")
@@ -237,7 +237,7 @@ def test_a_demo_that_is_ended_takes_all_of_its_processes_along(tmp_path: Path, n
     keep = tmp_path / "demo"
     with (tmp_path / "output").open("wb") as output:
         demo = subprocess.Popen(
-            [sys.executable, "-m", "coordinator.dev.demo", "--seconds", "60", "--keep", str(keep)],
+            [sys.executable, "-m", "onceward.coordinator.dev.demo", "--seconds", "60", "--keep", str(keep)],
             stdout=output,
             stderr=output,
             env={**os.environ, "TMPDIR": str(tmp_path)},  # inherited by all, which is how they are found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.operators import OperatorClient
 from tests.integration.processes import Process, World, world
 from tests.integration.test_kill_points import QUICK, free_address
 from tests.integration.tools import Topics, assert_exactly_once, wait_until

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.dev.kafka import LocalKafka
-from coordinator.protocol.values import Committable, Outcome
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.errors import DeliveryError
-from sinks.kafka.receipts import ReceiptState, read_receipts
-from sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, State
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.protocol.values import Committable, Outcome
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.errors import DeliveryError
+from onceward.sinks.kafka.receipts import ReceiptState, read_receipts
+from onceward.sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, State
 from tests.integration.sink_tools import SinkJob
 from tests.integration.tools import Topics, wait_until
 

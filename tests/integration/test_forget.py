@@ -7,18 +7,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from coordinator import CheckpointSettings
-from coordinator.errors import ConfigurationError, RefusedError
-from coordinator.ops.cli import app
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.values import JobName
-from sinks import KafkaSink
-from sinks.kafka import forgetting
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import ControlPlane
-from sinks.kafka.errors import ControlPlaneError
-from sinks.kafka.tidying import delete_groups
-from sources import KafkaSource
+from onceward import CheckpointSettings, KafkaSink, KafkaSource
+from onceward.coordinator.errors import ConfigurationError, RefusedError
+from onceward.coordinator.ops.cli import app
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.values import JobName
+from onceward.sinks.kafka import forgetting
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.tidying import delete_groups
 from tests.integration.sink_tools import SinkJob
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.tools import Topics, wait_until

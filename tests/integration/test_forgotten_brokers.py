@@ -13,18 +13,18 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import OFFSET_BEGINNING
 
-from connections import KafkaCluster
-from coordinator.dev.kafka import LocalKafka
-from coordinator.dev.kafka.places import free_ports
-from coordinator.errors import CheckpointFailedError
-from coordinator.ops.verify.cluster import ClusterView, Reader
-from coordinator.ops.verify.history import Lane
-from sinks.kafka.client import ArrowProducer
-from sinks.kafka.delivery import Delivery
-from sinks.kafka.errors import DeliveryError
-from sources.kafka.metadata import BrokerView
-from sources.kafka.positions import Partition
-from sources.kafka.reader import KafkaSplitReader
+from onceward import KafkaCluster
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.errors import CheckpointFailedError
+from onceward.coordinator.ops.verify.cluster import ClusterView, Reader
+from onceward.coordinator.ops.verify.history import Lane
+from onceward.sinks.kafka.client import ArrowProducer
+from onceward.sinks.kafka.delivery import Delivery
+from onceward.sinks.kafka.errors import DeliveryError
+from onceward.sources.kafka.metadata import BrokerView
+from onceward.sources.kafka.positions import Partition
+from onceward.sources.kafka.reader import KafkaSplitReader
 from tests.integration.tools import Topics, wait_until
 
 RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.kafka import LocalKafka
 from tests.simulation.kafka.contract.broker_world import BrokerWorld
 from tests.simulation.kafka.contract.model_world import ModelWorld
 from tests.simulation.kafka.contract.scripts import SCRIPTS, Script

@@ -12,20 +12,19 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
-from connections import KafkaCluster
-from coordinator.dev.kafka import LocalKafka
-from coordinator.errors import ConfigurationError, HaltedError, PreflightError
-from coordinator.pipeline.interfaces import Finding, JobContext, Severity
-from coordinator.protocol.values import CheckpointId, Generation, JobName, Outcome
-from sinks import KafkaSink
-from sinks.kafka import producers, records
-from sinks.kafka.brokers import topic_facts
-from sinks.kafka.client.partitioner import LONGEST_KEY
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.errors import DeliveryError, PreCommitError, RouteError
-from sinks.kafka.fencing import fence_ids
-from sinks.kafka.identifiers import TransactionalId
-from sinks.kafka.transactions import State
+from onceward import KafkaCluster, KafkaSink
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.errors import ConfigurationError, HaltedError, PreflightError
+from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Severity
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, Outcome
+from onceward.sinks.kafka import producers, records
+from onceward.sinks.kafka.brokers import topic_facts
+from onceward.sinks.kafka.client.partitioner import LONGEST_KEY
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.errors import DeliveryError, PreCommitError, RouteError
+from onceward.sinks.kafka.fencing import fence_ids
+from onceward.sinks.kafka.identifiers import TransactionalId
+from onceward.sinks.kafka.transactions import State
 from tests.integration.sink_tools import QUICK, SinkJob, batch
 from tests.integration.tools import Topics, wait_until
 

@@ -17,15 +17,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from connections import KafkaCluster
-from coordinator.dev.kafka import LocalKafka
-from coordinator.errors import ConfigurationError, HaltedError
-from coordinator.pipeline.interfaces import JobContext, Plan
-from coordinator.protocol.values import Document, JobName
-from sources import KafkaSource
-from sources.kafka import clients
-from sources.kafka.client import consumer
-from sources.kafka.reader import KafkaSplitReader, close_idle_clients
+from onceward import KafkaCluster, KafkaSource
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.errors import ConfigurationError, HaltedError
+from onceward.coordinator.pipeline.interfaces import JobContext, Plan
+from onceward.coordinator.protocol.values import Document, JobName
+from onceward.sources.kafka import clients
+from onceward.sources.kafka.client import consumer
+from onceward.sources.kafka.reader import KafkaSplitReader, close_idle_clients
 from tests.integration.tools import Topics, wait_for, wait_until
 
 KEPT = {"retention.ms": "-1"}
@@ -463,9 +462,9 @@ def test_log_append_time_is_told_as_spark_does(topics: Topics, opened: Opener) -
 _SPARK = """
 import json, sys
 from pyspark.sql import SparkSession
-from connections import KafkaCluster
-from sources.kafka.columns import COLUMNS, HEADERS
-from sources.kafka.reader import KafkaSplitReader
+from onceward import KafkaCluster
+from onceward.sources.kafka.columns import COLUMNS, HEADERS
+from onceward.sources.kafka.reader import KafkaSplitReader
 
 servers, topic, schema = sys.argv[1:]
 spark = (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.dev.kafka.places import free_ports
-from coordinator.killpoints import KillPoint
+from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.killpoints import KillPoint
 from tests.integration.processes import world
 from tests.integration.tools import Topics, assert_exactly_once, wait_until
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from coordinator.dev.kafka import LocalKafka
-from coordinator.dev.kafka.command import fetch_progress
-from coordinator.killpoints import KillPoint
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.kafka.command import fetch_progress
+from onceward.coordinator.killpoints import KillPoint
 from tests.integration.processes import world
 from tests.integration.test_zombies import asleep
 from tests.integration.tools import Topics, assert_exactly_once, wait_until

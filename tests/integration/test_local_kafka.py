@@ -14,10 +14,10 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from kafka import KafkaAdminClient
 
-from coordinator.dev.kafka import LocalKafka, LocalKafkaError
-from coordinator.dev.kafka.places import free_ports
-from coordinator.dev.kafka.settings import NodePorts
-from coordinator.dev.kafka.topics import make_topics
+from onceward.coordinator.dev.kafka import LocalKafka, LocalKafkaError
+from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.dev.kafka.settings import NodePorts
+from onceward.coordinator.dev.kafka.topics import make_topics
 from tests.integration.tools import Topics, wait_until
 
 pytestmark = pytest.mark.long
@@ -174,7 +174,7 @@ def test_clients_can_be_asked_for_credentials_and_rights_while_the_internal_list
 
 OWNER = """
 import signal, sys, tempfile
-from coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.kafka import LocalKafka
 kafka = LocalKafka(brokers=int(sys.argv[1]))
 kafka.start()
 print(*kafka.pids.values(), kafka.directory, flush=True)
@@ -244,7 +244,7 @@ def test_a_port_that_somebody_takes_at_the_last_moment_is_replaced(monkeypatch: 
             tries.append(nodes)
             return [replace(ports[0], client=taken)] if len(tries) == 1 else ports
 
-        monkeypatch.setattr("coordinator.dev.kafka.cluster.free_ports", unlucky_first)
+        monkeypatch.setattr("onceward.coordinator.dev.kafka.cluster.free_ports", unlucky_first)
         with LocalKafka() as local:
             assert len(tries) == 2
             assert str(taken) not in local.bootstrap_servers
@@ -257,7 +257,7 @@ def test_a_port_that_somebody_takes_at_the_last_moment_is_replaced(monkeypatch: 
 def test_the_command_makes_topics_prints_bootstrap_servers_and_stops_cleanly_on_a_signal(
     number: signal.Signals,
 ) -> None:
-    command = [sys.executable, "-m", "coordinator.ops", "dev", "kafka", "--partitions", "2"]
+    command = [sys.executable, "-m", "onceward.coordinator.ops", "dev", "kafka", "--partitions", "2"]
     command += ["--topic", "orders", "--topic", "orders-eur", "--topic", "orders"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

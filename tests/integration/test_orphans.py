@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client.operators import OperatorClient
-from coordinator.client.summaries import JobSummary
-from coordinator.killpoints import KillPoint
-from coordinator.protocol.status import JobStatus
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.summaries import JobSummary
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.protocol.status import JobStatus
 from tests.integration.processes import Process, World, world
 from tests.integration.test_kill_points import fill, free_address
 from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_until

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.dev.kafka import LocalKafka
-from coordinator.dev.kafka.command import fetch_progress
-from coordinator.killpoints import KillPoint
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.kafka.command import fetch_progress
+from onceward.coordinator.killpoints import KillPoint
 from tests.integration.processes import Process, World
 from tests.integration.test_zombies import asleep
 from tests.integration.tools import Topics, wait_until

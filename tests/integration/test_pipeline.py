@@ -12,15 +12,13 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from typer.testing import CliRunner
 
-from coordinator import CheckpointSettings, Pipeline
-from coordinator.errors import ConfigurationError, HaltedError, OncewardError, PreflightError
-from coordinator.ops.cli import app
-from coordinator.pipeline import generation, spark_job
-from coordinator.pipeline.journal import EVENTS_VARIABLE
-from coordinator.pipeline.restarts import NO_RESTART, Restart
-from coordinator.protocol.events import CloseReason
-from sinks import KafkaSink
-from sources import KafkaSource
+from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
+from onceward.coordinator.errors import ConfigurationError, HaltedError, OncewardError, PreflightError
+from onceward.coordinator.ops.cli import app
+from onceward.coordinator.pipeline import generation, spark_job
+from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
+from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
+from onceward.coordinator.protocol.events import CloseReason
 from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_for, wait_until
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline import plans
-from coordinator.pipeline.executor import VOTE_SCHEMA, reading, writing
-from coordinator.pipeline.plans import PlanFacts
-from coordinator.pipeline.spark_job import CheckpointJob, numbers
-from coordinator.protocol.values import JobName
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline import plans
+from onceward.coordinator.pipeline.executor import VOTE_SCHEMA, reading, writing
+from onceward.coordinator.pipeline.plans import PlanFacts
+from onceward.coordinator.pipeline.spark_job import CheckpointJob, numbers
+from onceward.coordinator.protocol.values import JobName
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

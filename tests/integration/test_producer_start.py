@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from connections import KafkaCluster
-from connections.rdkafka.library import lib
-from coordinator.dev.kafka import LocalKafka
-from sinks.kafka.producers import connected, producer_settings
+from onceward import KafkaCluster
+from onceward.connections.rdkafka.library import lib
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.sinks.kafka.producers import connected, producer_settings
 from tests.integration.sink_tools import batch
 from tests.integration.tools import Topics
 

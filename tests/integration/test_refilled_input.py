@@ -12,17 +12,15 @@ from typing import Any
 
 import pytest
 
-from coordinator import CheckpointSettings
-from coordinator.dev.kafka import LocalKafka
-from coordinator.errors import CheckpointFailedError, HaltedError
-from coordinator.pipeline.interfaces import JobContext, Plan, ReplayRefusedError
-from coordinator.pipeline.restarts import NO_RESTART
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.values import Document, JobName
-from sinks import KafkaSink
-from sources import KafkaSource
-from sources.kafka.positions import skip_to
-from sources.kafka.reader import close_idle_clients
+from onceward import CheckpointSettings, KafkaSink, KafkaSource
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.errors import CheckpointFailedError, HaltedError
+from onceward.coordinator.pipeline.interfaces import JobContext, Plan, ReplayRefusedError
+from onceward.coordinator.pipeline.restarts import NO_RESTART
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.values import Document, JobName
+from onceward.sources.kafka.positions import skip_to
+from onceward.sources.kafka.reader import close_idle_clients
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.tools import Topics, wait_until
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.client.operators import OperatorClient
-from coordinator.killpoints import KillPoint
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.values import JobName, ParticipantName
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.values import JobName, ParticipantName
 from tests.integration.processes import World, world
 from tests.integration.test_kill_points import fill, free_address
 from tests.integration.tools import (

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from coordinator import CheckpointSettings, Pipeline
-from coordinator.pipeline.restarts import NO_RESTART
-from coordinator.protocol.events import CloseReason
-from sinks import KafkaSink
-from sources import KafkaSource
+from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
+from onceward.coordinator.pipeline.restarts import NO_RESTART
+from onceward.coordinator.protocol.events import CloseReason
 from tests.integration.processes import world
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_for, wait_until

@@ -10,19 +10,17 @@ import pytest
 from confluent_kafka import TopicPartition
 from typer.testing import CliRunner, Result
 
-from coordinator import CheckpointSettings
-from coordinator.dev.kafka import LocalKafka
-from coordinator.errors import ExitCode, HaltedError, RefusedError
-from coordinator.ops.cli import app
-from coordinator.pipeline.restarts import NO_RESTART
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.values import Committable, Outcome, Settlement
-from sinks import KafkaSink
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import ControlPlane
-from sinks.kafka.transactions import Transactions
-from sources import KafkaSource
+from onceward import CheckpointSettings, KafkaSink, KafkaSource
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.errors import ExitCode, HaltedError, RefusedError
+from onceward.coordinator.ops.cli import app
+from onceward.coordinator.pipeline.restarts import NO_RESTART
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.values import Committable, Outcome, Settlement
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.transactions import Transactions
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.tools import Topics, open_transactions_hold_back, wait_for, wait_until
 

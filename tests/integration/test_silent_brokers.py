@@ -11,14 +11,13 @@ from functools import partial
 
 import pytest
 
-from connections import KafkaCluster
-from coordinator.dev.kafka import LocalKafka
-from coordinator.errors import OncewardError
-from coordinator.pipeline.interfaces import JobContext
-from coordinator.protocol.values import CheckpointId, Claim, Generation, JobName, Outcome, Settlement
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import ControlPlane
-from sources import KafkaSource
+from onceward import KafkaCluster, KafkaSource
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.pipeline.interfaces import JobContext
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName, Outcome, Settlement
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control import ControlPlane
 from tests.integration.sink_tools import QUICK, SinkJob, batch
 from tests.integration.tools import Topics
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 STOPPED_BY_SPARK = """
-from coordinator.pipeline.spark import make_session
+from onceward.coordinator.pipeline.spark import make_session
 
 first, made = make_session("orders")
 assert made
@@ -26,8 +26,8 @@ def test_a_session_that_spark_has_ended_is_replaced_by_the_next_generation() -> 
 
 EXECUTORS_WITHOUT_ARROW = """
 import os, sys
-from coordinator.errors import PreflightError
-from coordinator.pipeline.spark import make_session, ship
+from onceward.coordinator.errors import PreflightError
+from onceward.coordinator.pipeline.spark import make_session, ship
 
 import pyarrow  # the driver has it
 os.environ["PYTHONPATH"] = os.pathsep.join([sys.argv[1], os.environ.get("PYTHONPATH", "")])

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client.operators import OperatorClient
-from coordinator.dev.kafka import LocalKafka
-from coordinator.protocol.values import CheckpointId, CheckpointKind, Claim, Generation, JobName, Outcome
-from coordinator.service.places import StateDirectory
-from sinks.kafka import producers
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.receipts import ReceiptState, read_receipts
-from sinks.kafka.tidying import delete_older_receipts
-from sinks.kafka.transactions import State
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Claim, Generation, JobName, Outcome
+from onceward.coordinator.service.places import StateDirectory
+from onceward.sinks.kafka import producers
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.receipts import ReceiptState, read_receipts
+from onceward.sinks.kafka.tidying import delete_older_receipts
+from onceward.sinks.kafka.transactions import State
 from tests.crash.processes import descendants
 from tests.integration.processes import Process, world
 from tests.integration.sink_tools import SinkJob, batch

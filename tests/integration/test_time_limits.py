@@ -16,22 +16,22 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from connections import KafkaCluster
-from connections.admin import reach
-from coordinator.client.operators import OperatorClient
-from coordinator.client.session import connect
-from coordinator.dev.kafka import LocalKafka
-from coordinator.dev.toxiproxy import Link, LocalToxiproxy, Stream, Toxic, ToxiproxyError, toxiproxy_server
-from coordinator.errors import CheckpointFailedError, CoordinatorLostError, PreflightError
-from coordinator.links import Links
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import JobName
-from sinks.kafka.control import ControlPlane
-from sinks.kafka.errors import ControlPlaneError
-from sources.kafka.metadata import BrokerView
-from sources.kafka.positions import Partition
-from sources.kafka.reader import KafkaSplitReader
+from onceward import KafkaCluster
+from onceward.connections.admin import reach
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy, Stream, Toxic, ToxiproxyError, toxiproxy_server
+from onceward.coordinator.errors import CheckpointFailedError, CoordinatorLostError, PreflightError
+from onceward.coordinator.links import Links
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import JobName
+from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sources.kafka.metadata import BrokerView
+from onceward.sources.kafka.positions import Partition
+from onceward.sources.kafka.reader import KafkaSplitReader
 from tests.integration.tools import Topics, wait_until
 from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess
 
@@ -269,7 +269,7 @@ def test_a_dead_broker_is_met_with_pauses_whatever_is_asked(monkeypatch: pytest.
         clients.append(AdminClient(counted, logger=logger))
         return clients[-1]
 
-    monkeypatch.setattr("connections.admin.AdminClient", counting)
+    monkeypatch.setattr("onceward.connections.admin.AdminClient", counting)
     with LocalKafka(heap="256m") as kafka:
         topic = Topics(kafka.bootstrap_servers, "dead").create("in")
         view = BrokerView(KafkaCluster(kafka.bootstrap_servers), request_timeout=1.0)

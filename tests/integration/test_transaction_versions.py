@@ -11,15 +11,15 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka.protocol.admin import UpdateFeaturesRequest
 
-from coordinator.dev.kafka import LocalKafka
-from coordinator.errors import FencedError
-from coordinator.killpoints import KillPoint
-from coordinator.pipeline.tasks import Vote
-from coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.fencing import fence_ids
-from sinks.kafka.receipts import ReceiptState, read_receipts
-from sinks.kafka.transactions import CODE_NONE, State
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.errors import FencedError
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.fencing import fence_ids
+from onceward.sinks.kafka.receipts import ReceiptState, read_receipts
+from onceward.sinks.kafka.transactions import CODE_NONE, State
 from tests.integration.processes import world
 from tests.integration.sink_tools import QUICK, SinkJob
 from tests.integration.tools import Topics, assert_exactly_once, wait_until

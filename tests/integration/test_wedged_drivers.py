@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.errors import ExitCode
-from coordinator.killpoints import KillPoint
-from coordinator.protocol.status import JobStatus
+from onceward.coordinator.errors import ExitCode
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.protocol.status import JobStatus
 from tests.integration.processes import Process, World
 from tests.integration.test_orphans import QUICK, coordinator, job_in, log, quick_world, readers_wait
 from tests.integration.tools import Topics, assert_exactly_once, wait_until

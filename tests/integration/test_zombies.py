@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.errors import ExitCode
-from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
-from coordinator.protocol.status import JobStatus
+from onceward.coordinator.errors import ExitCode
+from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from onceward.coordinator.protocol.status import JobStatus
 from tests.integration.processes import Process, World
 from tests.integration.test_kill_points import free_address
 from tests.integration.test_orphans import coordinator, job_in, log, quick_world, readers_wait

@@ -1,7 +1,7 @@
 """Bugs of the state machine: decisions, generations, settling."""
 
-from coordinator.protocol import checkpoints, core, evolve, opening, settling
-from coordinator.protocol import state as states
+from onceward.coordinator.protocol import checkpoints, core, evolve, opening, settling
+from onceward.coordinator.protocol import state as states
 from tests.explorer.invariants import Invariant
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import changed

@@ -8,13 +8,13 @@ from enum import StrEnum
 from pathlib import Path
 from random import Random
 
-from coordinator.protocol.core import step
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.facts import CheckpointCompleted, SavepointReleased
-from coordinator.protocol.state import JobState, restart
-from coordinator.protocol.values import CheckpointId, CheckpointKind, JobName
-from coordinator.store.errors import NoSuchCheckpointError
-from coordinator.store.store import Store
+from onceward.coordinator.protocol.core import step
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.facts import CheckpointCompleted, SavepointReleased
+from onceward.coordinator.protocol.state import JobState, restart
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, JobName
+from onceward.coordinator.store.errors import NoSuchCheckpointError
+from onceward.coordinator.store.store import Store
 from tests.explorer.invariants import Invariant
 from tests.mutants.breaking import Break
 from tests.mutants.hunts import random_moves

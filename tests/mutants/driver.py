@@ -2,10 +2,10 @@
 
 import contextlib
 
-from coordinator.client import calls
-from coordinator.errors import StoreError
-from coordinator.pipeline import generation, settler
-from coordinator.service import engine
+from onceward.coordinator.client import calls
+from onceward.coordinator.errors import StoreError
+from onceward.coordinator.pipeline import generation, settler
+from onceward.coordinator.service import engine
 from tests.mutants.breaking import both, changed, put
 from tests.mutants.mutant import Mutant
 from tests.mutants.storms import Storm, clear

@@ -10,13 +10,13 @@ from typing import Any
 from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.producer import InitProducerIdRequest, WriteTxnMarkersRequest
 
-from coordinator.errors import FencedError
-from coordinator.protocol.values import CheckpointId, JobName, Outcome, Settlement
-from sinks.kafka.committables import KafkaCommittable, TopicRecords
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import CoordinatorKind
-from sinks.kafka.patience import Clock
-from sinks.kafka.transactions import State, Transaction
+from onceward.coordinator.errors import FencedError
+from onceward.coordinator.protocol.values import CheckpointId, JobName, Outcome, Settlement
+from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control import CoordinatorKind
+from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.transactions import State, Transaction
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
 from tests.simulation.checker import Invariant

@@ -1,7 +1,7 @@
 """Bugs of the Kafka sink: ids, transactions, receipts, proofs."""
 
-from coordinator.protocol import opening
-from sinks.kafka import (
+from onceward.coordinator.protocol import opening
+from onceward.sinks.kafka import (
     claims,
     committer,
     delivery,

@@ -1,9 +1,9 @@
 """Bugs of the coordinator that stands in for a driver: something stays open, is ended wrongly, or by the wrong one."""
 
-from coordinator.protocol import orphans as core
-from coordinator.protocol import settling
-from coordinator.protocol import state as states
-from coordinator.service import orphan, orphans, reach
+from onceward.coordinator.protocol import orphans as core
+from onceward.coordinator.protocol import settling
+from onceward.coordinator.protocol import state as states
+from onceward.coordinator.service import orphan, orphans, reach
 from tests.explorer.invariants import Invariant as Small
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import changed

@@ -1,6 +1,6 @@
 """Bugs in what people ask for: savepoints, ends, restores."""
 
-from coordinator.protocol import checkpoints, evolve, opening, people, resolving
+from onceward.coordinator.protocol import checkpoints, evolve, opening, people, resolving
 from tests.explorer.invariants import Invariant
 from tests.mutants.breaking import changed
 from tests.mutants.core import LIVES

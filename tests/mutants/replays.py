@@ -1,8 +1,8 @@
 """Bugs of replays: of what is lost, something comes twice, not at all, or too late."""
 
-from coordinator.pipeline import generation, mailbox, replaying, settler
-from coordinator.protocol import core, settling
-from coordinator.protocol.values import OnLost
+from onceward.coordinator.pipeline import generation, mailbox, replaying, settler
+from onceward.coordinator.protocol import core, settling
+from onceward.coordinator.protocol.values import OnLost
 from tests.explorer.invariants import Invariant as Small
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import both, changed

@@ -13,18 +13,26 @@ from itertools import product
 from random import Random
 from typing import Any, NamedTuple
 
-from coordinator.errors import ClaimChangedError, FencedError, RefusedError
-from coordinator.protocol.answers import Answer, Verdict
-from coordinator.protocol.core import step
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import Acknowledge, Event, OpenJob, Settle, Tick, Watch
-from coordinator.protocol.state import JobState, restart
-from coordinator.protocol.values import CheckpointId, Claim, Committable, Document, Generation, Outcome, Snapshot
-from sinks.kafka.claims import ClaimHolder, read_claim
-from sinks.kafka.committables import KafkaCommittable, TopicRecords
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.patience import Clock
-from sinks.kafka.transactions import Transaction
+from onceward.coordinator.errors import ClaimChangedError, FencedError, RefusedError
+from onceward.coordinator.protocol.answers import Answer, Verdict
+from onceward.coordinator.protocol.core import step
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import Acknowledge, Event, OpenJob, Settle, Tick, Watch
+from onceward.coordinator.protocol.state import JobState, restart
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    Claim,
+    Committable,
+    Document,
+    Generation,
+    Outcome,
+    Snapshot,
+)
+from onceward.sinks.kafka.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.transactions import Transaction
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
 from tests.simulation.checker import Invariant

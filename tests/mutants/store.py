@@ -2,8 +2,8 @@
 
 from sqlalchemy import delete
 
-from coordinator.store import retention, writing
-from coordinator.store.schema import checkpoints
+from onceward.coordinator.store import retention, writing
+from onceward.coordinator.store.schema import checkpoints
 from tests.explorer.invariants import Invariant
 from tests.mutants.breaking import changed, put
 from tests.mutants.disk import Disk, Kept

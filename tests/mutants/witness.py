@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from coordinator.protocol.answers import Abort, Answer, Complete, Ready, Trigger, Verdict
-from coordinator.protocol.core import wanted
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import (
+from onceward.coordinator.protocol.answers import Abort, Answer, Complete, Ready, Trigger, Verdict
+from onceward.coordinator.protocol.core import wanted
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import (
     Acknowledge,
     Amend,
     CancelJob,
@@ -23,8 +23,8 @@ from coordinator.protocol.events import (
     StopJob,
     StreamLost,
 )
-from coordinator.protocol.evolve import evolve
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.evolve import evolve
+from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
@@ -42,10 +42,10 @@ from coordinator.protocol.facts import (
     RestoreRequested,
     StatusChanged,
 )
-from coordinator.protocol.requests import RequestState
-from coordinator.protocol.state import JobState
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointKind, Outcome, ParticipantName, Snapshot
+from onceward.coordinator.protocol.requests import RequestState
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import CheckpointKind, Outcome, ParticipantName, Snapshot
 from tests.explorer.invariants import Invariant
 
 __all__ = ["People", "Violation", "Witness"]

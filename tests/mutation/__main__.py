@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.mutation.parts import PARTS
 from tests.mutation.report import Fate, Mutant, Tally, equivalents, mutants
-from tests.mutation.run import BUILD, modules, place_of, run
+from tests.mutation.run import BUILD, in_package, modules, place_of, run
 from tests.mutation.verdicts import Verdicts
 
 __all__ = ["main"]
@@ -46,7 +46,7 @@ def _report(files: list[str]) -> tuple[list[str], bool]:
     complete = True
     total: Counter[Fate] = Counter()
     for file in files:
-        verdicts = Verdicts.load(place_of(file), file)
+        verdicts = Verdicts.load(place_of(file), in_package(file))
         if verdicts is None:
             rows.append(f"{file:44}  not mutated yet")
             complete = False

@@ -13,11 +13,12 @@ from pathlib import Path
 from tests.mutation.parts import Part
 from tests.mutation.verdicts import MISSED, Verdicts
 
-__all__ = ["BUILD", "called_on_import", "modules", "place_of", "run"]
+__all__ = ["BUILD", "called_on_import", "in_package", "modules", "place_of", "run"]
 
 _ROOT = Path(__file__).parents[2]
 BUILD = _ROOT / "build" / "mutation"
-_SOURCES = ("connections", "coordinator", "sinks", "sources")
+_FOLDERS = ("connections", "coordinator", "sinks", "sources")
+_PACKAGE = "onceward"
 _BESIDE = ("README.md", "Makefile", "benchmarks", "compose", "docs", "examples", "protos", "scripts")
 _TYPES = ("--output=json", "--follow-imports=silent", f"--cache-dir={BUILD / 'mypy'}")
 _CALM = ("--no-warn-unreachable", "--no-warn-unused-ignores", "--no-warn-redundant-casts")
@@ -29,6 +30,11 @@ def modules(part: Part) -> list[str]:
     """The files that are mutated, from the top of the tree."""
     found = (str(path.relative_to(_ROOT)) for pattern in part.files for path in _ROOT.glob(pattern))
     return sorted(each for each in found if not any(fnmatch.fnmatch(each, pattern) for pattern in part.without))
+
+
+def in_package(file: str) -> str:
+    """Where ``file`` is in a copy: in a folder that is no link, since mutmut follows none."""
+    return f"{_PACKAGE}/{file}" if file.split("/")[0] in _FOLDERS else file
 
 
 def place_of(module: str) -> Path:
@@ -45,12 +51,12 @@ def run(part: Part, module: str, children: int) -> None:
         *("--hypothesis-profile=quick", "-m", _MARKS, *(f"--deselect={each}" for each in part.too_slow)),
     ]
     settings = {
-        "source_paths": _SOURCES,
-        "only_mutate": [module],
+        "source_paths": [_PACKAGE],
+        "only_mutate": [in_package(module)],
         "also_copy": _BESIDE,
         "pytest_add_cli_args": options,
         "pytest_add_cli_args_test_selection": part.tests,
-        "type_check_command": [sys.executable, "-m", "mypy", *_TYPES, *_CALM, module],
+        "type_check_command": [sys.executable, "-m", "mypy", *_TYPES, *_CALM, in_package(module)],
         "process_isolation": "fork",
         "timeout_multiplier": 5,
         "timeout_constant": 12,
@@ -62,7 +68,7 @@ def run(part: Part, module: str, children: int) -> None:
     # Not `python -m mutmut`: that imports the packages as they are, not the mutated ones.
     command = [str(Path(sys.executable).with_name("mutmut")), "run", "--max-children", str(children)]
     code = subprocess.run(command, cwd=place, check=False).returncode
-    verdicts = Verdicts.load(place, module)
+    verdicts = Verdicts.load(place, in_package(module))
     # mutmut fails, too, where there is nothing to mutate and where no test reaches a mutant.
     if code and (verdicts is None or verdicts.codes):
         print(f"mutmut ended with exit code {code}: what it has not run counts as missed", flush=True)
@@ -102,7 +108,7 @@ def _forget_what_was_missed(place: Path, module: str) -> None:
         if path.is_file():
             tests.update(path.read_bytes())
     stamp = place / "tests.sha256"
-    verdicts = Verdicts.load(place, module)
+    verdicts = Verdicts.load(place, in_package(module))
     if verdicts is not None and stamp.is_file() and stamp.read_text() != tests.hexdigest():
         verdicts.save({key: None if code in MISSED else code for key, code in verdicts.codes.items()})
     stamp.write_text(tests.hexdigest())
@@ -113,17 +119,28 @@ def _forget_what_was_missed(place: Path, module: str) -> None:
 
 def _copy(place: Path) -> None:
     """Bring the copy up to date. Files that did not change keep their times, by which mutmut knows them."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *_SOURCES, *_BESIDE, "tests"]
+    command = [
+        "git",
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        _PACKAGE,
+        *_FOLDERS,
+        *_BESIDE,
+        "tests",
+    ]
     listed = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
-    names = {name for name in [*listed, "pyproject.toml"] if name and (_ROOT / name).is_file()}
-    for name in names:
-        source, copy = _ROOT / name, place / name
+    names = {in_package(name): name for name in [*listed, "pyproject.toml"] if name and (_ROOT / name).is_file()}
+    for name, file in names.items():
+        source, copy = _ROOT / file, place / name
         if not (copy.is_file() and copy.read_bytes() == source.read_bytes()):
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, copy)
             # mutmut copies only what is not there.
             (place / "mutants" / name).unlink(missing_ok=True)
-    for top in (*_SOURCES, "tests"):
+    for top in (_PACKAGE, "tests"):
         for path in (place / top).rglob("*.py"):
             if (name := str(path.relative_to(place))) not in names:
                 path.unlink()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
+from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
 from tests.crash.processes import ROOT
 from tests.network import report
 from tests.network.mixed import mixed

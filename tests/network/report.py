@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 
-from coordinator.dev.toxiproxy.binary import VERSION
+from onceward.coordinator.dev.toxiproxy.binary import VERSION
 from tests.crash.results import Outcome
 from tests.network.results import RECOVERY_LIMIT_S, Run
 

@@ -11,10 +11,10 @@ from typing import Any, assert_never
 
 from kafka import KafkaAdminClient
 
-from connections import KafkaCluster
-from coordinator.dev.kept import Kept
-from coordinator.killpoints import KillPoint
-from coordinator.ops.verify.cluster import ClusterView
+from onceward import KafkaCluster
+from onceward.coordinator.dev.kept import Kept
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.ops.verify.cluster import ClusterView
 from tests.crash.jobs import Job, Setup, StuckError, at_point, judged
 from tests.crash.results import Outcome, Schedule
 from tests.crash.spark import CLUSTER

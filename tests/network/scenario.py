@@ -17,8 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from coordinator.dev.toxiproxy import Stream, Toxic
-from coordinator.killpoints import KillPoint
+from onceward.coordinator.dev.toxiproxy import Stream, Toxic
+from onceward.coordinator.killpoints import KillPoint
 
 __all__ = ["SCENARIOS", "Do", "Fault", "Kill", "Phase", "Scenario", "all_scenarios", "load"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from coordinator.errors import ExitCode
+from onceward.coordinator.errors import ExitCode
 from tests.crash.jobs import Job
 from tests.network.results import Run
 from tests.network.scenario import Kill

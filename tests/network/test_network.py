@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from connections.requests import REQUEST_TIMEOUT_MS
-from coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
-from coordinator.errors import ExitCode
+from onceward.connections.requests import REQUEST_TIMEOUT_MS
+from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
+from onceward.coordinator.errors import ExitCode
 from tests.crash.jobs import Job
 from tests.crash.results import Outcome
 from tests.integration.tools import wait_until

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from coordinator.dev.kafka import LocalKafka
-from coordinator.dev.kafka.places import free_ports
-from coordinator.dev.kept import Kept
-from coordinator.dev.toxiproxy import Link, LocalToxiproxy
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.dev.kept import Kept
+from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy
 from tests.crash.ground import Ground, Paths
 from tests.network.sockets import Bypasses, connections, family
 

@@ -23,10 +23,10 @@ import re
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.protocol import answers, facts
-from coordinator.protocol.core import step, wanted
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import (
+from onceward.coordinator.protocol import answers, facts
+from onceward.coordinator.protocol.core import step, wanted
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import (
     Acknowledge,
     AcknowledgeLoss,
     Amend,
@@ -50,10 +50,10 @@ from coordinator.protocol.events import (
     Tick,
     Watch,
 )
-from coordinator.protocol.requests import Ruling
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.state import JobState, restart
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.requests import Ruling
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.state import JobState, restart
+from onceward.coordinator.protocol.values import (
     NO_GENERATION,
     CheckpointId,
     CheckpointKind,

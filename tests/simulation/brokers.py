@@ -7,13 +7,13 @@ from typing import Any
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeProducersRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
 
-from coordinator.protocol.values import MAX_ID
-from coordinator.service.committers import Committers
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import CoordinatorKind, NoAnswer
-from sinks.kafka.identifiers import TransactionalId
-from sinks.kafka.receipts import RECEIPT_TOPIC
+from onceward.coordinator.protocol.values import MAX_ID
+from onceward.coordinator.service.committers import Committers
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.identifiers import TransactionalId
+from onceward.sinks.kafka.receipts import RECEIPT_TOPIC
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinator.protocol.answers import Answer, Verdict
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import CloseJob, CloseReason, Event, StreamLost
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.answers import Answer, Verdict
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import CloseJob, CloseReason, Event, StreamLost
+from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
@@ -22,9 +22,9 @@ from coordinator.protocol.facts import (
     LossSkipped,
     StatusChanged,
 )
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import Outcome, Settlement
-from sinks.kafka.committables import KafkaCommittable
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import Outcome, Settlement
+from onceward.sinks.kafka.committables import KafkaCommittable
 from tests.simulation.source import InputTopic, positions_of
 
 __all__ = ["Checker", "Invariant", "Violation"]

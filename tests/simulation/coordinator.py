@@ -9,25 +9,25 @@ from typing import Any, Protocol, cast
 
 from greenlet import GreenletExit
 
-from coordinator.errors import StoreError
-from coordinator.protocol.answers import Answer, Note
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import Event
-from coordinator.protocol.evolve import evolve
-from coordinator.protocol.facts import Fact, GenerationEnded, GenerationGranted
-from coordinator.protocol.values import JobName
-from coordinator.service.committers import Committers
-from coordinator.service.documents import Checkers
-from coordinator.service.engine import Engine, Turn, UnknownJobError
-from coordinator.service.orphan import Pace
-from coordinator.service.orphans import Orphans
-from coordinator.service.participants import participant_service
-from coordinator.service.turns import Turns
-from coordinator.service.watchers import Watchers
-from coordinator.store.records import GenerationRecord
-from coordinator.store.store import Store
-from sources.kafka.positions import KIND as POSITIONS
-from sources.kafka.positions import check_positions
+from onceward.coordinator.errors import StoreError
+from onceward.coordinator.protocol.answers import Answer, Note
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import Event
+from onceward.coordinator.protocol.evolve import evolve
+from onceward.coordinator.protocol.facts import Fact, GenerationEnded, GenerationGranted
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.engine import Engine, Turn, UnknownJobError
+from onceward.coordinator.service.orphan import Pace
+from onceward.coordinator.service.orphans import Orphans
+from onceward.coordinator.service.participants import participant_service
+from onceward.coordinator.service.turns import Turns
+from onceward.coordinator.service.watchers import Watchers
+from onceward.coordinator.store.records import GenerationRecord
+from onceward.coordinator.store.store import Store
+from onceward.sources.kafka.positions import KIND as POSITIONS
+from onceward.sources.kafka.positions import check_positions
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.scheduler import EPOCH, Process, Scheduler
 from tests.simulation.streams import break_streams

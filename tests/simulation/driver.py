@@ -5,16 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coordinator.client.calls import Caller
-from coordinator.client.session import CoordinatorClient
-from coordinator.links import Links
-from coordinator.pipeline.generation import Members
-from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.pipeline import Pipeline
-from coordinator.pipeline.progress import Progress
-from coordinator.pipeline.running import Tasks
-from coordinator.protocol.events import CloseReason
-from sinks.kafka.patience import Clock
+from onceward.coordinator.client.calls import Caller
+from onceward.coordinator.client.session import CoordinatorClient
+from onceward.coordinator.links import Links
+from onceward.coordinator.pipeline.generation import Members
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.pipeline import Pipeline
+from onceward.coordinator.pipeline.progress import Progress
+from onceward.coordinator.pipeline.running import Tasks
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.sinks.kafka.patience import Clock
 from tests.simulation.threads import VirtualRuntime, scheduler
 
 __all__ = ["SimulatedPipeline", "Surroundings", "TellingJournal"]

@@ -7,11 +7,11 @@ from functools import partial
 import pyarrow as pa
 from greenlet import GreenletExit
 
-from coordinator.pipeline.interfaces import Plan, SlotWriter
-from coordinator.pipeline.tasks import CheckpointTask, Vote
-from coordinator.pipeline.votes import check_votes
-from coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
-from sinks import KafkaSink
+from onceward import KafkaSink
+from onceward.coordinator.pipeline.interfaces import Plan, SlotWriter
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.coordinator.pipeline.votes import check_votes
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.source import InputTopic
 from tests.simulation.threads import Condition

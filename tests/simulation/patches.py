@@ -8,26 +8,26 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import coordinator.client.calls
-import coordinator.client.renewing
-import coordinator.client.session
-import coordinator.client.watching
-import coordinator.links
-import coordinator.pipeline.exits
-import coordinator.pipeline.generation
-import coordinator.pipeline.pipeline
-import coordinator.pipeline.progress
-import coordinator.pipeline.settler
-import coordinator.service.engine
-import coordinator.service.errands
-import coordinator.service.orphan
-import coordinator.service.reach
-import sinks.kafka.claims
-import sinks.kafka.delivery
-import sinks.kafka.producers
-import sinks.kafka.settling
-import sinks.kafka.writer
-from coordinator.killpoints import KillPoint
+import onceward.coordinator.client.calls
+import onceward.coordinator.client.renewing
+import onceward.coordinator.client.session
+import onceward.coordinator.client.watching
+import onceward.coordinator.links
+import onceward.coordinator.pipeline.exits
+import onceward.coordinator.pipeline.generation
+import onceward.coordinator.pipeline.pipeline
+import onceward.coordinator.pipeline.progress
+import onceward.coordinator.pipeline.settler
+import onceward.coordinator.service.engine
+import onceward.coordinator.service.errands
+import onceward.coordinator.service.orphan
+import onceward.coordinator.service.reach
+import onceward.sinks.kafka.claims
+import onceward.sinks.kafka.delivery
+import onceward.sinks.kafka.producers
+import onceward.sinks.kafka.settling
+import onceward.sinks.kafka.writer
+from onceward.coordinator.killpoints import KillPoint
 from tests.simulation.seats import take_seat
 from tests.simulation.threads import SECRETS, THREADING, TIME, scheduler
 
@@ -61,16 +61,17 @@ def _armed(point: KillPoint) -> bool:
 
 
 def _names() -> Iterator[tuple[ModuleType, str, Any]]:
+    coordinator, sink = onceward.coordinator, onceward.sinks.kafka
     client, pipeline, service = coordinator.client, coordinator.pipeline, coordinator.service
     for module in (client.calls, client.renewing, client.watching, pipeline.exits, service.errands):
         yield module, "threading", THREADING
-    yield sinks.kafka.producers, "threading", THREADING
+    yield sink.producers, "threading", THREADING
     timed = (client.calls, client.renewing, client.session, client.watching, coordinator.links)
     for module in (*timed, pipeline.pipeline, pipeline.progress):
         yield module, "time", TIME
-    for module in (service.reach, sinks.kafka.writer):
+    for module in (service.reach, sink.writer):
         yield module, "secrets", SECRETS
-    for module in (sinks.kafka.delivery, sinks.kafka.producers):
+    for module in (sink.delivery, sink.producers):
         yield module, "time", TIME
     # a generator of its own would be seeded by the machine; this one is seeded by the world
     yield pipeline.pipeline, "random", SimpleNamespace(Random=lambda: random)
@@ -80,14 +81,14 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         pipeline.settler,
         service.engine,
         service.orphan,
-        sinks.kafka.claims,
-        sinks.kafka.delivery,
-        sinks.kafka.settling,
-        sinks.kafka.writer,
+        sink.claims,
+        sink.delivery,
+        sink.settling,
+        sink.writer,
     ):
         yield module, "kill_point", _passed
-    yield sinks.kafka.settling, "armed", _armed
-    producers = sinks.kafka.producers
+    yield sink.settling, "armed", _armed
+    producers = sink.producers
     yield producers, "_pools", _Pools()
     yield producers, "take_seat", take_seat
     prepared = producers.PreparedProducer

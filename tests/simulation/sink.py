@@ -4,12 +4,11 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from connections import KafkaCluster
-from coordinator.pipeline.interfaces import Finding, JobContext
-from coordinator.pipeline.tasks import Vote
-from coordinator.protocol.values import CheckpointId, Committable, Generation, JsonObject, OnLost
-from sinks import KafkaSink
-from sinks.kafka.committables import KafkaCommittable
+from onceward import KafkaCluster, KafkaSink
+from onceward.coordinator.pipeline.interfaces import Finding, JobContext
+from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, JsonObject, OnLost
+from onceward.sinks.kafka.committables import KafkaCommittable
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock
 from tests.simulation.kafka.control import SimControl

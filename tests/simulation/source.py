@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coordinator.pipeline.interfaces import (
+from onceward.coordinator.pipeline.interfaces import (
     Finding,
     JobContext,
     Plan,
@@ -12,8 +12,8 @@ from coordinator.pipeline.interfaces import (
     Source,
     SplitReader,
 )
-from coordinator.protocol.values import Document, JsonObject, Participant, ParticipantName, Role
-from sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
+from onceward.coordinator.protocol.values import Document, JsonObject, Participant, ParticipantName, Role
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
 
 __all__ = ["CLUSTER_ID", "SOURCE", "InputTopic", "ModelSource", "positions_of"]
 

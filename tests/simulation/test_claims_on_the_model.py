@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from kafka.protocol.producer import EndTxnRequest, TxnOffsetCommitRequest
 
-from coordinator.errors import ClaimChangedError, FencedError
-from coordinator.protocol.values import CheckpointId, Claim, Generation
-from sinks.kafka.claims import ClaimHolder, read_claim
-from sinks.kafka.patience import Clock
+from onceward.coordinator.errors import ClaimChangedError, FencedError
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
+from onceward.sinks.kafka.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.patience import Clock
 from tests.simulation.kafka import Call, Settings
 from tests.simulation.kafka.contract.bench import Bench
 

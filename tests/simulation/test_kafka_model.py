@@ -3,8 +3,8 @@
 import pytest
 from kafka.protocol.admin import ListTransactionsRequest
 
-from sinks.kafka.receipts import ReceiptState
-from sinks.kafka.transactions import State
+from onceward.sinks.kafka.receipts import ReceiptState
+from onceward.sinks.kafka.transactions import State
 from tests.simulation.kafka import LAST_EPOCH, Cluster, Produce, Record, Settings
 from tests.simulation.kafka.contract.bench import OUT, Bench, Ids
 

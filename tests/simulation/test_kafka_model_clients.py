@@ -9,21 +9,21 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
-from connections import KafkaCluster
-from connections.per_process import PerProcess
-from coordinator.pipeline.tasks import CheckpointTask, Vote
-from coordinator.protocol.values import Outcome
-from sinks.kafka import producers
-from sinks.kafka.claims import read_claim
-from sinks.kafka.committables import KafkaCommittable
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import CoordinatorKind, NoAnswer
-from sinks.kafka.errors import DeliveryError, PreCommitError
-from sinks.kafka.patience import Clock
-from sinks.kafka.precommit import Owner, abort_losers, make_committables
-from sinks.kafka.receipts import ReceiptState
-from sinks.kafka.transactions import State, end_txn_version
-from sinks.kafka.writer import KafkaSlotWriter
+from onceward import KafkaCluster
+from onceward.connections.per_process import PerProcess
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.coordinator.protocol.values import Outcome
+from onceward.sinks.kafka import producers
+from onceward.sinks.kafka.claims import read_claim
+from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.errors import DeliveryError, PreCommitError
+from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.precommit import Owner, abort_losers, make_committables
+from onceward.sinks.kafka.receipts import ReceiptState
+from onceward.sinks.kafka.transactions import State, end_txn_version
+from onceward.sinks.kafka.writer import KafkaSlotWriter
 from tests.simulation.kafka import Call, Produce, Settings, SimProducer
 from tests.simulation.kafka.contract.bench import OUT, Bench
 
@@ -173,7 +173,7 @@ def test_a_job_nobody_claimed_has_no_claim(sink: Sink) -> None:
 
 def test_a_slot_whose_brokers_are_gone_does_not_vote(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = sink.bench.transport
-    monkeypatch.setattr("sinks.kafka.delivery.time.monotonic", clock.now)
+    monkeypatch.setattr("onceward.sinks.kafka.delivery.time.monotonic", clock.now)
     first = sink.write(b"a")
     assert first.records == 1
     clock.cut = lambda call: isinstance(call.request, Produce)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.pipeline.generation import GenerationRun
-from coordinator.protocol import checkpoints
-from sinks.kafka.producers import ProducerPool
-from sinks.kafka.settling import Settling
+from onceward.coordinator.pipeline.generation import GenerationRun
+from onceward.coordinator.protocol import checkpoints
+from onceward.sinks.kafka.producers import ProducerPool
+from onceward.sinks.kafka.settling import Settling
 from tests.simulation.checker import Invariant
 from tests.simulation.fleet import run_range
 from tests.simulation.mutating import Mutant, changed, first_violation

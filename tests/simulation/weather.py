@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from random import Random
 
-from coordinator.protocol.values import OnLost
+from onceward.coordinator.protocol.values import OnLost
 from tests.simulation.executors import TaskFaults
 from tests.simulation.network import LinkFaults
 

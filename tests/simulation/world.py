@@ -8,13 +8,13 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from coordinator.errors import HaltedError, OncewardError
-from coordinator.pipeline.restarts import Restart
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.facts import Fact, GenerationGranted, LossRecorded
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import COORDINATOR, CheckpointId, JobName
+from onceward.coordinator.errors import HaltedError, OncewardError
+from onceward.coordinator.pipeline.restarts import Restart
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.facts import Fact, GenerationGranted, LossRecorded
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import COORDINATOR, CheckpointId, JobName
 from tests.simulation.brokers import Brokers
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import CoordinatorHost, MemoryStore

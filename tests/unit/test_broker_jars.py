@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.dev.kafka import LocalKafkaError, jars
-from coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.kafka import LocalKafkaError, jars
+from onceward.coordinator.dev.kafka.java import find_java
 
 CONTENT = b"published\n"
 IVY = """#!/bin/sh

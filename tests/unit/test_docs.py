@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import ExitCode
-from coordinator.killpoints import KillPoint
-from coordinator.ops.cli import app, dev_app
-from coordinator.pipeline.pipeline import Pipeline
-from coordinator.pipeline.restarts import Restart
-from coordinator.protocol.settings import CheckpointSettings
-from sinks import KafkaSink
-from sources import KafkaSource
+from onceward import KafkaSink, KafkaSource
+from onceward.coordinator.errors import ExitCode
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.ops.cli import app, dev_app
+from onceward.coordinator.pipeline.pipeline import Pipeline
+from onceward.coordinator.pipeline.restarts import Restart
+from onceward.coordinator.protocol.settings import CheckpointSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 README, OPERATIONS, PROTOCOL, FACTS, HELD = (

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ("benchmarks", "connections", "coordinator", "sinks", "sources", "tests")
+OURS = ("benchmarks", "connections", "coordinator", "onceward", "sinks", "sources", "tests")
 
 # What a package may import of ours, besides itself. Errors, kill points, pauses, broken links and printable text belong
 # to everybody.
+FOLDERS = ("connections", "coordinator", "sinks", "sources")
 EVERYBODY = tuple(f"coordinator.{name}" for name in ("backoff", "errors", "killpoints", "links", "printable"))
 ALLOWED: dict[str, tuple[str, ...]] = {
     "coordinator/protocol": (),
@@ -45,13 +46,19 @@ PURE_FORBIDDEN = {
 
 
 def imports(file: Path) -> Iterator[str]:
-    """Modules that a file imports anywhere; ``from package import name`` as ``package.name``."""
+    """Modules that a file imports anywhere, ours by their folders; ``from package import name`` as ``package.name``."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (_folder(alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative imports hide who knows whom"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (_folder(f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _folder(module: str) -> str:
+    """``onceward.sinks.kafka`` -> ``sinks.kafka``; what users import, ``onceward.Pipeline``, stays as it is."""
+    inside = module.removeprefix("onceward.")
+    return inside if under(inside, FOLDERS) else module
 
 
 def under(module: str, packages: tuple[str, ...]) -> bool:
@@ -92,7 +99,10 @@ def test_the_core_is_pure() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("module", ["sources.kafka.reader", "sinks.kafka.writer", "coordinator.pipeline.tasks"])
+@pytest.mark.parametrize(
+    "module",
+    [f"onceward.{name}" for name in ("sources.kafka.reader", "sinks.kafka.writer", "coordinator.pipeline.tasks")],
+)
 def test_an_executor_module_needs_only_arrow_numpy_and_its_kafka_client(module: str) -> None:
     if find_spec(module) is None:
         pytest.fail(f"{module} is what executors import; it does not exist")
@@ -100,7 +110,7 @@ def test_an_executor_module_needs_only_arrow_numpy_and_its_kafka_client(module: 
         "import sys\n"
         f"import {module}\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
-        "print(*sorted(name for name in sys.modules if name.partition('.')[0] == 'coordinator'))\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('onceward.coordinator.')))\n"
     )
     command = [sys.executable, "-c", code]
     loaded = subprocess.run(
@@ -117,7 +127,10 @@ def test_an_executor_module_needs_only_arrow_numpy_and_its_kafka_client(module: 
         name
         for name in loaded[1].split()
         if under(
-            name, tuple(f"coordinator.{part}" for part in ("client", "service", "store", "wire", "v1", "ops", "dev"))
+            name,
+            tuple(
+                f"onceward.coordinator.{part}" for part in ("client", "service", "store", "wire", "v1", "ops", "dev")
+            ),
         )
     ]
     assert heavy == []

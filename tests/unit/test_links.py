@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from coordinator.links import FORGET_AFTER_S, MAX_LINKS, TELL_EVERY_S, Links
+from onceward.coordinator.links import FORGET_AFTER_S, MAX_LINKS, TELL_EVERY_S, Links
 
 BEGIN = datetime(2026, 5, 3, 12, 0, tzinfo=UTC)
 

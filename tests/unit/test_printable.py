@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.client.session import connect
-from coordinator.links import Links
-from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.progress import Progress
-from coordinator.printable import logger, printable
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import CheckpointId, JobName
-from coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.links import Links
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.progress import Progress
+from onceward.coordinator.printable import logger, printable
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import CheckpointId, JobName
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from tests.unit.ops.test_command import onceward
 from tests.unit.service.scripted import SINK, SOURCE, positions, slots, wait_until
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from benchmarks.environments import compiled, jars
 from benchmarks.errors import SetUpError
 from benchmarks.systems import Command, Kind, Task
-from coordinator.dev.kafka import LocalKafkaError
-from coordinator.dev.kafka.jars import broker_jars
-from coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.kafka import LocalKafkaError
+from onceward.coordinator.dev.kafka.jars import broker_jars
+from onceward.coordinator.dev.kafka.java import find_java
 
 __all__ = ["Streams"]
 

@@ -1,10 +1,10 @@
-"""``python -m coordinator.dev.demo``: the demo without the command line's environment."""
+"""``python -m onceward.coordinator.dev.demo``: the demo without the command line's environment."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from coordinator.dev.demo.run import run_demo
+from onceward.coordinator.dev.demo.run import run_demo
 
 
 def main() -> int:

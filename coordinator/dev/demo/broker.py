@@ -21,9 +21,9 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import KafkaAdminClient
 from kafka.admin import TransactionState
 
-from coordinator.dev.demo.expected import Record
-from coordinator.dev.demo.judge import Seen
-from coordinator.dev.demo.markers import End, MarkerReader
+from onceward.coordinator.dev.demo.expected import Record
+from onceward.coordinator.dev.demo.judge import Seen
+from onceward.coordinator.dev.demo.markers import End, MarkerReader
 
 __all__ = ["Broker", "read_committed"]
 

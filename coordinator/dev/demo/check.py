@@ -4,13 +4,13 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.dev.demo.broker import Broker, read_committed
-from coordinator.dev.demo.expected import expected_output
-from coordinator.dev.demo.flights import TOTAL, messages
-from coordinator.dev.demo.history import History
-from coordinator.dev.demo.judge import Facts, Seen, Verdict, judge
-from coordinator.dev.demo.markers import End
-from coordinator.dev.demo.topics import DELAYED, FLIGHTS, JOB, OUTPUTS, REJECTED
+from onceward.coordinator.dev.demo.broker import Broker, read_committed
+from onceward.coordinator.dev.demo.expected import expected_output
+from onceward.coordinator.dev.demo.flights import TOTAL, messages
+from onceward.coordinator.dev.demo.history import History
+from onceward.coordinator.dev.demo.judge import Facts, Seen, Verdict, judge
+from onceward.coordinator.dev.demo.markers import End
+from onceward.coordinator.dev.demo.topics import DELAYED, FLIGHTS, JOB, OUTPUTS, REJECTED
 
 __all__ = ["Checked", "check"]
 

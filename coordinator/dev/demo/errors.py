@@ -1,6 +1,6 @@
 """The error of the demo. It never concerns a user's data: the demo works on copies of a public data set."""
 
-from coordinator.errors import ExitCode, OncewardError
+from onceward.coordinator.errors import ExitCode, OncewardError
 
 __all__ = ["DemoError"]
 

@@ -1,15 +1,15 @@
 """What the demo's job must have written, computed again from the data set in plain Python.
 
 Shares no code with the job, Spark, the sources or the sinks: the definitions are written down a second time here. (From
-``coordinator.dev.demo`` it takes the messages as they were fed, and topic names.)
+``onceward.coordinator.dev.demo`` it takes the messages as they were fed, and topic names.)
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from coordinator.dev.demo.flights import Message
-from coordinator.dev.demo.topics import DELAYED, REJECTED
+from onceward.coordinator.dev.demo.flights import Message
+from onceward.coordinator.dev.demo.topics import DELAYED, REJECTED
 
 __all__ = ["Expected", "Record", "expected_output", "output_of", "outputs"]
 
@@ -58,7 +58,7 @@ def output_of(message: Message) -> tuple[str, Record] | None:
 
 
 def outputs(_topic: str, key: bytes | None, value: bytes | None) -> list[tuple[str, bytes | None, bytes | None]]:
-    """The same as ``onceward verify --expected-by coordinator.dev.demo.expected:outputs`` asks for it."""
+    """The same as ``onceward verify --expected-by onceward.coordinator.dev.demo.expected:outputs`` asks for it."""
     routed = output_of(Message(row=0, key=key or b"", value=value))
     return [(routed[0], key, routed[1].value)] if routed is not None else []
 

@@ -1,6 +1,6 @@
 """Feeds the flights into Kafka at an even rate: a process of its own, an ordinary producer that knows nothing of us.
 
-    python -m coordinator.dev.demo.feeder --brokers HOST:PORT --topic flights --seconds 90 [--limit N]
+    python -m onceward.coordinator.dev.demo.feeder --brokers HOST:PORT --topic flights --seconds 90 [--limit N]
 
 Exit code 0 only when the broker confirmed every message. Idempotent, so that nothing is doubled or reordered on the way
 in; partitioned as Java does.
@@ -13,7 +13,7 @@ import time
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from coordinator.dev.demo.flights import TOTAL, messages
+from onceward.coordinator.dev.demo.flights import TOTAL, messages
 
 __all__ = ["feed"]
 

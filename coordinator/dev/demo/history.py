@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.dev.demo.errors import DemoError
-from coordinator.dev.kept import OURS
+from onceward.coordinator.dev.demo.errors import DemoError
+from onceward.coordinator.dev.kept import OURS
 
 __all__ = ["History", "history_of", "told_by"]
 
@@ -28,7 +28,7 @@ class History:
 
 def told_by(coordinator: str, job: str, directory: Path) -> History:
     """Ask a running coordinator, from ``directory``. Raises DemoError when the command fails."""
-    command = [sys.executable, "-m", "coordinator.ops", "checkpoints", job, "--json", "--limit", str(_LIMIT)]
+    command = [sys.executable, "-m", "onceward.coordinator.ops", "checkpoints", job, "--json", "--limit", str(_LIMIT)]
     ran = subprocess.run(
         [*command, "--coordinator", coordinator],
         cwd=directory,

@@ -1,6 +1,6 @@
 """The demo's job: how late was every flight? Runs as a driver process of its own; the demo kills and restarts it.
 
-    python -m coordinator.dev.demo.job --brokers HOST:PORT --coordinator HOST:PORT
+    python -m onceward.coordinator.dev.demo.job --brokers HOST:PORT --coordinator HOST:PORT
 
 Every message of ``flights`` is one of four:
 
@@ -20,10 +20,8 @@ from operator import and_
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (everybody's name for it)
 
-from coordinator import CheckpointSettings, Pipeline
-from coordinator.dev.demo.topics import DELAYED, FLIGHTS, JOB, OUTPUTS, REJECTED
-from sinks import KafkaSink
-from sources import KafkaSource
+from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
+from onceward.coordinator.dev.demo.topics import DELAYED, FLIGHTS, JOB, OUTPUTS, REJECTED
 
 __all__ = ["FLIGHT", "NEEDED", "delays", "pipeline"]
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from coordinator.dev.demo.expected import Expected, Record
-from coordinator.dev.demo.topics import JOB
-from coordinator.ops.verify import Content, Fed, Grade, History, Lane, Property, Visible, digest
-from coordinator.ops.verify import judge as judged
+from onceward.coordinator.dev.demo.expected import Expected, Record
+from onceward.coordinator.dev.demo.topics import JOB
+from onceward.coordinator.ops.verify import Content, Fed, Grade, History, Lane, Property, Visible, digest
+from onceward.coordinator.ops.verify import judge as judged
 
 __all__ = ["Facts", "Seen", "Verdict", "differences", "judge"]
 

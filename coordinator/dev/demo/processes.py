@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from coordinator.dev.kept import OURS, Kept
+from onceward.coordinator.dev.kept import OURS, Kept
 
 __all__ = ["start"]
 

@@ -13,17 +13,17 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from coordinator.dev.demo.broker import Broker
-from coordinator.dev.demo.check import Checked, check
-from coordinator.dev.demo.errors import DemoError
-from coordinator.dev.demo.events import EventReader
-from coordinator.dev.demo.flights import TOTAL, messages
-from coordinator.dev.demo.plan import PLAN
-from coordinator.dev.demo.screen import Screen, Status
-from coordinator.dev.demo.supervisor import Supervisor
-from coordinator.dev.demo.topics import FLIGHTS, JOB, OUTPUTS, PARTITIONS
-from coordinator.dev.kafka import LocalKafka
-from coordinator.errors import OncewardError
+from onceward.coordinator.dev.demo.broker import Broker
+from onceward.coordinator.dev.demo.check import Checked, check
+from onceward.coordinator.dev.demo.errors import DemoError
+from onceward.coordinator.dev.demo.events import EventReader
+from onceward.coordinator.dev.demo.flights import TOTAL, messages
+from onceward.coordinator.dev.demo.plan import PLAN
+from onceward.coordinator.dev.demo.screen import Screen, Status
+from onceward.coordinator.dev.demo.supervisor import Supervisor
+from onceward.coordinator.dev.demo.topics import FLIGHTS, JOB, OUTPUTS, PARTITIONS
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.errors import OncewardError
 
 __all__ = ["run_demo"]
 

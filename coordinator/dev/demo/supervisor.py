@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from coordinator.dev.demo.errors import DemoError
-from coordinator.dev.demo.events import EVENTS_VARIABLE
-from coordinator.dev.demo.history import History, told_by
-from coordinator.dev.demo.plan import LEAST_CHECKPOINTS, Kill, KillPlan
-from coordinator.dev.demo.processes import start
-from coordinator.dev.demo.topics import FLIGHTS, JOB
-from coordinator.dev.kafka.places import free_ports
-from coordinator.dev.kept import Kept
+from onceward.coordinator.dev.demo.errors import DemoError
+from onceward.coordinator.dev.demo.events import EVENTS_VARIABLE
+from onceward.coordinator.dev.demo.history import History, told_by
+from onceward.coordinator.dev.demo.plan import LEAST_CHECKPOINTS, Kill, KillPlan
+from onceward.coordinator.dev.demo.processes import start
+from onceward.coordinator.dev.demo.topics import FLIGHTS, JOB
+from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.dev.kept import Kept
 
 __all__ = ["Supervised", "Supervisor"]
 
@@ -111,7 +111,7 @@ class Supervisor:
         self.driver = Supervised(
             "driver", self._start_driver, self.plan.driver, self._markers, left_behind=self._note_open
         )
-        feed = ["coordinator.dev.demo.feeder", "--brokers", self._brokers, "--topic", FLIGHTS]
+        feed = ["onceward.coordinator.dev.demo.feeder", "--brokers", self._brokers, "--topic", FLIGHTS]
         self.feeder = self._child("feeder", [*feed, "--seconds", str(seconds), "--limit", str(self._total)], {})
 
     def look(self) -> list[str]:
@@ -170,7 +170,7 @@ class Supervisor:
 
     def _start_coordinator(self, name: str, armed: dict[str, str]) -> Kept:
         store = self._directory / "coordinator.sqlite"
-        command = ["coordinator.ops", "serve", "--listen", self._address, "--store", f"sqlite:///{store}"]
+        command = ["onceward.coordinator.ops", "serve", "--listen", self._address, "--store", f"sqlite:///{store}"]
         child = self._child(name, command, armed)
         limit = time.monotonic() + _START_LIMIT_S
         while not self._listening():
@@ -197,7 +197,7 @@ class Supervisor:
             **armed,
         }
         per_checkpoint = str(self._total // LEAST_CHECKPOINTS + 1)
-        command = ["coordinator.dev.demo.job", "--brokers", self._brokers, "--coordinator", self._address]
+        command = ["onceward.coordinator.dev.demo.job", "--brokers", self._brokers, "--coordinator", self._address]
         return self._child(name, [*command, "--per-checkpoint", per_checkpoint], environment)
 
     def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Kept:

@@ -1,16 +1,18 @@
-"""``python -m coordinator.dev.kafka``: what ``onceward dev kafka`` does, plus ``--fetch-only`` for the set-up."""
+"""``onceward dev kafka`` without the command line's environment, plus ``--fetch-only`` for the set-up."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from coordinator.dev.kafka.command import fetch_progress, run_dev_kafka
-from coordinator.dev.kafka.errors import LocalKafkaError
-from coordinator.dev.kafka.jars import broker_jars
+from onceward.coordinator.dev.kafka.command import fetch_progress, run_dev_kafka
+from onceward.coordinator.dev.kafka.errors import LocalKafkaError
+from onceward.coordinator.dev.kafka.jars import broker_jars
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m coordinator.dev.kafka", description="A real Kafka on loopback.")
+    parser = argparse.ArgumentParser(
+        prog="python -m onceward.coordinator.dev.kafka", description="A real Kafka on loopback."
+    )
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     parser.add_argument("--transaction-version", type=int, choices=(0, 1, 2), default=2)
     parser.add_argument("--directory", type=Path, help="keep the data here; by default it is removed at the end")

@@ -9,12 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from coordinator.dev.kafka import readiness
-from coordinator.dev.kafka.errors import LocalKafkaError
-from coordinator.dev.kafka.jars import Progress, broker_jars
-from coordinator.dev.kafka.node import Node
-from coordinator.dev.kafka.places import Place, free_ports
-from coordinator.dev.kafka.settings import NodePorts, NodeSettings
+from onceward.coordinator.dev.kafka import readiness
+from onceward.coordinator.dev.kafka.errors import LocalKafkaError
+from onceward.coordinator.dev.kafka.jars import Progress, broker_jars
+from onceward.coordinator.dev.kafka.node import Node
+from onceward.coordinator.dev.kafka.places import Place, free_ports
+from onceward.coordinator.dev.kafka.settings import NodePorts, NodeSettings
 
 __all__ = ["LocalKafka"]
 

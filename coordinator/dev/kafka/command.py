@@ -8,8 +8,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from coordinator.dev.kafka.cluster import LocalKafka
-from coordinator.dev.kafka.jars import Progress
+from onceward.coordinator.dev.kafka.cluster import LocalKafka
+from onceward.coordinator.dev.kafka.jars import Progress
 
 __all__ = ["fetch_progress", "run_dev_kafka"]
 
@@ -64,7 +64,7 @@ def run_dev_kafka(
         print(f"starting {brokers} broker{'s' if brokers > 1 else ''} ...", file=sys.stderr, flush=True)
         with kafka:
             if topics:
-                from coordinator.dev.kafka.topics import make_topics  # brokers alone need no client
+                from onceward.coordinator.dev.kafka.topics import make_topics  # brokers alone need no client
 
                 make_topics(kafka.bootstrap_servers, topics, partitions=partitions, replicas=brokers)
             print(kafka.bootstrap_servers, flush=True)

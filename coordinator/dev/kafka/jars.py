@@ -21,8 +21,8 @@ from importlib.resources import files
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from coordinator.dev.kafka.errors import LocalKafkaError
-from coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.kafka.errors import LocalKafkaError
+from onceward.coordinator.dev.kafka.java import find_java
 
 __all__ = ["Jar", "Progress", "broker_jars", "cache_directory", "manifest"]
 
@@ -47,7 +47,7 @@ class Jar:
 
 @cache
 def _manifest_text() -> str:
-    return files("coordinator.dev.kafka").joinpath("jars.txt").read_text(encoding="ascii")
+    return files("onceward.coordinator.dev.kafka").joinpath("jars.txt").read_text(encoding="ascii")
 
 
 @cache

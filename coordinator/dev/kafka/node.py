@@ -4,10 +4,10 @@ import signal
 import subprocess
 from pathlib import Path
 
-from coordinator.dev.kafka.errors import LocalKafkaError
-from coordinator.dev.kafka.java import find_java
-from coordinator.dev.kafka.settings import NodeSettings
-from coordinator.dev.kept import Kept, NotStartedError
+from onceward.coordinator.dev.kafka.errors import LocalKafkaError
+from onceward.coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.kafka.settings import NodeSettings
+from onceward.coordinator.dev.kept import Kept, NotStartedError
 
 __all__ = ["Node"]
 

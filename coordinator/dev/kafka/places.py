@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from coordinator.dev.kafka.errors import LocalKafkaError
-from coordinator.dev.kafka.settings import NodePorts
+from onceward.coordinator.dev.kafka.errors import LocalKafkaError
+from onceward.coordinator.dev.kafka.settings import NodePorts
 
 __all__ = ["PORTS", "Place", "free_ports"]
 

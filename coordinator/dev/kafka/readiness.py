@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, TransactionalIdNotFoundError
 
-from coordinator.dev.kafka.settings import NodePorts
+from onceward.coordinator.dev.kafka.settings import NodePorts
 
 __all__ = ["missing"]
 

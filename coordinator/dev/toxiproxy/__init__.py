@@ -1,8 +1,8 @@
 """A real toxiproxy on this machine: network faults for tests. Needs the package toxiproxy-python."""
 
-from coordinator.dev.toxiproxy.binary import toxiproxy_server
-from coordinator.dev.toxiproxy.errors import ToxiproxyError
-from coordinator.dev.toxiproxy.link import Link, Stream, Toxic
-from coordinator.dev.toxiproxy.server import LocalToxiproxy
+from onceward.coordinator.dev.toxiproxy.binary import toxiproxy_server
+from onceward.coordinator.dev.toxiproxy.errors import ToxiproxyError
+from onceward.coordinator.dev.toxiproxy.link import Link, Stream, Toxic
+from onceward.coordinator.dev.toxiproxy.server import LocalToxiproxy
 
 __all__ = ["Link", "LocalToxiproxy", "Stream", "Toxic", "ToxiproxyError", "toxiproxy_server"]

@@ -1,9 +1,9 @@
-"""``python -m coordinator.dev.toxiproxy``: build the server if need be, and print where it is."""
+"""``python -m onceward.coordinator.dev.toxiproxy``: build the server if need be, and print where it is."""
 
 import sys
 
-from coordinator.dev.toxiproxy.binary import toxiproxy_server
-from coordinator.dev.toxiproxy.errors import ToxiproxyError
+from onceward.coordinator.dev.toxiproxy.binary import toxiproxy_server
+from onceward.coordinator.dev.toxiproxy.errors import ToxiproxyError
 
 
 def main() -> int:

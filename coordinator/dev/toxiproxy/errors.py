@@ -1,6 +1,6 @@
 """The error of the local toxiproxy. It never concerns a user's data, only what a test made."""
 
-from coordinator.errors import ExitCode, OncewardError
+from onceward.coordinator.errors import ExitCode, OncewardError
 
 __all__ = ["ToxiproxyError"]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from coordinator.dev.kafka.places import free_ports
-from coordinator.dev.kept import Kept, NotStartedError
-from coordinator.dev.toxiproxy.api import Api
-from coordinator.dev.toxiproxy.binary import VERSION, toxiproxy_server
-from coordinator.dev.toxiproxy.errors import ToxiproxyError
-from coordinator.dev.toxiproxy.link import Link
+from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.dev.kept import Kept, NotStartedError
+from onceward.coordinator.dev.toxiproxy.api import Api
+from onceward.coordinator.dev.toxiproxy.binary import VERSION, toxiproxy_server
+from onceward.coordinator.dev.toxiproxy.errors import ToxiproxyError
+from onceward.coordinator.dev.toxiproxy.link import Link
 
 __all__ = ["LocalToxiproxy"]
 

@@ -1,9 +1,19 @@
 """Did every input record take effect exactly once? A pure judge of recorded histories, and ``onceward verify``."""
 
-from coordinator.ops.verify.files import HistoryWriter, read_history, write_history
-from coordinator.ops.verify.history import Content, Fed, History, Lane, Part, PartitionEnd, Told, Visible, digest
-from coordinator.ops.verify.judge import AT_REST, EVERYTHING, judge
-from coordinator.ops.verify.verdict import Grade, Property, Ruling, Verdict
+from onceward.coordinator.ops.verify.files import HistoryWriter, read_history, write_history
+from onceward.coordinator.ops.verify.history import (
+    Content,
+    Fed,
+    History,
+    Lane,
+    Part,
+    PartitionEnd,
+    Told,
+    Visible,
+    digest,
+)
+from onceward.coordinator.ops.verify.judge import AT_REST, EVERYTHING, judge
+from onceward.coordinator.ops.verify.verdict import Grade, Property, Ruling, Verdict
 
 __all__ = [
     "AT_REST",

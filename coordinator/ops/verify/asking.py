@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from datetime import datetime
 
-from coordinator.client.operators import MAX_LISTED, OperatorClient
-from coordinator.client.summaries import CheckpointSummary
-from coordinator.errors import RefusedError
-from coordinator.ops.verify.history import Lane, Told
-from coordinator.protocol.values import CheckpointId, JobName, ParticipantName, Snapshot
-from coordinator.store.records import CheckpointRecord
-from coordinator.store.store import Store
+from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
+from onceward.coordinator.client.summaries import CheckpointSummary
+from onceward.coordinator.errors import RefusedError
+from onceward.coordinator.ops.verify.history import Lane, Told
+from onceward.coordinator.protocol.values import CheckpointId, JobName, ParticipantName, Snapshot
+from onceward.coordinator.store.records import CheckpointRecord
+from onceward.coordinator.store.store import Store
 
 __all__ = ["origin_of", "positions_of", "told_by_coordinator", "told_by_store"]
 

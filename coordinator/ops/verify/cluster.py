@@ -15,11 +15,10 @@ from kafka import KafkaAdminClient
 from kafka.admin import TransactionState
 from kafka.errors import KafkaError as ControlError
 
-from connections import KafkaCluster
-from connections.admin import admin_client, told_offset
-from connections.cluster import Setting
-from coordinator.backoff import Backoff
-from coordinator.ops.verify.history import Lane, PartitionEnd
+from onceward.connections.admin import admin_client, told_offset
+from onceward.connections.cluster import KafkaCluster, Setting
+from onceward.coordinator.backoff import Backoff
+from onceward.coordinator.ops.verify.history import Lane, PartitionEnd
 
 __all__ = ["ClusterView", "Raw", "Reader", "read_range"]
 

@@ -11,16 +11,17 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from connections import KafkaCluster, load_clusters
-from coordinator.errors import ConfigurationError, PreflightError
-from coordinator.ops.connecting import Place, job_name, operators
-from coordinator.ops.verify.asking import origin_of, told_by_coordinator
-from coordinator.ops.verify.history import Lane
-from coordinator.ops.verify.moment import Job
-from coordinator.ops.verify.verdict import Grade
-from coordinator.ops.verify.whole import Asked, Expected, Verified, verify
-from coordinator.printable import printable
-from coordinator.protocol.status import JobStatus
+from onceward.connections.cluster import KafkaCluster
+from onceward.connections.clusters_file import load_clusters
+from onceward.coordinator.errors import ConfigurationError, PreflightError
+from onceward.coordinator.ops.connecting import Place, job_name, operators
+from onceward.coordinator.ops.verify.asking import origin_of, told_by_coordinator
+from onceward.coordinator.ops.verify.history import Lane
+from onceward.coordinator.ops.verify.moment import Job
+from onceward.coordinator.ops.verify.verdict import Grade
+from onceward.coordinator.ops.verify.whole import Asked, Expected, Verified, verify
+from onceward.coordinator.printable import printable
+from onceward.coordinator.protocol.status import JobStatus
 
 __all__ = ["EXIT_CODES", "Wanted", "run_verify"]
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from coordinator.ops.verify.history import Told
-from coordinator.ops.verify.verdict import Breach
+from onceward.coordinator.ops.verify.history import Told
+from onceward.coordinator.ops.verify.verdict import Breach
 
 __all__ = ["broken_decisions", "unsettled"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from coordinator.ops.verify.history import Content, Fed, History, Lane, Part, PartitionEnd, Told, Visible
+from onceward.coordinator.ops.verify.history import Content, Fed, History, Lane, Part, PartitionEnd, Told, Visible
 
 __all__ = ["HistoryWriter", "read_history", "write_history"]
 

@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from coordinator.ops.verify.decisions import broken_decisions, unsettled
-from coordinator.ops.verify.history import History, Lane, Part, shown
-from coordinator.ops.verify.matching import Inversion, Matched, match
-from coordinator.ops.verify.prefix import broken_prefixes
-from coordinator.ops.verify.streams import Streams, streams
-from coordinator.ops.verify.verdict import Breach, Grade, Property, Ruling, Verdict
+from onceward.coordinator.ops.verify.decisions import broken_decisions, unsettled
+from onceward.coordinator.ops.verify.history import History, Lane, Part, shown
+from onceward.coordinator.ops.verify.matching import Inversion, Matched, match
+from onceward.coordinator.ops.verify.prefix import broken_prefixes
+from onceward.coordinator.ops.verify.streams import Streams, streams
+from onceward.coordinator.ops.verify.verdict import Breach, Grade, Property, Ruling, Verdict
 
 __all__ = ["AT_REST", "EVERYTHING", "NOT_AT_LEAST_ONCE", "judge"]
 

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
-from coordinator.ops.verify.history import Content, Fed, Lane, Visible, shown
-from coordinator.ops.verify.streams import Place, Streams
+from onceward.coordinator.ops.verify.history import Content, Fed, Lane, Visible, shown
+from onceward.coordinator.ops.verify.streams import Place, Streams
 
 __all__ = ["Inversion", "Matched", "match"]
 

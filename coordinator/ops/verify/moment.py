@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.ops.verify.cluster import ClusterView
-from coordinator.ops.verify.history import Lane, Part, PartitionEnd, Told
-from coordinator.ops.verify.streams import Ranges, completed
+from onceward.coordinator.ops.verify.cluster import ClusterView
+from onceward.coordinator.ops.verify.history import Lane, Part, PartitionEnd, Told
+from onceward.coordinator.ops.verify.streams import Ranges, completed
 
 __all__ = ["Job", "Moment", "deleted", "steady_moment", "unusable_input"]
 

@@ -17,8 +17,8 @@ That a checkpoint was decided before any of its records was seen is judged with 
 from collections import defaultdict
 from collections.abc import Iterator
 
-from coordinator.ops.verify.history import History, Lane, Visible
-from coordinator.ops.verify.verdict import Breach
+from onceward.coordinator.ops.verify.history import History, Lane, Visible
+from onceward.coordinator.ops.verify.verdict import Breach
 
 __all__ = ["broken_prefixes"]
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeAlias
 
-from coordinator.ops.verify.history import Content
+from onceward.coordinator.ops.verify.history import Content
 
 __all__ = ["COVERED", "REPEATED", "Differing", "Entry", "Record", "Side", "Spill"]
 

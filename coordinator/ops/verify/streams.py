@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from coordinator.ops.verify.history import Content, Fed, History, Lane, Told
+from onceward.coordinator.ops.verify.history import Content, Fed, History, Lane, Told
 
 __all__ = ["Place", "Range", "Ranges", "Streams", "completed", "ranges", "streams"]
 

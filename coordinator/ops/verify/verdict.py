@@ -27,7 +27,7 @@ class Property(StrEnum):
     ORDER = "order kept"
     """Per key, and per pair of an input and an output partition."""
     PREFIX = "prefix rule"
-    """What a concurrent reader had seen at any time; stated in ``coordinator.ops.verify.prefix``."""
+    """What a concurrent reader had seen at any time; stated in ``onceward.coordinator.ops.verify.prefix``."""
     ONE_DECISION = "one decision"
     """Of each checkpoint, on one base, and never changed."""
     EVERYTHING_SETTLED = "everything settled"

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from connections import KafkaCluster
-from coordinator.ops.verify.cluster import ClusterView, Raw, read_range
-from coordinator.ops.verify.history import Content, Fed, History, Lane, Part, Visible
-from coordinator.ops.verify.judge import AT_REST, NOT_AT_LEAST_ONCE, judge
-from coordinator.ops.verify.moment import Job, Moment, deleted, steady_moment, unusable_input
-from coordinator.ops.verify.spill import COVERED, REPEATED, Record, Side, Spill
-from coordinator.ops.verify.streams import Range, Ranges, ranges
-from coordinator.ops.verify.verdict import Grade, Property, Verdict
+from onceward.connections.cluster import KafkaCluster
+from onceward.coordinator.ops.verify.cluster import ClusterView, Raw, read_range
+from onceward.coordinator.ops.verify.history import Content, Fed, History, Lane, Part, Visible
+from onceward.coordinator.ops.verify.judge import AT_REST, NOT_AT_LEAST_ONCE, judge
+from onceward.coordinator.ops.verify.moment import Job, Moment, deleted, steady_moment, unusable_input
+from onceward.coordinator.ops.verify.spill import COVERED, REPEATED, Record, Side, Spill
+from onceward.coordinator.ops.verify.streams import Range, Ranges, ranges
+from onceward.coordinator.ops.verify.verdict import Grade, Property, Verdict
 
 __all__ = ["Asked", "Expected", "Progress", "Verified", "verify"]
 

@@ -7,7 +7,7 @@ messages.py     Arrow columns as the structures that the library reads
 partitioner.py  which partition a key belongs to
 """
 
-from sinks.kafka.client.messages import UnfitRecordError
-from sinks.kafka.client.producer import ArrowProducer
+from onceward.sinks.kafka.client.messages import UnfitRecordError
+from onceward.sinks.kafka.client.producer import ArrowProducer
 
 __all__ = ["ArrowProducer", "UnfitRecordError"]

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connections.rdkafka.library import COPY, MESSAGE, VALUE_UNION, ValueType
-from sinks.kafka.client.partitioner import partitions
+from onceward.connections.rdkafka.library import COPY, MESSAGE, VALUE_UNION, ValueType
+from onceward.sinks.kafka.client.partitioner import partitions
 
 __all__ = ["Arguments", "Places", "UnfitRecordError", "argument_lists", "by_partition", "column_of"]
 

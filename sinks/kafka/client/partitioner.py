@@ -9,7 +9,7 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from connections.rdkafka.library import lib
+from onceward.connections.rdkafka.library import lib
 
 __all__ = ["LONGEST_KEY", "murmur2", "partitions"]
 

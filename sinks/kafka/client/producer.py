@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from connections.rdkafka.client import (
+from onceward.connections.rdkafka.client import (
     PRODUCER,
     TEXT_BYTES,
     Callbacks,
@@ -32,8 +32,8 @@ from connections.rdkafka.client import (
     released,
     topic_partitions,
 )
-from connections.rdkafka.library import COPY, PURGE_ALL, Metadata, lib, raise_error
-from sinks.kafka.client.messages import Places, argument_lists, by_partition, column_of
+from onceward.connections.rdkafka.library import COPY, PURGE_ALL, Metadata, lib, raise_error
+from onceward.sinks.kafka.client.messages import Places, argument_lists, by_partition, column_of
 
 __all__ = ["ArrowProducer"]
 

@@ -6,7 +6,7 @@ fetched.py   what one of its calls gave: messages in the library's memory, and A
 The library itself and what its clients have in common are in connections/rdkafka.
 """
 
-from sources.kafka.client.consumer import ArrowConsumer, slow_release
-from sources.kafka.client.fetched import Event, Fetched, Headers, Records
+from onceward.sources.kafka.client.consumer import ArrowConsumer, slow_release
+from onceward.sources.kafka.client.fetched import Event, Fetched, Headers, Records
 
 __all__ = ["ArrowConsumer", "Event", "Fetched", "Headers", "Records", "slow_release"]

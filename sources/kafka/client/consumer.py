@@ -11,7 +11,7 @@ import confluent_kafka
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from connections.rdkafka.client import (
+from onceward.connections.rdkafka.client import (
     CONSUMER,
     Callbacks,
     Rebootstrap,
@@ -21,9 +21,9 @@ from connections.rdkafka.client import (
     released,
     topic_partitions,
 )
-from connections.rdkafka.library import lib, raise_error
-from coordinator.printable import logger
-from sources.kafka.client.fetched import Fetched, fetched
+from onceward.connections.rdkafka.library import lib, raise_error
+from onceward.coordinator.printable import logger
+from onceward.sources.kafka.client.fetched import Fetched, fetched
 
 __all__ = ["ArrowConsumer", "slow_release"]
 

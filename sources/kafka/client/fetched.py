@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
-from connections.rdkafka.client import check
-from connections.rdkafka.library import MESSAGE, lib
+from onceward.connections.rdkafka.client import check
+from onceward.connections.rdkafka.library import MESSAGE, lib
 
 __all__ = ["Event", "Fetched", "Headers", "Records", "fetched"]
 

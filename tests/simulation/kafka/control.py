@@ -6,8 +6,8 @@ from typing import Any
 from kafka.protocol.admin import ListTransactionsRequest
 from kafka.protocol.producer import EndTxnRequest
 
-from connections import KafkaCluster
-from sinks.kafka.control import ControlPlane, Request
+from onceward import KafkaCluster
+from onceward.sinks.kafka.control import ControlPlane, Request
 from tests.simulation.kafka.cluster import Cluster
 from tests.simulation.kafka.transport import Call, Transport
 

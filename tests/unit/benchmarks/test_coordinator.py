@@ -13,9 +13,9 @@ from benchmarks.coordinator.jobs import measure_jobs, measure_slow_disk
 from benchmarks.coordinator.main import main
 from benchmarks.coordinator.size import JOBS, measure_size
 from benchmarks.percentiles import percentile
-from coordinator.protocol.values import JobName
-from coordinator.store.store import Store
-from sinks.kafka.committables import KafkaCommittable
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.store.store import Store
+from onceward.sinks.kafka.committables import KafkaCommittable
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.client.calls import Caller
-from coordinator.errors import CoordinatorLostError, StoreError
+from onceward.coordinator.client.calls import Caller
+from onceward.coordinator.errors import CoordinatorLostError, StoreError
 
 
 def test_that_the_store_failed_is_said_in_whole_sentences() -> None:

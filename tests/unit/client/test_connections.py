@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client.operators import OperatorClient
-from coordinator.errors import CoordinatorLostError
-from coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.errors import CoordinatorLostError
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
 
 CHILDREN = 100
 """Three of them died when they could."""

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from coordinator.protocol.committing import Age
-from coordinator.protocol.events import (
+from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.events import (
     Acknowledge,
     AcknowledgeLoss,
     Amend,
@@ -26,9 +26,9 @@ from coordinator.protocol.events import (
     StopJob,
     Watch,
 )
-from coordinator.protocol.requests import Ruling
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.requests import Ruling
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import (
     MAX_ID,
     CheckpointId,
     CheckpointKind,
@@ -45,13 +45,20 @@ from coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from coordinator.v1 import operators_pb2 as people
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire import requests
-from coordinator.wire.documents import document_to_wire
-from coordinator.wire.limits import MAX_BACK_WITHIN_S, MAX_LABEL, MAX_LISTED, MAX_PARTICIPANTS, MAX_TEXT, MAX_VERSION
-from coordinator.wire.malformed import MalformedError, as_job, as_reason
-from coordinator.wire.values import (
+from onceward.coordinator.v1 import operators_pb2 as people
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire import requests
+from onceward.coordinator.wire.documents import document_to_wire
+from onceward.coordinator.wire.limits import (
+    MAX_BACK_WITHIN_S,
+    MAX_LABEL,
+    MAX_LISTED,
+    MAX_PARTICIPANTS,
+    MAX_TEXT,
+    MAX_VERSION,
+)
+from onceward.coordinator.wire.malformed import MalformedError, as_job, as_reason
+from onceward.coordinator.wire.values import (
     age_to_wire,
     claim_to_wire,
     committable_to_wire,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.protocol.answers import (
+from onceward.coordinator.protocol.answers import (
     Abort,
     Answer,
     Cancel,
@@ -25,10 +25,10 @@ from coordinator.protocol.answers import (
     Trigger,
     Verdict,
 )
-from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.requests import Request, RequestState
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.requests import Request, RequestState
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Committable,
@@ -42,9 +42,9 @@ from coordinator.protocol.values import (
     Role,
     Snapshot,
 )
-from coordinator.v1 import operators_pb2, participants_pb2
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.answers import (
+from onceward.coordinator.v1 import operators_pb2, participants_pb2
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire.answers import (
     answer_from_wire,
     answer_to_wire,
     grant_from_wire,
@@ -52,13 +52,13 @@ from coordinator.wire.answers import (
     instruction_from_wire,
     instruction_to_wire,
 )
-from coordinator.wire.channel import KeepAlive
-from coordinator.wire.documents import body_from_text, body_to_text
-from coordinator.wire.enums import ClosedEnum
-from coordinator.wire.limits import MAX_DEPTH, MAX_TEXT, MAX_TOKEN
-from coordinator.wire.malformed import MalformedError, as_job, as_kind, as_participant, as_token
-from coordinator.wire.people import request_from_wire, request_to_wire
-from coordinator.wire.values import settings_from_wire, settings_to_wire, snapshot_from_wire, snapshot_to_wire
+from onceward.coordinator.wire.channel import KeepAlive
+from onceward.coordinator.wire.documents import body_from_text, body_to_text
+from onceward.coordinator.wire.enums import ClosedEnum
+from onceward.coordinator.wire.limits import MAX_DEPTH, MAX_TEXT, MAX_TOKEN
+from onceward.coordinator.wire.malformed import MalformedError, as_job, as_kind, as_participant, as_token
+from onceward.coordinator.wire.people import request_from_wire, request_to_wire
+from onceward.coordinator.wire.values import settings_from_wire, settings_to_wire, snapshot_from_wire, snapshot_to_wire
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from connections import load_clusters
-from coordinator.dev.demo.topics import FLIGHTS, OUTPUTS, PARTITIONS
-from coordinator.dev.kafka.settings import NodePorts, NodeSettings
+from onceward import load_clusters
+from onceward.coordinator.dev.demo.topics import FLIGHTS, OUTPUTS, PARTITIONS
+from onceward.coordinator.dev.kafka.settings import NodePorts, NodeSettings
 from tests.unit.compose.topologies import FILES, Service, Topology, services, topology
 
 ALL = pytest.mark.parametrize("name", FILES)

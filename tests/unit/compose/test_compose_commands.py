@@ -14,11 +14,11 @@ import pytest
 import typer.main
 from typer.core import TyperGroup
 
-from coordinator.dev.demo import expected, feeder, job
-from coordinator.dev.demo.flights import messages
-from coordinator.dev.demo.topics import FLIGHTS, JOB, OUTPUTS
-from coordinator.ops.cli import app
-from coordinator.service.listen import parse_listen
+from onceward.coordinator.dev.demo import expected, feeder, job
+from onceward.coordinator.dev.demo.flights import messages
+from onceward.coordinator.dev.demo.topics import FLIGHTS, JOB, OUTPUTS
+from onceward.coordinator.ops.cli import app
+from onceward.coordinator.service.listen import parse_listen
 from tests.unit.compose.topologies import FILES, ROOT, Service, services, topology
 
 EACH = pytest.mark.parametrize("service", services(), ids=str)
@@ -100,10 +100,10 @@ def _taken(module: str, arguments: Sequence[str], monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(sys, "argv", [module, *arguments])
     match module:
-        case "coordinator.dev.demo.job":
+        case "onceward.coordinator.dev.demo.job":
             monkeypatch.setattr(job, "pipeline", pipeline)
             job.main()
-        case "coordinator.dev.demo.feeder":
+        case "onceward.coordinator.dev.demo.feeder":
             monkeypatch.setattr(feeder, "feed", feed)
             assert feeder.main() == 0
             assert got["topic"] == FLIGHTS

@@ -51,9 +51,10 @@ def test_what_is_copied_is_there_and_not_kept_away() -> None:
     kept = {path.split("/")[0] for path in tracked if not ignored(path)}
     assert kept == set(copied), "more goes to the builder than it uses"
     assert all(map(ignored, ("tests/conftest.py", ".git/config", ".venv/bin/python", "coordinator/__pycache__/x.pyc")))
-    packages = [one.rstrip("*") for one in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]]
+    (package,) = (one.rstrip("*") for one in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"])
+    linked = [path.readlink().name for path in (ROOT / package).iterdir() if path.is_symlink()]
     metadata = [PROJECT["project"]["readme"], *PROJECT["project"]["license-files"], "pyproject.toml", "constraints.txt"]
-    assert sorted(copied) == sorted([*packages, *metadata])
+    assert sorted(copied) == sorted([package, *linked, *metadata])
 
 
 def test_packages_have_the_versions_that_were_tested() -> None:

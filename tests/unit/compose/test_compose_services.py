@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 import pytest
 import yaml
 
-from coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.settings import CheckpointSettings
 from tests.unit.compose.dockerfile import IMAGES, stages
 from tests.unit.compose.topologies import FILES, FOLDER, ROOT, Service, merged, read, services, topology
 

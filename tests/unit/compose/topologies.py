@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from coordinator.protocol.settings import as_duration
+from onceward.coordinator.protocol.settings import as_duration
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "compose"

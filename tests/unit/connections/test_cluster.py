@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connections import KafkaCluster
-from connections.limits import CLIENT_LIMITS
-from coordinator.errors import ConfigurationError
+from onceward import KafkaCluster
+from onceward.connections.limits import CLIENT_LIMITS
+from onceward.coordinator.errors import ConfigurationError
 
 SASL = {
     "security.protocol": "SASL_SSL",
@@ -187,7 +187,7 @@ def test_kafka_python_knows_every_name_that_we_translate_to() -> None:
     from kafka.admin.client import KafkaAdminClient
     from kafka.net.manager import KafkaConnectionManager
 
-    from connections import translate
+    from onceward.connections import translate
 
     ours = {*translate._SAME_TEXT.values(), *translate._SAME_NUMBER.values()}
     ours |= {"bootstrap_servers", "security_protocol", "sasl_mechanism", "ssl_check_hostname"}

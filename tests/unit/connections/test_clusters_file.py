@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from connections import KafkaCluster, load_clusters
-from coordinator.errors import ConfigurationError
+from onceward import KafkaCluster, load_clusters
+from onceward.coordinator.errors import ConfigurationError
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -5,7 +5,7 @@ import sys
 
 FORKING = """
 import os
-from connections.per_process import PerProcess
+from onceward.connections.per_process import PerProcess
 
 class Producer:
     def __del__(self):

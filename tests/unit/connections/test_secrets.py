@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from kafka.protocol.sasl import SaslAuthenticateRequest
 
-from connections import KafkaCluster
-from connections.admin import admin_client
-from connections.redaction import redact_control_plane_logs
-from connections.secrets import Secret
-from coordinator.errors import ConfigurationError
+from onceward import KafkaCluster
+from onceward.connections.admin import admin_client
+from onceward.connections.redaction import redact_control_plane_logs
+from onceward.connections.secrets import Secret
+from onceward.coordinator.errors import ConfigurationError
 
 CANARY = "c4n4ry-0f-the-mine"
 

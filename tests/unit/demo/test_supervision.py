@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.dev.demo import processes
-from coordinator.dev.demo.errors import DemoError
-from coordinator.dev.demo.events import EventReader
-from coordinator.dev.demo.history import History, history_of
-from coordinator.dev.demo.plan import LEAST_CHECKPOINTS, PLAN, Kill
-from coordinator.dev.demo.supervisor import Supervised
-from coordinator.dev.kept import Kept, NotStartedError
-from coordinator.killpoints import KillPoint
+from onceward.coordinator.dev.demo import processes
+from onceward.coordinator.dev.demo.errors import DemoError
+from onceward.coordinator.dev.demo.events import EventReader
+from onceward.coordinator.dev.demo.history import History, history_of
+from onceward.coordinator.dev.demo.plan import LEAST_CHECKPOINTS, PLAN, Kill
+from onceward.coordinator.dev.demo.supervisor import Supervised
+from onceward.coordinator.dev.kept import Kept, NotStartedError
+from onceward.coordinator.killpoints import KillPoint
 from tests.crash.processes import descendants
 
 FIRST = Kill(point=KillPoint.DRIVER_AFTER_DECISION, nth=1, meaning="first")
@@ -27,7 +27,7 @@ SECOND = Kill(point=KillPoint.DRIVER_AFTER_PRE_COMMIT, nth=2, meaning="second")
 LIVING = "import time; time.sleep(600)"
 PASSING = """
 import time
-from coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.killpoints import KillPoint, kill_point
 for _ in range(3):
     kill_point(KillPoint.DRIVER_AFTER_DECISION)
     kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
@@ -112,7 +112,7 @@ def test_a_child_ends_with_its_owner_even_if_the_owner_is_killed(tmp_path: Path)
     log = tmp_path / "child.log"
     owner_script = (
         "import pathlib, sys, time\n"
-        "from coordinator.dev.kept import Kept\n"
+        "from onceward.coordinator.dev.kept import Kept\n"
         f"child = Kept('child', [sys.executable, {str(script)!r}], pathlib.Path({str(log)!r}))\n"
         "time.sleep(600)"
     )

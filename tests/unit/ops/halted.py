@@ -6,14 +6,14 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from coordinator.client.session import connect
-from coordinator.errors import OncewardError
-from coordinator.ops.brokers import Brokers
-from coordinator.pipeline.interfaces import Committer, OpenTransaction
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import CheckpointId, Committable, JobName, Outcome, Settlement
-from coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.ops.brokers import Brokers
+from onceward.coordinator.pipeline.interfaces import Committer, OpenTransaction
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import CheckpointId, Committable, JobName, Outcome, Settlement
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from tests.unit.service.scripted import SINK, SOURCE, positions, slots, wait_until
 
 __all__ = ["ORDERS", "FakeBrokers", "halted", "open_transaction"]

@@ -15,14 +15,14 @@ from unittest import mock
 
 import pytest
 
-from coordinator.client.session import connect
-from coordinator.errors import ExitCode
-from coordinator.ops.cli import main
-from coordinator.protocol.answers import Stop
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import CheckpointId, JobName
-from coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.errors import ExitCode
+from onceward.coordinator.ops.cli import main
+from onceward.coordinator.protocol.answers import Stop
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import CheckpointId, JobName
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess, positions, slots, wait_until
 
 
@@ -46,7 +46,7 @@ def onceward(*arguments: str, **environment: str) -> "subprocess.CompletedProces
 def onceward_process(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """The same in a process of its own: for servers, which take over the logging and the signals of theirs."""
     return subprocess.run(
-        [sys.executable, "-m", "coordinator.ops", *arguments],
+        [sys.executable, "-m", "onceward.coordinator.ops", *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -243,8 +243,8 @@ def test_doctor_reports_everything_and_an_unreachable_coordinator_as_wrong(tmp_p
 def test_serving_and_listing_load_neither_spark_nor_kafka_clients() -> None:
     code = (
         "import sys\n"
-        "import coordinator.ops.cli, coordinator.ops.serve, coordinator.ops.doctor\n"
-        "import coordinator.ops.listings, coordinator.ops.wishes\n"
+        "import onceward.coordinator.ops.cli, onceward.coordinator.ops.serve, onceward.coordinator.ops.doctor\n"
+        "import onceward.coordinator.ops.listings, onceward.coordinator.ops.wishes\n"
         "heavy = {'pyspark', 'confluent_kafka', 'kafka', 'pyarrow', 'pandas', 'py4j'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)\n"
     )

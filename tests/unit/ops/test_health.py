@@ -11,10 +11,10 @@ from grpc_health.v1 import health as health_service  # type: ignore[import-untyp
 from grpc_health.v1 import health_pb2_grpc
 from typer.testing import CliRunner, Result
 
-from coordinator.errors import ConfigurationError
-from coordinator.ops import health
-from coordinator.ops.cli import app
-from coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.ops import health
+from onceward.coordinator.ops.cli import app
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
 
 
 def asked(address: str) -> Result:

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from coordinator.client.operators import OperatorClient
-from coordinator.client.session import connect
-from coordinator.errors import ConfigurationError, ExitCode, HaltedError, OncewardError, RefusedError
-from coordinator.ops.brokers import Brokers
-from coordinator.ops.cli import app
-from coordinator.ops.resolving import Wish, decide, slots_of
-from coordinator.ops.transactions import rows
-from coordinator.protocol.requests import Ruling
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import Outcome
-from coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.errors import ConfigurationError, ExitCode, HaltedError, OncewardError, RefusedError
+from onceward.coordinator.ops.brokers import Brokers
+from onceward.coordinator.ops.cli import app
+from onceward.coordinator.ops.resolving import Wish, decide, slots_of
+from onceward.coordinator.ops.transactions import rows
+from onceward.coordinator.protocol.requests import Ruling
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import Outcome
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from tests.unit.ops.halted import ORDERS, SETTINGS, FakeBrokers, halted, open_transaction
 from tests.unit.ops.test_command import onceward
 from tests.unit.service.scripted import SINK, SOURCE

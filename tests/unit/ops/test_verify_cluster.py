@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
-from connections import KafkaCluster
-from coordinator.ops.verify import cluster
-from coordinator.ops.verify.cluster import ClusterView
-from coordinator.ops.verify.history import Lane
+from onceward import KafkaCluster
+from onceward.coordinator.ops.verify import cluster
+from onceward.coordinator.ops.verify.cluster import ClusterView
+from onceward.coordinator.ops.verify.history import Lane
 
 
 @pytest.fixture(autouse=True)

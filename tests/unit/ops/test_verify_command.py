@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.errors import ConfigurationError
-from coordinator.ops.cli import app
-from coordinator.ops.connecting import Place
-from coordinator.ops.verify import Grade, Property, Ruling, Verdict
-from coordinator.ops.verify.command import EXIT_CODES, Wanted, run_verify
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.ops.cli import app
+from onceward.coordinator.ops.connecting import Place
+from onceward.coordinator.ops.verify import Grade, Property, Ruling, Verdict
+from onceward.coordinator.ops.verify.command import EXIT_CODES, Wanted, run_verify
 
 
 def refused(

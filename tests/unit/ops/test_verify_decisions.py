@@ -2,9 +2,9 @@
 
 import pytest
 
-from coordinator.ops.verify.decisions import broken_decisions, unsettled
-from coordinator.ops.verify.history import Lane, Told
-from coordinator.ops.verify.verdict import Breach
+from onceward.coordinator.ops.verify.decisions import broken_decisions, unsettled
+from onceward.coordinator.ops.verify.history import Lane, Told
+from onceward.coordinator.ops.verify.verdict import Breach
 
 LANE = Lane("in", 0)
 

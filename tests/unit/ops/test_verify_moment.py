@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from coordinator.ops.verify.cluster import ClusterView
-from coordinator.ops.verify.history import Lane, Part, PartitionEnd, Told
-from coordinator.ops.verify.moment import Job, Moment, steady_moment, unusable_input
-from coordinator.ops.verify.streams import ranges
+from onceward.coordinator.ops.verify.cluster import ClusterView
+from onceward.coordinator.ops.verify.history import Lane, Part, PartitionEnd, Told
+from onceward.coordinator.ops.verify.moment import Job, Moment, steady_moment, unusable_input
+from onceward.coordinator.ops.verify.streams import ranges
 
 IN, OUT = Lane("in", 0), Lane("out", 0)
 FIRST = Told(1, 0, 1, "checkpoint", "settled", {IN: 0})

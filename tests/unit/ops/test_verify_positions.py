@@ -2,10 +2,10 @@
 
 import pytest
 
-from coordinator.ops.verify.asking import origin_of, positions_of
-from coordinator.ops.verify.history import Lane
-from coordinator.protocol.values import Document, ParticipantName, Snapshot
-from sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
+from onceward.coordinator.ops.verify.asking import origin_of, positions_of
+from onceward.coordinator.ops.verify.history import Lane
+from onceward.coordinator.protocol.values import Document, ParticipantName, Snapshot
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
 
 SOURCE = ParticipantName("in")
 

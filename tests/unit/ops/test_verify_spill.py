@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.ops.verify.spill import COVERED, Record, Side, Spill
+from onceward.coordinator.ops.verify.spill import COVERED, Record, Side, Spill
 
 _RECORDS = st.lists(
     st.tuples(

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client.operators import OperatorClient
-from coordinator.client.session import connect
-from coordinator.errors import ExitCode
-from coordinator.protocol.answers import Cancel, Stop
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import JobName
-from coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.errors import ExitCode
+from onceward.coordinator.protocol.answers import Cancel, Stop
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from tests.unit.ops.test_command import onceward
 from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess, ScriptedDriver, wait_until
 
@@ -69,7 +69,7 @@ class Asking:
 _INTERRUPTIBLE = """
 import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-runpy.run_module("coordinator.ops", run_name="__main__", alter_sys=True)
+runpy.run_module("onceward.coordinator.ops", run_name="__main__", alter_sys=True)
 """
 """Also where the tests run in the background, with SIGINT ignored."""
 
@@ -113,7 +113,15 @@ def test_a_savepoint_that_fails_says_what_it_means_for_the_data(tmp_path: Path) 
     with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
         settings = CheckpointSettings(interval=None)
         session = client.open_job(ORDERS, (SOURCE, SINK), settings, None, driver="d")  # never watches
-        command = [sys.executable, "-m", "coordinator.ops", "savepoint", "orders", "--state-dir", str(tmp_path)]
+        command = [
+            sys.executable,
+            "-m",
+            "onceward.coordinator.ops",
+            "savepoint",
+            "orders",
+            "--state-dir",
+            str(tmp_path),
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
             assert waiting.stderr is not None
             assert "is queued" in waiting.stderr.readline()

@@ -6,19 +6,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.client.over import generation_over
-from coordinator.errors import FencedError
-from coordinator.pipeline.generation import GenerationRun, Members
-from coordinator.pipeline.interfaces import Age, Plan
-from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.progress import Progress
-from coordinator.pipeline.restarts import Return
-from coordinator.pipeline.runtime import THREADS, Runtime
-from coordinator.pipeline.tasks import Vote
-from coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
-from coordinator.protocol.core import step, wanted
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import (
+from onceward.coordinator.client.over import generation_over
+from onceward.coordinator.errors import FencedError
+from onceward.coordinator.pipeline.generation import GenerationRun, Members
+from onceward.coordinator.pipeline.interfaces import Age, Plan
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.progress import Progress
+from onceward.coordinator.pipeline.restarts import Return
+from onceward.coordinator.pipeline.runtime import THREADS, Runtime
+from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
+from onceward.coordinator.protocol.core import step, wanted
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import (
     Acknowledge,
     Amend,
     CancelJob,
@@ -34,9 +34,9 @@ from coordinator.protocol.events import (
     Tick,
     Watch,
 )
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.state import JobState, restart
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.state import JobState, restart
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     Claim,
     Committable,

@@ -5,12 +5,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from coordinator.errors import OncewardError
-from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.runtime import Threads
-from coordinator.pipeline.settler import Settler
-from coordinator.protocol.answers import Answer, Verdict
-from coordinator.protocol.values import (
+from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.runtime import Threads
+from onceward.coordinator.pipeline.settler import Settler
+from onceward.coordinator.protocol.answers import Answer, Verdict
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     Claim,
     Committable,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.pipeline.ages import Ages, good_for
-from coordinator.pipeline.interfaces import Age
-from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.runtime import Threads
-from coordinator.protocol.values import Committable, Document
+from onceward.coordinator.pipeline.ages import Ages, good_for
+from onceward.coordinator.pipeline.interfaces import Age
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.runtime import Threads
+from onceward.coordinator.protocol.values import Committable, Document
 
 
 class Clock(Threads):

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline.executor import Batches, applied
-from coordinator.pipeline.faults import unusable, unusable_in
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.executor import Batches, applied
+from onceward.coordinator.pipeline.faults import unusable, unusable_in
 
 BATCHES = [pa.RecordBatch.from_pydict({"value": [str(n)]}) for n in range(3)]
 

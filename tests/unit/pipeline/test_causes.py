@@ -1,6 +1,6 @@
 """How an error of Spark is reported to a person. The texts are those of PySpark 4.3."""
 
-from coordinator.pipeline.causes import cause_of
+from onceward.coordinator.pipeline.causes import cause_of
 
 IN_A_UDF = """
   An exception was thrown from the Python worker. Please see the stack trace below.
@@ -20,13 +20,13 @@ Traceback (most recent call last):
     process()
   File "/opt/job/sinks/kafka/delivery.py", line 99, in _check
     raise self._failed(why)
-sinks.kafka.errors.DeliveryError: Slot 1 was not delivered: 1 records were refused
+onceward.sinks.kafka.errors.DeliveryError: Slot 1 was not delivered: 1 records were refused
 
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
 Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/opt/job/sinks/kafka/delivery.py", line 99, in _check
     raise self._failed(why)
-sinks.kafka.errors.DeliveryError: Slot 1 was not delivered: 1 records were refused
+onceward.sinks.kafka.errors.DeliveryError: Slot 1 was not delivered: 1 records were refused
 
 \t... 1 more
 """

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline import executor
-from coordinator.pipeline.executor import Batches, choosing, fusing, reading, writing
-from coordinator.pipeline.faults import unusable_in
-from coordinator.pipeline.journal import EVENTS_VARIABLE, Journal
-from coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline import executor
+from onceward.coordinator.pipeline.executor import Batches, choosing, fusing, reading, writing
+from onceward.coordinator.pipeline.faults import unusable_in
+from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE, Journal
+from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
 
 TASK = CheckpointTask(
     job="orders",

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from coordinator.errors import FencedError, OncewardError
-from coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
+from onceward.coordinator.errors import FencedError, OncewardError
+from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
 
 PROGRAM = """
-from coordinator import errors
-from coordinator.pipeline.exits import exit_with_codes
+from onceward.coordinator import errors
+from onceward.coordinator.pipeline.exits import exit_with_codes
 exit_with_codes()
 raise errors.{name}("what happened")
 """

@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import CheckpointFailedError, ConfigurationError, CoordinatorLostError, OncewardError
-from coordinator.pipeline.interfaces import Plan
-from coordinator.pipeline.mailbox import GenerationFailedError
-from coordinator.pipeline.runtime import Threads
-from coordinator.protocol.answers import Answer, Decision, Instruction, Trigger, Verdict
-from coordinator.protocol.events import Acknowledge, CloseReason, Event, Settle
-from coordinator.protocol.values import CheckpointId, Committable, Document, JobName, JsonObject, ParticipantName
+from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, CoordinatorLostError, OncewardError
+from onceward.coordinator.pipeline.interfaces import Plan
+from onceward.coordinator.pipeline.mailbox import GenerationFailedError
+from onceward.coordinator.pipeline.runtime import Threads
+from onceward.coordinator.protocol.answers import Answer, Decision, Instruction, Trigger, Verdict
+from onceward.coordinator.protocol.events import Acknowledge, CloseReason, Event, Settle
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    Committable,
+    Document,
+    JobName,
+    JsonObject,
+    ParticipantName,
+)
 from tests.unit.pipeline.running_job import SINK, Coordinator, Job
 from tests.unit.pipeline.test_causes import IN_A_UDF
 

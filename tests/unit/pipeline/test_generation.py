@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import (
+from onceward.coordinator.errors import (
     ClaimChangedError,
     CoordinatorLostError,
     FencedError,
@@ -15,10 +15,10 @@ from coordinator.errors import (
     HaltedError,
     OncewardError,
 )
-from coordinator.pipeline import generation
-from coordinator.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
-from coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event
-from coordinator.protocol.values import CheckpointId, Claim, Committable, JobName
+from onceward.coordinator.pipeline import generation
+from onceward.coordinator.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
+from onceward.coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, JobName
 from tests.unit.pipeline.running_job import SINK, SOURCE, Coordinator, Job, nothing
 
 

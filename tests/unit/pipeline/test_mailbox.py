@@ -3,11 +3,21 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.errors import FencedError, GenerationEndedError, HaltedError
-from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
-from coordinator.protocol.answers import Abort, Cancel, Complete, Fail, Halt, Instruction, Replay, Stop, Trigger
-from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.values import CheckpointId, ParticipantName
+from onceward.coordinator.errors import FencedError, GenerationEndedError, HaltedError
+from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
+from onceward.coordinator.protocol.answers import (
+    Abort,
+    Cancel,
+    Complete,
+    Fail,
+    Halt,
+    Instruction,
+    Replay,
+    Stop,
+    Trigger,
+)
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.values import CheckpointId, ParticipantName
 
 
 class Driver:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline.executor import READER_NAME
-from coordinator.pipeline.records import refuse_per_checkpoint_operations, seeds
-from coordinator.pipeline.slots import Slots, slots_of
-from coordinator.pipeline.trees import expressions, kind, nodes, parts
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.executor import READER_NAME
+from onceward.coordinator.pipeline.records import refuse_per_checkpoint_operations, seeds
+from onceward.coordinator.pipeline.slots import Slots, slots_of
+from onceward.coordinator.pipeline.trees import expressions, kind, nodes, parts
 
 
 class Sequence:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import ConfigurationError, OncewardError, PreflightError
-from coordinator.pipeline.interfaces import Finding, Severity
-from coordinator.pipeline.preflight import examine, require_safe
+from onceward.coordinator.errors import ConfigurationError, OncewardError, PreflightError
+from onceward.coordinator.pipeline.interfaces import Finding, Severity
+from onceward.coordinator.pipeline.preflight import examine, require_safe
 
 WARNING, ERROR = Severity.WARNING, Severity.ERROR
 

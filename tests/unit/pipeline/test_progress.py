@@ -8,8 +8,8 @@ import termios
 
 import pytest
 
-from coordinator.links import Links
-from coordinator.pipeline.progress import Progress, Snapshot
+from onceward.coordinator.links import Links
+from onceward.coordinator.pipeline.progress import Progress, Snapshot
 
 
 class Terminal(io.StringIO):

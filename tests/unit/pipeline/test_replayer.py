@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import FencedError, HaltedError, OncewardError
-from coordinator.pipeline.interfaces import Plan, ReplayRefusedError
-from coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
-from coordinator.pipeline.replaying import Replayer
-from coordinator.pipeline.tasks import Vote
-from coordinator.protocol.answers import Abort, Answer, Fail, Replay, Verdict
-from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.values import (
+from onceward.coordinator.errors import FencedError, HaltedError, OncewardError
+from onceward.coordinator.pipeline.interfaces import Plan, ReplayRefusedError
+from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
+from onceward.coordinator.pipeline.replaying import Replayer
+from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.protocol.answers import Abort, Answer, Fail, Replay, Verdict
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     Committable,
     Document,

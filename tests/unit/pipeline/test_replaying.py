@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import CoordinatorLostError, HaltedError
-from coordinator.pipeline.interfaces import Plan, ReplayRefusedError
-from coordinator.pipeline.tasks import Vote
-from coordinator.protocol.answers import Answer
-from coordinator.protocol.events import Amend, CloseReason, Event
-from coordinator.protocol.values import (
+from onceward.coordinator.errors import CoordinatorLostError, HaltedError
+from onceward.coordinator.pipeline.interfaces import Plan, ReplayRefusedError
+from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.protocol.answers import Answer
+from onceward.coordinator.protocol.events import Amend, CloseReason, Event
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     Committable,
     Document,

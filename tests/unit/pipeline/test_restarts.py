@@ -5,13 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline import pipeline
-from coordinator.pipeline.pipeline import Pipeline
-from coordinator.pipeline.restarts import NO_RESTART, Restart, Restarts, Return
-from coordinator.protocol.events import CloseReason
-from sinks import KafkaSink
-from sources import KafkaSource
+from onceward import KafkaSink, KafkaSource
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline import pipeline
+from onceward.coordinator.pipeline.pipeline import Pipeline
+from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart, Restarts, Return
+from onceward.coordinator.protocol.events import CloseReason
 
 
 def test_delays_grow_by_half_as_in_flink() -> None:

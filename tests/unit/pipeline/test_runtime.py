@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from coordinator.pipeline.runtime import THREADS
+from onceward.coordinator.pipeline.runtime import THREADS
 
 
 def test_calls_are_made_one_after_the_other_on_a_thread_with_the_workers_name() -> None:

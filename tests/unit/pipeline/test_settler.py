@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import HaltedError, OncewardError
-from coordinator.pipeline.journal import Journal
-from coordinator.pipeline.runtime import THREADS, Runtime
-from coordinator.pipeline.settler import Settler
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.values import (
+from onceward.coordinator.errors import HaltedError, OncewardError
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.runtime import THREADS, Runtime
+from onceward.coordinator.pipeline.settler import Settler
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     Claim,
     Committable,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.pipeline.spark_job import _RECORDS_PER_TASK, _RECORDS_PER_TASK_ELASTIC, _tasks
+from onceward.coordinator.pipeline.spark_job import _RECORDS_PER_TASK, _RECORDS_PER_TASK_ELASTIC, _tasks
 
 TASK_COSTS = 20_000
 """Records; measured (docs/performance.md)."""

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.pipeline import steps
-from coordinator.pipeline.steps import Stopwatch, Timed, of_checkpoint
-from coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.coordinator.pipeline import steps
+from onceward.coordinator.pipeline.steps import Stopwatch, Timed, of_checkpoint
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 
 
 class Clock:

@@ -1,7 +1,7 @@
 import signal
 import threading
 
-from coordinator.pipeline.exits import StopFlag
+from onceward.coordinator.pipeline.exits import StopFlag
 
 
 def test_a_signal_handler_may_set_it_while_its_own_thread_waits() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import CheckpointFailedError, FencedError, OncewardError
-from coordinator.pipeline.interfaces import Age, Plan
-from coordinator.pipeline.mailbox import GenerationFailedError
-from coordinator.pipeline.restarts import Return
-from coordinator.protocol.answers import Answer, Verdict
-from coordinator.protocol.events import Acknowledge, CloseReason, Event
-from coordinator.protocol.values import CheckpointId, Committable, Document, JobName
+from onceward.coordinator.errors import CheckpointFailedError, FencedError, OncewardError
+from onceward.coordinator.pipeline.interfaces import Age, Plan
+from onceward.coordinator.pipeline.mailbox import GenerationFailedError
+from onceward.coordinator.pipeline.restarts import Return
+from onceward.coordinator.protocol.answers import Answer, Verdict
+from onceward.coordinator.protocol.events import Acknowledge, CloseReason, Event
+from onceward.coordinator.protocol.values import CheckpointId, Committable, Document, JobName
 from tests.unit.pipeline.running_job import SINK, SOURCE, Coordinator
 from tests.unit.pipeline.test_causes import IN_A_UDF
 from tests.unit.pipeline.test_failing_checkpoints import Clock, Failing, at, bounded, once

@@ -1,8 +1,8 @@
 import pytest
 
-from coordinator.errors import CheckpointFailedError
-from coordinator.pipeline.tasks import CheckpointTask, Vote
-from coordinator.pipeline.votes import check_votes
+from onceward.coordinator.errors import CheckpointFailedError
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.coordinator.pipeline.votes import check_votes
 
 
 def ballots(*slots: int) -> list[str]:

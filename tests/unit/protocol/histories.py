@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from coordinator.protocol.events import (
+from onceward.coordinator.protocol.events import (
     Acknowledge,
     Amend,
     CancelJob,
@@ -26,10 +26,10 @@ from coordinator.protocol.events import (
     Tick,
     Watch,
 )
-from coordinator.protocol.requests import Ruling
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.state import JobState
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.requests import Ruling
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
     NO_GENERATION,
     CheckpointId,

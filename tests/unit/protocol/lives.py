@@ -2,10 +2,10 @@
 
 from typing import TypeVar
 
-from coordinator.protocol.answers import Answer
-from coordinator.protocol.core import step
-from coordinator.protocol.facts import Fact
-from coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.answers import Answer
+from onceward.coordinator.protocol.core import step
+from onceward.coordinator.protocol.facts import Fact
+from onceward.coordinator.protocol.settings import CheckpointSettings
 from tests.scenarios.play import Player
 
 __all__ = ["BEGUN", "UNSETTLED", "after", "one", "said"]

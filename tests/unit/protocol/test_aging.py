@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.protocol.deadlines import next_deadline
-from coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.deadlines import next_deadline
+from onceward.coordinator.protocol.settings import CheckpointSettings
 from tests.scenarios.play import Player
 
 

@@ -4,11 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.core import step
-from coordinator.protocol.events import Acknowledge
-from coordinator.protocol.facts import AbortReason, CheckpointAborted, CheckpointTriggered, LossSkipped, StatusChanged
-from coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.core import step
+from onceward.coordinator.protocol.events import Acknowledge
+from onceward.coordinator.protocol.facts import (
+    AbortReason,
+    CheckpointAborted,
+    CheckpointTriggered,
+    LossSkipped,
+    StatusChanged,
+)
+from onceward.coordinator.protocol.settings import CheckpointSettings
 from tests.scenarios.play import Player
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 

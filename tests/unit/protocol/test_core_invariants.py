@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.core import step, wanted
-from coordinator.protocol.deadlines import next_deadline
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import Acknowledge, OpenJob, Tick
-from coordinator.protocol.evolve import evolve
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.core import step, wanted
+from onceward.coordinator.protocol.deadlines import next_deadline
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import Acknowledge, OpenJob, Tick
+from onceward.coordinator.protocol.evolve import evolve
+from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
@@ -30,10 +30,10 @@ from coordinator.protocol.facts import (
     SlotsResolved,
     StatusChanged,
 )
-from coordinator.protocol.requests import MAX_KEPT, MAX_QUEUED, RequestState
-from coordinator.protocol.state import JobState, restart
-from coordinator.protocol.status import TRANSITIONS, JobStatus, Transition, after
-from coordinator.protocol.values import JobName, ParticipantName, Snapshot
+from onceward.coordinator.protocol.requests import MAX_KEPT, MAX_QUEUED, RequestState
+from onceward.coordinator.protocol.state import JobState, restart
+from onceward.coordinator.protocol.status import TRANSITIONS, JobStatus, Transition, after
+from onceward.coordinator.protocol.values import JobName, ParticipantName, Snapshot
 from tests.conftest import examples
 from tests.unit.protocol.histories import Move, moves, to_event
 

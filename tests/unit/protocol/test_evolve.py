@@ -5,9 +5,16 @@ from typing import Any
 
 import pytest
 
-from coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, RestoreOrder, UndecidedCheckpoint
-from coordinator.protocol.evolve import MAX_HOLDERS, evolve
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.durable import (
+    AbortedCheckpoint,
+    Durable,
+    Loss,
+    Resolution,
+    RestoreOrder,
+    UndecidedCheckpoint,
+)
+from onceward.coordinator.protocol.evolve import MAX_HOLDERS, evolve
+from onceward.coordinator.protocol.facts import (
     AbortReason,
     CheckpointAmended,
     CheckpointCompleted,
@@ -27,10 +34,10 @@ from coordinator.protocol.facts import (
     SlotsResolved,
     StatusChanged,
 )
-from coordinator.protocol.requests import MAX_KEPT, Ending, Request, RequestState, Ruling
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.status import JobStatus, Transition
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.requests import MAX_KEPT, Ending, Request, RequestState, Ruling
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus, Transition
+from onceward.coordinator.protocol.values import (
     COORDINATOR,
     CheckpointId,
     CheckpointKind,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.core import step
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import (
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.core import step
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import (
     Acknowledge,
     CancelJob,
     CloseJob,
@@ -16,9 +16,9 @@ from coordinator.protocol.events import (
     Tick,
     Watch,
 )
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.state import JobState
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.values import (
     MAX_ID,
     CheckpointId,
     Generation,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.facts import (
     CheckpointTriggered,
     InputSkipped,
     JobForgotten,
@@ -13,7 +13,7 @@ from coordinator.protocol.facts import (
     LossSkipped,
     StatusChanged,
 )
-from coordinator.protocol.values import MAX_ID, CheckpointId, Document, ParticipantName, Snapshot
+from onceward.coordinator.protocol.values import MAX_ID, CheckpointId, Document, ParticipantName, Snapshot
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 
 LEFT = (*BEGUN, "close failed")

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.core import step
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.core import step
+from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointCompleted,
     CheckpointRestored,
@@ -15,8 +15,8 @@ from coordinator.protocol.facts import (
     GenerationEnded,
     StatusChanged,
 )
-from coordinator.protocol.opening import claim_refusal
-from coordinator.protocol.values import CheckpointId, Claim, Generation, ParticipantName
+from onceward.coordinator.protocol.opening import claim_refusal
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, ParticipantName
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 
 

@@ -19,11 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import OperationalError
 
-from coordinator.errors import StoreError
-from coordinator.protocol.answers import Grant, Ready, Verdict
-from coordinator.protocol.core import step
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.facts import (
+from onceward.coordinator.errors import StoreError
+from onceward.coordinator.protocol.answers import Grant, Ready, Verdict
+from onceward.coordinator.protocol.core import step
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
@@ -40,10 +40,10 @@ from coordinator.protocol.facts import (
     SavepointReleased,
     SlotsResolved,
 )
-from coordinator.protocol.state import JobState, restart
-from coordinator.protocol.values import CheckpointKind, JobName, ParticipantName, Snapshot
-from coordinator.store.records import CheckpointState
-from coordinator.store.store import Store
+from onceward.coordinator.protocol.state import JobState, restart
+from onceward.coordinator.protocol.values import CheckpointKind, JobName, ParticipantName, Snapshot
+from onceward.coordinator.store.records import CheckpointState
+from onceward.coordinator.store.store import Store
 from tests.conftest import examples
 from tests.unit.protocol.histories import Move, a_move, to_event
 from tests.unit.store.jobs import MEMORY, event_of

@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 import pytest
 
-from coordinator.client.calls import open_channel
-from coordinator.client.operators import OperatorClient
-from coordinator.client.session import CoordinatorClient, connect
-from coordinator.protocol.values import Document
-from coordinator.service.documents import Checkers
-from coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.client.calls import open_channel
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.session import CoordinatorClient, connect
+from onceward.coordinator.protocol.values import Document
+from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
 
 
 def check(document: Document, base: Document | None) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, assert_never
 
-from coordinator.client.session import CoordinatorClient, Session
-from coordinator.errors import OncewardError
-from coordinator.protocol.answers import (
+from onceward.coordinator.client.session import CoordinatorClient, Session
+from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.protocol.answers import (
     Abort,
     Cancel,
     Complete,
@@ -28,9 +28,9 @@ from coordinator.protocol.answers import (
     Trigger,
     Verdict,
 )
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
     Committable,
@@ -109,8 +109,10 @@ class CoordinatorProcess:
         directory.mkdir(exist_ok=True)
         self.log = directory / "coordinator.log"
         self._log_file: IO[bytes] = self.log.open("ab")
-        guard = f"from coordinator.dev.keeper import die_with_parent\n(die_with_parent({os.getpid()}) or int)()"
-        code = f"{guard}\n{preamble}\nfrom coordinator.ops.cli import main\nmain()"
+        guard = (
+            f"from onceward.coordinator.dev.keeper import die_with_parent\n(die_with_parent({os.getpid()}) or int)()"
+        )
+        code = f"{guard}\n{preamble}\nfrom onceward.coordinator.ops.cli import main\nmain()"
         options = ["--log-level", "debug", "--listen", self.address, "--store", self.store_url]
         self._child = subprocess.Popen(
             [sys.executable, "-c", code, "serve", *options],

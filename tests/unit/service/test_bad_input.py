@@ -10,13 +10,13 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from coordinator.client.operators import OperatorClient
-from coordinator.client.session import CoordinatorClient, Session
-from coordinator.errors import CheckpointFailedError, ExitCode, RefusedError
-from coordinator.protocol.answers import Complete, Trigger, Verdict
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import (
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.session import CoordinatorClient, Session
+from onceward.coordinator.errors import CheckpointFailedError, ExitCode, RefusedError
+from onceward.coordinator.protocol.answers import Complete, Trigger, Verdict
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import (
     MAX_ID,
     CheckpointId,
     Committable,
@@ -27,10 +27,10 @@ from coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from coordinator.service.embedded import EmbeddedCoordinator
-from coordinator.v1 import operators_pb2, participants_pb2
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.v1 import operators_pb2, participants_pb2
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES
 from tests.unit.service.scripted import SINK, SOURCE, positions, slots, wait_until
 
 JOB = JobName("orders")
@@ -131,7 +131,7 @@ def test_requests_with_a_flipped_byte_never_hurt(channel: grpc.Channel, running:
     for _ in range(300):
         data = bytearray(good)
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-        status = call(channel, "/coordinator.v1.ParticipantService/Acknowledge", bytes(data))
+        status = call(channel, "/onceward.coordinator.v1.ParticipantService/Acknowledge", bytes(data))
         assert status in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
     assert running.stored()[0].last_completed == 0
 
@@ -442,8 +442,8 @@ def test_what_cannot_be_json_is_refused_before_it_is_sent(running: Running) -> N
 def test_too_many_calls_at_once_are_refused_with_resource_exhausted(
     tmp_path: Any, on: Callable[..., EmbeddedCoordinator]
 ) -> None:
-    from coordinator.client.calls import open_channel
-    from coordinator.service.server import ServerOptions
+    from onceward.coordinator.client.calls import open_channel
+    from onceward.coordinator.service.server import ServerOptions
 
     coordinator = on(tmp_path / "small", options=ServerOptions(max_concurrent_rpcs=20))
     with open_channel(coordinator.address) as channel:
@@ -456,7 +456,7 @@ def test_too_many_calls_at_once_are_refused_with_resource_exhausted(
         for stream in streams:
             stream.cancel()
         wait_until(
-            lambda: call(channel, "/coordinator.v1.OperatorService/ListJobs", b"") is grpc.StatusCode.OK,
+            lambda: call(channel, "/onceward.coordinator.v1.OperatorService/ListJobs", b"") is grpc.StatusCode.OK,
             "calls are taken again",
         )
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.protocol.answers import Note, Verdict
-from coordinator.protocol.durable import Durable, UndecidedCheckpoint
-from coordinator.protocol.events import Acknowledge, Amend, Renew
-from coordinator.protocol.state import JobState, PendingCheckpoint
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.answers import Note, Verdict
+from onceward.coordinator.protocol.durable import Durable, UndecidedCheckpoint
+from onceward.coordinator.protocol.events import Acknowledge, Amend, Renew
+from onceward.coordinator.protocol.state import JobState, PendingCheckpoint
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     Committable,
     CompletedCheckpoint,
@@ -21,10 +21,15 @@ from coordinator.protocol.values import (
     ParticipantName,
     Snapshot,
 )
-from coordinator.service.budget import Budget
-from coordinator.service.deadlines import Deadlines
-from coordinator.service.housekeeping import MAX_DISTINCT, Housekeeping
-from coordinator.wire.limits import MAX_CHECKPOINT_BYTES, MAX_PARTICIPANTS, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES
+from onceward.coordinator.service.budget import Budget
+from onceward.coordinator.service.deadlines import Deadlines
+from onceward.coordinator.service.housekeeping import MAX_DISTINCT, Housekeeping
+from onceward.coordinator.wire.limits import (
+    MAX_CHECKPOINT_BYTES,
+    MAX_PARTICIPANTS,
+    MAX_REQUEST_BYTES,
+    MAX_RESPONSE_BYTES,
+)
 from tests.unit.service.scripted import SINK, SOURCE
 
 JOB, OTHER = JobName("orders"), JobName("flights")

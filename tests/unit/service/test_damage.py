@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client.calls import open_channel
-from coordinator.client.operators import OperatorClient
-from coordinator.client.session import connect
-from coordinator.errors import ExitCode, HaltedError
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import JobName
-from coordinator.service.embedded import EmbeddedCoordinator
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from onceward.coordinator.client.calls import open_channel
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.errors import ExitCode, HaltedError
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
 from tests.unit.service.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, wait_until
 from tests.unit.store.jobs import change
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.errors import ConfigurationError
-from coordinator.protocol.durable import Durable, UndecidedCheckpoint
-from coordinator.protocol.events import Acknowledge, Amend, Event, Renew
-from coordinator.protocol.state import JobState, PendingCheckpoint
-from coordinator.protocol.values import (
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.protocol.durable import Durable, UndecidedCheckpoint
+from onceward.coordinator.protocol.events import Acknowledge, Amend, Event, Renew
+from onceward.coordinator.protocol.state import JobState, PendingCheckpoint
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     Committable,
     CompletedCheckpoint,
@@ -19,7 +19,7 @@ from coordinator.protocol.values import (
     JobName,
     Snapshot,
 )
-from coordinator.service.documents import Checkers, DocumentChecker
+from onceward.coordinator.service.documents import Checkers, DocumentChecker
 from tests.unit.service.scripted import SINK, SOURCE
 
 

@@ -14,18 +14,18 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from coordinator.client.calls import open_channel
-from coordinator.client.operators import OperatorClient
-from coordinator.client.session import CoordinatorClient, connect
-from coordinator.errors import CoordinatorLostError, RefusedError
-from coordinator.protocol.answers import Trigger
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import CheckpointId, JobName
-from coordinator.service.embedded import EmbeddedCoordinator
-from coordinator.service.places import STATE_DIR_VARIABLE
-from coordinator.service.server import ServerOptions
-from coordinator.store.errors import StoreUnusableError
+from onceward.coordinator.client.calls import open_channel
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.session import CoordinatorClient, connect
+from onceward.coordinator.errors import CoordinatorLostError, RefusedError
+from onceward.coordinator.protocol.answers import Trigger
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import CheckpointId, JobName
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.places import STATE_DIR_VARIABLE
+from onceward.coordinator.service.server import ServerOptions
+from onceward.coordinator.store.errors import StoreUnusableError
 from tests.unit.service.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots, wait_until
 
 Start = Callable[..., EmbeddedCoordinator]
@@ -78,7 +78,7 @@ def test_a_second_driver_in_the_directory_is_refused_and_the_first_goes_on(
 def test_the_directory_of_a_killed_driver_is_taken_over(on: Start, tmp_path: Path) -> None:
     code = (
         "import os, sys, signal\n"
-        "from coordinator.service.embedded import EmbeddedCoordinator\n"
+        "from onceward.coordinator.service.embedded import EmbeddedCoordinator\n"
         "coordinator = EmbeddedCoordinator(sys.argv[1])\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -117,7 +117,7 @@ def break_store(coordinator: EmbeddedCoordinator) -> None:
 
 def test_a_healthy_coordinator_says_so_to_standard_probes(channel: grpc.Channel) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
-    for service in ("", "coordinator.v1.ParticipantService", "coordinator.v1.OperatorService"):
+    for service in ("", "onceward.coordinator.v1.ParticipantService", "onceward.coordinator.v1.OperatorService"):
         answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
@@ -130,7 +130,7 @@ def test_reflection_is_there_only_when_asked_for(on: Start, tmp_path: Path, refl
         call: Any = channel.stream_stream(method)
         stream = call(iter([b"\x3a\x00"]), timeout=5)
         if reflection:
-            assert b"coordinator.v1.ParticipantService" in next(stream)
+            assert b"onceward.coordinator.v1.ParticipantService" in next(stream)
         else:
             assert stream.code() is grpc.StatusCode.UNIMPLEMENTED
 

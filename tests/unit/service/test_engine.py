@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.errors import StoreError
-from coordinator.protocol.answers import Answer, Trigger, Verdict
-from coordinator.protocol.events import Acknowledge, Event, OpenJob, Renew, StreamLost, Watch
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import CheckpointId, Document, Generation, JobName, Snapshot
-from coordinator.service.documents import Checkers
-from coordinator.service.engine import Engine, Turn, UnknownJobError
-from coordinator.store.store import Store
-from coordinator.wire.limits import MAX_CHECKPOINT_BYTES
+from onceward.coordinator.errors import StoreError
+from onceward.coordinator.protocol.answers import Answer, Trigger, Verdict
+from onceward.coordinator.protocol.events import Acknowledge, Event, OpenJob, Renew, StreamLost, Watch
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, JobName, Snapshot
+from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.engine import Engine, Turn, UnknownJobError
+from onceward.coordinator.store.store import Store
+from onceward.coordinator.wire.limits import MAX_CHECKPOINT_BYTES
 from tests.unit.service.scripted import SINK, SOURCE, positions, slots
 from tests.unit.store.jobs import StoredJob, change, ids
 

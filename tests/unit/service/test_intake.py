@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 import pytest
 
-from coordinator.client.calls import open_channel
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.wire.limits import MAX_HELD_BYTES, MAX_MESSAGE_BYTES
+from onceward.coordinator.client.calls import open_channel
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire.limits import MAX_HELD_BYTES, MAX_MESSAGE_BYTES
 from tests.unit.service.scripted import CoordinatorProcess, wait_until
 
-_ACKNOWLEDGE = "/coordinator.v1.ParticipantService/Acknowledge"
+_ACKNOWLEDGE = "/onceward.coordinator.v1.ParticipantService/Acknowledge"
 _CALLS = 30
 _BYTES = 30 * 1024 * 1024
 

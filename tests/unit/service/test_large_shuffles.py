@@ -2,14 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 
-from coordinator.client.session import CoordinatorClient
-from coordinator.protocol.answers import Instruction, Trigger, Verdict
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import CheckpointId, JobName, Snapshot
-from coordinator.store.codec import snapshots_from_text, snapshots_to_text
-from coordinator.wire.values import snapshot_from_wire, snapshot_to_wire
-from sinks.kafka.committables import KafkaCommittable, TopicRecords
-from sinks.kafka.transactions import Transaction
+from onceward.coordinator.client.session import CoordinatorClient
+from onceward.coordinator.protocol.answers import Instruction, Trigger, Verdict
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import CheckpointId, JobName, Snapshot
+from onceward.coordinator.store.codec import snapshots_from_text, snapshots_to_text
+from onceward.coordinator.wire.values import snapshot_from_wire, snapshot_to_wire
+from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.transactions import Transaction
 from tests.unit.service.scripted import SINK, SOURCE, positions, wait_until
 
 RANGES = [

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.errors import ConfigurationError
-from coordinator.service.listen import parse_listen
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.service.listen import parse_listen
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import ClaimChangedError, HaltedError, OncewardError
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.committing import Age, Committer, OpenTransaction
-from coordinator.protocol.events import (
+from onceward.coordinator.errors import ClaimChangedError, HaltedError, OncewardError
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.committing import Age, Committer, OpenTransaction
+from onceward.coordinator.protocol.events import (
     Acknowledge,
     Amend,
     CloseJob,
@@ -25,9 +25,9 @@ from coordinator.protocol.events import (
     Tick,
     Watch,
 )
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import (
     NO_GENERATION,
     CheckpointId,
     Claim,
@@ -39,14 +39,14 @@ from coordinator.protocol.values import (
     ParticipantName,
     Settlement,
 )
-from coordinator.service.committers import Committers
-from coordinator.service.documents import Checkers
-from coordinator.service.engine import Engine
-from coordinator.service.errands import Errands
-from coordinator.service.orphan import NO_CLUSTERS, Pace
-from coordinator.service.orphans import Orphans
-from coordinator.service.turns import Turns
-from coordinator.store.store import Store
+from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.engine import Engine
+from onceward.coordinator.service.errands import Errands
+from onceward.coordinator.service.orphan import NO_CLUSTERS, Pace
+from onceward.coordinator.service.orphans import Orphans
+from onceward.coordinator.service.turns import Turns
+from onceward.coordinator.store.store import Store
 from tests.unit.service.scripted import SINK, positions, slots
 from tests.unit.service.scripted import SOURCE as LATER_SOURCE
 from tests.unit.store.jobs import change

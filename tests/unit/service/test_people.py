@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client.operators import OperatorClient
-from coordinator.client.session import CoordinatorClient, connect
-from coordinator.client.summaries import CheckpointState, CheckpointSummary
-from coordinator.errors import FencedError, RefusedError
-from coordinator.protocol.answers import Cancel, Stop, Trigger, Verdict
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.requests import MAX_QUEUED, Ending, Request, RequestState
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointId, CheckpointKind, JobName, RequestId
-from coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.session import CoordinatorClient, connect
+from onceward.coordinator.client.summaries import CheckpointState, CheckpointSummary
+from onceward.coordinator.errors import FencedError, RefusedError
+from onceward.coordinator.protocol.answers import Cancel, Stop, Trigger, Verdict
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.requests import MAX_QUEUED, Ending, Request, RequestState
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, JobName, RequestId
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from tests.unit.service.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots, wait_until
 
 ON_DEMAND = CheckpointSettings(interval=None, tolerable_failed_checkpoints=1000)

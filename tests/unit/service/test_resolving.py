@@ -7,19 +7,19 @@ from typing import Any
 import grpc
 import pytest
 
-from coordinator.client.calls import open_channel
-from coordinator.client.operators import OperatorClient
-from coordinator.client.session import connect
-from coordinator.client.summaries import CheckpointState
-from coordinator.protocol.answers import Verdict
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.requests import Ruling
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointId, CheckpointKind, Document, Outcome, Settlement, Snapshot
-from coordinator.service.embedded import EmbeddedCoordinator
-from coordinator.v1 import operators_pb2 as pb
-from coordinator.v1.operators_pb2_grpc import OperatorServiceStub
+from onceward.coordinator.client.calls import open_channel
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.client.summaries import CheckpointState
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.requests import Ruling
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Document, Outcome, Settlement, Snapshot
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.v1 import operators_pb2 as pb
+from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
 from tests.unit.ops.halted import ORDERS, halted
 from tests.unit.service.scripted import SINK, SOURCE, slots, wait_until
 

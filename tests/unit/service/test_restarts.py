@@ -12,17 +12,17 @@ from pathlib import Path
 import grpc
 import pytest
 
-from coordinator.client.session import connect
-from coordinator.errors import CoordinatorLostError, ExitCode, FencedError, RefusedError
-from coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
-from coordinator.protocol.answers import Fail, Instruction, Trigger, Verdict
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.values import CheckpointId, JobName
-from coordinator.store.records import CheckpointState
-from coordinator.store.store import Store
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from coordinator.wire.values import participant_to_wire, settings_to_wire
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.errors import CoordinatorLostError, ExitCode, FencedError, RefusedError
+from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from onceward.coordinator.protocol.answers import Fail, Instruction, Trigger, Verdict
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.values import CheckpointId, JobName
+from onceward.coordinator.store.records import CheckpointState
+from onceward.coordinator.store.store import Store
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from onceward.coordinator.wire.values import participant_to_wire, settings_to_wire
 from tests.unit.service.scripted import SETTINGS, SINK, SOURCE, CoordinatorProcess, ScriptedDriver, wait_until
 
 POINTS = [point for point in KillPoint if point.name.startswith("COORDINATOR_")]

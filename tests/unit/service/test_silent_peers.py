@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client.operators import OperatorClient
-from coordinator.client.session import connect
-from coordinator.links import Links
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import JobName
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.links import Links
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import JobName
 from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess, wait_until
 
 LIMIT_S = 15.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     CompletedCheckpoint,
     Document,
@@ -10,8 +10,8 @@ from coordinator.protocol.values import (
     ParticipantName,
     Snapshot,
 )
-from coordinator.service.skipping import Skip, Where, skip_of
-from sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
+from onceward.coordinator.service.skipping import Skip, Where, skip_of
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
 
 SINK = Snapshot(positions=None)
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import StoreError
-from coordinator.protocol.answers import Answer, Verdict
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import Event, OpenJob, Renew, StreamLost, Watch
-from coordinator.protocol.facts import Fact
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import Generation, JobName
-from coordinator.service.documents import Checkers
-from coordinator.service.engine import Engine, Turn, UnknownJobError
-from coordinator.service.turns import Turns
-from coordinator.service.watchers import Watchers
-from coordinator.store.store import Store
-from coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.errors import StoreError
+from onceward.coordinator.protocol.answers import Answer, Verdict
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import Event, OpenJob, Renew, StreamLost, Watch
+from onceward.coordinator.protocol.facts import Fact
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import Generation, JobName
+from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.engine import Engine, Turn, UnknownJobError
+from onceward.coordinator.service.turns import Turns
+from onceward.coordinator.service.watchers import Watchers
+from onceward.coordinator.store.store import Store
+from onceward.coordinator.v1 import participants_pb2 as pb
 from tests.unit.service.scripted import SETTINGS, SINK, SOURCE
 from tests.unit.store.jobs import StoredJob, ids
 

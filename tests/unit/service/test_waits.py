@@ -7,25 +7,25 @@ from pathlib import Path
 import grpc
 import pytest
 
-from coordinator.client.operators import OperatorClient
-from coordinator.client.session import CoordinatorClient, connect
-from coordinator.client.summaries import JobSummary
-from coordinator.errors import FencedError, OncewardError
-from coordinator.links import Links
-from coordinator.ops.listings import job_detail
-from coordinator.protocol.answers import Complete, Instruction, Trigger, Verdict
-from coordinator.protocol.committing import Age
-from coordinator.protocol.events import CloseReason
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, Outcome, Settlement
-from coordinator.service.embedded import EmbeddedCoordinator
-from coordinator.service.reports import Reports
-from coordinator.service.standing import Standing
-from coordinator.service.summaries import job_summary
-from coordinator.store.records import JobRecord
-from coordinator.v1 import participants_pb2 as pb
-from coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.session import CoordinatorClient, connect
+from onceward.coordinator.client.summaries import JobSummary
+from onceward.coordinator.errors import FencedError, OncewardError
+from onceward.coordinator.links import Links
+from onceward.coordinator.ops.listings import job_detail
+from onceward.coordinator.protocol.answers import Complete, Instruction, Trigger, Verdict
+from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, Outcome, Settlement
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.reports import Reports
+from onceward.coordinator.service.standing import Standing
+from onceward.coordinator.service.summaries import job_summary
+from onceward.coordinator.store.records import JobRecord
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
 from tests.unit.service.scripted import SINK, SOURCE, positions, slots, wait_until
 from tests.unit.service.test_orphans import JOB, Brokers, Here, play, until
 
@@ -224,7 +224,7 @@ def test_the_coordinator_tells_which_cluster_keeps_it_from_settling_and_the_olde
 
 @pytest.mark.parametrize(("seconds", "shown"), [(1, False), (60, True)])
 def test_only_what_waits_unusually_long_is_told_to_people(seconds: int, shown: bool) -> None:
-    from coordinator.client.summaries import Wait
+    from onceward.coordinator.client.summaries import Wait
 
     summary = JobSummary(
         job="j", status=JobStatus.RUNNING, status_detail="", generation=1, last_checkpoint=1, last_completed=0,

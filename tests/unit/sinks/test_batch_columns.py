@@ -6,13 +6,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connections import KafkaCluster
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline.interfaces import SlotWriter
-from coordinator.pipeline.tasks import CheckpointTask
-from sinks.kafka.at_least_once import AtLeastOnceWriter
-from sinks.kafka.batches import BatchColumns
-from sinks.kafka.writer import KafkaSlotWriter
+from onceward import KafkaCluster
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.interfaces import SlotWriter
+from onceward.coordinator.pipeline.tasks import CheckpointTask
+from onceward.sinks.kafka.at_least_once import AtLeastOnceWriter
+from onceward.sinks.kafka.batches import BatchColumns
+from onceward.sinks.kafka.writer import KafkaSlotWriter
 
 NOWHERE = KafkaCluster("127.0.0.1:9")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -17,11 +17,11 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
-from coordinator.errors import ClaimChangedError, FencedError, HaltedError
-from coordinator.protocol.values import CheckpointId, Claim, Generation
-from sinks.kafka.claims import ClaimHolder, read_claim
-from sinks.kafka.errors import ControlPlaneError
-from sinks.kafka.patience import Clock
+from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedError
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
+from onceward.sinks.kafka.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.patience import Clock
 from tests.simulation.kafka import Call, Settings
 from tests.simulation.kafka.contract.bench import Bench, Ids
 

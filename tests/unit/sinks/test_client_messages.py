@@ -13,11 +13,11 @@ from confluent_kafka import KafkaError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connections.rdkafka.library import MESSAGE, VALUE_UNION, ValueType
-from sinks.kafka.client import UnfitRecordError
-from sinks.kafka.client.messages import Places, argument_lists, by_partition
-from sinks.kafka.client.partitioner import LONGEST_KEY, murmur2
-from sinks.kafka.client.producer import _places as next_places
+from onceward.connections.rdkafka.library import MESSAGE, VALUE_UNION, ValueType
+from onceward.sinks.kafka.client import UnfitRecordError
+from onceward.sinks.kafka.client.messages import Places, argument_lists, by_partition
+from onceward.sinks.kafka.client.partitioner import LONGEST_KEY, murmur2
+from onceward.sinks.kafka.client.producer import _places as next_places
 
 PARTITIONS = 7
 KEYLESS = 3

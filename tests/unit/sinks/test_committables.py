@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import HaltedError
-from coordinator.protocol.values import Committable, Document
-from sinks.kafka.committables import KafkaCommittable, TopicRecords
-from sinks.kafka.documents import check_committable
-from sinks.kafka.transactions import Transaction
+from onceward.coordinator.errors import HaltedError
+from onceward.coordinator.protocol.values import Committable, Document
+from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.documents import check_committable
+from onceward.sinks.kafka.transactions import Transaction
 
 HANDLE = KafkaCommittable(
     slot=3,

@@ -9,17 +9,25 @@ import pytest
 from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
-from coordinator.errors import ConfigurationError, FencedError, HaltedError
-from coordinator.pipeline.interfaces import Age
-from coordinator.protocol.values import CheckpointId, Claim, Committable, Document, Generation, JobName, Outcome
-from coordinator.protocol.values import Settlement as Settled
-from sinks.kafka.claims import ClaimHolder
-from sinks.kafka.committables import KafkaCommittable, TopicRecords
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import CoordinatorKind
-from sinks.kafka.errors import ContradictionError, ControlPlaneError
-from sinks.kafka.patience import Clock
-from sinks.kafka.transactions import State, Transaction
+from onceward.coordinator.errors import ConfigurationError, FencedError, HaltedError
+from onceward.coordinator.pipeline.interfaces import Age
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    Claim,
+    Committable,
+    Document,
+    Generation,
+    JobName,
+    Outcome,
+)
+from onceward.coordinator.protocol.values import Settlement as Settled
+from onceward.sinks.kafka.claims import ClaimHolder
+from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control import CoordinatorKind
+from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
+from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.transactions import State, Transaction
 from tests.simulation.kafka import Settings, SimControl
 from tests.simulation.kafka.contract.bench import OUT, Bench, Ids, init_request
 
@@ -103,7 +111,7 @@ def test_a_transaction_that_somebody_committed_before_is_committed(bench: Bench)
 def test_more_transactions_than_are_asked_for_at_once_are_committed_without_a_pause(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sinks.kafka.settling.IN_FLIGHT", 2)
+    monkeypatch.setattr("onceward.sinks.kafka.settling.IN_FLIGHT", 2)
     handles = [committable(bench, written(bench, number), number) for number in range(5)]
     began = bench.transport.now()
     settled = committer(bench).commit(handles)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinks.kafka.identifiers import TransactionalId, job_pattern
+from onceward.sinks.kafka.identifiers import TransactionalId, job_pattern
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True)
 IDS = st.builds(

@@ -5,13 +5,14 @@ from contextlib import closing
 import pytest
 from kafka.protocol.admin import ListTransactionsRequest
 
-from connections import KafkaCluster, requests
-from coordinator.protocol.values import JobName
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import ControlPlane
-from sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
-from sinks.kafka.patience import Clock
-from sinks.kafka.transactions import Transactions
+from onceward import KafkaCluster
+from onceward.connections import requests
+from onceward.coordinator.protocol.values import JobName
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
+from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.transactions import Transactions
 from tests.simulation.kafka import Settings
 from tests.simulation.kafka.contract.bench import Bench
 

@@ -6,12 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.protocol.values import Outcome
-from sinks.kafka.control import NoAnswer
-from sinks.kafka.markers import Ending, LogProof
-from sinks.kafka.outcomes import EndAnswer, Judgement, Look, Proof, classify, conclude, judge, judge_torn, needs_log
-from sinks.kafka.receipts import Receipt, ReceiptState
-from sinks.kafka.transactions import State, Transaction, TransactionView
+from onceward.coordinator.protocol.values import Outcome
+from onceward.sinks.kafka.control import NoAnswer
+from onceward.sinks.kafka.markers import Ending, LogProof
+from onceward.sinks.kafka.outcomes import (
+    EndAnswer,
+    Judgement,
+    Look,
+    Proof,
+    classify,
+    conclude,
+    judge,
+    judge_torn,
+    needs_log,
+)
+from onceward.sinks.kafka.receipts import Receipt, ReceiptState
+from onceward.sinks.kafka.transactions import State, Transaction, TransactionView
 
 V5 = Transaction(id="j.s.1.00000000.0", producer_id=7, epoch=3, version=5)
 V4 = replace(V5, version=4)

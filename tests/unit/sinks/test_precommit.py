@@ -10,15 +10,15 @@ import pytest
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
-from coordinator.errors import FencedError, HaltedError
-from coordinator.pipeline.tasks import Vote
-from coordinator.protocol.values import CheckpointId, Generation, JsonObject
-from sinks.kafka.brokers import TopicFacts
-from sinks.kafka.committables import KafkaCommittable, TopicRecords
-from sinks.kafka.errors import ControlPlaneError, PreCommitError
-from sinks.kafka.patience import Clock
-from sinks.kafka.precommit import Owner, abort_losers, make_committables, require_same_topics
-from sinks.kafka.transactions import State, Transaction
+from onceward.coordinator.errors import FencedError, HaltedError
+from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JsonObject
+from onceward.sinks.kafka.brokers import TopicFacts
+from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.errors import ControlPlaneError, PreCommitError
+from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.precommit import Owner, abort_losers, make_committables, require_same_topics
+from onceward.sinks.kafka.transactions import State, Transaction
 from tests.simulation.kafka import Settings
 from tests.simulation.kafka.contract.bench import OUT, Bench, Ids
 

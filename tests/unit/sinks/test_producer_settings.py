@@ -2,8 +2,8 @@
 
 import pytest
 
-from connections import KafkaCluster
-from sinks.kafka.producers import producer_settings
+from onceward import KafkaCluster
+from onceward.sinks.kafka.producers import producer_settings
 
 
 @pytest.mark.parametrize(

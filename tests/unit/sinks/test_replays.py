@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.pipeline.interfaces import ReplayRefusedError
-from sinks.kafka.brokers import TopicFacts
-from sinks.kafka.committables import KafkaCommittable, TopicRecords
-from sinks.kafka.replays import alone, lost_splits
+from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
+from onceward.sinks.kafka.brokers import TopicFacts
+from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.replays import alone, lost_splits
 from tests.unit.sinks.test_committables import HANDLE
 
 A, B = ({"topic": "in", "partition": number, "start": 0, "end": 5} for number in (0, 1))

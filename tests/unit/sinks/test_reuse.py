@@ -7,13 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sinks.kafka import reuse
-from sinks.kafka.reuse import ReusableIds
+from onceward.sinks.kafka import reuse
+from onceward.sinks.kafka.reuse import ReusableIds
 
 
 @dataclass
 class Worker:
-    """A process with ids of its own, as in `sinks.kafka.producers`."""
+    """A process with ids of its own, as in `onceward.sinks.kafka.producers`."""
 
     name: int
     made: int = 0

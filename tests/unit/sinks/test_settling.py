@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 import pytest
 from kafka.protocol.producer import EndTxnRequest
 
-from connections import KafkaCluster
-from coordinator.protocol.values import Outcome
-from sinks.kafka.committables import KafkaCommittable, TopicRecords
-from sinks.kafka.committer import KafkaCommitter
-from sinks.kafka.control import IN_FLIGHT, ControlPlane
-from sinks.kafka.errors import ControlPlaneError
-from sinks.kafka.patience import Clock
-from sinks.kafka.transactions import State, Transaction
+from onceward import KafkaCluster
+from onceward.coordinator.protocol.values import Outcome
+from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control import IN_FLIGHT, ControlPlane
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.transactions import State, Transaction
 from tests.simulation.kafka.contract.bench import Bench
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest, ListTransactionsRequest
 
-from coordinator.protocol.values import CheckpointId, Claim, Generation
-from sinks.kafka.claims import ClaimHolder, read_claim
-from sinks.kafka.errors import ControlPlaneError
-from sinks.kafka.forgetting import forget_job
-from sinks.kafka.patience import Clock
-from sinks.kafka.receipts import ReceiptState
-from sinks.kafka.tidying import delete_older_receipts, delete_receipts
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
+from onceward.sinks.kafka.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.forgetting import forget_job
+from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.receipts import ReceiptState
+from onceward.sinks.kafka.tidying import delete_older_receipts, delete_receipts
 from tests.simulation.kafka import Call, Settings
 from tests.simulation.kafka.contract.bench import Bench
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from connections.rdkafka.library import MESSAGE
-from sources.kafka.client import Records
+from onceward.connections.rdkafka.library import MESSAGE
+from onceward.sources.kafka.client import Records
 
 Row = tuple[int, bytes | None, bytes | None]
 """Offset, key and value."""

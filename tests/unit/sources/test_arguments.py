@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from connections import KafkaCluster
-from coordinator.errors import CheckpointFailedError, ConfigurationError
-from coordinator.protocol.values import Role
-from sources import KafkaSource
-from sources.kafka.faults import halt_for, offset_gone, offset_gone_in
-from sources.kafka.resolution import milliseconds
-from sources.kafka.starts import bound_text
+from onceward import KafkaCluster, KafkaSource
+from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError
+from onceward.coordinator.protocol.values import Role
+from onceward.sources.kafka.faults import halt_for, offset_gone, offset_gone_in
+from onceward.sources.kafka.resolution import milliseconds
+from onceward.sources.kafka.starts import bound_text
 
 
 def test_a_source_needs_only_a_cluster_and_topics() -> None:
@@ -135,7 +134,7 @@ def test_what_became_of_the_input_is_told_from_its_log(position: int, log: tuple
 
 def test_an_executor_needs_only_pyarrow_and_confluent_kafka() -> None:
     program = (
-        "import sys, sources.kafka.reader\n"
+        "import sys, onceward.sources.kafka.reader\n"
         "print(*sorted({'pyspark', 'grpc', 'kafka', 'sqlalchemy', 'pandas', 'rich', 'typer', 'google'}\n"
         "              & {m.split('.')[0] for m in sys.modules}))"
     )

@@ -6,8 +6,8 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from coordinator.protocol.values import Document
-from sources.kafka.positions import check_positions
+from onceward.coordinator.protocol.values import Document
+from onceward.sources.kafka.positions import check_positions
 
 
 def positions(next_offset: int = 5, epoch: int | None = 3, **changes: object) -> Document:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from connections import KafkaCluster
-from sources.kafka import clients
-from sources.kafka.client import Records
-from sources.kafka.clients import FETCHES, LARGE, Fetch, fetch_for, noticed
-from sources.kafka.reader import KafkaSplitReader
+from onceward import KafkaCluster
+from onceward.sources.kafka import clients
+from onceward.sources.kafka.client import Records
+from onceward.sources.kafka.clients import FETCHES, LARGE, Fetch, fetch_for, noticed
+from onceward.sources.kafka.reader import KafkaSplitReader
 from tests.unit.sources.memory import Memory
 
 SMALL, MEDIUM, _ = FETCHES

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.errors import HaltedError
-from sources.kafka.epochs import Asked, Difference, EpochEnd, Unknown, difference, lineages, refuse_differences
-from sources.kafka.positions import Cursor, Partition
+from onceward.coordinator.errors import HaltedError
+from onceward.sources.kafka.epochs import Asked, Difference, EpochEnd, Unknown, difference, lineages, refuse_differences
+from onceward.sources.kafka.positions import Cursor, Partition
 
 P = Partition("orders", 0)
 

@@ -16,11 +16,11 @@ from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connections.rdkafka.client import PRODUCER, Callbacks, new_client
-from connections.rdkafka.library import lib
-from sources.kafka.checks import client_findings
-from sources.kafka.client import consumer, slow_release
-from sources.kafka.client.fetched import fetched
+from onceward.connections.rdkafka.client import PRODUCER, Callbacks, new_client
+from onceward.connections.rdkafka.library import lib
+from onceward.sources.kafka.checks import client_findings
+from onceward.sources.kafka.client import consumer, slow_release
+from onceward.sources.kafka.client.fetched import fetched
 from tests.unit.sources.memory import Memory, Row
 
 CONTENT = st.none() | st.binary(max_size=40)
@@ -182,7 +182,7 @@ def test_giving_messages_back_one_by_one_is_said_before_a_job_starts(monkeypatch
 
 _FORKED = """
 import logging, os
-from sources.kafka.client import ArrowConsumer
+from onceward.sources.kafka.client import ArrowConsumer
 
 logging.disable()
 consumer = ArrowConsumer({"group.id": "g"}, logger=logging.getLogger())

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
-from connections import KafkaCluster
-from coordinator.errors import CheckpointFailedError
-from sources.kafka.metadata import BrokerView, LogEnd
-from sources.kafka.positions import Partition
+from onceward import KafkaCluster
+from onceward.coordinator.errors import CheckpointFailedError
+from onceward.sources.kafka.metadata import BrokerView, LogEnd
+from onceward.sources.kafka.positions import Partition
 
 FIRST, SECOND = Partition("orders", 0), Partition("orders", 1)
 

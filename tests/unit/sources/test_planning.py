@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.errors import CheckpointFailedError
-from coordinator.pipeline.interfaces import Plan
-from sources.kafka.epochs import Lineage
-from sources.kafka.limits import BURST_SECONDS, RateLimit, level, share
-from sources.kafka.metadata import insist
-from sources.kafka.offsets import Limits, gone_backwards, plan_ranges
-from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from onceward.coordinator.errors import CheckpointFailedError
+from onceward.coordinator.pipeline.interfaces import Plan
+from onceward.sources.kafka.epochs import Lineage
+from onceward.sources.kafka.limits import BURST_SECONDS, RateLimit, level, share
+from onceward.sources.kafka.metadata import insist
+from onceward.sources.kafka.offsets import Limits, gone_backwards, plan_ranges
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 
 P = [Partition("t", n) for n in range(6)]
 backlogs = st.dictionaries(st.sampled_from(P), st.integers(0, 10**12))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.errors import HaltedError
-from coordinator.protocol.values import Document
-from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from onceward.coordinator.errors import HaltedError
+from onceward.coordinator.protocol.values import Document
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 
 offsets = st.integers(0, 2**63 - 1)
 cursors = st.builds(Cursor, next=offsets, end=st.none() | offsets, epoch=st.none() | st.integers(0, 2**31 - 1))

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from connections import KafkaCluster
-from connections.limits import LOST_S
-from coordinator.errors import CheckpointFailedError
-from sources.kafka import reader
-from sources.kafka.client import Event, Fetched, Records
-from sources.kafka.clients import Client, Fetch
-from sources.kafka.columns import COLUMNS, schema_of
-from sources.kafka.faults import OffsetGone, offset_gone_in
-from sources.kafka.reader import KafkaSplitReader, _Range
+from onceward import KafkaCluster
+from onceward.connections.limits import LOST_S
+from onceward.coordinator.errors import CheckpointFailedError
+from onceward.sources.kafka import reader
+from onceward.sources.kafka.client import Event, Fetched, Records
+from onceward.sources.kafka.clients import Client, Fetch
+from onceward.sources.kafka.columns import COLUMNS, schema_of
+from onceward.sources.kafka.faults import OffsetGone, offset_gone_in
+from onceward.sources.kafka.reader import KafkaSplitReader, _Range
 from tests.unit.sources.memory import Memory
 
 Answer = list[tuple[int, int] | Event]

@@ -13,15 +13,24 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline.interfaces import JobContext, Plan
-from coordinator.protocol.values import JobName
-from sources.kafka.limits import RateLimit
-from sources.kafka.metadata import LogEnd
-from sources.kafka.offsets import Limits, plan_ranges
-from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
-from sources.kafka.sizing import AIM_BACK_TO_BACK, FIRST, GROWTH, LEAST, PART_OF_TIMEOUT, Ran, Sizing, first_sizing
-from sources.kafka.source import KafkaSource
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.interfaces import JobContext, Plan
+from onceward.coordinator.protocol.values import JobName
+from onceward.sources.kafka.limits import RateLimit
+from onceward.sources.kafka.metadata import LogEnd
+from onceward.sources.kafka.offsets import Limits, plan_ranges
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from onceward.sources.kafka.sizing import (
+    AIM_BACK_TO_BACK,
+    FIRST,
+    GROWTH,
+    LEAST,
+    PART_OF_TIMEOUT,
+    Ran,
+    Sizing,
+    first_sizing,
+)
+from onceward.sources.kafka.source import KafkaSource
 
 TIMEOUT = 120.0
 A_FEW = 8

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.protocol.values import Document
-from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition, check_positions, skip_to
+from onceward.coordinator.protocol.values import Document
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition, check_positions, skip_to
 
 BEFORE = KafkaPositions(
     cluster="main",

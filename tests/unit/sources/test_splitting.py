@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.errors import ConfigurationError
-from coordinator.pipeline.interfaces import ReplayRefusedError
-from coordinator.pipeline.tasks import ranges_of
-from sinks.kafka.replays import alone
-from sources import KafkaSource
-from sources.kafka.metadata import TopicState
-from sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
-from sources.kafka.replays import refuse_incomplete
-from sources.kafka.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
+from onceward import KafkaSource
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
+from onceward.coordinator.pipeline.tasks import ranges_of
+from onceward.sinks.kafka.replays import alone
+from onceward.sources.kafka.metadata import TopicState
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from onceward.sources.kafka.replays import refuse_incomplete
+from onceward.sources.kafka.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
 
 
 def split(partition: int, start: int, size: int) -> dict[str, Any]:

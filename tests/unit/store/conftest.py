@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.store.store import Store
+from onceward.coordinator.store.store import Store
 from tests.unit.store.jobs import MEMORY
 
 

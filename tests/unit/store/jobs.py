@@ -7,10 +7,10 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.events import Event, ReleaseSavepoint, RequestRestore
-from coordinator.protocol.evolve import evolve
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import Event, ReleaseSavepoint, RequestRestore
+from onceward.coordinator.protocol.evolve import evolve
+from onceward.coordinator.protocol.facts import (
     AbortReason,
     CheckpointAborted,
     CheckpointCompleted,
@@ -26,11 +26,11 @@ from coordinator.protocol.facts import (
     RestoreRequested,
     StatusChanged,
 )
-from coordinator.protocol.requests import Request
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.state import JobState
-from coordinator.protocol.status import JobStatus, Transition
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.requests import Request
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.status import JobStatus, Transition
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Committable,
@@ -42,8 +42,8 @@ from coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from coordinator.store.records import CheckpointState
-from coordinator.store.store import Store
+from onceward.coordinator.store.records import CheckpointState
+from onceward.coordinator.store.store import Store
 from tests.unit.protocol.histories import SINK, SOURCE, Move, to_event
 
 __all__ = ["AT", "JOB", "MEMORY", "StoredJob", "change", "event_of", "fresh", "ids", "loaded", "reopened", "snapshots"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.facts import (
     AbortReason,
     CheckpointAborted,
     CheckpointAmended,
@@ -24,9 +24,9 @@ from coordinator.protocol.facts import (
     SlotsResolved,
     StatusChanged,
 )
-from coordinator.protocol.requests import Request, RequestState, Ruling
-from coordinator.protocol.status import JobStatus, Transition
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.requests import Request, RequestState, Ruling
+from onceward.coordinator.protocol.status import JobStatus, Transition
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Generation,
@@ -34,7 +34,7 @@ from coordinator.protocol.values import (
     RequestId,
     Settlement,
 )
-from coordinator.store.audit import MAX_DETAIL, entry_of_fact
+from onceward.coordinator.store.audit import MAX_DETAIL, entry_of_fact
 from tests.unit.protocol.histories import SINK, SOURCE
 
 CURRENT = Generation(9)

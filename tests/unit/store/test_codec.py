@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
-from coordinator.protocol.facts import AbortReason
-from coordinator.protocol.requests import Ending, Request, RequestState, Ruling
-from coordinator.protocol.settings import CheckpointSettings
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.requests import Ending, Request, RequestState, Ruling
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Committable,
@@ -20,7 +20,7 @@ from coordinator.protocol.values import (
     RequestId,
     Snapshot,
 )
-from coordinator.store.codec import (
+from onceward.coordinator.store.codec import (
     document_of,
     document_to_text,
     durable_parts,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.errors import StoreError
-from coordinator.protocol.facts import AbortReason, CheckpointAmended, LossAcknowledged, SavepointReleased
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName, Outcome, Settlement
-from coordinator.store.errors import NoSuchCheckpointError, StoreDamagedError
-from coordinator.store.records import (
+from onceward.coordinator.errors import StoreError
+from onceward.coordinator.protocol.facts import AbortReason, CheckpointAmended, LossAcknowledged, SavepointReleased
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName, Outcome, Settlement
+from onceward.coordinator.store.errors import NoSuchCheckpointError, StoreDamagedError
+from onceward.coordinator.store.records import (
     CheckpointDetails,
     CheckpointRecord,
     CheckpointState,
@@ -24,8 +24,16 @@ from coordinator.store.records import (
     LossRecord,
     RecordedSettlement,
 )
-from coordinator.store.schema import checkpoints, checksum, generations, history, losses, settlements, text_checksum
-from coordinator.store.store import Store
+from onceward.coordinator.store.schema import (
+    checkpoints,
+    checksum,
+    generations,
+    history,
+    losses,
+    settlements,
+    text_checksum,
+)
+from onceward.coordinator.store.store import Store
 from tests.unit.protocol.histories import SINK
 from tests.unit.store.jobs import AT, JOB, StoredJob, change, loaded, snapshots
 

@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from coordinator.protocol.facts import InputSkipped, JobForgotten, LossAcknowledged, SlotsResolved
-from coordinator.protocol.requests import Ruling
-from coordinator.protocol.values import CheckpointId, CheckpointKind, JobName, Outcome, Settlement, Snapshot
-from coordinator.store.records import CheckpointDetails, CheckpointState
-from coordinator.store.store import Store
+from onceward.coordinator.protocol.facts import InputSkipped, JobForgotten, LossAcknowledged, SlotsResolved
+from onceward.coordinator.protocol.requests import Ruling
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, JobName, Outcome, Settlement, Snapshot
+from onceward.coordinator.store.records import CheckpointDetails, CheckpointState
+from onceward.coordinator.store.store import Store
 from tests.unit.protocol.histories import SINK, SOURCE
 from tests.unit.store.jobs import AT, JOB, StoredJob, snapshots
 

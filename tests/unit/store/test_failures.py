@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.errors import ExitCode, StoreError
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.evolve import evolve
-from coordinator.protocol.facts import CheckpointTriggered, CheckpointUnchanged, Fact
-from coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName
-from coordinator.store.store import Store
+from onceward.coordinator.errors import ExitCode, StoreError
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.evolve import evolve
+from onceward.coordinator.protocol.facts import CheckpointTriggered, CheckpointUnchanged, Fact
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName
+from onceward.coordinator.store.store import Store
 from tests.unit.store.jobs import AT, JOB, StoredJob, loaded, snapshots
 
 _WRITES_FOUR = """
 import os, signal, sys
-from coordinator.store.store import Store
+from onceward.coordinator.store.store import Store
 from tests.unit.store.jobs import StoredJob
 store = Store.open(sys.argv[1])
 job = StoredJob(store)
@@ -31,7 +31,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 _WRITES_ON = """
 import sys
-from coordinator.store.store import Store
+from onceward.coordinator.store.store import Store
 from tests.unit.store.jobs import JOB, StoredJob
 store = Store.open(sys.argv[1])
 job = StoredJob(store)

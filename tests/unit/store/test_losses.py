@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.protocol.facts import LossAcknowledged
-from coordinator.protocol.values import CheckpointId, JobName, Outcome, Settlement
-from coordinator.store.store import Store
+from onceward.coordinator.protocol.facts import LossAcknowledged
+from onceward.coordinator.protocol.values import CheckpointId, JobName, Outcome, Settlement
+from onceward.coordinator.store.store import Store
 from tests.unit.protocol.histories import SINK
 from tests.unit.store.jobs import AT, JOB, StoredJob, change
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.errors import ExitCode
-from coordinator.store import filesystem
-from coordinator.store.engine import checkpoint, connect
-from coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
-from coordinator.store.filesystem import filesystem_of, refuse_network_filesystem
-from coordinator.store.lock import StoreLock
-from coordinator.store.schema import SCHEMA_VERSION, checksum, meta
-from coordinator.store.store import Store
+from onceward.coordinator.errors import ExitCode
+from onceward.coordinator.store import filesystem
+from onceward.coordinator.store.engine import checkpoint, connect
+from onceward.coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
+from onceward.coordinator.store.filesystem import filesystem_of, refuse_network_filesystem
+from onceward.coordinator.store.lock import StoreLock
+from onceward.coordinator.store.schema import SCHEMA_VERSION, checksum, meta
+from onceward.coordinator.store.store import Store
 from tests.unit.store.jobs import StoredJob, reopened
 
-_OPEN = "import sys; from coordinator.store.store import Store; Store.open(sys.argv[1])"
+_OPEN = "import sys; from onceward.coordinator.store.store import Store; Store.open(sys.argv[1])"
 
 
 def opened_elsewhere(file: Path) -> str:

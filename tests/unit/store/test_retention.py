@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.protocol.answers import Note, Verdict
-from coordinator.protocol.facts import AbortReason, CheckpointSettled, LossRecorded, SavepointReleased
-from coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName, Outcome, Settlement
-from coordinator.store.audit import MAX_DETAIL
-from coordinator.store.records import CheckpointState
-from coordinator.store.retention import KEPT_ABORTED, KEPT_GENERATIONS, KEPT_HISTORY
-from coordinator.store.store import Store
+from onceward.coordinator.protocol.answers import Note, Verdict
+from onceward.coordinator.protocol.facts import AbortReason, CheckpointSettled, LossRecorded, SavepointReleased
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName, Outcome, Settlement
+from onceward.coordinator.store.audit import MAX_DETAIL
+from onceward.coordinator.store.records import CheckpointState
+from onceward.coordinator.store.retention import KEPT_ABORTED, KEPT_GENERATIONS, KEPT_HISTORY
+from onceward.coordinator.store.store import Store
 from tests.unit.protocol.histories import SINK
 from tests.unit.store.jobs import AT, JOB, StoredJob, change, ids, loaded, reopened
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from sqlalchemy import String
 
-from coordinator.protocol.answers import Note, Verdict
-from coordinator.protocol.core import step
-from coordinator.protocol.durable import Durable
-from coordinator.protocol.facts import (
+from onceward.coordinator.protocol.answers import Note, Verdict
+from onceward.coordinator.protocol.core import step
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.facts import (
     AbortReason,
     CheckpointAmended,
     CheckpointUnchanged,
@@ -22,9 +22,9 @@ from coordinator.protocol.facts import (
     JobHalted,
     LossRecorded,
 )
-from coordinator.protocol.state import JobState, restart
-from coordinator.protocol.status import JobStatus
-from coordinator.protocol.values import (
+from onceward.coordinator.protocol.state import JobState, restart
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Committable,
@@ -34,10 +34,10 @@ from coordinator.protocol.values import (
     Outcome,
     Settlement,
 )
-from coordinator.store.errors import NoSuchCheckpointError, StoreError
-from coordinator.store.records import CheckpointState, JobRecord
-from coordinator.store.schema import metadata, text_checksum
-from coordinator.store.store import Store
+from onceward.coordinator.store.errors import NoSuchCheckpointError, StoreError
+from onceward.coordinator.store.records import CheckpointState, JobRecord
+from onceward.coordinator.store.schema import metadata, text_checksum
+from onceward.coordinator.store.store import Store
 from tests.conftest import examples
 from tests.unit.protocol.histories import SINK, Move, moves
 from tests.unit.store.jobs import AT, JOB, StoredJob, event_of, fresh, ids, loaded, snapshots
@@ -162,7 +162,7 @@ def test_a_checkpoint_with_nothing_to_commit_is_settled_by_its_decision(store: S
 
 
 def test_savepoints_keep_their_names_until_they_are_released(store: Store, file: Path) -> None:
-    from coordinator.protocol.facts import SavepointReleased
+    from onceward.coordinator.protocol.facts import SavepointReleased
 
     job = StoredJob(store)
     job.open()

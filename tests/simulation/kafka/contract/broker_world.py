@@ -15,9 +15,9 @@ from kafka.protocol.producer import (
 )
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from connections import KafkaCluster
-from sinks.kafka.client import ArrowProducer
-from sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
+from onceward import KafkaCluster
+from onceward.sinks.kafka.client import ArrowProducer
+from onceward.sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
 from tests.simulation.kafka import Partition
 from tests.simulation.kafka.contract.worlds import Ids, away, client_config
 

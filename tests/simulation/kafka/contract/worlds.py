@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from sinks.kafka.control import ControlPlane, NoAnswer
+from onceward.sinks.kafka.control import ControlPlane, NoAnswer
 from tests.simulation.kafka import Partition
 
 __all__ = ["Ids", "World", "away", "client_config"]

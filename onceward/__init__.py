@@ -1,0 +1,52 @@
+"""Exactly-once checkpoints for PySpark pipelines.
+
+The names below are the public interface. They are loaded when first used, because executors import this package for
+its small pure modules and have neither gRPC nor a store.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onceward.connections.cluster import KafkaCluster
+    from onceward.connections.clusters_file import load_clusters
+    from onceward.coordinator.pipeline.interfaces import Committer, Sink, Source
+    from onceward.coordinator.pipeline.pipeline import Pipeline
+    from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
+    from onceward.coordinator.protocol.settings import CheckpointSettings
+    from onceward.sinks.kafka.sink import KafkaSink
+    from onceward.sources.kafka.source import KafkaSource
+
+__all__ = [
+    "NO_RESTART",
+    "CheckpointSettings",
+    "Committer",
+    "KafkaCluster",
+    "KafkaSink",
+    "KafkaSource",
+    "Pipeline",
+    "Restart",
+    "Sink",
+    "Source",
+    "load_clusters",
+]
+
+_HOMES = {
+    "NO_RESTART": "coordinator.pipeline.restarts",
+    "CheckpointSettings": "coordinator.protocol.settings",
+    "Committer": "coordinator.pipeline.interfaces",
+    "KafkaCluster": "connections.cluster",
+    "KafkaSink": "sinks.kafka.sink",
+    "KafkaSource": "sources.kafka.source",
+    "Pipeline": "coordinator.pipeline.pipeline",
+    "Restart": "coordinator.pipeline.restarts",
+    "Sink": "coordinator.pipeline.interfaces",
+    "Source": "coordinator.pipeline.interfaces",
+    "load_clusters": "connections.clusters_file",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"onceward.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
