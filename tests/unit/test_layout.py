@@ -45,14 +45,19 @@ PURE_FORBIDDEN = {
 }  # fmt: skip
 
 
-def imports(file: Path) -> Iterator[str]:
-    """Modules that a file imports anywhere, ours by their folders; ``from package import name`` as ``package.name``."""
+def named(file: Path) -> Iterator[str]:
+    """Modules that a file imports anywhere; ``from package import name`` as ``package.name``."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (_folder(alias.name) for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative imports hide who knows whom"
-            yield from (_folder(f"{node.module}.{alias.name}") for alias in node.names)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imports(file: Path) -> Iterator[str]:
+    """As ``named``, ours by their folders."""
+    yield from map(_folder, named(file))
 
 
 def _folder(module: str) -> str:
@@ -74,6 +79,32 @@ def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
         for file in sorted((ROOT / package).rglob("*.py"))
         for module in imports(file)
         if under(module, OURS) and not under(module, below)
+    ]
+    assert wrong == []
+
+
+def test_no_module_is_imported_under_two_names() -> None:
+    """``onceward`` links to the folders; a checkout could import them by their own names as well."""
+    places = ("benchmarks", "examples", "onceward", "scripts", "tests", *FOLDERS)
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for place in places
+        for file in sorted((ROOT / place).rglob("*.py"))
+        for module in named(file)
+        if under(module, FOLDERS)
+    ]
+    assert wrong == []
+
+
+def test_what_users_import_is_for_them_alone() -> None:
+    """`onceward` itself knows everything below it."""
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for folder in FOLDERS
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        if not file.is_relative_to(ROOT / "coordinator" / "dev")
+        for module in imports(file)
+        if under(module, ("onceward",))
     ]
     assert wrong == []
 
