@@ -81,7 +81,10 @@ PARTS = {
         # These ask a cluster or a coordinator and are tested with both.
         without=("*/cluster.py", "*/asking.py", "*/command.py", "*/whole.py"),
         tests=(
-            *(f"tests/unit/ops/test_verify_{each}.py" for each in ("decisions", "moment", "positions", "spill")),
+            *(
+                f"tests/unit/ops/test_verify_{each}.py"
+                for each in ("decisions", "moment", "positions", "spill", "verdict")
+            ),
             "tests/checker/test_mutated_histories.py",
         ),
     ),

@@ -7,7 +7,7 @@ import pytest
 
 from onceward.coordinator.ops.verify.cluster import ClusterView
 from onceward.coordinator.ops.verify.history import Lane, Part, PartitionEnd, Told
-from onceward.coordinator.ops.verify.moment import Job, Moment, steady_moment, unusable_input
+from onceward.coordinator.ops.verify.moment import Job, Moment, deleted, steady_moment, unusable_input
 from onceward.coordinator.ops.verify.streams import ranges
 
 IN, OUT = Lane("in", 0), Lane("out", 0)
@@ -87,6 +87,19 @@ def test_what_a_running_job_has_open_or_unsettled_is_not_known_and_no_breach() -
     moment = steady_moment(job([FIRST, SECOND, THIRD], running=True), view(cluster), ["out"], 0)
     assert {part for part, words in moment.gaps.items() if words} == {Part.COORDINATOR, Part.END}
     assert (moment.open, moment.ends) == ({}, [PartitionEnd(OUT, 12, 12)])
+    assert [(one.checkpoint, one.last) for one in moment.told] == [(1, True), (2, True)], "the third is not over"
+
+
+def test_a_running_jobs_undecided_checkpoint_is_not_judged() -> None:
+    pending = THIRD._replace(state="triggered", ends=None)
+    moment = steady_moment(job([FIRST, SECOND, pending], running=True), view(Cluster()), ["out"], 30)
+    assert [one.checkpoint for one in moment.told] == [1, 2]
+
+
+def test_a_running_job_that_has_completed_nothing_yet_is_at_rest() -> None:
+    pending = FIRST._replace(state="triggered", ends=None)
+    moment = steady_moment(job([pending], running=True), view(Cluster()), ["out"], 30)
+    assert (moment.newest, moment.told, dict(moment.gaps)) == (0, [], {})
 
 
 def test_what_a_job_without_a_driver_has_open_stays_to_be_judged() -> None:
@@ -112,6 +125,17 @@ def test_input_that_is_not_what_it_was_is_not_known(cluster: Cluster, asked: Job
     unusable_input(asked, view(cluster), ["in"], ranges(told, {}), moment, from_earliest=False)
     (gap,) = moment.gaps[Part.FED]
     assert words in gap
+
+
+def test_all_topics_that_differ_from_those_the_job_reads_are_named() -> None:
+    told = [FIRST, SECOND]
+    moment = Moment(told=told, ends=[], open={}, running=False)
+    unusable_input(job(told), view(Cluster()), ["b", "a"], ranges(told, {}), moment, from_earliest=False)
+    assert moment.gaps[Part.FED] == ["the job reads in, named were a, b"]
+
+
+def test_a_partition_whose_beginning_is_not_known_is_not_called_deleted() -> None:
+    assert deleted({}, ranges([FIRST, SECOND], {})) == []
 
 
 def test_input_that_nobody_has_read_may_be_deleted() -> None:

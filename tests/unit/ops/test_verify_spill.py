@@ -80,3 +80,37 @@ def test_what_no_checkpoint_covers_is_not_expected_and_shown_beside_what_differs
         (each,) = spill.compare()
     assert [(one.lane, one.offset, one.flags & COVERED) for one in each.expected] == [(3, 7, 0)]
     assert spill.counts == {Side.VISIBLE: 1}
+
+
+def test_records_are_counted_on_both_sides_and_named_by_topic_and_key() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        spill = Spill(Path(directory), ["first", "second"], files=3)
+        records: list[Record] = [
+            ("first", b"k", b"1"),
+            ("second", b"k", b"1"),
+            ("third", b"k", b"1"),
+            ("first", None, b"1"),
+        ]
+        for offset, record in enumerate(records):
+            spill.add(Side.EXPECTED, record, lane=0, offset=offset)
+        spill.add(Side.VISIBLE, ("first", b"other", b"1"), lane=0, offset=0)
+        found = list(spill.compare())
+        expected = [spill.content(one) for each in found for one in each.expected]
+        visible = [spill.content(one) for each in found for one in each.visible]
+    assert spill.counts == {Side.EXPECTED: 4, Side.VISIBLE: 1}
+    assert sorted(each.topic for each in expected) == ["another topic", "first", "first", "second"]
+    assert sum(each.key is None for each in expected) == 1
+    assert all((each.key or "#").startswith("#") and (each.value or "").startswith("#") for each in expected)
+    assert len({(each.key, each.value) for each in [*expected, *visible]}) == 5, "no two of them are the same record"
+
+
+def test_every_key_whose_order_cannot_be_known_is_counted() -> None:
+    records: list[Record] = [("out", key, value) for key in (b"a", b"b", b"c") for value in (b"1", b"2")]
+    _, spill = differing(records, records, lanes=[0, 1, 0, 1, 0, 0])
+    assert spill.unordered == 2
+
+
+def test_a_record_without_a_key_has_no_order() -> None:
+    records: list[Record] = [("out", None, b"1"), ("out", None, b"1")]
+    found, spill = differing(records, records, lanes=[0, 1])
+    assert (found, spill.unordered) == (0, 0)
