@@ -44,13 +44,14 @@ CODE = (
     "connections",
     "coordinator",
     "examples",
+    "onceward",
     "protos",
     "scripts",
     "sinks",
     "sources",
     "tests",
 )
-PRODUCTION = ("connections", "coordinator", "scripts", "sinks", "sources")
+PRODUCTION = ("connections", "coordinator", "onceward", "scripts", "sinks", "sources")
 _TEXT = {".conf", ".ini", ".json", ".md", ".proto", ".py", ".pyi", ".sh", ".toml", ".txt", ".yaml", ".yml"}
 _BARE = {".dockerignore", ".gitignore", "Dockerfile", "LICENSE", "Makefile", "run"}
 
