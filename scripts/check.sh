@@ -16,7 +16,7 @@ step 'format' .venv/bin/ruff format --check --quiet .
 step 'lint' .venv/bin/ruff check --quiet .
 step 'stubs are what the .proto files say' .venv/bin/python scripts/protos.py --check
 say 'types, beside unit and scenario tests'
-.venv/bin/mypy --no-error-summary . >&2 &
+.venv/bin/mypy --no-error-summary >&2 &
 types=$!
 trap 'kill "$types" 2>/dev/null || true' EXIT
 .venv/bin/python -m pytest -q -n auto --hypothesis-profile=quick -m 'not slow and not kill' \
