@@ -100,7 +100,7 @@ make_environment() {
     say "installing $(grep -c == constraints.txt) packages into $VENV$long"
     # First what builds the others; then they are built with exactly that, not with the newest of the day.
     pip_install setuptools
-    pip_install --no-build-isolation -e '.[spark,dev]'
+    pip_install --no-build-isolation -e '.[spark,test]'
     fingerprint >"$STAMP"
 }
 

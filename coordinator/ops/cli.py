@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +17,7 @@ from onceward.coordinator.printable import escape_logs, printable
 __all__ = ["app", "main"]
 
 _DEFAULT_LISTEN = "127.0.0.1:7878"
+_ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app = typer.Typer(
     name="onceward",
@@ -23,8 +26,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-dev_app = typer.Typer(help="For development: servers on loopback.", no_args_is_help=True)
-app.add_typer(dev_app, name="dev")
 
 
 @app.command()
@@ -142,41 +143,34 @@ def health(coordinator: CoordinatorOption = None) -> None:
     raise typer.Exit(run_health(coordinator or _DEFAULT_LISTEN))
 
 
-@app.command()
-def demo(
-    seconds: Annotated[float, typer.Option(help="How long the flights are fed.")] = 90.0,
-    limit: Annotated[int | None, typer.Option(help="Feed only so many flights.")] = None,
-    keep: Annotated[Path | None, typer.Option(help="A new directory for logs and store, kept.")] = None,
-) -> None:
-    """Watch real records go through Spark exactly once while processes are killed."""
-    try:
-        from onceward.coordinator.dev.demo.run import run_demo
-    except ImportError as error:
-        raise _not_installed("The demo", error) from error
-    raise typer.Exit(run_demo(seconds=seconds, limit=limit, keep=keep))
+def _add_plugged_in() -> None:
+    """Commands of another distribution, `onceward-dev`, which may not be installed."""
+    for plugged in entry_points(group="onceward.commands"):
+        try:
+            command = plugged.load()
+        except ModuleNotFoundError as error:
+            if not plugged.module.startswith(error.name or " "):
+                raise
+            app.command(plugged.name, context_settings=_ANY_ARGUMENTS)(_missing(plugged.name))
+            continue
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=plugged.name)
+        else:
+            app.command(plugged.name)(command)
 
 
-@dev_app.command("kafka")
-def dev_kafka(
-    brokers: Annotated[int, typer.Option(help="1 or 3.")] = 1,
-    transaction_version: Annotated[int, typer.Option(min=0, max=2, help="The cluster's transaction.version.")] = 2,
-    directory: Annotated[Path | None, typer.Option(help="Keep the data here.")] = None,
-    port: Annotated[int | None, typer.Option(help="Of the first broker; by default a free one.")] = None,
-    topic: Annotated[
-        list[str] | None, typer.Option(help="A topic to make, if it is not there; may be repeated.")
-    ] = None,
-    partitions: Annotated[int, typer.Option(min=1, help="Of each --topic.")] = 3,
-) -> None:
-    """Run a real Kafka on loopback until Ctrl-C; prints its bootstrap servers."""
-    if brokers not in (1, 3):
-        raise ConfigurationError(f"{brokers} brokers are not supported. Nothing was started. Use --brokers 1 or 3.")
-    try:
-        from onceward.coordinator.dev.kafka.command import run_dev_kafka
+def _missing(name: str) -> Callable[[], None]:
+    def command() -> None:
+        raise ConfigurationError(
+            f"onceward {name} is part of onceward[dev], which is not installed. Nothing was started. Install it with: "
+            "pip install 'onceward[dev]'"
+        )
 
-        made = run_dev_kafka(brokers, transaction_version, directory, port, topics=topic or [], partitions=partitions)
-    except ImportError as error:
-        raise _not_installed("The local Kafka", error) from error
-    raise typer.Exit(made)
+    command.__doc__ = "Part of onceward-dev, which is not installed."
+    return command
+
+
+_add_plugged_in()
 
 
 def main() -> None:

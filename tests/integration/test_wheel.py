@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from onceward.coordinator.errors import ExitCode
 from tests.integration.tools import Topics
 
 pytestmark = pytest.mark.timeout(300)
@@ -55,8 +56,8 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: a build leaves files beside its sources."""
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Of ``onceward`` and of ``onceward-dev``, built from a copy: a build leaves files beside its sources."""
     tree, built = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
     for name in filter(None, run("git", "ls-files", "-z", cwd=ROOT).split("\0")):
         if (ROOT / name).exists():
@@ -64,31 +65,72 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
     run(
         *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", built),
-        tree,
+        *(tree, tree / "coordinator" / "dev"),
         cwd=tree,
     )
-    (found,) = built.glob("*.whl")
-    return found
+    (core,), (dev,) = built.glob("onceward-*.whl"), built.glob("onceward_dev-*.whl")
+    return core, dev
 
 
-def test_the_wheel_adds_one_importable_name(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"onceward"}
+@pytest.fixture
+def environment(tmp_path: Path) -> "Environment":
+    return Environment(tmp_path / "environment")
+
+
+class Environment:
+    """A new one that finds what onceward depends on, and not the onceward of this checkout."""
+
+    def __init__(self, directory: Path) -> None:
+        run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=directory.parent)
+        self.programs = directory / "bin"
+        self.python = self.programs / "python"
+        asked = run(self.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=directory)
+        self.packages = Path(asked.strip())
+        # a directory that is named in a .pth file has its own .pth files ignored, and with them the editable onceward
+        (self.packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def install(self, wheel: Path) -> None:
+        run(
+            *(sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-deps", wheel),
+            cwd=self.packages,
+        )
+
+
+def inside(wheel: Path) -> list[str]:
+    return [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+
+
+def test_the_wheel_adds_one_importable_name(wheels: tuple[Path, Path]) -> None:
+    core, dev = map(inside, wheels)
+    assert {name.split("/")[0] for name in [*core, *dev]} == {"onceward"}
     for folder in OUR_FOLDERS:
-        assert any(name.startswith(f"onceward/{folder}/") for name in names)
-    assert "onceward/py.typed" in names
+        assert any(name.startswith(f"onceward/{folder}/") for name in core)
+    assert "onceward/py.typed" in core
+    assert all(name.startswith("onceward/coordinator/dev/") for name in dev)
+    assert not set(core) & set(dev)
+
+
+def test_the_demo_and_the_local_kafka_are_installed_apart(
+    wheels: tuple[Path, Path], environment: Environment, tmp_path: Path
+) -> None:
+    core, dev = wheels
+    environment.install(core)
+    onceward = environment.programs / "onceward"
+    for command in (["demo", "--seconds", "9"], ["dev", "kafka", "--partitions", "2"]):
+        done = subprocess.run([onceward, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == ExitCode.USAGE
+        assert "pip install 'onceward[dev]'" in done.stderr
+    environment.install(dev)
+    assert "--seconds" in run(onceward, "demo", "--help", cwd=tmp_path)
+    assert "--partitions" in run(onceward, "dev", "kafka", "--help", cwd=tmp_path)
 
 
 def test_a_job_runs_from_the_wheel_beside_folders_called_like_ours(
-    wheel: Path, topics: Topics, job: str, tmp_path: Path
+    wheels: tuple[Path, Path], environment: Environment, topics: Topics, job: str, tmp_path: Path
 ) -> None:
-    environment, work = tmp_path / "environment", tmp_path / "work"
-    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)
-    python = environment / "bin" / "python"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", wheel, cwd=tmp_path)
-    # what onceward depends on, without the editable onceward: a directory named in a .pth file has its own ignored
-    installed = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
-    (installed / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    core, _ = wheels
+    environment.install(core)
+    work = tmp_path / "work"
     for folder in OUR_FOLDERS:
         (work / folder).mkdir(parents=True)
         (work / folder / "__init__.py").touch()
@@ -97,8 +139,8 @@ def test_a_job_runs_from_the_wheel_beside_folders_called_like_ours(
 
     source, sink = topics.create("in", 2), topics.create("out", 2)
     topics.fill(source, [b"record %d" % number for number in range(100)], key=b"key")
-    said = run(python, "job.py", job, topics.servers, source, sink, cwd=work)
+    said = run(environment.python, "job.py", job, topics.servers, source, sink, cwd=work)
 
-    assert str(installed) in said
+    assert str(environment.packages) in said
     assert set(topics.values(sink)) == {b"RECORD %d" % number for number in range(100)}
     assert len(topics.values(sink)) == 100

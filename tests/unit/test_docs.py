@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from onceward import KafkaSink, KafkaSource
+from onceward.coordinator.dev.commands import dev
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.ops.cli import app, dev_app
+from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.pipeline import Pipeline
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.protocol.settings import CheckpointSettings
@@ -249,7 +250,7 @@ def test_exit_codes_are_all_there(page: Path, heading: str) -> None:
 
 def test_the_commands_of_the_pages_exist() -> None:
     commands = {command.name or str(getattr(command.callback, "__name__", "")) for command in app.registered_commands}
-    commands |= {f"dev {command.name}" for command in dev_app.registered_commands}
+    commands |= {f"dev {command.name}" for command in dev.registered_commands}
     assert {name.removeprefix("onceward ").split(" JOB")[0] for name in rows(OPERATIONS, "Commands")} == commands
     targets = re.findall(r"^([a-z]+):", read(ROOT / "Makefile"), flags=re.MULTILINE)
     for page in PAGES:

@@ -1,0 +1,48 @@
+"""``onceward demo`` and ``onceward dev``. The command finds them by the entry points ``onceward.commands``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onceward.coordinator.errors import ConfigurationError
+
+__all__ = ["demo", "dev"]
+
+dev = typer.Typer(help="For development: servers on loopback.", no_args_is_help=True)
+
+
+def demo(
+    seconds: Annotated[float, typer.Option(help="How long the flights are fed.")] = 90.0,
+    limit: Annotated[int | None, typer.Option(help="Feed only so many flights.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="A new directory for logs and store, kept.")] = None,
+) -> None:
+    """Watch real records go through Spark exactly once while processes are killed."""
+    from onceward.coordinator.dev.demo.run import run_demo
+
+    raise typer.Exit(run_demo(seconds=seconds, limit=limit, keep=keep))
+
+
+@dev.callback()
+def _dev() -> None:
+    """Keeps ``kafka`` a command of its own, though it is the only one."""
+
+
+@dev.command("kafka")
+def _kafka(
+    brokers: Annotated[int, typer.Option(help="1 or 3.")] = 1,
+    transaction_version: Annotated[int, typer.Option(min=0, max=2, help="The cluster's transaction.version.")] = 2,
+    directory: Annotated[Path | None, typer.Option(help="Keep the data here.")] = None,
+    port: Annotated[int | None, typer.Option(help="Of the first broker; by default a free one.")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="A topic to make, if it is not there; may be repeated.")
+    ] = None,
+    partitions: Annotated[int, typer.Option(min=1, help="Of each --topic.")] = 3,
+) -> None:
+    """Run a real Kafka on loopback until Ctrl-C; prints its bootstrap servers."""
+    if brokers not in (1, 3):
+        raise ConfigurationError(f"{brokers} brokers are not supported. Nothing was started. Use --brokers 1 or 3.")
+    from onceward.coordinator.dev.kafka.command import run_dev_kafka
+
+    made = run_dev_kafka(brokers, transaction_version, directory, port, topics=topic or [], partitions=partitions)
+    raise typer.Exit(made)
