@@ -30,7 +30,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "coordinator.pipeline.interfaces",
         "coordinator.service",
         "coordinator.store",
-        "coordinator.dev",
         "connections",
     ),
     "connections": ("coordinator.protocol",),
