@@ -1,5 +1,6 @@
 """A source that cannot work is refused where it is written, with everything that is wrong."""
 
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
@@ -10,8 +11,15 @@ import pytest
 from onceward import KafkaCluster, KafkaSource
 from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError
 from onceward.coordinator.protocol.values import Role
+from onceward.sources.kafka.arguments import SourceArguments
+from onceward.sources.kafka.columns import COLUMNS
 from onceward.sources.kafka.faults import halt_for, offset_gone, offset_gone_in
+from onceward.sources.kafka.limits import BURST_SECONDS
+from onceward.sources.kafka.offsets import Limits
+from onceward.sources.kafka.positions import Partition
 from onceward.sources.kafka.resolution import milliseconds
+from onceward.sources.kafka.sizing import first_sizing
+from onceward.sources.kafka.splitting import MOST_RANGES
 from onceward.sources.kafka.starts import bound_text
 
 
@@ -72,6 +80,102 @@ def test_a_source_needs_only_a_cluster_and_topics() -> None:
 def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=f"- {said}:|{said}"):
         KafkaSource(**{"cluster": "a:1", "topics": ["orders"], **arguments})
+
+
+DEFAULTS: dict[str, Any] = {
+    "topics": ["orders"],
+    "pattern": None,
+    "start": "group",
+    "reset": "earliest",
+    "end": None,
+    "group_id": None,
+    "include_headers": False,
+    "columns": None,
+    "min_partitions": None,
+    "max_offsets_per_checkpoint": None,
+    "max_rate_per_partition": None,
+    "adaptive": True,
+    "discovery_interval": "30s",
+    "mirror_offsets": True,
+    "name": "source",
+}
+NOON = datetime(2025, 1, 1, 12, tzinfo=UTC)
+
+
+def arguments(**given: Any) -> SourceArguments:
+    return SourceArguments.of("a:1", **{**DEFAULTS, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"topics": "orders"}, {"topics": ("orders",)}),
+        ({"topics": ["b", "a", "b"]}, {"topics": ("a", "b"), "pattern": None}),
+        ({"topics": None, "pattern": "orders-.*"}, {"topics": (), "pattern": re.compile("orders-.*")}),
+        ({"start": NOON, "end": {"orders": {0: 5}}}, {"start": NOON, "end": {"orders": {0: 5}}}),
+        ({"end": "latest", "reset": "latest"}, {"end": "latest", "reset": "latest"}),
+        ({"group_id": "readers"}, {"group_id": "readers"}),
+        ({"include_headers": True}, {"columns": (*COLUMNS, "headers")}),
+        ({"columns": ["value", "key"]}, {"columns": ("value", "key")}),
+        ({"min_partitions": 1}, {"min_partitions": 1}),
+        ({"min_partitions": MOST_RANGES}, {"min_partitions": MOST_RANGES}),
+        ({"max_offsets_per_checkpoint": 1}, {"max_offsets": 1}),
+        ({"max_rate_per_partition": 0.5}, {"max_rate": 0.5}),
+        ({"adaptive": False, "mirror_offsets": False}, {"adaptive": False, "mirror_offsets": False}),
+        ({"discovery_interval": "100ms"}, {"discovery_interval": timedelta(milliseconds=100)}),
+        ({"name": "in"}, {"name": "in"}),
+    ],
+)
+def test_what_is_said_is_kept(given: dict[str, Any], kept: dict[str, Any]) -> None:
+    made = arguments(**given)
+    assert {name: getattr(made, name) for name in kept} == kept
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"min_partitions": 0},
+        {"min_partitions": MOST_RANGES + 1},
+        {"min_partitions": 1.0},
+        {"max_rate_per_partition": True},
+        {"discovery_interval": "99ms"},
+        {"topics": ["."]},
+        {"topics": [".."]},
+        {"group_id": 5},
+    ],
+)
+def test_a_value_just_beyond_what_is_allowed_is_refused(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigurationError) as caught:
+        arguments(**wrong)
+    (problem,) = str(caught.value).splitlines()[1:]
+    assert problem.startswith(f"  - {name}: ")
+
+
+def test_each_bound_names_its_topics_that_are_not_read() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        arguments(start={"b": {0: 1}, "a": {0: 1}}, end={"c": {0: 2}, "orders": {0: 2}})
+    assert str(caught.value).splitlines()[1:] == [
+        "  - start: names topics that are not read: a, b",
+        "  - end: names topics that are not read: c",
+    ]
+
+
+def saved_up(limits: Limits) -> int:
+    """What a partition may take at most, however long it was idle."""
+    assert limits.rate is not None
+    assert limits.rate.allowed(Partition("orders", 0), 0.0) == 20
+    return limits.rate.allowed(Partition("orders", 0), 1000.0)
+
+
+def test_limits_are_those_that_were_given() -> None:
+    made = arguments(max_offsets_per_checkpoint=100, max_rate_per_partition=20, adaptive=False)
+    limits = made.limits(interval=timedelta(minutes=1), checkpoint_timeout=timedelta(minutes=2))
+    assert (limits.offsets, saved_up(limits), limits.sizing) == (100, 20 * 120, None)
+    on_request = made.limits(interval=None, checkpoint_timeout=timedelta(minutes=2))
+    assert saved_up(on_request) == 20 * BURST_SECONDS
+    free = arguments().limits(interval=timedelta(seconds=2), checkpoint_timeout=timedelta(minutes=2))
+    assert (free.offsets, free.rate, free.sizing) == (None, None, first_sizing(2.0, 120.0))
 
 
 def test_everything_wrong_is_told_at_once() -> None:
