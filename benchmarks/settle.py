@@ -80,7 +80,7 @@ def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
         sink.begin_generation(Generation(1))
         write = sink.write()
         task = CheckpointTask(
-            job=_JOB, generation=1, checkpoint=1, splits=(), columns=(), sink="sink", sink_options=sink.options()
+            job=_JOB, generation=1, checkpoint=1, splits=(), columns=(), sink="sink", sink_options=sink.writer_options()
         )
         votes = []
         for slot in range(count):

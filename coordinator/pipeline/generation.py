@@ -348,7 +348,7 @@ class GenerationRun:
                 checkpoint, votes, m.tasks.inputs(plan, len(votes)), unsettled=self._settler.unsettled()
             )
         except Exception:
-            m.source.ran(plan, m.runtime.monotonic() - began, failed=True)
+            m.source.observe_run(plan, m.runtime.monotonic() - began, failed=True)
             raise
         # From before the first transaction began: no clock but ours counts, and they are younger than that.
         ages = [age for age in map(m.committer.age, committables) if age is not None]
@@ -358,7 +358,7 @@ class GenerationRun:
             self._good_until[checkpoint] = began + lasting
         proved = m.runtime.monotonic()
         seconds = proved - began
-        m.source.ran(plan, seconds)
+        m.source.observe_run(plan, seconds)
         kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
         m.progress.read(plan.records, plan.lag)
         records, size = sum(vote.records for vote in votes), sum(vote.bytes for vote in votes)
@@ -488,7 +488,7 @@ class GenerationRun:
 
         def fails(part: Sequence[JsonObject]) -> bool:
             try:
-                some = replace(plan, splits=tuple(part), joinable=False)
+                some = replace(plan, splits=tuple(part), can_coalesce=False)
                 m.tasks.run(generation=self._session.generation, checkpoint=checkpoint, plan=some)
             except Exception as error:  # noqa: BLE001 - what a transform raises
                 self._mailbox.raise_error()

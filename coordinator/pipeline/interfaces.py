@@ -90,8 +90,8 @@ class Plan:
     """Why it is as large as it is, for people: these facts are told with the checkpoint."""
     cut_for_time: bool = False
     """The source left something unread for no other reason than the time that reading it takes."""
-    joinable: bool = False
-    """Fewer tasks may read the same, each several of the splits (:meth:`Source.joined`)."""
+    can_coalesce: bool = False
+    """Fewer tasks may read the same, each several of the splits (:meth:`Source.coalesce`)."""
 
 
 class Source(ABC):
@@ -125,10 +125,10 @@ class Source(ABC):
     def plan(self, base: Document) -> Plan:
         """Half-open ranges from ``base`` to what is there now, within the source's limits. Does not wait."""
 
-    def joined(self, splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
-        """The ``splits`` of a joinable plan as at most ``most`` splits that hold the same, about as large as
-        each other: each is a task with a transaction, and those are not free."""
-        raise NotImplementedError(f"{type(self).__name__} makes joinable plans and does not join their splits")
+    def coalesce(self, splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
+        """The ``splits`` of a plan that can be coalesced, as at most ``most`` splits of about one size: each is a task
+        with a transaction, and those are not free."""
+        raise NotImplementedError(f"{type(self).__name__} makes plans that can be coalesced, and has no coalesce()")
 
     @abstractmethod
     def read(self) -> SplitReader:
@@ -138,7 +138,7 @@ class Source(ABC):
         """Positions after ``plan`` was read: last processed + 1."""
         return plan.positions
 
-    def ran(self, plan: Plan, seconds: float, *, failed: bool = False) -> None:  # noqa: B027 - optional
+    def observe_run(self, plan: Plan, seconds: float, *, failed: bool = False) -> None:  # noqa: B027 - optional
         """The Spark job over ``plan`` took ``seconds`` with its pre-commit, or until it failed. For sources that size
         their next plans by it; what is written again after a loss is not told, because nobody may size that."""
 
@@ -199,7 +199,7 @@ class Sink(ABC):
     def write(self) -> SlotWriter:
         """The executor's part."""
 
-    def options(self) -> JsonObject:
+    def writer_options(self) -> JsonObject:
         """What all writers should know in the next checkpoint."""
         return {}
 
@@ -237,7 +237,7 @@ class Sink(ABC):
         raise ReplayRefusedError(f"the sink {self.participant.name} does not say what its committables were made of")
 
     @abstractmethod
-    def settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
+    def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
         """All committables of ``checkpoint`` are proved committed."""
 
     @abstractmethod

@@ -243,7 +243,7 @@ class Settler:
             self.settled = checkpoint
             decided = self._submitted.get((checkpoint, work.amendment), work.since)
         committed = {settlement.slot for settlement in settlements if settlement.outcome is Outcome.COMMITTED}
-        self._sink.settled(checkpoint, [one for one in work.committables if one.slot in committed])
+        self._sink.on_settled(checkpoint, [one for one in work.committables if one.slot in committed])
         self._on_settled(checkpoint)
         settled = self._runtime.monotonic()
         self._journal.tell(

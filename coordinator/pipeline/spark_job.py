@@ -139,7 +139,7 @@ class CheckpointJob:
             splits=splits,
             columns=built.facts.columns,
             sink=self._sink.participant.name,
-            sink_options=self._sink.options(),
+            sink_options=self._sink.writer_options(),
             submitted=submitted,
         )
         context = self._spark.sparkContext
@@ -171,10 +171,10 @@ class CheckpointJob:
             self._spark.sparkContext.cancelJobGroup(self._group)
 
     def _joined(self, plan: Plan) -> tuple[JsonObject, ...]:
-        if not plan.joinable:
+        if not plan.can_coalesce:
             return plan.splits
         at_a_time = self._spark.sparkContext.defaultParallelism
-        return self._source.joined(plan.splits, _tasks(plan.records, at_a_time, self._records_per_task))
+        return self._source.coalesce(plan.splits, _tasks(plan.records, at_a_time, self._records_per_task))
 
     def _build(self, splits: int) -> _Built:
         built = self._builds.pop(splits, None)

@@ -194,7 +194,7 @@ class KafkaSink(Sink):
     def hides_until_decided(self) -> bool:
         return self._transactional
 
-    def options(self) -> JsonObject:
+    def writer_options(self) -> JsonObject:
         return {COMMITTED_OPTION: self._ids.offered()}
 
     def pre_commit(
@@ -226,7 +226,7 @@ class KafkaSink(Sink):
             topics=topic_facts(control, self.topics),
         )
 
-    def settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
+    def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
         """Workers may use the ids again. Receipts that nobody will ask for are deleted: those of ids that are used no
         more, and with the first checkpoint all of earlier generations, whose processes are gone."""
         control, context = self._opened()

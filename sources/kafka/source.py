@@ -234,12 +234,12 @@ class KafkaSource(Source):
             lineages=lineages,
         )
         least = self._arguments.min_partitions
-        return replace(plan, splits=split_ranges(plan.splits, least), joinable=least is None)
+        return replace(plan, splits=split_ranges(plan.splits, least), can_coalesce=least is None)
 
-    def joined(self, splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
+    def coalesce(self, splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
         return join_ranges(splits, most)
 
-    def ran(self, plan: Plan, seconds: float, *, failed: bool = False) -> None:
+    def observe_run(self, plan: Plan, seconds: float, *, failed: bool = False) -> None:
         """See :meth:`Source.ran`. What was learned outlives a generation, not the process."""
         sizing = self._limits.sizing
         if sizing is None or plan.records == 0:

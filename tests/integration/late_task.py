@@ -26,7 +26,7 @@ def main() -> int:
         splits=(),
         columns=(),
         sink=sink.participant.name,
-        sink_options=sink.options(),
+        sink_options=sink.writer_options(),
     )
     try:
         sink.write()(task, 0, 100, iter([batch(b"written by a zombie")]))

@@ -70,7 +70,7 @@ class SinkJob:
             splits=(),
             columns=(),
             sink=self.sink.participant.name,
-            sink_options=self.sink.options(),
+            sink_options=self.sink.writer_options(),
         )
 
     def write(

@@ -42,7 +42,7 @@ class TasksInProcess:
             splits=plan.splits,
             columns=_COPIED,
             sink=self._sink.participant.name,
-            sink_options=self._sink.options(),
+            sink_options=self._sink.writer_options(),
         )
         read, write = self._source.read(), self._sink.write()
         votes = []

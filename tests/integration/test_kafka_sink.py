@@ -38,7 +38,7 @@ def settle(sink: SinkJob, checkpoint: int, *votes: Any) -> None:
     """Pre-commit, commit, and tell the workers."""
     committables = sink.pre_commit(checkpoint, votes)
     assert {each.outcome for each in sink.committer().commit(committables)} <= {Outcome.COMMITTED}
-    sink.sink.settled(CheckpointId(checkpoint), committables)
+    sink.sink.on_settled(CheckpointId(checkpoint), committables)
 
 
 def assert_values(topics: Topics, topic: str, expected: list[bytes | None]) -> None:
@@ -304,7 +304,7 @@ def test_an_id_is_used_again_only_after_its_last_transaction_is_settled_as_commi
     votes += [sink.write(2, batch(b"2")), sink.write(3, batch(b"3"))]
     assert len(set(ids(*votes))) == 3
     sink.committer().commit(committables)
-    sink.sink.settled(CheckpointId(1), committables)
+    sink.sink.on_settled(CheckpointId(1), committables)
     # One producer was made ahead before the settlement was known; the next one may take the id.
     later = [sink.write(4, batch(b"4")), sink.write(5, batch(b"5"))]
     assert ids(*later)[0] not in ids(*votes)

@@ -590,7 +590,7 @@ def test_joined_ranges_are_read_together_each_to_its_end_and_the_client_serves_a
         for split in splits:
             cuts = [int(split["start"]) + (int(split["end"]) - int(split["start"])) * n // 3 for n in range(4)]
             cut.append({**split, "start": cuts[share], "end": cuts[share + 1]})
-        for joined in source.joined(cut, 1):
+        for joined in source.coalesce(cut, 1):
             for batch in read(joined, frozenset({"partition", "value"})):
                 (partition,) = set(batch.column("partition").to_pylist())
                 found[partition] += batch.column("value").to_pylist()

@@ -60,7 +60,7 @@ def test_receipts_of_older_generations_are_deleted_once_a_newer_one_has_settled_
             claim = Claim(store_id="store", generation=Generation(generation), completed=CheckpointId(generation))
             sink.sink.take_claim(claim, sink.sink.read_claim())
             assert set(settled) <= groups_of(sink, topics)
-            sink.sink.settled(CheckpointId(generation), committables)
+            sink.sink.on_settled(CheckpointId(generation), committables)
             settled = [KafkaCommittable.of(committable).transaction.id for committable in committables]
             assert groups_of(sink, topics) == {f"{job}.claim", *settled}
             assert sink.sink.read_claim() == claim
@@ -75,7 +75,7 @@ def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(
             producers._pools.mine().clear()
             committables = sink.prepared(checkpoint, [b"a"], [b"b"])
             assert {each.outcome for each in sink.committer().commit(committables)} == {Outcome.COMMITTED}
-            sink.sink.settled(CheckpointId(checkpoint), committables)
+            sink.sink.on_settled(CheckpointId(checkpoint), committables)
         assert len(groups_of(sink, topics)) <= 20
         assert all(present(sink, KafkaCommittable.of(one)) for one in committables)
 

@@ -151,7 +151,7 @@ class WorkerTasks:
             splits=plan.splits,
             columns=("value",),
             sink=self._sink.participant.name,
-            sink_options=self._sink.options(),
+            sink_options=self._sink.writer_options(),
         )
         self._before(checkpoint)
         job = self._running = _Job(text=task.to_json(), writer=self._sink.write())

@@ -381,7 +381,7 @@ class Job:
     def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
         return True
 
-    def settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None: ...
+    def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None: ...
 
     def pre_commit(self, checkpoint: CheckpointId, *_: Any, unsettled: Collection[Committable]) -> tuple[Committable]:
         return (Committable(slot=0, document=Document(kind="test", version=1, body={"checkpoint": checkpoint})),)
@@ -420,7 +420,7 @@ class Input:
         split = {"start": start, "end": start + 10}
         return Plan(splits=(split,), positions=_at(start + 10), records=10, lag=0, finished=False)
 
-    def ran(self, plan: Plan, seconds: float, *, failed: bool = False) -> None: ...
+    def observe_run(self, plan: Plan, seconds: float, *, failed: bool = False) -> None: ...
 
     def snapshot(self, plan: Plan) -> Document:
         return plan.positions

@@ -135,7 +135,7 @@ class Driver:
         self.evidence = [one.evidence for one in settlements]
         return Answer(verdict=self.verdict, detail="so it is")
 
-    def settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
+    def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
         self.shown.append((checkpoint, [one.slot for one in committables]))
 
     def mirror(self, positions: Document) -> None:

@@ -33,7 +33,7 @@ class Failing(Job):
         """What each Spark job was to read."""
         self.ran_into: list[bool] = []
         """What the source heard of each plan: whether it failed."""
-        self.source.ran = lambda plan, seconds, *, failed=False: self.ran_into.append(failed)
+        self.source.observe_run = lambda plan, seconds, *, failed=False: self.ran_into.append(failed)
 
     def run(self, *, plan: Plan, **more: Any) -> Any:
         self.plans.append(plan)
@@ -139,7 +139,7 @@ def test_a_record_that_cannot_be_written_is_named_by_the_smallest_range_that_fai
     (reason,) = coordinator.reasons
     assert "ValueError: could not convert string to float: 'x'" in reason
     assert f"Input: [({bad}, {bad + 1})]. Nothing of the checkpoint becomes visible" in reason
-    assert not any(plan.joinable for plan in job.plans)
+    assert not any(plan.can_coalesce for plan in job.plans)
     assert seen > 2
     assert job.committed == [2, 4, 5]
 

@@ -46,7 +46,7 @@ class Timed(Failing):
         """Of every plan."""
         self.planned = 0
         self.heard: list[tuple[bool, float]] = []
-        self.source.ran = lambda plan, seconds, *, failed=False: self.heard.append((failed, round(seconds, 6)))
+        self.source.observe_run = lambda plan, seconds, *, failed=False: self.heard.append((failed, round(seconds, 6)))
         self._plan: Callable[[Document], Plan] = self.source.plan
         self.source.plan = self.plan
 
@@ -352,7 +352,7 @@ def test_a_sink_whose_records_show_at_once_is_given_no_record_again_to_find_the_
 def test_a_range_that_fails_by_accident_is_not_the_input_at_fault() -> None:
     job = Failing(Told(), until=4)
     plan: Any = job.source.plan
-    job.source.plan = lambda base: replace(plan(base), joinable=True)
+    job.source.plan = lambda base: replace(plan(base), can_coalesce=True)
     job.source.describe = lambda splits: str([(s["start"], s["end"]) for s in splits])
     job.source.halves = lambda splits: (
         ([{**splits[0], "end": 15}], [{**splits[0], "start": 15}]) if splits[0]["end"] > 15 else None
@@ -366,8 +366,8 @@ def test_a_range_that_fails_by_accident_is_not_the_input_at_fault() -> None:
     job.generation.run()
     assert job.ran.count(3) > 1
     assert "Input: [(10, 20)]" in job.told_of("aborted")[0]["reason"]
-    joinable = [plan.joinable for plan in job.plans]
-    assert joinable == [True, True, *([False] * (len(joinable) - 3)), True], "parts are read as they are"
+    coalesced = [plan.can_coalesce for plan in job.plans]
+    assert coalesced == [True, True, *([False] * (len(coalesced) - 3)), True], "parts are read as they are"
 
 
 def test_a_running_job_is_interrupted_when_its_checkpoint_is_aborted() -> None:

@@ -364,7 +364,7 @@ def test_a_driver_begins_small(how: str) -> None:
     source, opened = _source()
     if how == "is opened again":
         for _ in range(5):
-            source.ran(_planned(source), 0.001)
+            source.observe_run(_planned(source), 0.001)
         assert sum(_ranges(_planned(source))) > FIRST
         opened()
     assert sum(_ranges(_planned(source))) == FIRST
@@ -373,12 +373,12 @@ def test_a_driver_begins_small(how: str) -> None:
 def test_what_a_source_saw_sizes_its_next_plan_and_can_be_switched_off() -> None:
     source, _ = _source()
     first = _planned(source)
-    source.ran(first, 0.1)
+    source.observe_run(first, 0.1)
     assert sum(_ranges(_planned(source))) == FIRST * GROWTH
-    source.ran(_planned(source), 100.0, failed=True)
+    source.observe_run(_planned(source), 100.0, failed=True)
     assert sum(_ranges(_planned(source))) == FIRST * GROWTH / 100
     off, _ = _source(adaptive=False)
-    off.ran(_planned(off), 100.0)
+    off.observe_run(_planned(off), 100.0)
     assert sum(_ranges(_planned(off))) == 10**6
     with pytest.raises(ConfigurationError, match="adaptive"):
         _source(adaptive="no")
