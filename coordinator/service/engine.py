@@ -155,7 +155,7 @@ class Engine:
         points = [_KILL_POINTS[type(fact)] for fact in facts if type(fact) in _KILL_POINTS]
         for before, _ in points:
             kill_point(before)
-        self._store.apply_all(turn.steps, at=self._wall())
+        self._store.apply(turn.steps, at=self._wall())
         for _, after in points:
             kill_point(after)
 
@@ -213,7 +213,7 @@ class Engine:
         for one, _ in chores:
             if one.refused:
                 self._store.note(one.job, one.refused, at=self._wall())
-        self._store.prune_all([(one.job, retained) for one, retained in chores])
+        self._store.prune([(one.job, retained) for one, retained in chores])
 
     def history(self, job: JobName, limit: int) -> Callable[[Store], list[HistoryRecord]]:
         """For :meth:`ask`: what happened to a job, newest first, the refused calls of this moment included."""

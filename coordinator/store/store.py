@@ -95,14 +95,7 @@ class Store:
         with self._using("reading the jobs") as connection:
             return durable_jobs(connection, self.store_id)
 
-    def apply(self, durable: Durable, facts: Sequence[Fact], *, at: datetime) -> None:
-        """Make one step durable in one transaction: the job as it is after ``facts``, and their history.
-
-        When this returns it is on disk.
-        """
-        self.apply_all([(durable, facts)], at=at)
-
-    def apply_all(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
+    def apply(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
         """Make several steps durable in one transaction, in their order: all of them or none.
 
         The disk is waited for once, and that is nearly all that a small step costs. When this returns they are on disk.
@@ -116,15 +109,12 @@ class Store:
         with self._using(f"noting refused calls of job {job}") as connection:
             write_notes(connection, job, _milliseconds(at), notes)
 
-    def prune(self, job: JobName, keep: int) -> bool:
-        """Remove what retention does not keep; ``keep`` completed checkpoints stay beside savepoints.
+    def prune(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
+        """Remove what retention does not keep, for several jobs in one transaction. Of each job the second number is
+        how many completed checkpoints stay beside savepoints.
 
-        The one write that may fail: it is taken back as a whole, logged, and done again next time. False then.
+        Best effort: a failed prune is rolled back, logged and retried by the next one. False then.
         """
-        return self.prune_all([(job, keep)])
-
-    def prune_all(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
-        """As :meth:`prune`, for several jobs in one transaction."""
         if self._failure is not None:
             raise self._failure
         try:

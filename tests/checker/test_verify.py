@@ -122,7 +122,7 @@ def test_another_function_than_the_jobs_fails_and_its_records_are_named(copied: 
 def test_a_job_that_began_nobody_knows_where_is_unknown_until_somebody_says_it(copied: Copied) -> None:
     store = Store.open(StateDirectory(copied.directory / "state").store_url)
     try:
-        assert store.prune(JobName(copied.job), 1)
+        assert store.prune([(JobName(copied.job), 1)])
     finally:
         store.close()
     code, said, printed = copied.verify()

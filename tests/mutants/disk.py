@@ -69,8 +69,8 @@ class Disk:
             state, ready = step(state, event)
             if not ready.facts:
                 continue
-            store.apply(state.durable, ready.facts, at=_AT)
-            store.prune(_JOB, 1 if state.durable.restore is not None else keep)
+            store.apply([(state.durable, ready.facts)], at=_AT)
+            store.prune([(_JOB, 1 if state.durable.restore is not None else keep)])
             for fact in ready.facts:
                 if isinstance(fact, CheckpointCompleted) and pending and pending.kind is CheckpointKind.SAVEPOINT:
                     savepoints.add(fact.checkpoint)

@@ -98,7 +98,7 @@ class _Connection:
     def load_jobs(self) -> list[Durable]:
         return [self._store.jobs[job] for job in sorted(self._store.jobs)]
 
-    def apply_all(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
+    def apply(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
         if not self._process.alive:
             raise GreenletExit
         self._store.write(steps, at)
@@ -109,7 +109,7 @@ class _Connection:
     def generations(self, job: JobName, _limit: int) -> list[GenerationRecord]:
         return [self._store.newest[job]]
 
-    def prune_all(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
+    def prune(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
         """Only the newest completed checkpoint is kept anyway."""
         return True
 

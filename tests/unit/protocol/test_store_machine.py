@@ -271,7 +271,7 @@ class StoreMachine(RuleBasedStateMachine):
         for move in moves:
             state, ready = self._step(move)
             if ready.facts:
-                self.store.apply(state.durable, ready.facts, at=AT)
+                self.store.apply([(state.durable, ready.facts)], at=AT)
             if ready.note is not None and self.chronicle.generation:
                 self.store.note(JOB, [(ready.note, 1)], at=AT)
             self._durably(state, ready)
@@ -289,7 +289,7 @@ class StoreMachine(RuleBasedStateMachine):
         if not ready.facts:
             return
         with failing_commit(durable=durable), pytest.raises(StoreError, match="unknown"):
-            self.store.apply(state.durable, ready.facts, at=AT)
+            self.store.apply([(state.durable, ready.facts)], at=AT)
         with pytest.raises(StoreError, match="unknown"):
             self.store.load_jobs()
         if durable:
@@ -300,7 +300,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(keep=st.integers(1, 3))
     def old_rows_are_removed(self, keep: int) -> None:
         restore = self.state.durable.restore
-        assert self.store.prune(JOB, keep)
+        assert self.store.prune([(JOB, keep)])
         self.chronicle.prune(keep, restore.source.id if restore is not None else None)
         self._look()
 
@@ -308,7 +308,7 @@ class StoreMachine(RuleBasedStateMachine):
     def a_removal_fails(self, durable: bool) -> None:
         restore = self.state.durable.restore
         with failing_commit(durable=durable):
-            assert self.store.prune(JOB, 1) is False
+            assert self.store.prune([(JOB, 1)]) is False
         if durable:
             self.chronicle.prune(1, restore.source.id if restore is not None else None)
         self._look()

@@ -39,17 +39,17 @@ class GatedStore(Store):
     problem: Exception | None = None
     pruned: int = 0
 
-    def prune_all(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
+    def prune(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
         self.pruned += len(jobs)
-        return super().prune_all(jobs)
+        return super().prune(jobs)
 
-    def apply_all(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
+    def apply(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
         self.writes.append([durable.job for durable, _ in steps])
         self.entered.release()
         assert self.gate.acquire(timeout=30), "nobody let the write through"
         if self.problem is not None:
             raise self.problem
-        super().apply_all(steps, at=at)
+        super().apply(steps, at=at)
 
     async def reached(self) -> None:
         """A write is on its way."""

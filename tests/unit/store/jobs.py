@@ -65,7 +65,7 @@ class StoredJob:
         durable = self.durable
         for fact in facts:
             durable = evolve(durable, fact)
-        self._store.apply(durable, facts, at=at)
+        self._store.apply([(durable, facts)], at=at)
         self.durable = durable
 
     def open(self, driver: str = "d1", *, at: datetime = AT) -> None:

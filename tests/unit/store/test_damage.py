@@ -113,7 +113,7 @@ def test_what_cannot_be_read_is_still_known_after_later_writes(store: Store, fil
             if round_ == 0:
                 again.abort(AbortReason.DRIVER_LOST)
                 again.end()
-            store.prune(JOB, 1)
+            store.prune([(JOB, 1)])
             assert store.job(JOB).completed == 3
 
 

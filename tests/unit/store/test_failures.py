@@ -41,7 +41,7 @@ while True:
     job.complete()
     print(job.durable.base, flush=True)
     job.settle()
-    store.prune(JOB, 2)
+    store.prune([(JOB, 2)])
 """
 
 
@@ -129,12 +129,12 @@ def test_several_steps_in_one_write_are_there_together_or_not_at_all(tmp_path: P
             for fact in (triggered(1, 0), CheckpointUnchanged(checkpoint=CheckpointId(1)), triggered(2, 0)):
                 job.durable = evolve(job.durable, fact)
                 steps.append((job.durable, [fact]))
-        store.apply_all(steps, at=AT)
+        store.apply(steps, at=AT)
         assert store.load_jobs() == [one.durable, other.durable]
         bad = evolve(one.durable, CheckpointUnchanged(checkpoint=CheckpointId(2)))
         steps = [(bad, [CheckpointUnchanged(checkpoint=CheckpointId(2))]), (other.durable, [triggered(2, 0)])]
         with pytest.raises(StoreError, match="UNIQUE constraint failed"):
-            store.apply_all(steps, at=AT)
+            store.apply(steps, at=AT)
     assert loaded(file) == [one.durable, other.durable]
 
 
@@ -148,7 +148,7 @@ def test_a_full_disk_ends_the_store_and_the_next_start_reads_what_is_there(tmp_p
         with no_room(file), pytest.raises(StoreError, match="unknown") as failed:
             job.complete()
         assert failed.value.exit_code is ExitCode.COORDINATOR_LOST
-        for call in (store.load_jobs, store.jobs, lambda: store.prune(JOB, 1), lambda: store.note(JOB, [], at=AT)):
+        for call in (store.load_jobs, store.jobs, lambda: store.prune([(JOB, 1)]), lambda: store.note(JOB, [], at=AT)):
             with pytest.raises(StoreError, match="unknown"):
                 call()
     assert loaded(file) == [job.durable]
@@ -162,9 +162,9 @@ def test_a_full_disk_keeps_the_removal_from_its_work_and_nothing_else(tmp_path: 
         job.open()
         job.checkpoints(3)
         with no_room(file):
-            assert store.prune(JOB, 1) is False
+            assert store.prune([(JOB, 1)]) is False
         assert store.load_jobs() == [job.durable]
         job.checkpoints(1)
-        assert store.prune(JOB, 1) is True
+        assert store.prune([(JOB, 1)]) is True
         assert [record.id for record in store.checkpoints(JOB, 10)] == [4]
     assert loaded(file) == [job.durable]

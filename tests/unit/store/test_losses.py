@@ -34,7 +34,7 @@ def acknowledged() -> LossAcknowledged:
 def test_a_report_names_the_records_and_outlives_its_checkpoint_and_restarts(store: Store, file: Path) -> None:
     job = a_loss(store)
     job.checkpoints(5)
-    assert store.prune(JOB, 1)
+    assert store.prune([(JOB, 1)])
     assert store.checkpoint(JOB, CheckpointId(1)) is None
     store.close()
     with closing(Store.open(f"sqlite:///{file}")) as again:

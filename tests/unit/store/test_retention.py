@@ -32,7 +32,7 @@ def test_the_newest_completed_checkpoints_stay_and_the_oldest_go(store: Store, k
     job.open()
     for _ in range(7):
         job.checkpoints(1)
-        assert store.prune(JOB, keep)
+        assert store.prune([(JOB, keep)])
     assert ids(store) == list(range(7, 7 - min(keep, 7), -1))
     assert store.load_jobs() == [job.durable]
 
@@ -43,7 +43,7 @@ def test_savepoints_are_never_removed_and_take_no_place_of_others(store: Store) 
     for _ in range(3):
         job.checkpoints(1, kind=CheckpointKind.SAVEPOINT)
         job.checkpoints(2)
-    store.prune(JOB, 2)
+    store.prune([(JOB, 2)])
     assert ids(store) == [9, 8, 7, 4, 1]
 
 
@@ -52,7 +52,7 @@ def test_the_newest_that_is_no_savepoint_stays_behind_newer_savepoints(store: St
     job.open()
     job.checkpoints(2)
     job.checkpoints(3, kind=CheckpointKind.SAVEPOINT)
-    store.prune(JOB, 1)
+    store.prune([(JOB, 1)])
     assert ids(store) == [5, 4, 3, 2]
 
 
@@ -62,7 +62,7 @@ def test_a_released_savepoint_is_removed_like_any_other(store: Store) -> None:
     job.checkpoints(1, kind=CheckpointKind.SAVEPOINT)
     job.checkpoints(2)
     job.write(SavepointReleased(checkpoint=CheckpointId(1)))
-    store.prune(JOB, 1)
+    store.prune([(JOB, 1)])
     assert ids(store) == [3]
 
 
@@ -73,7 +73,7 @@ def test_the_newest_completed_checkpoint_stays_while_its_commits_are_not_proved(
     job.trigger()
     job.complete()
     job.trigger()
-    store.prune(JOB, 1)
+    store.prune([(JOB, 1)])
     assert ids(store) == [3, 2]
     assert store.load_jobs() == [job.durable]
 
@@ -87,7 +87,7 @@ def test_a_damaged_row_that_looks_completed_does_not_push_out_the_newest_one(sto
     store.close()
     change(file, "UPDATE checkpoints SET state = 'settled' WHERE state = 'aborted'")
     with closing(Store.open(f"sqlite:///{file}")) as store:
-        store.prune(JOB, 1)
+        store.prune([(JOB, 1)])
     assert loaded(file) == [job.durable]
 
 
@@ -101,14 +101,14 @@ def test_the_source_of_an_ordered_restore_stays_until_the_restore_is_done(
     job.checkpoints(4)
     job.end()
     job.order_restore(1)
-    store.prune(JOB, 1)
+    store.prune([(JOB, 1)])
     assert ids(store) == [5, 1]
     with closing(reopened(store, file)) as store:
-        store.prune(JOB, 1)
+        store.prune([(JOB, 1)])
         assert store.load_jobs() == [job.durable]
         again = StoredJob(store, known=job.durable)
         again.restore()
-        store.prune(JOB, 1)
+        store.prune([(JOB, 1)])
         assert store.load_jobs() == [again.durable], "it begins with the source's positions, whatever becomes of it"
         assert ids(store) == ([6, 1] if kind is CheckpointKind.SAVEPOINT else [6])
 
@@ -123,7 +123,7 @@ def test_aborted_checkpoints_are_bounded_and_push_out_no_completed_one(store: St
     for _ in range(KEPT_ABORTED + 50):
         job.trigger()
         job.abort(AbortReason.EXPIRED)
-    store.prune(JOB, 1)
+    store.prune([(JOB, 1)])
     assert ids(store, other.durable.job) == [1]
     aborted = ids(store, states=[CheckpointState.ABORTED])
     assert aborted == list(range(KEPT_ABORTED + 51, 51, -1))
@@ -148,9 +148,9 @@ def test_a_busy_neighbour_pushes_out_nothing_and_lends_no_room(store: Store) -> 
         return ids(store, name), generations, len(store.history(name, 10 * KEPT_HISTORY))
 
     before = rows(quiet), rows(busy)
-    store.prune(quiet.durable.job, 2)
+    store.prune([(quiet.durable.job, 2)])
     assert (rows(quiet), rows(busy)) == before
-    store.prune(busy.durable.job, 2)
+    store.prune([(busy.durable.job, 2)])
     assert rows(quiet) == before[0]
     checkpoints, generations, entries = rows(busy)
     last = busy.durable.last_id
@@ -166,7 +166,7 @@ def test_a_job_whose_record_is_gone_is_pruned_all_the_same(store: Store, file: P
     store.close()
     change(file, "DELETE FROM jobs WHERE job = 'orders'")
     with closing(Store.open(f"sqlite:///{file}")) as store:
-        assert store.prune(JOB, 1)
+        assert store.prune([(JOB, 1)])
         assert ids(store) == [3]
 
 
@@ -179,7 +179,7 @@ def test_a_removal_that_fails_names_its_jobs(store: Store, file: Path, caplog: p
             job = StoredJob(store, JobName(name))
             job.open()
             job.checkpoints(2)
-        assert store.prune_all([(JOB, 1), (JobName("payments"), 1)]) is False
+        assert store.prune([(JOB, 1), (JobName("payments"), 1)]) is False
     assert "job=orders,payments event=retention_failed" in caplog.text
 
 
@@ -188,7 +188,7 @@ def test_generations_are_bounded_and_the_newest_stay(store: Store) -> None:
     for _ in range(KEPT_GENERATIONS + 5):
         job.open()
         job.end()
-    store.prune(JOB, 1)
+    store.prune([(JOB, 1)])
     listed = [one.generation for one in store.generations(JOB, 1_000)]
     assert listed == list(range(KEPT_GENERATIONS + 5, 5, -1))
 
@@ -198,13 +198,13 @@ def test_the_history_is_bounded_and_the_newest_stays(store: Store) -> None:
     job.open()
     store.note(JOB, [(FLOOD, count) for count in range(KEPT_HISTORY)], at=AT)
     job.checkpoints(1)
-    store.prune(JOB, 1)
+    store.prune([(JOB, 1)])
     entries = store.history(JOB, 10 * KEPT_HISTORY)
     assert [one.event for one in entries[:2]] == ["CheckpointSettled", "CheckpointCompleted"]
     assert len(entries) == KEPT_HISTORY + 2, "decisions push out nothing else, and nothing else them"
     assert entries[-1].count == 0
     store.note(JOB, [(FLOOD, KEPT_HISTORY)], at=AT)
-    store.prune(JOB, 1)
+    store.prune([(JOB, 1)])
     entries = store.history(JOB, 10 * KEPT_HISTORY)
     assert len(entries) == KEPT_HISTORY + 2
     assert (entries[0].count, entries[-1].count) == (KEPT_HISTORY, 1)
@@ -215,12 +215,12 @@ def test_neither_a_flood_of_refusals_nor_a_healthy_year_pushes_out_what_is_older
     job.open()
     job.checkpoints(1)
     store.note(JOB, [(FLOOD, 1)] * (KEPT_HISTORY + 1), at=AT)
-    store.prune(JOB, 1)
+    store.prune([(JOB, 1)])
     oldest = [one.event for one in store.history(JOB, 10 * KEPT_HISTORY)][KEPT_HISTORY:]
     assert oldest == ["CheckpointSettled", "CheckpointCompleted"]
     again = CheckpointSettled(checkpoint=job.durable.base, took=0.0)
     job.write(*[again] * (KEPT_HISTORY + 1))
-    store.prune(JOB, 1)
+    store.prune([(JOB, 1)])
     oldest = [one.event for one in store.history(JOB, 10 * KEPT_HISTORY)][KEPT_HISTORY:]
     assert oldest == ["Renew"] * KEPT_HISTORY
 
@@ -249,7 +249,7 @@ def test_evidence_goes_with_its_checkpoint(store: Store) -> None:
         evidence = (Settlement(slot=1, outcome=outcome, evidence="seen"),)
         job.write(LossRecorded(checkpoint=job.durable.base, participant=SINK.name, settlements=evidence))
         job.settle()
-    store.prune(JOB, 1)
+    store.prune([(JOB, 1)])
     details = store.checkpoint(JOB, CheckpointId(2))
     assert details is not None
     assert [one.settlement.outcome for one in details.settlements] == [Outcome.LOST]
@@ -269,12 +269,12 @@ def test_a_removal_that_fails_loses_nothing_and_the_next_one_does_it(store: Stor
     with closing(Store.open(f"sqlite:///{file}")) as store:
         job = StoredJob(store, known=job.durable)
         store.note(JOB, [(FLOOD, 1)] * KEPT_HISTORY, at=AT)
-        assert store.prune(JOB, 1) is False
+        assert store.prune([(JOB, 1)]) is False
         assert ids(store) == [5, 4, 3, 2, 1], "what was removed before it failed is taken back"
         job.checkpoints(1)
-        assert store.prune(JOB, 1) is False
+        assert store.prune([(JOB, 1)]) is False
         job.end()
-        assert store.prune(JOB, 1) is True
+        assert store.prune([(JOB, 1)]) is True
         assert ids(store) == [6]
         refused = [one for one in store.history(JOB, 10 * KEPT_HISTORY) if one.verdict is not None]
         assert KEPT_HISTORY - 10 < len(refused) < KEPT_HISTORY

@@ -69,8 +69,8 @@ def test_whatever_happened_a_restart_reads_what_the_core_had_decided(file: Path,
             elif event is not None:
                 state, ready = step(state, event)
                 if ready.facts:
-                    store.apply(state.durable, ready.facts, at=AT)
-                    store.prune(JOB, 1)
+                    store.apply([(state.durable, ready.facts)], at=AT)
+                    store.prune([(JOB, 1)])
         store_id = store.store_id
     assert loaded(file) == ([state.durable] if state.durable.generation else [])
     assert state.durable.store_id == store_id
@@ -90,7 +90,7 @@ def test_whatever_happened_a_restart_reads_what_the_core_had_decided(file: Path,
         (lambda store: store.history(JOB, 1), "listing the history of job orders"),
         (lambda store: store.note(JOB, [(LATE, 1)], at=AT), "noting refused calls of job orders"),
         (
-            lambda store: store.apply_all([(Durable(job=JobName(name), store_id=""), []) for name in "cab"], at=AT),
+            lambda store: store.apply([(Durable(job=JobName(name), store_id=""), []) for name in "cab"], at=AT),
             "writing 0 facts of a, b, c",
         ),
     ],
@@ -314,7 +314,7 @@ def test_the_history_has_every_step_of_one_write(store: Store) -> None:
         for _ in range(2):
             halted = JobHalted(checkpoint=CheckpointId(0), participant=SINK.name, settlements=(), reason="declined")
             steps.append((job.durable, [halted, halted]))
-    store.apply_all(steps, at=LATER)
+    store.apply(steps, at=LATER)
     for job in (one, other):
         told = [entry.event for entry in store.history(job.durable.job, 10)]
         assert told == ["JobHalted"] * 4 + ["StatusChanged", "GenerationGranted"]
@@ -375,7 +375,7 @@ def test_jobs_of_one_store_do_not_touch_each_other(store: Store) -> None:
         job.open()
         job.checkpoints(1)
     one.checkpoints(1)
-    assert store.prune(JOB, 1)
+    assert store.prune([(JOB, 1)])
     assert (ids(store), ids(store, other.durable.job)) == ([2], [1])
     assert {entry.checkpoint for entry in store.history(other.durable.job, 100)} == {0, 1}
     assert store.load_jobs() == [one.durable, other.durable]
