@@ -13,7 +13,7 @@ from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event, OpenJob, Settle, Watch
 from onceward.coordinator.protocol.values import JobName, Snapshot
 from onceward.coordinator.service.documents import Checkers
-from onceward.coordinator.service.engine import Engine, Turn
+from onceward.coordinator.service.engine import CommitBatch, Engine
 from onceward.coordinator.store.store import Store
 
 __all__ = ["JobsWithoutDrivers", "fill", "measure_size"]
@@ -104,7 +104,7 @@ class JobsWithoutDrivers:
 
     def _together(self, event: Callable[[JobName], Event]) -> None:
         for some in _some(self._jobs, 100):
-            turn = Turn()
+            turn = CommitBatch()
             for job in some:
                 answer = self._engine.work_out(turn, job, event(job))
                 if answer.verdict is not Verdict.ACCEPTED:
@@ -113,7 +113,7 @@ class JobsWithoutDrivers:
             self._engine.publish(turn)
 
     def _let_time_act(self) -> None:
-        turn = Turn()
+        turn = CommitBatch()
         self._engine.due(turn, len(self._jobs))
         self._engine.keep(turn)
         self._engine.publish(turn)

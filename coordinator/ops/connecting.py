@@ -13,7 +13,7 @@ from onceward.coordinator.protocol.settings import Duration
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from onceward.coordinator.service.places import StateDirectory, state_directory
+from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 from onceward.coordinator.store.errors import StoreUnusableError
 
 __all__ = ["Place", "job_name", "operators", "without_driver"]

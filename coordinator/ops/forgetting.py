@@ -8,9 +8,9 @@ from pathlib import Path
 
 from onceward.coordinator.client.summaries import JobDescription
 from onceward.coordinator.errors import ConfigurationError, RefusedError
-from onceward.coordinator.ops.asking import confirm, say
 from onceward.coordinator.ops.brokers import Brokers, brokers
 from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
+from onceward.coordinator.ops.prompts import confirm, say
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName, Role

@@ -67,7 +67,7 @@ def checkpoint(
     state_dir: StateDirOption = None,
 ) -> None:
     """Take a checkpoint now; prints its id when it is completed."""
-    from onceward.coordinator.ops.wishes import take
+    from onceward.coordinator.ops.operator_requests import take
     from onceward.coordinator.protocol.values import CheckpointKind
 
     take(job, place_of(coordinator, state_dir), CheckpointKind.CHECKPOINT, wait=not no_wait)
@@ -84,7 +84,7 @@ def savepoint(
     state_dir: StateDirOption = None,
 ) -> None:
     """Take a checkpoint that is kept until it is deleted; prints its id when it is completed."""
-    from onceward.coordinator.ops.wishes import delete_savepoint, take
+    from onceward.coordinator.ops.operator_requests import delete_savepoint, take
     from onceward.coordinator.protocol.values import CheckpointKind
 
     place = place_of(coordinator, state_dir)
@@ -107,7 +107,7 @@ def stop(
     state_dir: StateDirOption = None,
 ) -> None:
     """Have a job finish and settle the running checkpoint and leave; waits until it has. Ctrl-C ends only the wait."""
-    from onceward.coordinator.ops.wishes import stop_job, take
+    from onceward.coordinator.ops.operator_requests import stop_job, take
     from onceward.coordinator.protocol.values import CheckpointKind
 
     place = place_of(coordinator, state_dir)
@@ -121,7 +121,7 @@ def stop(
 
 def cancel(job: JobArgument, coordinator: CoordinatorOption = None, state_dir: StateDirOption = None) -> None:
     """Ask a job to abort the running checkpoint, to settle what is decided and to leave. Does not wait for it."""
-    from onceward.coordinator.ops.wishes import cancel_job
+    from onceward.coordinator.ops.operator_requests import cancel_job
 
     cancel_job(job, place_of(coordinator, state_dir))
 
@@ -135,7 +135,7 @@ def restore(
     state_dir: StateDirOption = None,
 ) -> None:
     """Have a stopped job begin with an older checkpoint when it is started next. Output after that one repeats."""
-    from onceward.coordinator.ops.wishes import restore_job
+    from onceward.coordinator.ops.operator_requests import restore_job
 
     restore_job(job, source, reason, place_of(coordinator, state_dir), yes=yes)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.summaries import CheckpointDescription, JobDescription
 from onceward.coordinator.errors import ConfigurationError, HaltedError, OncewardError, RefusedError
-from onceward.coordinator.ops.asking import confirm, say
 from onceward.coordinator.ops.brokers import Brokers, Seen, brokers
 from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
+from onceward.coordinator.ops.prompts import confirm, say
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.values import Committable, JobName, Outcome, ParticipantName, Role, Settlement

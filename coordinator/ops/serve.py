@@ -9,9 +9,9 @@ from onceward.coordinator.ops.options import clusters_of
 from onceward.coordinator.printable import escape_logs
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.listen import parse_listen
-from onceward.coordinator.service.places import StateDirectory, state_directory
 from onceward.coordinator.service.run import serve
 from onceward.coordinator.service.server import ServerOptions
+from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 
 __all__ = ["run_serve"]
 

@@ -1,8 +1,8 @@
 """``onceward resolve --skip-input``: a person moves a job past input that is gone."""
 
 from onceward.coordinator.errors import ConfigurationError, RefusedError
-from onceward.coordinator.ops.asking import confirm, say
 from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
+from onceward.coordinator.ops.prompts import confirm, say
 from onceward.coordinator.protocol.answers import Verdict
 
 __all__ = ["skip_input"]

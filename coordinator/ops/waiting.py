@@ -7,8 +7,8 @@ from typing import TypeVar
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.summaries import JobSummary
 from onceward.coordinator.errors import ConfigurationError, CoordinatorLostError, HaltedError, OncewardError
-from onceward.coordinator.ops.asking import say
 from onceward.coordinator.ops.connecting import Place, operators
+from onceward.coordinator.ops.prompts import say
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import JobName
 

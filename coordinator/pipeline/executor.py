@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.faults import unusable
-from onceward.coordinator.pipeline.steps import Stopwatch, Timed
+from onceward.coordinator.pipeline.executor_errors import unusable
 from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
+from onceward.coordinator.pipeline.timings import Stopwatch, Timed
 
 if TYPE_CHECKING:
     import pyarrow as pa

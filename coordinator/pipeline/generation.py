@@ -16,7 +16,6 @@ from onceward.coordinator.errors import (
     OncewardError,
 )
 from onceward.coordinator.killpoints import KillPoint, kill_point
-from onceward.coordinator.pipeline.ages import Ages, good_for
 from onceward.coordinator.pipeline.causes import cause_of
 from onceward.coordinator.pipeline.interfaces import Committer, Plan, Sink, Source
 from onceward.coordinator.pipeline.journal import Journal
@@ -25,10 +24,11 @@ from onceward.coordinator.pipeline.narrowing import Narrowing
 from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.pipeline.replaying import Replayer
 from onceward.coordinator.pipeline.restarts import Return
-from onceward.coordinator.pipeline.running import Tasks
 from onceward.coordinator.pipeline.runtime import THREADS, Runtime
 from onceward.coordinator.pipeline.settler import Settler
-from onceward.coordinator.pipeline.steps import of_checkpoint
+from onceward.coordinator.pipeline.spark_tasks import Tasks
+from onceward.coordinator.pipeline.timings import of_checkpoint
+from onceward.coordinator.pipeline.transaction_age import Ages, good_for
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Abort, Decision, Replay, Trigger, Verdict
 from onceward.coordinator.protocol.events import CloseReason

@@ -28,8 +28,8 @@ from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError
 from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.pipeline.restarts import Restart, Restarts, Return
-from onceward.coordinator.pipeline.running import SparkTasks, Tasks
 from onceward.coordinator.pipeline.spark import check_session, check_submission
+from onceward.coordinator.pipeline.spark_tasks import SparkTasks, Tasks
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings, as_duration

@@ -15,7 +15,7 @@ from onceward.coordinator.protocol.facts import (
     GenerationFailed,
     RequestEnded,
 )
-from onceward.coordinator.protocol.opening import Step, against, fail_requests, fenced, moved, owns
+from onceward.coordinator.protocol.generations import Step, abort_fact, fail_requests, fenced, may_drive, moved
 from onceward.coordinator.protocol.requests import Ending, Request, RequestState
 from onceward.coordinator.protocol.state import JobState, PendingCheckpoint, record
 from onceward.coordinator.protocol.status import JobStatus, Transition
@@ -73,7 +73,7 @@ def trigger(state: JobState, now: float) -> Step:
 
 
 def acknowledge(state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
-    if not owns(state, event.generation):
+    if not may_drive(state, event.generation):
         return state, fenced(state, event.generation)
     participant = _participant(state, event.participant)
     if participant is None:
@@ -106,7 +106,7 @@ def acknowledge(state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
 
 def decline(state: JobState, event: Decline) -> tuple[JobState, Ready]:
     """A participant of the pending checkpoint says no."""
-    if not owns(state, event.generation):
+    if not may_drive(state, event.generation):
         return state, fenced(state, event.generation)
     if _participant(state, event.participant) is None:
         return state, _unknown_participant(event.participant)
@@ -171,7 +171,7 @@ def abort(state: JobState, now: float, reason: AbortReason, detail: str) -> Step
     So does a failed stop-with-savepoint: its participants have already stopped for it (Flink: a synchronous savepoint).
     """
     durable = state.durable
-    fact = against(state, reason, detail, now)
+    fact = abort_fact(state, reason, detail, now)
     facts: list[Fact] = [fact]
     request = _request_of(state)
     if request is not None:

@@ -8,7 +8,7 @@ unknown: the new state must be thrown away and rebuilt from the store.
 from dataclasses import replace
 from typing import assert_never
 
-from onceward.coordinator.protocol import checkpoints, losses, opening, orphans, people, resolving, settling, wedged
+from onceward.coordinator.protocol import checkpoints, generations, losses, orphans, people, resolving, settling, wedged
 from onceward.coordinator.protocol.answers import (
     Abort,
     Answer,
@@ -60,7 +60,7 @@ _FOLLOW_UPS = (
     checkpoints.withdraw,
     checkpoints.decide,
     checkpoints.expire,
-    opening.give_up_lost_driver,
+    generations.give_up_lost_driver,
     wedged.give_up,
     orphans.reach_end,
     checkpoints.trigger,
@@ -70,13 +70,13 @@ _FOLLOW_UPS = (
 def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
     """Apply one event to one job."""
     if state.durable.record_damaged:
-        answer = opening.over_damage(state.durable, event)
+        answer = generations.over_damage(state.durable, event)
         return state, Ready(answer=answer, note=note_of(event, answer))
     state, ready = _handle(state, event)
     if ready.answer.verdict is Verdict.ACCEPTED and isinstance(event, Acknowledge | Decline | Settle | Amend):
-        state = opening.heard(state, event)
+        state = generations.record_contact(state, event)
         if not isinstance(event, Settle):  # which a thread of its own says
-            state = wedged.heard(state, event.now)
+            state = wedged.record_contact(state, event.now)
     facts: tuple[Fact, ...] = ready.facts
     for follow_up in _FOLLOW_UPS:
         state, more = follow_up(state, event.now)
@@ -87,13 +87,13 @@ def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
 def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
     match event:
         case OpenJob():
-            return opening.open_job(state, event)
+            return generations.open_job(state, event)
         case Watch():
-            return opening.watch(state, event)
+            return generations.watch(state, event)
         case StreamLost():
-            return opening.stream_lost(state, event)
+            return generations.stream_lost(state, event)
         case Renew():
-            return opening.renew(state, event)
+            return generations.renew(state, event)
         case Acknowledge():
             return checkpoints.acknowledge(state, event)
         case Decline():
@@ -103,7 +103,7 @@ def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
         case Amend():
             return settling.amend(state, event)
         case CloseJob():
-            return opening.close_job(state, event)
+            return generations.close_job(state, event)
         case RequestCheckpoint():
             return people.request_checkpoint(state, event)
         case StopJob():

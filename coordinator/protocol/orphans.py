@@ -7,7 +7,7 @@ runs no checkpoint. Its generation lasts until a driver opens the job: there is 
 from onceward.coordinator.protocol.answers import Answer, Ready, Verdict
 from onceward.coordinator.protocol.events import TakeOrphan
 from onceward.coordinator.protocol.facts import Fact, GenerationGranted
-from onceward.coordinator.protocol.opening import Step, claim_refusal, granted, moved, reached
+from onceward.coordinator.protocol.generations import Step, claim_refusal, granted, moved, terminal_transition
 from onceward.coordinator.protocol.state import JobState, record
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import COORDINATOR, MAX_ID, NO_GENERATION, Generation
@@ -67,7 +67,7 @@ def take(state: JobState, event: TakeOrphan) -> tuple[JobState, Ready]:
 def reach_end(state: JobState, _now: float) -> Step:
     """A person asked for the job's end, its driver was lost, and the coordinator has settled the rest."""
     durable = state.durable
-    transition = reached(durable)
+    transition = terminal_transition(durable)
     if not durable.orphaned or durable.status is not JobStatus.SUSPENDED or transition is None:
         return state, ()
     facts: tuple[Fact, ...] = (moved(durable, transition),)

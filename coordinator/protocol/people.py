@@ -22,7 +22,7 @@ from onceward.coordinator.protocol.facts import (
     RestoreRequested,
     SavepointReleased,
 )
-from onceward.coordinator.protocol.opening import fail_requests, moved
+from onceward.coordinator.protocol.generations import fail_requests, moved
 from onceward.coordinator.protocol.requests import MAX_QUEUED, Ending, Request
 from onceward.coordinator.protocol.state import JobState, record
 from onceward.coordinator.protocol.status import JobStatus, Transition

@@ -14,7 +14,7 @@ from onceward.coordinator.protocol.facts import (
     LossSkipped,
     SlotsResolved,
 )
-from onceward.coordinator.protocol.opening import moved
+from onceward.coordinator.protocol.generations import moved
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.settling import settled_if_proved
 from onceward.coordinator.protocol.state import JobState, record

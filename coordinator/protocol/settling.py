@@ -15,7 +15,7 @@ from onceward.coordinator.protocol.facts import (
     LossRecorded,
     LossSkipped,
 )
-from onceward.coordinator.protocol.opening import Step, fail_requests, holds, moved, over, owns
+from onceward.coordinator.protocol.generations import Step, fail_requests, fenced_answer, may_drive, may_report, moved
 from onceward.coordinator.protocol.state import JobState, record
 from onceward.coordinator.protocol.status import Transition
 from onceward.coordinator.protocol.values import (
@@ -97,7 +97,7 @@ def amend(state: JobState, event: Amend) -> tuple[JobState, Ready]:
 def decline_replay(state: JobState, event: Decline) -> tuple[JobState, Ready] | None:
     """A replay that cannot be done halts the job. None when ``event`` declines something else."""
     completed, lost = state.durable.completed, state.durable.replaying.get(event.participant)
-    if not owns(state, event.generation) or completed is None or completed.id != event.checkpoint or not lost:
+    if not may_drive(state, event.generation) or completed is None or completed.id != event.checkpoint or not lost:
         return None
     reason = f"checkpoint {completed.id}: lost slots {sorted(lost)} cannot be written again: {event.reason}"
     return _halt(state, event.now, completed.id, event.participant, (), reason)
@@ -107,8 +107,8 @@ def _unsettled(
     state: JobState, generation: Generation, checkpoint: CheckpointId, participant: ParticipantName
 ) -> tuple[CompletedCheckpoint | None, Answer]:
     """The completed checkpoint that is spoken of, or why it cannot be settled now."""
-    if not holds(state, generation):
-        return None, over(state.durable, generation)
+    if not may_report(state, generation):
+        return None, fenced_answer(state.durable, generation)
     completed = state.durable.completed
     if checkpoint > state.durable.last_id or checkpoint < 1:
         detail = f"checkpoint {checkpoint} was never triggered"

@@ -8,11 +8,11 @@ after 30 s), and one that needs more loses nothing but its generation.
 from dataclasses import replace
 
 from onceward.coordinator.protocol.facts import AbortReason
-from onceward.coordinator.protocol.opening import Step, end_generation, reached
+from onceward.coordinator.protocol.generations import Step, end_generation, terminal_transition
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.status import JobStatus, Transition
 
-__all__ = ["due", "give_up", "heard", "owed"]
+__all__ = ["due", "give_up", "owed", "record_contact"]
 
 
 def owed(state: JobState) -> str:
@@ -36,7 +36,7 @@ def due(state: JobState) -> float | None:
     return state.owing_since + settings.seconds("lease") + settings.seconds("orphan_grace")
 
 
-def heard(state: JobState, now: float) -> JobState:
+def record_contact(state: JobState, now: float) -> JobState:
     """The driver's main loop has said something, so it does not stand still."""
     return state if state.owing_since is None else replace(state, owing_since=now)
 
@@ -56,4 +56,6 @@ def give_up(state: JobState, now: float) -> Step:
     if until is None or now < until:
         return state, ()
     detail = f"its driver renews its lease and does not do what it was told for {now - state.owing_since:.0f} s: {what}"
-    return end_generation(state, now, reached(state.durable) or Transition.GIVEN_UP, detail, AbortReason.DRIVER_LOST)
+    return end_generation(
+        state, now, terminal_transition(state.durable) or Transition.GIVEN_UP, detail, AbortReason.DRIVER_LOST
+    )

@@ -7,8 +7,8 @@ from typing import Self
 
 from onceward.coordinator.errors import CoordinatorLostError, StoreError
 from onceward.coordinator.service.documents import Checkers
-from onceward.coordinator.service.places import StateDirectory, state_directory
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
+from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 from onceward.coordinator.store.store import Store
 
 __all__ = ["EmbeddedCoordinator"]

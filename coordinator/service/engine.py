@@ -24,18 +24,18 @@ from onceward.coordinator.protocol.facts import (
     GenerationGranted,
     JobHalted,
 )
-from onceward.coordinator.protocol.opening import over
+from onceward.coordinator.protocol.generations import fenced_answer
 from onceward.coordinator.protocol.state import JobState, restart
 from onceward.coordinator.protocol.values import MAX_ID, Generation, JobName
 from onceward.coordinator.service.budget import Budget
 from onceward.coordinator.service.deadlines import Deadlines
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.housekeeping import Chores, Housekeeping
-from onceward.coordinator.service.story import tell
+from onceward.coordinator.service.transition_log import tell
 from onceward.coordinator.store.records import HistoryRecord
 from onceward.coordinator.store.store import Store
 
-__all__ = ["Engine", "Turn", "UnknownJobError"]
+__all__ = ["CommitBatch", "Engine", "UnknownJobError"]
 
 _log = logger("onceward.coordinator")
 
@@ -57,7 +57,7 @@ class UnknownJobError(LookupError):
 
 
 @dataclass(eq=False)
-class Turn:
+class CommitBatch:
     """What some events change, as one write: worked out as they come, then kept, then published."""
 
     steps: list[tuple[Durable, Sequence[Fact]]] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Turn:
     """After the turn."""
     refused: list[tuple[JobName, Note]] = field(default_factory=list)
 
-    def add(self, later: "Turn") -> None:
+    def add(self, later: "CommitBatch") -> None:
         """Have ``later``, which was worked out after this one, belong to it."""
         self.steps += later.steps
         self.states |= later.states
@@ -116,7 +116,7 @@ class Engine:
     def store_id(self) -> str:
         return self._store.store_id
 
-    def work_out(self, turn: Turn, job: JobName, event: Event, *, size: int = 0) -> Answer:
+    def work_out(self, turn: CommitBatch, job: JobName, event: Event, *, size: int = 0) -> Answer:
         """Add what the event changes to ``turn``; the answer may be given when that is kept and published.
 
         Builds on everything that was worked out before, kept or not. Raises UnknownJobError, StoreError once the store
@@ -146,7 +146,7 @@ class Engine:
                 turn.refused.append((job, ready.note))
         return ready.answer
 
-    def keep(self, turn: Turn) -> None:
+    def keep(self, turn: CommitBatch) -> None:
         """Make it durable as one write: all of it is on disk when this returns. Raises StoreError.
 
         In any thread; meanwhile other events may be worked out, and nothing else may use the store.
@@ -159,7 +159,7 @@ class Engine:
         for _, after in points:
             kill_point(after)
 
-    def publish(self, turn: Turn) -> None:
+    def publish(self, turn: CommitBatch) -> None:
         """What was worked out is on disk now: everybody may know. In the order in which turns were begun."""
         for durable, facts in turn.steps:
             for fact in facts:
@@ -180,7 +180,7 @@ class Engine:
         """True when nothing of the job is worked out and not yet published."""
         return job not in self._latest
 
-    def due(self, turn: Turn, most: int) -> None:
+    def due(self, turn: CommitBatch, most: int) -> None:
         """Let time act on at most so many jobs that are due, the longest first, as part of ``turn``."""
         now = self.clock()
         for _ in range(most):
@@ -238,9 +238,9 @@ class Engine:
             return None
         return wanted(state)
 
-    def over(self, job: JobName, generation: Generation) -> Answer:
+    def fenced_answer(self, job: JobName, generation: Generation) -> Answer:
         """What the driver of ``generation`` is told when it is fenced. Raises UnknownJobError."""
-        return over(self.state(job).durable, generation)
+        return fenced_answer(self.state(job).durable, generation)
 
     def state(self, job: JobName) -> JobState:
         """Raises UnknownJobError."""

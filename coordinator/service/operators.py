@@ -7,10 +7,11 @@ from onceward.coordinator.protocol.core import step
 from onceward.coordinator.protocol.events import Event, RequestRestore, SkipInput
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName
 from onceward.coordinator.service.engine import Engine, UnknownJobError
+from onceward.coordinator.service.group_commit import GroupCommit
+from onceward.coordinator.service.job_status import LiveStatus
 from onceward.coordinator.service.methods import Function, service_handler
 from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.skipping import Where, skip_of
-from onceward.coordinator.service.standing import Standing
 from onceward.coordinator.service.summaries import (
     checkpoint_details,
     checkpoint_summary,
@@ -20,7 +21,6 @@ from onceward.coordinator.service.summaries import (
     loss_report,
     unresolved_slots,
 )
-from onceward.coordinator.service.turns import Turns
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.errors import NoSuchCheckpointError
 from onceward.coordinator.store.records import JobRecord
@@ -37,14 +37,14 @@ __all__ = ["operator_service"]
 
 
 def operator_service(
-    engine: Engine, watchers: Watchers, turns: Turns, standing: Standing | None = None
+    engine: Engine, watchers: Watchers, group_commit: GroupCommit, live_status: LiveStatus | None = None
 ) -> grpc.GenericRpcHandler:
     """Everything that a person's tool can call.
 
     :param standing: what jobs wait for.
     """
-    listings = _Listings(engine, turns, watchers, standing or Standing(engine, Reports(), None))
-    wishes = _Wishes(engine, turns)
+    listings = _Listings(engine, group_commit, watchers, live_status or LiveStatus(engine, Reports(), None))
+    wishes = _Wishes(engine, group_commit)
     functions: dict[str, Function] = {
         "list_jobs": listings.list_jobs,
         "describe_job": listings.describe_job,
@@ -70,11 +70,11 @@ def operator_service(
 class _Listings:
     """Changes nothing."""
 
-    def __init__(self, engine: Engine, turns: Turns, watchers: Watchers, standing: Standing) -> None:
+    def __init__(self, engine: Engine, group_commit: GroupCommit, watchers: Watchers, live_status: LiveStatus) -> None:
         self._engine = engine
-        self._read = turns.read
+        self._read = group_commit.read
         self._watchers = watchers
-        self._standing = standing
+        self._live_status = live_status
 
     async def list_jobs(self, _request: pb.ListJobsRequest) -> pb.ListJobsResponse:
         def show(records: dict[JobName, JobRecord]) -> pb.ListJobsResponse:
@@ -148,16 +148,16 @@ class _Listings:
 
     def _summary(self, job: JobName, record: JobRecord) -> pb.JobSummary:
         summary = job_summary(self._engine.state(job).durable, record)
-        self._standing.tell(job, record, summary)
+        self._live_status.tell(job, record, summary)
         return summary
 
 
 class _Wishes:
     """Each an event for the core."""
 
-    def __init__(self, engine: Engine, turns: Turns) -> None:
+    def __init__(self, engine: Engine, group_commit: GroupCommit) -> None:
         self._engine = engine
-        self._turns = turns
+        self._group_commit = group_commit
 
     async def acknowledge_loss(self, request: pb.AcknowledgeLossRequest) -> pb.AcknowledgeLossResponse:
         event = requests.acknowledge_loss(request, self._engine.clock())
@@ -169,7 +169,7 @@ class _Wishes:
 
     async def trigger_checkpoint(self, request: pb.TriggerCheckpointRequest) -> pb.TriggerCheckpointResponse:
         event = requests.request_checkpoint(request, self._engine.clock())
-        answer = await self._turns.handle(as_job(request.job), event)
+        answer = await self._group_commit.handle(as_job(request.job), event)
         known = request_to_wire(answer.request) if answer.request is not None else None
         return pb.TriggerCheckpointResponse(answer=answer_to_wire(answer), request=known)
 
@@ -194,7 +194,9 @@ class _Wishes:
     async def delete_savepoint(self, request: pb.DeleteSavepointRequest) -> pb.DeleteSavepointResponse:
         job, event = as_job(request.job), requests.delete_savepoint(request, self._engine.clock())
         self._engine.state(job)
-        details = await self._turns.read(lambda store: store.checkpoint(job, event.checkpoint), lambda found: found)
+        details = await self._group_commit.read(
+            lambda store: store.checkpoint(job, event.checkpoint), lambda found: found
+        )
         if details is None or details.record.kind is not CheckpointKind.SAVEPOINT:
             what = "is not stored" if details is None else "is no savepoint"
             return pb.DeleteSavepointResponse(answer=_refused(f"checkpoint {event.checkpoint} of job {job} {what}"))
@@ -239,12 +241,12 @@ class _Wishes:
     async def _completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint | str:
         """The checkpoint, or why there is none to go back to."""
         try:
-            return await self._turns.read(lambda store: store.completed(job, checkpoint), lambda found: found)
+            return await self._group_commit.read(lambda store: store.completed(job, checkpoint), lambda found: found)
         except NoSuchCheckpointError as error:
             return str(error)
 
     async def _handle(self, job: str, event: Event) -> participants_pb2.Answer:
-        return answer_to_wire(await self._turns.handle(as_job(job), event))
+        return answer_to_wire(await self._group_commit.handle(as_job(job), event))
 
 
 def _refused(detail: str) -> participants_pb2.Answer:

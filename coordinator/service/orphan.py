@@ -18,8 +18,8 @@ from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import Committable, JobName, ParticipantName
 from onceward.coordinator.service.committers import Committers
-from onceward.coordinator.service.errands import Errands
-from onceward.coordinator.service.reach import HOPELESS, Reach
+from onceward.coordinator.service.orphan_clusters import HOPELESS, OrphanClusters
+from onceward.coordinator.service.thread_lanes import ThreadLanes
 
 __all__ = ["NO_CLUSTERS", "Orphan", "Pace", "Surroundings"]
 
@@ -49,7 +49,7 @@ class Surroundings:
     """What it needs of the coordinator."""
 
     committers: Committers
-    errands: Errands
+    thread_lanes: ThreadLanes
     links: Links
     """Told which clusters do not answer."""
     pace: Pace
@@ -59,7 +59,7 @@ class Surroundings:
     state: Callable[[JobName], JobState]
     """As it is on disk."""
     handle: Callable[[JobName, Event], Awaitable[Answer]]
-    longest_open: Callable[[Reach], Awaitable[timedelta]]
+    longest_open: Callable[[OrphanClusters], Awaitable[timedelta]]
     """How long a transaction lasts that nobody ends."""
     unattended_since: Callable[[JobName], Awaitable[datetime]]
     """When the job's last generation ended or, taken by the coordinator, began."""
@@ -102,8 +102,8 @@ class Orphan:
         return self._state.durable
 
     @property
-    def _reach(self) -> Reach:
-        return Reach(self._durable, self._around.committers, self._around.errands, self._around.links)
+    def _reach(self) -> OrphanClusters:
+        return OrphanClusters(self._durable, self._around.committers, self._around.thread_lanes, self._around.links)
 
     async def _wait_for_a_driver(self, due: float) -> None:
         seconds = max(0.0, due - self._around.clock())

@@ -17,10 +17,10 @@ from onceward.coordinator.protocol.events import Event
 from onceward.coordinator.protocol.values import NO_GENERATION, Generation, JobName
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.engine import Engine, UnknownJobError
-from onceward.coordinator.service.errands import Errands
+from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.orphan import Orphan, Pace, Surroundings
-from onceward.coordinator.service.reach import Reach
-from onceward.coordinator.service.turns import Turns
+from onceward.coordinator.service.orphan_clusters import OrphanClusters
+from onceward.coordinator.service.thread_lanes import ThreadLanes
 
 __all__ = ["Orphans"]
 
@@ -36,14 +36,14 @@ class Orphans:
     def __init__(
         self,
         engine: Engine,
-        turns: Turns,
+        group_commit: GroupCommit,
         committers: Committers,
         *,
         wall: Callable[[], datetime],
         pace: Pace | None = None,
     ) -> None:
         self._engine = engine
-        self._turns = turns
+        self._group_commit = group_commit
         self.links = Links(clock=engine.clock, wall=wall)
         """Clusters that do not answer."""
         self._committers = committers
@@ -51,7 +51,7 @@ class Orphans:
         self._around = Surroundings(
             links=self.links,
             committers=committers,
-            errands=Errands(_THREADS),
+            thread_lanes=ThreadLanes(_THREADS),
             pace=pace or Pace(),
             clock=engine.clock,
             wall=wall,
@@ -125,9 +125,9 @@ class Orphans:
         task.cancel()
 
     def _handle(self, job: JobName, event: Event) -> Awaitable[Answer]:
-        return self._turns.handle(job, event)
+        return self._group_commit.handle(job, event)
 
-    async def _longest_open(self, reach: Reach) -> timedelta:
+    async def _longest_open(self, reach: OrphanClusters) -> timedelta:
         """Asked for now and then: a coordinator that is started has many jobs that ended long ago."""
         async with self._asking:
             now = self._engine.clock()
@@ -136,7 +136,7 @@ class Orphans:
             return self._longest[1]
 
     async def _unattended_since(self, job: JobName) -> datetime:
-        found = await self._turns.read(lambda store: store.generations(job, 1), lambda records: records)
+        found = await self._group_commit.read(lambda store: store.generations(job, 1), lambda records: records)
         if not found or not found[0].driver:  # its record is damaged: as long as if it had ended now
             return self._wall()
         return found[0].ended_at or found[0].granted_at

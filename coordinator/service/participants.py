@@ -5,9 +5,9 @@ import grpc
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.events import Event
 from onceward.coordinator.service.engine import Engine
+from onceward.coordinator.service.group_commit import Handle
 from onceward.coordinator.service.methods import Function, service_handler
 from onceward.coordinator.service.reports import Reports, read_report
-from onceward.coordinator.service.turns import Handle
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire import requests

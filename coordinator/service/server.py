@@ -16,13 +16,13 @@ from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import Engine
+from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.intake import Intake
+from onceward.coordinator.service.job_status import LiveStatus
 from onceward.coordinator.service.operators import operator_service
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
 from onceward.coordinator.service.reports import Reports
-from onceward.coordinator.service.standing import Standing
-from onceward.coordinator.service.turns import Turns
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
@@ -80,10 +80,10 @@ class CoordinatorServer:
             changed=self._changed,
             failed=self._failed.set,
         )
-        self._turns = Turns(self.engine)
+        self._group_commit = GroupCommit(self.engine)
         self._orphans: Orphans | None = None
         if self._options.committers is not None:
-            self._orphans = Orphans(self.engine, self._turns, self._options.committers, wall=wall)
+            self._orphans = Orphans(self.engine, self._group_commit, self._options.committers, wall=wall)
         self._health = health.aio.HealthServicer()
         self._reports = Reports()
         self._server = self._make_server(wall)
@@ -103,7 +103,7 @@ class CoordinatorServer:
                     "Choose another with --listen, or stop what uses it."
                 ) from None
         await self._server.start()
-        self._turns.start()
+        self._group_commit.start()
         if self._orphans is not None:
             self._orphans.start()
         for service in ("", *_SERVICES):
@@ -121,7 +121,7 @@ class CoordinatorServer:
             await self._orphans.stop()
         self._watchers.stop()
         await self._server.stop(grace)
-        await self._turns.stop()
+        await self._group_commit.stop()
         with contextlib.suppress(StoreError):  # the history can do without
             self.engine.tidy()
 
@@ -139,10 +139,10 @@ class CoordinatorServer:
             ],
             maximum_concurrent_rpcs=self._options.max_concurrent_rpcs,
         )
-        standing = Standing(self.engine, self._reports, self._orphans, wall=wall)
+        live_status = LiveStatus(self.engine, self._reports, self._orphans, wall=wall)
         services = (
-            participant_service(self.engine, self._watchers, self._turns.handle, self._reports),
-            operator_service(self.engine, self._watchers, self._turns, standing),
+            participant_service(self.engine, self._watchers, self._group_commit.handle, self._reports),
+            operator_service(self.engine, self._watchers, self._group_commit, live_status),
         )
         intake = Intake()
         server.add_generic_rpc_handlers(tuple(intake.bounded(service) for service in services))
@@ -156,4 +156,4 @@ class CoordinatorServer:
         self._watchers.wake(job)
         if self._orphans is not None:
             self._orphans.changed(job)
-        self._turns.hurry()
+        self._group_commit.hurry()

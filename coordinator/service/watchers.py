@@ -9,8 +9,8 @@ from onceward.coordinator.protocol.answers import Answer, Instruction, Verdict
 from onceward.coordinator.protocol.events import StreamLost
 from onceward.coordinator.protocol.values import Generation, JobName
 from onceward.coordinator.service.engine import Engine
+from onceward.coordinator.service.group_commit import Handle
 from onceward.coordinator.service.methods import STORE_FAILED
-from onceward.coordinator.service.turns import Handle
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire import requests
 from onceward.coordinator.wire.answers import answer_to_wire, instruction_to_wire
@@ -97,7 +97,7 @@ class Watchers:
                 await context.abort(grpc.StatusCode.ABORTED, "a newer stream of this generation replaces this one")
             wanted = engine.wanted(job, watcher.generation)
             if wanted is None:
-                await context.write(_end(engine.over(job, watcher.generation)))
+                await context.write(_end(engine.fenced_answer(job, watcher.generation)))
                 return
             for instruction in wanted:
                 if instruction not in shown:

@@ -21,12 +21,12 @@ from kafka.protocol.producer import (
 from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedError
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
+from onceward.sinks.kafka.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control import ControlPlane, CoordinatorKind, Located, NoAnswer, Request
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.fencing import PATIENCE_S
 from onceward.sinks.kafka.identifiers import claim_name
 from onceward.sinks.kafka.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.patience import Clock, broker_backoff
 from onceward.sinks.kafka.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
 from onceward.sinks.kafka.transactions import CODE_NONE, Code
 

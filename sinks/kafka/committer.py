@@ -13,6 +13,8 @@ from onceward.coordinator.pipeline.tasks import ranges_of
 from onceward.coordinator.protocol.values import Claim, Committable, JobName, Outcome, Settlement
 from onceward.sinks.kafka.brokers import broker_settings
 from onceward.sinks.kafka.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.clock import Clock
+from onceward.sinks.kafka.cluster_lookup import reach
 from onceward.sinks.kafka.committables import KafkaCommittable
 from onceward.sinks.kafka.control import ControlPlane
 from onceward.sinks.kafka.errors import ControlPlaneError
@@ -20,9 +22,7 @@ from onceward.sinks.kafka.fencing import abort_transactions, fence_ids, list_ope
 from onceward.sinks.kafka.forgetting import forget_job
 from onceward.sinks.kafka.listing import open_transactions
 from onceward.sinks.kafka.outcomes import Judgement, conclude
-from onceward.sinks.kafka.patience import Clock
 from onceward.sinks.kafka.precommit import refuse_newer
-from onceward.sinks.kafka.reaching import reach
 from onceward.sinks.kafka.settling import LOOK_INTERVAL_S, Settling, judgements
 from onceward.sinks.kafka.transactions import State
 

@@ -6,12 +6,12 @@ is not done, but nothing waits for it for ever; what is left ends by its timeout
 
 from collections.abc import Callable, Collection, Sequence
 
+from onceward.sinks.kafka.clock import Clock, broker_backoff
 from onceward.sinks.kafka.committables import KafkaCommittable
 from onceward.sinks.kafka.control import ControlPlane
 from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId
 from onceward.sinks.kafka.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.patience import Clock, broker_backoff
 from onceward.sinks.kafka.transactions import (
     CODE_NONE,
     CODE_NOT_FOUND,

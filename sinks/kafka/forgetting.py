@@ -5,12 +5,12 @@ from kafka.protocol.admin import ListGroupsRequest
 from onceward.coordinator.backoff import Backoff
 from onceward.coordinator.protocol.values import Claim
 from onceward.sinks.kafka.claims import read_claim
+from onceward.sinks.kafka.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control import ControlPlane, NoAnswer
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.fencing import PATIENCE_S, list_open
 from onceward.sinks.kafka.identifiers import TransactionalId, claim_name
-from onceward.sinks.kafka.patience import Clock, broker_backoff
-from onceward.sinks.kafka.tidying import delete_groups
+from onceward.sinks.kafka.receipt_cleanup import delete_groups
 
 __all__ = ["forget_job"]
 

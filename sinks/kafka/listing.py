@@ -3,12 +3,12 @@
 from datetime import UTC, datetime, timedelta
 
 from onceward.coordinator.pipeline.interfaces import OpenTransaction
+from onceward.sinks.kafka.clock import Clock
 from onceward.sinks.kafka.control import ControlPlane
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.fencing import list_open
 from onceward.sinks.kafka.identifiers import TransactionalId
 from onceward.sinks.kafka.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.patience import Clock
 from onceward.sinks.kafka.receipts import OFFSETS_TOPIC
 from onceward.sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, State, Transactions, TransactionView
 

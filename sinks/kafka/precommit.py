@@ -8,13 +8,13 @@ from onceward.coordinator.errors import FencedError, HaltedError
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JsonObject
 from onceward.sinks.kafka.brokers import TopicFacts, topic_facts
+from onceward.sinks.kafka.clock import Clock, broker_backoff
 from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control import ControlPlane
 from onceward.sinks.kafka.errors import PreCommitError
 from onceward.sinks.kafka.fencing import fence_ids, list_open
 from onceward.sinks.kafka.identifiers import TransactionalId
 from onceward.sinks.kafka.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.patience import Clock, broker_backoff
 from onceward.sinks.kafka.replays import alone
 from onceward.sinks.kafka.transactions import CODE_NONE, State, Transaction, Transactions, TransactionView
 

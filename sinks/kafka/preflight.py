@@ -8,11 +8,11 @@ from datetime import timedelta
 from onceward.connections.cluster import KafkaCluster
 from onceward.coordinator.pipeline.interfaces import Finding, Severity
 from onceward.sinks.kafka.brokers import BATCH_LIMIT, Resource, broker_settings, create_topic, settings, topic_facts
+from onceward.sinks.kafka.clock import broker_backoff
 from onceward.sinks.kafka.control import ControlPlane
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId, claim_name
 from onceward.sinks.kafka.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.patience import broker_backoff
 from onceward.sinks.kafka.producers import batch_bytes
 from onceward.sinks.kafka.receipts import RECEIPT_TOPIC, read_offsets
 from onceward.sinks.kafka.transactions import Code, Transaction, Transactions

@@ -11,6 +11,8 @@ from dataclasses import replace
 
 from onceward.coordinator.killpoints import KillPoint, armed, kill_point
 from onceward.coordinator.protocol.values import Outcome, Settlement
+from onceward.sinks.kafka.clock import Clock, broker_backoff
+from onceward.sinks.kafka.cluster_lookup import reach
 from onceward.sinks.kafka.committables import KafkaCommittable
 from onceward.sinks.kafka.control import IN_FLIGHT, ControlPlane
 from onceward.sinks.kafka.markers import read_endings
@@ -27,8 +29,6 @@ from onceward.sinks.kafka.outcomes import (
     needs_log,
 )
 from onceward.sinks.kafka.parts import Parts, read_parts
-from onceward.sinks.kafka.patience import Clock, broker_backoff
-from onceward.sinks.kafka.reaching import reach
 from onceward.sinks.kafka.receipts import read_receipts
 from onceward.sinks.kafka.transactions import Code, Transactions
 

@@ -25,15 +25,15 @@ from onceward.coordinator.protocol.values import (
 from onceward.sinks.kafka import claims, columns, preflight, replays
 from onceward.sinks.kafka.at_least_once import AtLeastOnceWriter
 from onceward.sinks.kafka.brokers import batch_limit, topic_facts
+from onceward.sinks.kafka.clock import Clock
 from onceward.sinks.kafka.committables import KafkaCommittable
 from onceward.sinks.kafka.committer import KafkaCommitter
 from onceward.sinks.kafka.control import ControlPlane
 from onceward.sinks.kafka.identifiers import TransactionalId
-from onceward.sinks.kafka.patience import Clock
 from onceward.sinks.kafka.precommit import Owner, abort_losers, make_committables, require_same_topics
+from onceward.sinks.kafka.receipt_cleanup import delete_older_receipts, delete_receipts
 from onceward.sinks.kafka.receipts import RECEIPT_TOPIC
 from onceward.sinks.kafka.reuse import ReusableIds
-from onceward.sinks.kafka.tidying import delete_older_receipts, delete_receipts
 from onceward.sinks.kafka.transactions import end_txn_version
 from onceward.sinks.kafka.writer import COMMITTED_OPTION, KafkaSlotWriter
 

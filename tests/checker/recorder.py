@@ -30,7 +30,7 @@ from onceward.coordinator.ops.verify import (
 from onceward.coordinator.ops.verify.asking import told_by_coordinator, told_by_store
 from onceward.coordinator.ops.verify.cluster import ClusterView, Raw, Reader, read_range
 from onceward.coordinator.protocol.values import JobName
-from onceward.coordinator.service.places import StateDirectory
+from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.coordinator.store.errors import StoreUnusableError
 
 __all__ = ["Expected", "Recorder"]

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.protocol.values import JobName
-from onceward.coordinator.service.places import StateDirectory
+from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.coordinator.store.store import Store
 from onceward.sinks.kafka.transactions import Code, Transaction, Transactions
 from tests.integration.processes import world

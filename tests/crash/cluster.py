@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from onceward.coordinator.dev.kept import Kept
+from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from tests.crash.ground import Ground
 from tests.crash.jobs import ANY_TIME, Job, Setup, judged
@@ -79,15 +79,15 @@ def _said(directory: Path, words: str) -> bool:
     return any(words in log.read_text(errors="replace") for log in directory.glob("work-*/*/*/stderr"))
 
 
-def _works(worker: Kept) -> bool:
+def _works(worker: ManagedProcess) -> bool:
     return any(_WORKER in command for _, command in descendants(worker.pid))
 
 
-def _executors(workers: Sequence[Kept]) -> list[int]:
+def _executors(workers: Sequence[ManagedProcess]) -> list[int]:
     return [pid for worker in workers for pid, command in descendants(worker.pid) if _EXECUTOR in command]
 
 
-def _stopped(workers: Sequence[Kept]) -> Iterator[tuple[int, int]]:
+def _stopped(workers: Sequence[ManagedProcess]) -> Iterator[tuple[int, int]]:
     """(a Python worker that stands still, its executor)."""
     for executor in _executors(workers):
         for pid, command in descendants(executor):

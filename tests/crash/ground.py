@@ -13,7 +13,7 @@ from typing import Self
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.kept import OURS, Kept
+from onceward.coordinator.dev.managed_process import OURS, ManagedProcess
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from tests.crash.results import Kill
@@ -92,7 +92,7 @@ class Ground:
         self._clusters.write_text(f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(self.paths.coordinator)}\n")
         self._orphans = orphans
         self._lives = 0
-        self.coordinator: Kept | None = None
+        self.coordinator: ManagedProcess | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -105,14 +105,14 @@ class Ground:
     def arm(self, *kills: Kill, stops: bool = False) -> Armed:
         return Armed(kills, self._kills, stops=stops)
 
-    def start(self, name: str, module: Sequence[str], environment: Mapping[str, str]) -> Kept:
+    def start(self, name: str, module: Sequence[str], environment: Mapping[str, str]) -> ManagedProcess:
         """Start ``python -m module``; it ends with the ground at the latest."""
         return self.keep(name, [sys.executable, "-m", *module], environment)
 
-    def keep(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Kept:
+    def keep(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> ManagedProcess:
         """Start a command; it ends with the ground at the latest."""
         self._lives += 1
-        process = Kept(
+        process = ManagedProcess(
             f"{name} (life {self._lives})",
             command,
             self.directory / f"{name}.log",
@@ -132,7 +132,7 @@ class Ground:
         self._stack.callback(process.end)
         return process
 
-    def serve(self, armed: Armed | None = None, environment: Mapping[str, str] | None = None) -> Kept:
+    def serve(self, armed: Armed | None = None, environment: Mapping[str, str] | None = None) -> ManagedProcess:
         """Kill the coordinator that runs, start the next one and wait until it listens or dies of ``armed``."""
         self.stop_serving()
         command = [*self._serve, "--listen", self.address, "--store", f"sqlite:///{self.directory / 'store.sqlite'}"]
@@ -151,7 +151,7 @@ class Ground:
             self.coordinator.end()
             self.coordinator = None
 
-    def serving(self) -> Kept:
+    def serving(self) -> ManagedProcess:
         """The coordinator that runs; started if there is none."""
         if self.coordinator is None or self.coordinator.exit_code is not None:
             return self.serve()

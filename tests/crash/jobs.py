@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, assert_never
 
-from onceward.coordinator.dev.kept import Kept
+from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import EVERYTHING, Grade, History, Property, judge
@@ -120,7 +120,7 @@ class Job:
         self.topics = Topics(ground.paths.tests, self.name)
         self.source = self.topics.create("in", _PARTITIONS, led_by=self.setup.source_on)
         self.sink = self.topics.create("out", _PARTITIONS, config=self.setup.output, led_by=self.setup.sink_on)
-        self.driver: Kept | None = None
+        self.driver: ManagedProcess | None = None
         self._stack = ExitStack()
         self._began = time.monotonic()
         self.fed_besides = 0
@@ -154,7 +154,7 @@ class Job:
 
     # -- drivers
 
-    def drive(self, armed: Armed | None = None) -> Kept:
+    def drive(self, armed: Armed | None = None) -> ManagedProcess:
         """Start the next driver; what is left of the last one is killed first."""
         if self.driver is not None:
             self.driver.end()
@@ -198,7 +198,7 @@ class Job:
         """Seconds since the epoch, as in the drivers' events."""
         return time.time()
 
-    def dies(self, process: Kept, armed: Armed, limit_s: float = _REACH_LIMIT_S) -> bool:
+    def dies(self, process: ManagedProcess, armed: Armed, limit_s: float = _REACH_LIMIT_S) -> bool:
         """Wait until ``process`` dies of ``armed``; False when it ends or goes on otherwise: not reached."""
         self.note(*armed.kills)
         limit = time.monotonic() + limit_s

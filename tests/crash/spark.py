@@ -12,7 +12,7 @@ import pyspark
 
 from onceward.coordinator.dev.kafka.java import find_java
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.kept import Kept
+from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.killpoints import KillPoint
 from tests.crash.ground import Ground
 from tests.crash.jobs import ANY_TIME, SPARK_LIMIT_S, Job, Setup, at_point, judged
@@ -175,7 +175,7 @@ def _sigkill(pid: int) -> None:
 @contextmanager
 def standalone(
     ground: Ground, within: Mapping[int, Sequence[str]] | None = None
-) -> Iterator[tuple[str, list[Kept], Callable[[int], Kept]]]:
+) -> Iterator[tuple[str, list[ManagedProcess], Callable[[int], ManagedProcess]]]:
     """(the master's address, its workers on 127.0.0.2 and .3, starts the worker of 127.0.0.n).
 
     ``within``: the command that the worker of 127.0.0.n is run by, in a world of its own.
@@ -189,7 +189,7 @@ def standalone(
     scala = next(jars.glob("spark-core_*.jar")).name.removeprefix("spark-core_").partition("-")[0]
     home = {"SPARK_HOME": str(jars.parent), "SPARK_SCALA_VERSION": scala}  # as bin/spark-class says it
 
-    def start(number: int) -> Kept:
+    def start(number: int) -> ManagedProcess:
         options = ["--host", f"127.0.0.{number}", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
         options += ["--work-dir", str(ground.directory / f"work-{number}"), address]
         local = {**home, "SPARK_LOCAL_IP": f"127.0.0.{number}"}

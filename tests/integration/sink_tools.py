@@ -12,10 +12,10 @@ from onceward.coordinator.pipeline.interfaces import JobContext, SlotWriter
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, JobName
 from onceward.sinks.kafka.client import ArrowProducer
+from onceward.sinks.kafka.clock import Clock
 from onceward.sinks.kafka.committables import KafkaCommittable
 from onceward.sinks.kafka.committer import KafkaCommitter
 from onceward.sinks.kafka.control import ControlPlane
-from onceward.sinks.kafka.patience import Clock
 from onceward.sinks.kafka.producers import PoolKey, ProducerPool
 from onceward.sinks.kafka.transactions import Transactions, TransactionView
 

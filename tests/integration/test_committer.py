@@ -26,11 +26,11 @@ from onceward.coordinator.protocol.values import (
     JobName,
     Outcome,
 )
+from onceward.sinks.kafka.clock import Clock
 from onceward.sinks.kafka.committables import KafkaCommittable
 from onceward.sinks.kafka.committer import KafkaCommitter
 from onceward.sinks.kafka.errors import ContradictionError
 from onceward.sinks.kafka.fencing import fence_ids
-from onceward.sinks.kafka.patience import Clock
 from onceward.sinks.kafka.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.transactions import State
 from tests.integration.sink_tools import QUICK, SinkJob

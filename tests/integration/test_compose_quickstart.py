@@ -17,7 +17,7 @@ from onceward.coordinator.dev.demo.expected import outputs
 from onceward.coordinator.dev.demo.flights import TOTAL, messages
 from onceward.coordinator.dev.demo.topics import FLIGHTS
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.kept import OURS, Kept
+from onceward.coordinator.dev.managed_process import OURS, ManagedProcess
 from tests.integration import broker_tools
 from tests.integration.test_compose_brokers import java, on_loopback, set_up
 from tests.integration.tools import wait_until
@@ -38,7 +38,7 @@ class Quickstart:
         """``changed``: service -> options after its own, which win."""
         self._directory, self._cleanup, self._changed = directory, cleanup, changed
         self._topology = topology("quickstart")
-        self._running: dict[str, Kept] = {}
+        self._running: dict[str, ManagedProcess] = {}
         kafka = self._topology.services["kafka"]
         self._kafka_environment, client = on_loopback(kafka)
         listeners = dict(
@@ -87,7 +87,7 @@ class Quickstart:
         self._running[name].terminate()
         return self._running[name].wait(self._topology.services[name].seconds("stop_grace_period"))
 
-    def _started(self, name: str) -> Kept:
+    def _started(self, name: str) -> ManagedProcess:
         if name not in self._running:
             service = self._topology.services[name]
             for needed, how in service.entry.get("depends_on", {}).items():
@@ -112,7 +112,7 @@ class Quickstart:
 
         wait_until(healthy, f"{name} is healthy", LIMIT_S)
 
-    def _start(self, service: Service) -> Kept:
+    def _start(self, service: Service) -> ManagedProcess:
         if service.is_kafka:
             file, _ = set_up(self._directory / "kafka", self._kafka_environment)
             command = java("kafka.Kafka", str(file))
@@ -120,7 +120,9 @@ class Quickstart:
             entrypoint: list[str] = service.entry.get("entrypoint", [])
             command = self._command([*entrypoint, *service.command, *self._changed.get(service.name, [])])
         log = self._directory / f"{service.name}.log"
-        process = Kept(service.name, command, log, self._environment(service), directory=self._directory / "state")
+        process = ManagedProcess(
+            service.name, command, log, self._environment(service), directory=self._directory / "state"
+        )
         self._cleanup.callback(process.end)
         return process
 

@@ -16,7 +16,7 @@ from onceward.sinks.kafka import forgetting
 from onceward.sinks.kafka.committer import KafkaCommitter
 from onceward.sinks.kafka.control import ControlPlane
 from onceward.sinks.kafka.errors import ControlPlaneError
-from onceward.sinks.kafka.tidying import delete_groups
+from onceward.sinks.kafka.receipt_cleanup import delete_groups
 from tests.integration.sink_tools import SinkJob
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.tools import Topics, wait_until

@@ -8,11 +8,11 @@ import pytest
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Claim, Generation, JobName, Outcome
-from onceward.coordinator.service.places import StateDirectory
+from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.sinks.kafka import producers
 from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.receipt_cleanup import delete_older_receipts
 from onceward.sinks.kafka.receipts import ReceiptState, read_receipts
-from onceward.sinks.kafka.tidying import delete_older_receipts
 from onceward.sinks.kafka.transactions import State
 from tests.crash.processes import descendants
 from tests.integration.processes import Process, world

@@ -1,6 +1,6 @@
 """Bugs of the state machine: decisions, generations, settling."""
 
-from onceward.coordinator.protocol import checkpoints, core, evolve, opening, settling
+from onceward.coordinator.protocol import checkpoints, core, evolve, generations, settling
 from onceward.coordinator.protocol import state as states
 from tests.explorer.invariants import Invariant
 from tests.explorer.world import Bounds
@@ -115,7 +115,7 @@ DECISIONS = (
         name="the completed checkpoint is aborted when its driver is given up",
         hurts="a decision changes: what is committed already is written again",
         breaks=changed(
-            opening.end_generation,
+            generations.end_generation,
             (
                 "if durable.pending is not None:",
                 "if durable.completed is not None and not durable.completed.settled:\n"
@@ -179,7 +179,7 @@ GENERATIONS = (
         hurts="a checkpoint is completed with transactions that the new generation has aborted",
         breaks=changed(
             checkpoints.acknowledge,
-            ("if not owns(state, event.generation):", "if state.durable.driver is None:"),
+            ("if not may_drive(state, event.generation):", "if state.durable.driver is None:"),
         ),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
@@ -187,21 +187,23 @@ GENERATIONS = (
     Mutant(
         name="outcomes told by an older generation count",
         hurts="two drivers report at once, and one of them knows only a part",
-        breaks=changed(settling._unsettled, ("if not holds(state, generation):", "if False:")),
+        breaks=changed(settling._unsettled, ("if not may_report(state, generation):", "if False:")),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),
     Mutant(
         name="a driver that was replaced may decline its successor's checkpoint",
         hurts="two generations decide about one checkpoint",
-        breaks=changed(checkpoints.decline, ("if not owns(state, event.generation):", "if False:")),
+        breaks=changed(checkpoints.decline, ("if not may_drive(state, event.generation):", "if False:")),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),
     Mutant(
         name="a driver that was replaced ends its successor's generation",
         hurts="the job stops although a living driver owns it",
-        breaks=changed(opening.close_job, ("if not owns(state, event.generation):", "if durable.driver is None:")),
+        breaks=changed(
+            generations.close_job, ("if not may_drive(state, event.generation):", "if durable.driver is None:")
+        ),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),
@@ -209,7 +211,7 @@ GENERATIONS = (
         name="opening a job grants the same generation number again",
         hurts="neither the coordinator nor the brokers can tell two drivers apart",
         breaks=changed(
-            opening.open_job,
+            generations.open_job,
             ("claim.generation if claim else 0) + 1)", "1, claim.generation if claim else 0))"),
         ),
         hunt=TINY,
@@ -218,28 +220,28 @@ GENERATIONS = (
     Mutant(
         name="opening a job leaves the undecided checkpoint undecided",
         hurts="recovery does not know whether to commit or to abort its transactions",
-        breaks=changed(opening.open_job, ("if durable.pending is not None:", "if False:")),
+        breaks=changed(generations.open_job, ("if durable.pending is not None:", "if False:")),
         hunt=LIVES,
         caught_by=(Invariant.ONE_DECISION,),
     ),
     Mutant(
         name="a living driver is replaced by whoever asks",
         hurts="two drivers end each other's generations in turn, and nothing is ever completed",
-        breaks=changed(opening._wait, ("return max(0.0, min(waits))", "return 0.0")),
+        breaks=changed(generations._wait, ("return max(0.0, min(waits))", "return 0.0")),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),
     Mutant(
         name="a takeover replaces whatever driver there is when it arrives",
         hurts="one that arrives late fences a living driver, and nobody hears of the generation that it was granted",
-        breaks=changed(opening.open_job, ("event.instead_of == durable.generation", "event.instead_of")),
+        breaks=changed(generations.open_job, ("event.instead_of == durable.generation", "event.instead_of")),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),
     Mutant(
         name="the claim is not checked",
         hurts="an old copy of the store, or another one, writes everything once more",
-        breaks=changed(opening._refusal, ("if event.claim is not None and not event.adopt:", "if False:")),
+        breaks=changed(generations._refusal, ("if event.claim is not None and not event.adopt:", "if False:")),
         hunt=LIVES,
         caught_by=(People.CLAIMED,),
     ),
@@ -247,7 +249,7 @@ GENERATIONS = (
         name="the claim is compared with the last id that was burnt",
         hurts="a copy of the store from before a decision writes what was decided once more",
         breaks=changed(
-            opening.claim_refusal,
+            generations.claim_refusal,
             ("newest = durable.last_id if durable.unreadable else durable.base", "newest = durable.last_id"),
         ),
         hunt=LIVES,
@@ -256,7 +258,7 @@ GENERATIONS = (
     Mutant(
         name="a job with lost records is opened again without a person's decision",
         hurts="it goes on behind a hole in the output, and nobody looks any more",
-        breaks=changed(opening.open_job, ("if durable.lost and durable.restore is None:", "if False:")),
+        breaks=changed(generations.open_job, ("if durable.lost and durable.restore is None:", "if False:")),
         hunt=LIVES,
         caught_by=(Invariant.TILES,),
     ),

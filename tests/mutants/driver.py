@@ -27,7 +27,7 @@ _RUN = generation.GenerationRun
 _keep = engine.Engine.keep
 
 
-def _careless(self: engine.Engine, turn: engine.Turn) -> None:
+def _careless(self: engine.Engine, turn: engine.CommitBatch) -> None:
     with contextlib.suppress(StoreError):
         _keep(self, turn)
 

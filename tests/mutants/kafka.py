@@ -1,6 +1,6 @@
 """Bugs of the Kafka sink: ids, transactions, receipts, proofs."""
 
-from onceward.coordinator.protocol import opening
+from onceward.coordinator.protocol import generations
 from onceward.sinks.kafka import (
     claims,
     committer,
@@ -79,7 +79,7 @@ CLAIMS = (
     Mutant(
         name="a store does not know to which drivers it granted its generations",
         hurts="a copy of it that knows as many generations and checkpoints as are claimed is let in, and writes twice",
-        breaks=changed(opening.claim_refusal, ("if claim.holder and", "if not claim.holder and")),
+        breaks=changed(generations.claim_refusal, ("if claim.holder and", "if not claim.holder and")),
         hunt=FORK,
         caught_by=(Invariant.I2,),
     ),

@@ -3,7 +3,7 @@
 from onceward.coordinator.protocol import orphans as core
 from onceward.coordinator.protocol import settling
 from onceward.coordinator.protocol import state as states
-from onceward.coordinator.service import orphan, orphans, reach
+from onceward.coordinator.service import orphan, orphan_clusters, orphans
 from tests.explorer.invariants import Invariant as Small
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import changed
@@ -74,7 +74,9 @@ ORPHANS = (
     Mutant(
         name="the coordinator may not tell what became of the commits of a job that it has taken",
         hurts="it commits for ever, and the checkpoint is never settled",
-        breaks=changed(settling._unsettled, ("if not holds(state, generation):", "if not owns(state, generation):")),
+        breaks=changed(
+            settling._unsettled, ("if not may_report(state, generation):", "if not may_drive(state, generation):")
+        ),
         hunt=ALONE,
         caught_by=(Small.SETTLED,),
     ),
@@ -88,7 +90,7 @@ ORPHANS = (
     Mutant(
         name="the coordinator leaves open what nobody has decided for",
         hurts="readers of the output wait for the brokers' timeout",
-        breaks=changed(reach.Reach.sweep, ("committer.sweep(", "committer.leftovers(")),
+        breaks=changed(orphan_clusters.OrphanClusters.sweep, ("committer.sweep(", "committer.leftovers(")),
         hunt=GONE,
         caught_by=(Invariant.ORPHANS,),
     ),
@@ -105,7 +107,9 @@ ORPHANS = (
     Mutant(
         name="the coordinator sweeps what is decided together with the rest",
         hurts="a completed checkpoint has no transactions any more",
-        breaks=changed(reach.Reach.sweep, ("keep[self._kinds[name]] += snapshot.committables", "pass")),
+        breaks=changed(
+            orphan_clusters.OrphanClusters.sweep, ("keep[self._kinds[name]] += snapshot.committables", "pass")
+        ),
         hunt=KILLED,
         caught_by=(Invariant.I1,),
     ),
@@ -113,7 +117,8 @@ ORPHANS = (
         name="the coordinator takes every commit that it has sent for carried out",
         hurts="what was aborted before counts as settled, and its records never come",
         breaks=changed(
-            reach.Reach.commit, ("else replace(one, evidence", "else replace(one, outcome=Outcome.COMMITTED, evidence")
+            orphan_clusters.OrphanClusters.commit,
+            ("else replace(one, evidence", "else replace(one, outcome=Outcome.COMMITTED, evidence"),
         ),
         hunt=ROBBED,
         caught_by=(Invariant.I1,),

@@ -1,6 +1,6 @@
 """Bugs in what people ask for: savepoints, ends, restores."""
 
-from onceward.coordinator.protocol import checkpoints, evolve, opening, people, resolving
+from onceward.coordinator.protocol import checkpoints, evolve, generations, people, resolving
 from tests.explorer.invariants import Invariant
 from tests.mutants.breaking import changed
 from tests.mutants.core import LIVES
@@ -54,7 +54,7 @@ PEOPLE = (
         name="a job is called finished while its last checkpoint is not settled",
         hurts="nobody starts it again, and its last records never become visible",
         breaks=changed(
-            opening.reached,
+            generations.terminal_transition,
             ("or not durable.settled", ""),
         ),
         hunt=LIVES,
@@ -71,7 +71,7 @@ PEOPLE = (
         name="a restored job begins with the positions of the newest checkpoint",
         hurts="what a person wanted to repeat is not repeated",
         breaks=changed(
-            opening._restored, ("in source.snapshots.items()", "in (durable.completed or source).snapshots.items()")
+            generations._restored, ("in source.snapshots.items()", "in (durable.completed or source).snapshots.items()")
         ),
         hunt=LIVES,
         caught_by=(Invariant.RESTORED,),
@@ -86,7 +86,7 @@ PEOPLE = (
     Mutant(
         name="a restore does not let a driver in where something was proved lost",
         hurts="the checkpoint cannot be read, so nobody can decide about it, and nobody can leave it behind",
-        breaks=changed(opening.open_job, ("if durable.lost and durable.restore is None:", "if durable.lost:")),
+        breaks=changed(generations.open_job, ("if durable.lost and durable.restore is None:", "if durable.lost:")),
         hunt=WaysOut(),
         caught_by=(Invariant.SETTLED,),
     ),

@@ -29,9 +29,9 @@ from onceward.coordinator.protocol.values import (
     Snapshot,
 )
 from onceward.sinks.kafka.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.clock import Clock
 from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.committer import KafkaCommitter
-from onceward.sinks.kafka.patience import Clock
 from onceward.sinks.kafka.transactions import Transaction
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding

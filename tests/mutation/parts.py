@@ -26,7 +26,7 @@ PARTS = {
     "pipeline": Part(
         files=("coordinator/pipeline/*.py", "coordinator/backoff.py"),
         # These talk to Spark and are tested on Spark.
-        without=("*/spark.py", "*/spark_job.py", "*/plans.py", "*/running.py", "*/pipeline.py"),
+        without=("*/spark.py", "*/spark_job.py", "*/plans.py", "*/spark_tasks.py", "*/pipeline.py"),
         tests=("tests/unit/pipeline", "tests/unit/test_backoff.py", "tests/unit/sources/test_narrowing.py"),
     ),
     "sinks": Part(
@@ -54,12 +54,12 @@ PARTS = {
             f"coordinator/service/{each}.py"
             for each in (
                 *("budget", "deadlines", "documents", "engine", "housekeeping", "listen"),
-                *("orphan", "orphans", "turns"),
+                *("group_commit", "orphan", "orphans"),
             )
         ),
         tests=tuple(
             f"tests/unit/service/test_{each}.py"
-            for each in ("orphans", "turns", "bookkeeping", "documents", "engine", "listen")
+            for each in ("orphans", "group_commit", "bookkeeping", "documents", "engine", "listen")
         ),
     ),
     "store": Part(
@@ -79,11 +79,11 @@ PARTS = {
     "verify": Part(
         files=("coordinator/ops/verify/*.py",),
         # These ask a cluster or a coordinator and are tested with both.
-        without=("*/cluster.py", "*/asking.py", "*/command.py", "*/whole.py"),
+        without=("*/cluster.py", "*/asking.py", "*/command.py", "*/topic_verifier.py"),
         tests=(
             *(
                 f"tests/unit/ops/test_verify_{each}.py"
-                for each in ("decisions", "moment", "positions", "spill", "verdict")
+                for each in ("decisions", "external_sort", "positions", "quiescence", "verdict")
             ),
             "tests/checker/test_mutated_histories.py",
         ),

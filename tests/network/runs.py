@@ -12,7 +12,7 @@ from typing import Any, assert_never
 from kafka import KafkaAdminClient
 
 from onceward import KafkaCluster
-from onceward.coordinator.dev.kept import Kept
+from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify.cluster import ClusterView
 from tests.crash.jobs import Job, Setup, StuckError, at_point, judged
@@ -174,7 +174,7 @@ def _noted(run: Run) -> Iterator[None]:
         run.reasons.append(str(error))
 
 
-def _brought_to(world: World, job: Job, phase: Phase, chance: random.Random) -> Kept:
+def _brought_to(world: World, job: Job, phase: Phase, chance: random.Random) -> ManagedProcess:
     """A driver that stands still at the phase."""
     if phase is Phase.RECOVERY:
         dying = world.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
@@ -192,7 +192,7 @@ def _brought_to(world: World, job: Job, phase: Phase, chance: random.Random) -> 
     return driver
 
 
-def _meanwhile(world: World, job: Job, driver: Kept, scenario: Scenario, run: Run) -> None:
+def _meanwhile(world: World, job: Job, driver: ManagedProcess, scenario: Scenario, run: Run) -> None:
     match scenario.do:
         case Do.WAIT:
             driver.send(SIGCONT)

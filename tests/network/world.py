@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.kept import Kept
+from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy
 from tests.crash.ground import Ground, Paths
 from tests.network.sockets import Bypasses, connections, family
@@ -50,13 +50,13 @@ class World(Ground):
                 self.links[name] = proxies.link(name, own, advertised.replace("localhost", host))
         self.by_name = ",".join(told[_EXECUTORS])
         """Bootstrap servers that lead elsewhere for an executor that takes another address for ``localhost``."""
-        self.workers: Sequence[Kept] = ()
+        self.workers: Sequence[ManagedProcess] = ()
         """Spark's workers, where they are not started by the driver."""
         to_coordinator = proxies.link("driver-coordinator", self.address)
         self.links[to_coordinator.name] = to_coordinator
         self.address_for_drivers = to_coordinator.address
         self.upstreams = {name: link.upstream for name, link in self.links.items()}
-        self.driver: Callable[[], Kept | None] = lambda: None
+        self.driver: Callable[[], ManagedProcess | None] = lambda: None
         """The driver of the job that runs, if there is one."""
 
     def those(self, who: str, brokers: Sequence[int] = BROKERS) -> list[Link]:

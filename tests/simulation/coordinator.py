@@ -18,11 +18,11 @@ from onceward.coordinator.protocol.facts import Fact, GenerationEnded, Generatio
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers
-from onceward.coordinator.service.engine import Engine, Turn, UnknownJobError
+from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
+from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.orphan import Pace
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
-from onceward.coordinator.service.turns import Turns
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.records import GenerationRecord
 from onceward.coordinator.store.store import Store
@@ -121,7 +121,7 @@ class _HeardEngine(Engine):
         super().__init__(store, **arguments)
         self._heard = answered
 
-    def work_out(self, turn: Turn, job: JobName, event: Event, *, size: int = 0) -> Answer:
+    def work_out(self, turn: CommitBatch, job: JobName, event: Event, *, size: int = 0) -> Answer:
         state = self._latest.get(job) or self._states.get(job)
         generation = state.durable.generation if state is not None else 0
         answer = super().work_out(turn, job, event, size=size)
@@ -163,7 +163,7 @@ class CoordinatorHost:
         self._watchers: Watchers
         self._methods: dict[str, Any] = {}
         self._service: Any = None
-        self._turns: Turns
+        self._group_commit: GroupCommit
         self._orphans: Orphans
         self.loop: VirtualLoop
         self.engine: Engine
@@ -189,11 +189,13 @@ class CoordinatorHost:
             failed=lambda: clock.call(process, 0.0, lambda: clock.kill(process)),
         )
         self._methods = {}
-        self._turns = self.loop.inside(lambda: Turns(self.engine))
-        self._service = participant_service(self.engine, self._watchers, self._turns.handle)
+        self._group_commit = self.loop.inside(lambda: GroupCommit(self.engine))
+        self._service = participant_service(self.engine, self._watchers, self._group_commit.handle)
         committers, wall = self._committers(process), lambda: wall_clock(clock)
-        self._orphans = self.loop.inside(lambda: Orphans(self.engine, self._turns, committers, wall=wall, pace=_PACE))
-        self.loop.inside(self._turns.start)
+        self._orphans = self.loop.inside(
+            lambda: Orphans(self.engine, self._group_commit, committers, wall=wall, pace=_PACE)
+        )
+        self.loop.inside(self._group_commit.start)
         self.loop.inside(self._orphans.start)
         return process
 
@@ -205,14 +207,14 @@ class CoordinatorHost:
 
     def ask(self, event: Event) -> None:
         """A person asks the coordinator for something."""
-        process, turns = self._process, self._turns
+        process, group_commit = self._process, self._group_commit
         if process is None:
             return
 
         def handle() -> None:
             with contextlib.suppress(StoreError, UnknownJobError):
                 for job in list(self._store.jobs):
-                    self.loop.inside(lambda job=job: turns.handle(job, replace(event, now=self._now())))  # type: ignore[misc]
+                    self.loop.inside(lambda job=job: group_commit.handle(job, replace(event, now=self._now())))  # type: ignore[misc]
 
         self._clock.call(process, 0.0, handle)
 
@@ -229,7 +231,7 @@ class CoordinatorHost:
     def _changed(self, job: JobName) -> None:
         self._watchers.wake(job)
         self._orphans.changed(job)
-        self._turns.hurry()
+        self._group_commit.hurry()
 
     def _now(self) -> float:
         """Time moves while code runs, if only a little: else a loop that waits for the next moment would never end."""

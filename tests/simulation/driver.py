@@ -12,9 +12,9 @@ from onceward.coordinator.pipeline.generation import Members
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.pipeline import Pipeline
 from onceward.coordinator.pipeline.progress import Progress
-from onceward.coordinator.pipeline.running import Tasks
+from onceward.coordinator.pipeline.spark_tasks import Tasks
 from onceward.coordinator.protocol.events import CloseReason
-from onceward.sinks.kafka.patience import Clock
+from onceward.sinks.kafka.clock import Clock
 from tests.simulation.threads import VirtualRuntime, scheduler
 
 __all__ = ["SimulatedPipeline", "Surroundings", "TellingJournal"]

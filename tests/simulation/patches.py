@@ -19,9 +19,9 @@ import onceward.coordinator.pipeline.pipeline
 import onceward.coordinator.pipeline.progress
 import onceward.coordinator.pipeline.settler
 import onceward.coordinator.service.engine
-import onceward.coordinator.service.errands
 import onceward.coordinator.service.orphan
-import onceward.coordinator.service.reach
+import onceward.coordinator.service.orphan_clusters
+import onceward.coordinator.service.thread_lanes
 import onceward.sinks.kafka.claims
 import onceward.sinks.kafka.delivery
 import onceward.sinks.kafka.producers
@@ -63,13 +63,13 @@ def _armed(point: KillPoint) -> bool:
 def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     coordinator, sink = onceward.coordinator, onceward.sinks.kafka
     client, pipeline, service = coordinator.client, coordinator.pipeline, coordinator.service
-    for module in (client.calls, client.renewing, client.watching, pipeline.exits, service.errands):
+    for module in (client.calls, client.renewing, client.watching, pipeline.exits, service.thread_lanes):
         yield module, "threading", THREADING
     yield sink.producers, "threading", THREADING
     timed = (client.calls, client.renewing, client.session, client.watching, coordinator.links)
     for module in (*timed, pipeline.pipeline, pipeline.progress):
         yield module, "time", TIME
-    for module in (service.reach, sink.writer):
+    for module in (service.orphan_clusters, sink.writer):
         yield module, "secrets", SECRETS
     for module in (sink.delivery, sink.producers):
         yield module, "time", TIME

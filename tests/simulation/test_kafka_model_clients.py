@@ -15,11 +15,11 @@ from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.protocol.values import Outcome
 from onceward.sinks.kafka import producers
 from onceward.sinks.kafka.claims import read_claim
+from onceward.sinks.kafka.clock import Clock
 from onceward.sinks.kafka.committables import KafkaCommittable
 from onceward.sinks.kafka.committer import KafkaCommitter
 from onceward.sinks.kafka.control import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.errors import DeliveryError, PreCommitError
-from onceward.sinks.kafka.patience import Clock
 from onceward.sinks.kafka.precommit import Owner, abort_losers, make_committables
 from onceward.sinks.kafka.receipts import ReceiptState
 from onceward.sinks.kafka.transactions import State, end_txn_version

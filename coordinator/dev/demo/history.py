@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onceward.coordinator.dev.demo.errors import DemoError
-from onceward.coordinator.dev.kept import OURS
+from onceward.coordinator.dev.managed_process import OURS
 
 __all__ = ["History", "history_of", "told_by"]
 

@@ -13,7 +13,7 @@ from onceward.coordinator.dev.demo.plan import LEAST_CHECKPOINTS, Kill, KillPlan
 from onceward.coordinator.dev.demo.processes import start
 from onceward.coordinator.dev.demo.topics import FLIGHTS, JOB
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.kept import Kept
+from onceward.coordinator.dev.managed_process import ManagedProcess
 
 __all__ = ["Supervised", "Supervisor"]
 
@@ -29,7 +29,7 @@ class Supervised:
     def __init__(
         self,
         name: str,
-        start: Callable[[str, dict[str, str]], Kept],
+        start: Callable[[str, dict[str, str]], ManagedProcess],
         kills: Sequence[Kill],
         markers: Path,
         *,
@@ -46,7 +46,7 @@ class Supervised:
         self._left_behind = left_behind
         self.child = self._next()
 
-    def _next(self) -> Kept:
+    def _next(self) -> ManagedProcess:
         self.starts += 1
         armed = self._kills[self.kills_done].environment(self._markers) if self.kills_done < len(self._kills) else {}
         return self._start(f"{self.name}-{self.starts}", armed)
@@ -100,10 +100,10 @@ class Supervisor:
         self._open_now = open_now
         self.left_open: set[str] = set()
         """Transactions that were open when a driver was dead and the next one was not started yet."""
-        self._children: list[Kept] = []
+        self._children: list[ManagedProcess] = []
         self.coordinator: Supervised | None = None
         self.driver: Supervised | None = None
-        self.feeder: Kept | None = None
+        self.feeder: ManagedProcess | None = None
 
     def start(self, *, seconds: float) -> None:
         """Start all three. Raises DemoError when the coordinator does not come up."""
@@ -168,7 +168,7 @@ class Supervisor:
         self.left_open.update(found)
         return f" ({len(found)} transactions are open)"
 
-    def _start_coordinator(self, name: str, armed: dict[str, str]) -> Kept:
+    def _start_coordinator(self, name: str, armed: dict[str, str]) -> ManagedProcess:
         store = self._directory / "coordinator.sqlite"
         command = ["onceward.coordinator.ops", "serve", "--listen", self._address, "--store", f"sqlite:///{store}"]
         child = self._child(name, command, armed)
@@ -186,7 +186,7 @@ class Supervisor:
             return False
         return True
 
-    def _start_driver(self, name: str, armed: dict[str, str]) -> Kept:
+    def _start_driver(self, name: str, armed: dict[str, str]) -> ManagedProcess:
         scratch = self._directory / "spark"
         scratch.mkdir(exist_ok=True)
         environment = {
@@ -200,7 +200,7 @@ class Supervisor:
         command = ["onceward.coordinator.dev.demo.job", "--brokers", self._brokers, "--coordinator", self._address]
         return self._child(name, [*command, "--per-checkpoint", per_checkpoint], environment)
 
-    def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Kept:
+    def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> ManagedProcess:
         child = start(name, command, self._directory, environment)
         self._children.append(child)
         return child

@@ -7,7 +7,7 @@ from pathlib import Path
 from onceward.coordinator.dev.kafka.errors import LocalKafkaError
 from onceward.coordinator.dev.kafka.java import find_java
 from onceward.coordinator.dev.kafka.settings import NodeSettings
-from onceward.coordinator.dev.kept import Kept, NotStartedError
+from onceward.coordinator.dev.managed_process import ManagedProcess, NotStartedError
 
 __all__ = ["Node"]
 
@@ -19,7 +19,7 @@ class Node:
         """`removable`: the keeper removes the directory when it outlives us. `lock_descriptor`: it inherits this."""
         self._removable = removable
         self._lock_descriptor = lock_descriptor
-        self._process: Kept | None = None
+        self._process: ManagedProcess | None = None
         # A serial collector and the first compiler only: the broker shares two cores with Spark and the tests.
         flags = ["-Xms96m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
         self._java = [find_java(), *flags, "-XX:-UsePerfData", "-cp", f"{jars}/*"]
@@ -47,7 +47,7 @@ class Node:
         broker = [*self._java, f"-Dlog4j2.configurationFile={settings.logging_file}"]
         broker += ["kafka.Kafka", str(settings.properties_file)]
         try:
-            self._process = Kept(
+            self._process = ManagedProcess(
                 f"broker {settings.node}",
                 broker,
                 settings.directory / "output.log",

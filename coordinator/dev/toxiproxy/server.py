@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.kept import Kept, NotStartedError
+from onceward.coordinator.dev.managed_process import ManagedProcess, NotStartedError
 from onceward.coordinator.dev.toxiproxy.api import Api
 from onceward.coordinator.dev.toxiproxy.binary import VERSION, toxiproxy_server
 from onceward.coordinator.dev.toxiproxy.errors import ToxiproxyError
@@ -28,7 +28,7 @@ class LocalToxiproxy:
         """``log``: what the server says goes there; None for a file that is removed at the end."""
         self._wanted_log = log
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._process: Kept | None = None
+        self._process: ManagedProcess | None = None
         self.pid = 0
         """Of the server while it runs."""
 
@@ -43,7 +43,7 @@ class LocalToxiproxy:
         command = [str(server), "-host", _HOST, "-port", str(port)]
         try:
             # At this level each connection leaves a line: `accepted`.
-            self._process = Kept("the toxiproxy server", command, self.log, {"LOG_LEVEL": "info"})
+            self._process = ManagedProcess("the toxiproxy server", command, self.log, {"LOG_LEVEL": "info"})
             self.pid = self._process.pid
             self._wait(self._process)
         except NotStartedError as error:
@@ -84,7 +84,7 @@ class LocalToxiproxy:
                 counts[json.loads(line)["name"]] += 1
         return counts
 
-    def _wait(self, server: Kept) -> None:
+    def _wait(self, server: ManagedProcess) -> None:
         limit = time.monotonic() + _START_LIMIT_S
         while True:
             try:

@@ -17,9 +17,9 @@ from onceward.coordinator.errors import ConfigurationError, PreflightError
 from onceward.coordinator.ops.connecting import Place, job_name, operators
 from onceward.coordinator.ops.verify.asking import origin_of, told_by_coordinator
 from onceward.coordinator.ops.verify.history import Lane
-from onceward.coordinator.ops.verify.moment import Job
+from onceward.coordinator.ops.verify.quiescence import Job
+from onceward.coordinator.ops.verify.topic_verifier import Asked, Expected, Verified, verify
 from onceward.coordinator.ops.verify.verdict import Grade
-from onceward.coordinator.ops.verify.whole import Asked, Expected, Verified, verify
 from onceward.coordinator.printable import printable
 from onceward.coordinator.protocol.status import JobStatus
 

@@ -17,7 +17,7 @@ from onceward.coordinator.dev.demo.events import EventReader
 from onceward.coordinator.dev.demo.history import History, history_of
 from onceward.coordinator.dev.demo.plan import LEAST_CHECKPOINTS, PLAN, Kill
 from onceward.coordinator.dev.demo.supervisor import Supervised
-from onceward.coordinator.dev.kept import Kept, NotStartedError
+from onceward.coordinator.dev.managed_process import ManagedProcess, NotStartedError
 from onceward.coordinator.killpoints import KillPoint
 from tests.crash.processes import descendants
 
@@ -51,14 +51,14 @@ def alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], Callable[[str, dict[str, str]], Kept]]]:
+def start(tmp_path: Path) -> Iterator[Callable[[str], Callable[[str, dict[str, str]], ManagedProcess]]]:
     """Makes starters of a script, as the supervisor has starters of programs."""
-    children: list[Kept] = []
+    children: list[ManagedProcess] = []
 
-    def starter(script: str) -> Callable[[str, dict[str, str]], Kept]:
+    def starter(script: str) -> Callable[[str, dict[str, str]], ManagedProcess]:
         (tmp_path / "script.py").write_text(script)
 
-        def begin(name: str, armed: dict[str, str]) -> Kept:
+        def begin(name: str, armed: dict[str, str]) -> ManagedProcess:
             child = processes.start(name, ["script"], tmp_path, armed)
             children.append(child)
             return child
@@ -70,7 +70,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Callable[[str, dict[str, s
         child.end()
 
 
-Starter = Callable[[str], Callable[[str, dict[str, str]], Kept]]
+Starter = Callable[[str], Callable[[str, dict[str, str]], ManagedProcess]]
 
 
 def revived(one: Supervised) -> str:
@@ -112,7 +112,7 @@ def test_a_child_ends_with_its_owner_even_if_the_owner_is_killed(tmp_path: Path)
     log = tmp_path / "child.log"
     owner_script = (
         "import pathlib, sys, time\n"
-        "from onceward.coordinator.dev.kept import Kept\n"
+        "from onceward.coordinator.dev.managed_process import Kept\n"
         f"child = Kept('child', [sys.executable, {str(script)!r}], pathlib.Path({str(log)!r}))\n"
         "time.sleep(600)"
     )
@@ -142,7 +142,7 @@ def test_killing_a_child_takes_along_what_it_started(start: Starter, tmp_path: P
 def test_a_command_that_does_not_exist_is_an_error_and_leaves_no_process(tmp_path: Path) -> None:
     before = set(descendants(os.getpid()))
     with pytest.raises(NotStartedError, match="absent could not be started"):
-        Kept("absent", [str(tmp_path / "absent")], tmp_path / "absent.log")
+        ManagedProcess("absent", [str(tmp_path / "absent")], tmp_path / "absent.log")
     assert set(descendants(os.getpid())) == before
 
 

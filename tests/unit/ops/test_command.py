@@ -244,7 +244,7 @@ def test_serving_and_listing_load_neither_spark_nor_kafka_clients() -> None:
     code = (
         "import sys\n"
         "import onceward.coordinator.ops.cli, onceward.coordinator.ops.serve, onceward.coordinator.ops.doctor\n"
-        "import onceward.coordinator.ops.listings, onceward.coordinator.ops.wishes\n"
+        "import onceward.coordinator.ops.listings, onceward.coordinator.ops.operator_requests\n"
         "heavy = {'pyspark', 'confluent_kafka', 'kafka', 'pyarrow', 'pandas', 'py4j'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)\n"
     )

@@ -15,7 +15,7 @@ from onceward.coordinator.protocol.facts import (
     GenerationEnded,
     StatusChanged,
 )
-from onceward.coordinator.protocol.opening import claim_refusal
+from onceward.coordinator.protocol.generations import claim_refusal
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, ParticipantName
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 

@@ -109,9 +109,8 @@ class CoordinatorProcess:
         directory.mkdir(exist_ok=True)
         self.log = directory / "coordinator.log"
         self._log_file: IO[bytes] = self.log.open("ab")
-        guard = (
-            f"from onceward.coordinator.dev.keeper import die_with_parent\n(die_with_parent({os.getpid()}) or int)()"
-        )
+        guard = "from onceward.coordinator.dev.supervisor import die_with_parent\n"
+        guard += f"(die_with_parent({os.getpid()}) or int)()"
         code = f"{guard}\n{preamble}\nfrom onceward.coordinator.ops.cli import main\nmain()"
         options = ["--log-level", "debug", "--listen", self.address, "--store", self.store_url]
         self._child = subprocess.Popen(

@@ -23,8 +23,8 @@ from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from onceward.coordinator.service.places import STATE_DIR_VARIABLE
 from onceward.coordinator.service.server import ServerOptions
+from onceward.coordinator.service.state_dir import STATE_DIR_VARIABLE
 from onceward.coordinator.store.errors import StoreUnusableError
 from tests.unit.service.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots, wait_until
 

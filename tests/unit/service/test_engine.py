@@ -13,7 +13,7 @@ from onceward.coordinator.protocol.events import Acknowledge, Event, OpenJob, Re
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, JobName, Snapshot
 from onceward.coordinator.service.documents import Checkers
-from onceward.coordinator.service.engine import Engine, Turn, UnknownJobError
+from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.wire.limits import MAX_CHECKPOINT_BYTES
 from tests.unit.service.scripted import SINK, SOURCE, positions, slots
@@ -49,15 +49,15 @@ class Bench:
 
     def tell(self, job: JobName, *events: Event, size: int = 0) -> list[Verdict]:
         """In one turn."""
-        turn, answers = Turn(), list[Answer]()
+        turn, answers = CommitBatch(), list[Answer]()
         for event in events:
-            one = Turn()
+            one = CommitBatch()
             answers.append(self.engine.work_out(one, job, event, size=size))
             turn.add(one)
         self.take(turn)
         return [answer.verdict for answer in answers]
 
-    def take(self, turn: Turn) -> None:
+    def take(self, turn: CommitBatch) -> None:
         if turn.steps:
             self.engine.keep(turn)
         self.engine.publish(turn)
@@ -106,7 +106,7 @@ def test_documents_that_a_checker_refuses_change_nothing_and_are_in_the_history(
     bench.open(A)
     bench.tell(A, bench.watching())
     before = bench.engine.state(A)
-    answer = bench.engine.work_out(turn := Turn(), A, bench.acknowledging(positions(13)))
+    answer = bench.engine.work_out(turn := CommitBatch(), A, bench.acknowledging(positions(13)))
     bench.take(turn)
     assert (answer.verdict, "13 is no offset" in answer.detail) == (Verdict.INVALID, True)
     assert bench.engine.state(A) is before
@@ -145,9 +145,9 @@ def test_the_history_has_the_refused_calls_of_this_moment_and_each_only_once(ben
 
 
 def test_several_jobs_change_in_one_turn(bench: Bench) -> None:
-    turn = Turn()
+    turn = CommitBatch()
     for job in (A, B):
-        one = Turn()
+        one = CommitBatch()
         bench.engine.work_out(one, job, bench.opening())
         turn.add(one)
     bench.take(turn)
@@ -165,7 +165,7 @@ def test_what_is_due_next_is_the_first_of_all_deadlines_and_chores(bench: Bench)
     bench.engine.tidy()
     assert bench.engine.next_deadline() == 120.0
     bench.now = 120.0
-    bench.engine.due(turn := Turn(), 1)
+    bench.engine.due(turn := CommitBatch(), 1)
     bench.take(turn)
     assert bench.engine.state(A).durable.driver is None
 
@@ -176,7 +176,7 @@ def test_time_acts_on_as_many_jobs_as_fit_into_a_turn_and_on_the_others_later(be
         bench.now += 1.0
     bench.now = 200.0
     for left in (1, 0, 0):
-        bench.engine.due(turn := Turn(), 2)
+        bench.engine.due(turn := CommitBatch(), 2)
         bench.take(turn)
         driven = [job for job in bench.engine.jobs() if bench.engine.state(job).durable.driver is not None]
         assert driven == ["job-2"][:left]
@@ -191,18 +191,18 @@ def test_only_the_driver_of_the_current_generation_is_told_what_is_wanted(bench:
     assert bench.engine.wanted(A, Generation(2)) is None
     bench.tell(A, StreamLost(now=bench.now, generation=FIRST))
     bench.now += SETTINGS.seconds("lease")
-    bench.engine.due(turn := Turn(), 1)
+    bench.engine.due(turn := CommitBatch(), 1)
     bench.take(turn)
     assert bench.engine.state(A).durable.driver is None
     assert bench.engine.wanted(A, FIRST) is None
-    assert bench.engine.over(A, FIRST).may_return
-    never = bench.engine.over(A, Generation(9))
+    assert bench.engine.fenced_answer(A, FIRST).may_return
+    never = bench.engine.fenced_answer(A, Generation(9))
     assert (never.verdict, never.may_return) == (Verdict.FENCED, False)
     assert "generation 9 was never granted" in never.detail
 
 
 def test_a_job_that_is_not_known_is_named_with_the_store(bench: Bench) -> None:
-    for ask in (lambda: bench.engine.state(A), lambda: bench.engine.over(A, FIRST)):
+    for ask in (lambda: bench.engine.state(A), lambda: bench.engine.fenced_answer(A, FIRST)):
         with pytest.raises(UnknownJobError, match=f"{A}.*{bench.engine.store_id}"):
             ask()
     with pytest.raises(UnknownJobError):

@@ -42,10 +42,10 @@ from onceward.coordinator.protocol.values import (
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import Engine
-from onceward.coordinator.service.errands import Errands
+from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.orphan import NO_CLUSTERS, Pace
 from onceward.coordinator.service.orphans import Orphans
-from onceward.coordinator.service.turns import Turns
+from onceward.coordinator.service.thread_lanes import ThreadLanes
 from onceward.coordinator.store.store import Store
 from tests.unit.service.scripted import SINK, positions, slots
 from tests.unit.service.scripted import SOURCE as LATER_SOURCE
@@ -180,14 +180,14 @@ class Here:
             checkers=Checkers({}),
             changed=lambda job: self.orphans.changed(job),
         )
-        self.turns = Turns(self.engine)
+        self.group_commit = GroupCommit(self.engine)
 
         def plugin(clusters: Iterable[Any], *, generation: Callable[[], int | None] = lambda: None) -> Committer:
             return FakeCommitter(brokers, clusters, generation)
 
         committers = Committers({"test": plugin}, {name: name for name in clusters})
         self.orphans = Orphans(
-            self.engine, self.turns, committers, wall=lambda: datetime.now(UTC) + self.later, pace=PACE
+            self.engine, self.group_commit, committers, wall=lambda: datetime.now(UTC) + self.later, pace=PACE
         )
 
     @property
@@ -208,9 +208,9 @@ class Here:
             claim=None,
             instead_of=self.engine.state(JOB).durable.generation if takeover else NO_GENERATION,
         )
-        answer = await self.turns.handle(JOB, event)
+        answer = await self.group_commit.handle(JOB, event)
         assert answer.grant is not None, answer
-        await self.turns.handle(JOB, Watch(now=self.engine.clock(), generation=answer.grant.generation))
+        await self.group_commit.handle(JOB, Watch(now=self.engine.clock(), generation=answer.grant.generation))
         return answer.grant.generation
 
     async def complete(self, generation: Generation) -> CheckpointId:
@@ -230,7 +230,7 @@ class Here:
                 base=pending.base,
                 snapshot=snapshot,
             )
-            assert (await self.turns.handle(JOB, event)).verdict is Verdict.ACCEPTED
+            assert (await self.group_commit.handle(JOB, event)).verdict is Verdict.ACCEPTED
         return pending.id
 
     async def orphan(
@@ -240,10 +240,10 @@ class Here:
         generation = await self.open(on_lost=on_lost, takeover=takeover)
         await self.complete(generation)
         self.now += 3600  # the interval
-        await self.turns.handle(JOB, Tick(now=self.engine.clock()))
+        await self.group_commit.handle(JOB, Tick(now=self.engine.clock()))
         checkpoint = await self.complete(generation)
         if stop:
-            await self.turns.handle(JOB, StopJob(now=self.engine.clock()))
+            await self.group_commit.handle(JOB, StopJob(now=self.engine.clock()))
         await self.leave(generation)
         return checkpoint
 
@@ -260,11 +260,11 @@ class Here:
             participant=SINK.name,
             settlements=settlements,
         )
-        assert (await self.turns.handle(JOB, event)).verdict is Verdict.ACCEPTED
+        assert (await self.group_commit.handle(JOB, event)).verdict is Verdict.ACCEPTED
 
     async def leave(self, generation: Generation, reason: CloseReason = CloseReason.FAILED) -> None:
         event = CloseJob(now=self.engine.clock(), generation=generation, reason=reason)
-        assert (await self.turns.handle(JOB, event)).verdict is Verdict.ACCEPTED
+        assert (await self.group_commit.handle(JOB, event)).verdict is Verdict.ACCEPTED
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
@@ -279,12 +279,12 @@ Body = Callable[[Here], Coroutine[Any, Any, None]]
 def play(directory: Path, body: Body, brokers: Brokers | None = None, clusters: Sequence[str] = ("main",)) -> None:
     async def run() -> None:
         here = Here(directory, brokers or Brokers(), clusters)
-        here.turns.start()
+        here.group_commit.start()
         try:
             await body(here)
         finally:
             await here.orphans.stop()
-            await here.turns.stop()
+            await here.group_commit.stop()
             here.store.close()
 
     asyncio.run(run())
@@ -332,7 +332,7 @@ def test_what_was_written_again_is_committed_as_what_it_is_now(tmp_path: Path) -
         generation = await here.open(on_lost=OnLost.REPLAY)
         await here.complete(generation)
         here.now += 3600
-        await here.turns.handle(JOB, Tick(now=here.now))
+        await here.group_commit.handle(JOB, Tick(now=here.now))
         checkpoint = await here.complete(generation)
         lost = Settlement(slot=1, outcome=Outcome.LOST, evidence="seen")
         await here.settle(generation, checkpoint, lost)
@@ -345,7 +345,7 @@ def test_what_was_written_again_is_committed_as_what_it_is_now(tmp_path: Path) -
             slots=frozenset({1}),
             committables=slots(9, 2).committables[1:],
         )
-        assert (await here.turns.handle(JOB, amend)).verdict is Verdict.ACCEPTED
+        assert (await here.group_commit.handle(JOB, amend)).verdict is Verdict.ACCEPTED
         await here.leave(generation)
         here.after_the_grace_time()
         await until(lambda: here.settled, "everything is settled")
@@ -596,7 +596,7 @@ def test_a_driver_that_opens_the_job_ends_what_the_coordinator_does(tmp_path: Pa
             participant=SINK.name,
             settlements=(settlement,),
         )
-        assert (await here.turns.handle(JOB, late)).verdict is Verdict.FENCED
+        assert (await here.group_commit.handle(JOB, late)).verdict is Verdict.FENCED
         asked = len(brokers.asked)
         await until(lambda: brokers.closed == asked, "its threads have given up")
         assert len(brokers.asked) == asked, "it went on"
@@ -716,9 +716,9 @@ def test_a_new_job_that_is_refused_is_no_orphan(tmp_path: Path) -> None:
 
 def test_a_lane_that_is_stuck_holds_up_no_other() -> None:
     async def run() -> None:
-        errands, stuck = Errands(1), threading.Event()
-        first, second = (asyncio.create_task(errands.run("a", stuck.wait)) for _ in range(2))
-        assert await errands.run("b", lambda: 7) == 7
+        thread_lanes, stuck = ThreadLanes(1), threading.Event()
+        first, second = (asyncio.create_task(thread_lanes.run("a", stuck.wait)) for _ in range(2))
+        assert await thread_lanes.run("b", lambda: 7) == 7
         first.cancel()  # its thread is there nevertheless
         for _ in range(20):
             await asyncio.sleep(0.001)

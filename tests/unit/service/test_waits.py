@@ -20,8 +20,8 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, Outcome, Settlement
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.job_status import LiveStatus
 from onceward.coordinator.service.reports import Reports
-from onceward.coordinator.service.standing import Standing
 from onceward.coordinator.service.summaries import job_summary
 from onceward.coordinator.store.records import JobRecord
 from onceward.coordinator.v1 import participants_pb2 as pb
@@ -192,7 +192,7 @@ def summary_of(here: Here) -> JobSummary:
     """As listings show the job."""
     record = JobRecord()  # the store is its disk thread's alone, and says nothing of what a job waits for
     summary = job_summary(here.engine.state(JOB).durable, record)
-    Standing(here.engine, Reports(), here.orphans).tell(JOB, record, summary)
+    LiveStatus(here.engine, Reports(), here.orphans).tell(JOB, record, summary)
     return JobSummary.from_wire(summary)
 
 

@@ -22,11 +22,11 @@ from onceward.coordinator.protocol.values import (
 )
 from onceward.coordinator.protocol.values import Settlement as Settled
 from onceward.sinks.kafka.claims import ClaimHolder
+from onceward.sinks.kafka.clock import Clock
 from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.committer import KafkaCommitter
 from onceward.sinks.kafka.control import CoordinatorKind
 from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
-from onceward.sinks.kafka.patience import Clock
 from onceward.sinks.kafka.transactions import State, Transaction
 from tests.simulation.kafka import Settings, SimControl
 from tests.simulation.kafka.contract.bench import OUT, Bench, Ids, init_request

@@ -14,9 +14,9 @@ from onceward.coordinator.errors import FencedError, HaltedError
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JsonObject
 from onceward.sinks.kafka.brokers import TopicFacts
+from onceward.sinks.kafka.clock import Clock
 from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.errors import ControlPlaneError, PreCommitError
-from onceward.sinks.kafka.patience import Clock
 from onceward.sinks.kafka.precommit import Owner, abort_losers, make_committables, require_same_topics
 from onceward.sinks.kafka.transactions import State, Transaction
 from tests.simulation.kafka import Settings

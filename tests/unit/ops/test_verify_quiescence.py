@@ -7,7 +7,7 @@ import pytest
 
 from onceward.coordinator.ops.verify.cluster import ClusterView
 from onceward.coordinator.ops.verify.history import Lane, Part, PartitionEnd, Told
-from onceward.coordinator.ops.verify.moment import Job, Moment, deleted, steady_moment, unusable_input
+from onceward.coordinator.ops.verify.quiescence import Job, Moment, deleted, steady_moment, unusable_input
 from onceward.coordinator.ops.verify.streams import ranges
 
 IN, OUT = Lane("in", 0), Lane("out", 0)

@@ -15,10 +15,10 @@ from onceward.coordinator.errors import StoreError
 from onceward.coordinator.protocol.answers import Answer
 from onceward.coordinator.protocol.events import Event
 from onceward.coordinator.protocol.values import JobName
-from onceward.coordinator.service.engine import Engine, Turn
+from onceward.coordinator.service.engine import CommitBatch, Engine
 from onceward.coordinator.store.store import Store
 
-__all__ = ["Handle", "Turns"]
+__all__ = ["GroupCommit", "Handle"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -49,12 +49,12 @@ class _Given:
         return self.answer
 
 
-class Turns:
+class GroupCommit:
     """Everything that happens to an engine, on one event loop. One thread of its own waits for the disk."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._next = Turn()
+        self._next = CommitBatch()
         self._waiting: list[tuple[asyncio.Future[Answer], Answer]] = []
         self._store_free = asyncio.Lock()
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="onceward-disk")
@@ -77,7 +77,7 @@ class Turns:
 
     def handle(self, job: JobName, event: Event, size: int = 0) -> Awaitable[Answer]:
         """See ``Handle``."""
-        rested, turn = self._engine.at_rest(job), Turn()
+        rested, turn = self._engine.at_rest(job), CommitBatch()
         answer = self._engine.work_out(turn, job, event, size=size)
         if rested and not turn.steps:
             self._engine.publish(turn)
@@ -138,7 +138,7 @@ class Turns:
 
     async def _take_turn(self) -> None:
         turn, waiting = self._next, self._waiting
-        self._next, self._waiting = Turn(), []
+        self._next, self._waiting = CommitBatch(), []
         if turn.steps:
             await self._on_disk(lambda: self._engine.keep(turn), then=lambda: self._engine.publish(turn))
         else:

@@ -24,9 +24,9 @@ from onceward.coordinator.protocol.values import (
     Settlement,
 )
 from onceward.coordinator.service.committers import Committers
-from onceward.coordinator.service.errands import Errands
+from onceward.coordinator.service.thread_lanes import ThreadLanes
 
-__all__ = ["HOPELESS", "Reach"]
+__all__ = ["HOPELESS", "OrphanClusters"]
 
 _log = logger("onceward.coordinator")
 
@@ -39,15 +39,15 @@ _MOMENT_S = 0.5
 T = TypeVar("T")
 
 
-class Reach:
+class OrphanClusters:
     """The transactions of one job, on behalf of one generation. Methods raise OncewardError; asking again is safe."""
 
-    def __init__(self, durable: Durable, committers: Committers, errands: Errands, links: Links) -> None:
+    def __init__(self, durable: Durable, committers: Committers, thread_lanes: ThreadLanes, links: Links) -> None:
         self._job: JobName = durable.job
         self._durable = durable
         self._generation: Generation = durable.generation
         self._committers = committers
-        self._errands = errands
+        self._thread_lanes = thread_lanes
         self._links = links
         self._kinds = {one.name: one.kind for one in durable.participants if one.role is Role.SINK}
 
@@ -130,7 +130,7 @@ class Reach:
                     for one in committer.commit(committables, give_up=give_up)
                 )
 
-        return await self._errands.run("commits", commit)
+        return await self._thread_lanes.run("commits", commit)
 
     async def ending(self, name: ParticipantName, committables: Sequence[Committable]) -> Sequence[str]:
         """Transactions whose end is decided and does not show to readers yet, on the clusters of ``committables``."""
@@ -139,7 +139,7 @@ class Reach:
             with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
                 return committer.ending(self._job, beside=committables)
 
-        return await self._errands.run("ends", ending)
+        return await self._thread_lanes.run("ends", ending)
 
     async def _everywhere(self, call: Callable[[Committer, str, str], T]) -> "list[T | OncewardError]":
         """What each cluster answers for each kind of sink."""
@@ -164,7 +164,7 @@ class Reach:
             return answer
 
         async def ask(kind: str, cluster: str) -> T | OncewardError:
-            return await self._errands.run(f"cluster {cluster}", lambda: one(kind, cluster))
+            return await self._thread_lanes.run(f"cluster {cluster}", lambda: one(kind, cluster))
 
         kinds = sorted(set(self._kinds.values()))
         clusters = self._committers.clusters if among is None else among

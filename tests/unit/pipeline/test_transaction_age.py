@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.pipeline.ages import Ages, good_for
 from onceward.coordinator.pipeline.interfaces import Age
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.runtime import Threads
+from onceward.coordinator.pipeline.transaction_age import Ages, good_for
 from onceward.coordinator.protocol.values import Committable, Document
 
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onceward
-from onceward.coordinator.dev import keeper
+from onceward.coordinator.dev import supervisor
 from onceward.coordinator.errors import ExitCode, OncewardError
 
-__all__ = ["OURS", "Kept", "NotStartedError"]
+__all__ = ["OURS", "ManagedProcess", "NotStartedError"]
 
 OURS = str(Path(str(onceward.__file__)).parents[1])
 """Where our packages are, as ``PYTHONPATH``, for processes that run in another directory."""
@@ -27,7 +27,7 @@ class NotStartedError(OncewardError):
     exit_code = ExitCode.PREFLIGHT
 
 
-class Kept:
+class ManagedProcess:
     """A command under a keeper. Not thread-safe."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Kept:
         """
         self.name, self.log = name, log
         self._keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__, str(log), str(remove or ""), *command],
+            [sys.executable, "-I", "-S", supervisor.__file__, str(log), str(remove or ""), *command],
             cwd=directory,
             env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,

@@ -15,12 +15,12 @@ from onceward.coordinator.v1 import participants_pb2
 from onceward.coordinator.wire.limits import MAX_TEXT
 from onceward.coordinator.wire.values import age_to_wire
 
-__all__ = ["Standing"]
+__all__ = ["LiveStatus"]
 
 _TIME_WAS_SET = timedelta(seconds=1)
 
 
-class Standing:
+class LiveStatus:
     """Knows the protocol's state, what drivers report, and what the coordinator does for jobs without one."""
 
     def __init__(

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from onceward.coordinator.pipeline import steps
-from onceward.coordinator.pipeline.steps import Stopwatch, Timed, of_checkpoint
+from onceward.coordinator.pipeline import timings
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.coordinator.pipeline.timings import Stopwatch, Timed, of_checkpoint
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.looks = 100.0, 0
         here = SimpleNamespace(perf_counter=self._look, time=lambda: 1_000_000.0 + self.now)
-        monkeypatch.setattr(steps, "time", here)
+        monkeypatch.setattr(timings, "time", here)
 
     def _look(self) -> float:
         self.looks += 1

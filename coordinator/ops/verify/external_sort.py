@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 
 from onceward.coordinator.ops.verify.history import Content
 
-__all__ = ["COVERED", "REPEATED", "Differing", "Entry", "Record", "Side", "Spill"]
+__all__ = ["COVERED", "REPEATED", "Differing", "Entry", "ExternalSort", "Record", "Side"]
 
 _FILES = 256
 _ROW = struct.Struct("<8s16sHBBq")
@@ -85,7 +85,7 @@ class _Sum:
         self.lane = entry.lane if self.lane in (-1, entry.lane) else -2
 
 
-class Spill:
+class ExternalSort:
     """Files in ``directory``, which must be empty; 36 bytes per record. ``topics``: the job's outputs, at most 255."""
 
     def __init__(self, directory: Path, topics: Sequence[str], *, files: int = _FILES) -> None:

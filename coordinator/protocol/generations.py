@@ -49,19 +49,19 @@ _AT_REST = (JobStatus.FINISHED, JobStatus.CANCELLED, JobStatus.HALTED, JobStatus
 """What a person asked for, or has to look at: a driver that has not heard of it does not begin the job again."""
 
 
-def owns(state: JobState, generation: Generation) -> bool:
-    """True when ``generation`` is the current one and was not ended. Nobody does where the newest completed checkpoint
-    cannot be read: whatever its driver goes on with, it would not be built on that checkpoint."""
-    return state.durable.driven and holds(state, generation)
+def may_drive(state: JobState, generation: Generation) -> bool:
+    """True when ``generation`` is the current one and was not ended. False for all where the newest completed
+    checkpoint cannot be read: nothing that a driver does would be built on it."""
+    return state.durable.driven and may_report(state, generation)
 
 
-def holds(state: JobState, generation: Generation) -> bool:
-    """As :func:`owns`, also of a generation that the coordinator has taken: both may tell what became of commits."""
+def may_report(state: JobState, generation: Generation) -> bool:
+    """As :func:`may_drive`, also of a generation that the coordinator has taken: both report outcomes of commits."""
     durable = state.durable
     return durable.driver is not None and generation == durable.generation and not durable.unreadable
 
 
-def over(durable: Durable, generation: Generation) -> Answer:
+def fenced_answer(durable: Durable, generation: Generation) -> Answer:
     """What is said of ``generation``, which is not the current one or was ended.
 
     That the coordinator settles for its driver does not keep the driver away: the coordinator gives way to every
@@ -91,13 +91,13 @@ def over_damage(durable: Durable, event: Event) -> Answer:
         case OpenJob():
             return Answer(verdict=Verdict.HALTED, detail=durable.unreadable)
         case Watch() | StreamLost() | Renew() | Acknowledge() | Decline() | Settle() | Amend() | CloseJob():
-            return over(durable, event.generation)
+            return fenced_answer(durable, event.generation)
         case _:
             return Answer(verdict=Verdict.REFUSED, detail=durable.unreadable)
 
 
 def fenced(state: JobState, generation: Generation) -> Ready:
-    return Ready(answer=over(state.durable, generation))
+    return Ready(answer=fenced_answer(state.durable, generation))
 
 
 def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
@@ -125,7 +125,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     last_id = CheckpointId(max(durable.last_id, claim.completed if claim else 0))
     facts: list[Fact] = []
     if durable.pending is not None:
-        facts.append(against(state, AbortReason.REPLACED, "", event.now))
+        facts.append(abort_fact(state, AbortReason.REPLACED, "", event.now))
     if durable.driver is not None:
         facts.append(GenerationEnded(generation=durable.generation, detail=AbortReason.REPLACED.value))
     facts += fail_requests(durable, "its generation was replaced")
@@ -161,7 +161,7 @@ def moved(durable: Durable, transition: Transition, detail: str = "") -> StatusC
     return StatusChanged(transition=transition, status=after(durable.status, transition), detail=detail)
 
 
-def against(state: JobState, reason: AbortReason, detail: str, now: float) -> CheckpointAborted:
+def abort_fact(state: JobState, reason: AbortReason, detail: str, now: float) -> CheckpointAborted:
     """The decision against the undecided checkpoint. Its participants are to blame where the reason counts; a savepoint
     that fails is no sign that checkpoints do (Flink: CheckpointFailureManager)."""
     pending, known = state.durable.pending, state.pending
@@ -286,29 +286,29 @@ def claim_refusal(durable: Durable, claim: Claim) -> str | None:
 
 
 def watch(state: JobState, event: Watch) -> tuple[JobState, Ready]:
-    if not owns(state, event.generation):
+    if not may_drive(state, event.generation):
         return state, fenced(state, event.generation)
     return _alive(state, event.now, stream_lost_at=None, watched=True), Ready(answer=Answer(verdict=Verdict.ACCEPTED))
 
 
 def stream_lost(state: JobState, event: StreamLost) -> tuple[JobState, Ready]:
-    if owns(state, event.generation) and state.session is not None:
+    if may_drive(state, event.generation) and state.session is not None:
         state = replace(state, session=replace(state.session, stream_lost_at=event.now))
     return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED))
 
 
 def renew(state: JobState, event: Renew) -> tuple[JobState, Ready]:
-    if not owns(state, event.generation):
+    if not may_drive(state, event.generation):
         return state, fenced(state, event.generation)
     if event.aborted > state.carried_out:
         state = replace(state, carried_out=event.aborted, owing_since=event.now)
-    return heard(state, event), Ready(answer=Answer(verdict=Verdict.ACCEPTED))
+    return record_contact(state, event), Ready(answer=Answer(verdict=Verdict.ACCEPTED))
 
 
-def heard(state: JobState, event: Acknowledge | Decline | Settle | Amend | Renew) -> JobState:
+def record_contact(state: JobState, event: Acknowledge | Decline | Settle | Amend | Renew) -> JobState:
     """Whatever is accepted from its current driver proves that it lives. After a restart of the coordinator the lease
     may be the last of a driver's calls to come through again."""
-    if not owns(state, event.generation):
+    if not may_drive(state, event.generation):
         return state
     lost_at = state.session.stream_lost_at if state.session else event.now
     watched = state.session is None or state.session.watched
@@ -331,7 +331,7 @@ def close_job(state: JobState, event: CloseJob) -> tuple[JobState, Ready]:
     durable = state.durable
     if durable.driver is None and event.generation == durable.generation:
         return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
-    if not owns(state, event.generation):
+    if not may_drive(state, event.generation):
         return state, fenced(state, event.generation)
     back = event.now + event.back_within + durable.settings.seconds("lease")
     state, facts = end_generation(state, event.now, _leaving(state, event), event.detail, AbortReason.CLOSED)
@@ -349,12 +349,12 @@ def _leaving(state: JobState, event: CloseJob) -> Transition:
         case CloseReason.FINISHED if state.settled:
             return Transition.FINISHED
         case CloseReason.STOPPED | CloseReason.CANCELLED | CloseReason.FAILED | CloseReason.FINISHED:
-            return reached(state.durable) or Transition.LEFT
+            return terminal_transition(state.durable) or Transition.LEFT
         case _:
             assert_never(event.reason)
 
 
-def reached(durable: Durable) -> Transition | None:
+def terminal_transition(durable: Durable) -> Transition | None:
     """The end that a person asked for, when nothing stands in its way any more: no driver, everything settled."""
     if durable.ending is None or not durable.settled:
         return None
@@ -369,12 +369,12 @@ def give_up_lost_driver(state: JobState, now: float) -> Step:
             return state, ()
         detail = "its driver is gone: no sign of life for the lease and no instruction stream"
         return end_generation(
-            state, now, reached(state.durable) or Transition.GIVEN_UP, detail, AbortReason.DRIVER_LOST
+            state, now, terminal_transition(state.durable) or Transition.GIVEN_UP, detail, AbortReason.DRIVER_LOST
         )
     if state.restart_due is None or now < state.restart_due:
         return state, ()
     detail = f"its driver did not come back after: {state.durable.status_detail}"
-    facts = (moved(state.durable, reached(state.durable) or Transition.GIVEN_UP, detail),)
+    facts = (moved(state.durable, terminal_transition(state.durable) or Transition.GIVEN_UP, detail),)
     return replace(record(state, facts), restart_due=None, driverless_since=now), facts
 
 
@@ -383,7 +383,7 @@ def end_generation(state: JobState, now: float, transition: Transition, detail: 
     durable = state.durable
     facts: list[Fact] = []
     if durable.pending is not None:
-        facts.append(against(state, reason, detail, now))
+        facts.append(abort_fact(state, reason, detail, now))
     facts += fail_requests(durable, f"the generation ended: {detail or transition.value}")
     facts.append(GenerationEnded(generation=durable.generation, detail=detail or transition.value))
     if durable.status is not JobStatus.HALTED:

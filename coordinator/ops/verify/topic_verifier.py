@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.coordinator.ops.verify.cluster import ClusterView, Raw, read_range
+from onceward.coordinator.ops.verify.external_sort import COVERED, REPEATED, ExternalSort, Record, Side
 from onceward.coordinator.ops.verify.history import Content, Fed, History, Lane, Part, Visible
 from onceward.coordinator.ops.verify.judge import AT_REST, NOT_AT_LEAST_ONCE, judge
-from onceward.coordinator.ops.verify.moment import Job, Moment, deleted, steady_moment, unusable_input
-from onceward.coordinator.ops.verify.spill import COVERED, REPEATED, Record, Side, Spill
+from onceward.coordinator.ops.verify.quiescence import Job, Moment, deleted, steady_moment, unusable_input
 from onceward.coordinator.ops.verify.streams import Range, Ranges, ranges
 from onceward.coordinator.ops.verify.verdict import Grade, Property, Verdict
 
@@ -87,7 +87,7 @@ def verify(job: Job, asked: Asked, progress: Progress = lambda _what, _done, _al
         # whatever would be read, nothing could be said
         return Verified(verdict=judge(_history(job, moment), properties), checkpoint=moment.newest)
     with tempfile.TemporaryDirectory(prefix="onceward-verify-") as directory:
-        spill = Spill(Path(directory), asked.outputs)
+        spill = ExternalSort(Path(directory), asked.outputs)
         try:
             inputs = _read_input(asked, source, covered, spill, progress)
             outputs = _read_output(asked, {one.lane: one.stable for one in moment.ends}, spill, progress)
@@ -124,7 +124,7 @@ def _with_unordered(verdict: Verdict, keys: int) -> Verdict:
 
 
 def _read_input(
-    asked: Asked, source: ClusterView, covered: Ranges, spill: Spill, progress: Progress
+    asked: Asked, source: ClusterView, covered: Ranges, spill: ExternalSort, progress: Progress
 ) -> dict[int, Lane]:
     """What completed checkpoints cover, range after range; then what is there and in none, which must not be visible.
 
@@ -166,7 +166,7 @@ def _rounds(covered: Ranges, ends: Mapping[Lane, int]) -> Iterator[tuple[int, di
     yield 0, {lane: Range(reached[lane], end, 0) for lane, end in ends.items()}
 
 
-def _read_output(asked: Asked, ends: Mapping[Lane, int], spill: Spill, progress: Progress) -> dict[int, Lane]:
+def _read_output(asked: Asked, ends: Mapping[Lane, int], spill: ExternalSort, progress: Progress) -> dict[int, Lane]:
     places = {lane: place for place, lane in enumerate(sorted(ends))}
     total = sum(ends.values())
     for one, done in _counted(asked.sink, {lane: Range(0, end, 0) for lane, end in ends.items()}, 0):
@@ -190,7 +190,7 @@ def _counted(cluster: KafkaCluster, each: Mapping[Lane, Range], begun: int) -> I
 
 
 def _sample(
-    spill: Spill, inputs: Mapping[int, Lane], outputs: Mapping[int, Lane]
+    spill: ExternalSort, inputs: Mapping[int, Lane], outputs: Mapping[int, Lane]
 ) -> tuple[list[Fed], list[Visible], int]:
     """All records of keys that differ, as far as they are judged one by one, and how many keys these are."""
     effects: dict[tuple[Lane, int], list[Content]] = defaultdict(list)

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onceward.coordinator.ops.verify.spill import COVERED, Record, Side, Spill
+from onceward.coordinator.ops.verify.external_sort import COVERED, ExternalSort, Record, Side
 
 _RECORDS = st.lists(
     st.tuples(
@@ -18,10 +18,12 @@ _RECORDS = st.lists(
 )
 
 
-def differing(expected: Sequence[Record], visible: Sequence[Record], lanes: Sequence[int] = ()) -> tuple[int, Spill]:
+def differing(
+    expected: Sequence[Record], visible: Sequence[Record], lanes: Sequence[int] = ()
+) -> tuple[int, ExternalSort]:
     """Groups that differ; ``lanes``: of the expected records, 0 by default."""
     with tempfile.TemporaryDirectory() as directory:
-        spill = Spill(Path(directory), ["out"], files=3)
+        spill = ExternalSort(Path(directory), ["out"], files=3)
         for offset, record in enumerate(expected):
             spill.add(Side.EXPECTED, record, lane=lanes[offset] if lanes else 0, offset=offset)
         for offset, record in enumerate(visible):
@@ -63,7 +65,7 @@ def test_the_order_of_a_key_from_two_partitions_is_not_compared_and_counted() ->
 
 def test_a_key_in_two_output_partitions_differs() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        spill = Spill(Path(directory), ["out"], files=3)
+        spill = ExternalSort(Path(directory), ["out"], files=3)
         for offset in range(2):
             spill.add(Side.EXPECTED, ("out", b"k", b"%d" % offset), lane=0, offset=offset)
             spill.add(Side.VISIBLE, ("out", b"k", b"%d" % offset), lane=offset, offset=0)
@@ -73,7 +75,7 @@ def test_a_key_in_two_output_partitions_differs() -> None:
 
 def test_what_no_checkpoint_covers_is_not_expected_and_shown_beside_what_differs() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        spill = Spill(Path(directory), ["out"], files=3)
+        spill = ExternalSort(Path(directory), ["out"], files=3)
         spill.add(Side.EXPECTED, ("out", b"k", b"1"), lane=3, offset=7, flags=0)
         spill.add(Side.EXPECTED, ("out", b"quiet", b"1"), lane=3, offset=8, flags=0)
         spill.add(Side.VISIBLE, ("out", b"k", b"1"), lane=1, offset=9)
@@ -84,7 +86,7 @@ def test_what_no_checkpoint_covers_is_not_expected_and_shown_beside_what_differs
 
 def test_records_are_counted_on_both_sides_and_named_by_topic_and_key() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        spill = Spill(Path(directory), ["first", "second"], files=3)
+        spill = ExternalSort(Path(directory), ["first", "second"], files=3)
         records: list[Record] = [
             ("first", b"k", b"1"),
             ("second", b"k", b"1"),

@@ -18,8 +18,8 @@ from onceward.coordinator.protocol.facts import Fact
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import Generation, JobName
 from onceward.coordinator.service.documents import Checkers
-from onceward.coordinator.service.engine import Engine, Turn, UnknownJobError
-from onceward.coordinator.service.turns import Turns
+from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
+from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import participants_pb2 as pb
@@ -67,7 +67,7 @@ def opening(driver: str = "driver", *, instead_of: int = 0, settings: Checkpoint
     )
 
 
-Body = Callable[[GatedStore, Engine, Turns], Coroutine[Any, Any, None]]
+Body = Callable[[GatedStore, Engine, GroupCommit], Coroutine[Any, Any, None]]
 
 
 def play(directory: Path, body: Body, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -81,15 +81,15 @@ def play(directory: Path, body: Body, *, clock: Callable[[], float] = time.monot
             clock=clock,
             wall=lambda: datetime.now(UTC),
             checkers=Checkers({}),
-            changed=lambda _job: turns.hurry(),
+            changed=lambda _job: group_commit.hurry(),
         )
-        turns = Turns(engine)
-        turns.start()
+        group_commit = GroupCommit(engine)
+        group_commit.start()
         try:
-            await body(store, engine, turns)
+            await body(store, engine, group_commit)
         finally:
             store.gate.release(100)
-            await turns.stop()
+            await group_commit.stop()
             store.close()
 
     asyncio.run(run())
@@ -100,10 +100,10 @@ def unfinished(*answers: Awaitable[Answer]) -> bool:
 
 
 def test_what_comes_in_during_a_write_is_one_write_and_unknown_until_it_is_on_disk(tmp_path: Path) -> None:
-    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
-        first = turns.handle(A, opening())
+    async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
+        first = group_commit.handle(A, opening())
         await store.reached()
-        second, third = turns.handle(B, opening()), turns.handle(C, opening())
+        second, third = group_commit.handle(B, opening()), group_commit.handle(C, opening())
         assert unfinished(first, second, third)
         with pytest.raises(UnknownJobError):
             engine.state(A)
@@ -122,11 +122,11 @@ def test_what_comes_in_during_a_write_is_one_write_and_unknown_until_it_is_on_di
 
 
 def test_an_event_builds_on_one_that_is_not_on_disk_yet_and_is_answered_after_it(tmp_path: Path) -> None:
-    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
-        opened = turns.handle(A, opening())
+    async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
+        opened = group_commit.handle(A, opening())
         await store.reached()
-        renewed = turns.handle(A, Renew(now=time.monotonic(), generation=FIRST))
-        fenced = turns.handle(A, Renew(now=time.monotonic(), generation=Generation(7)))
+        renewed = group_commit.handle(A, Renew(now=time.monotonic(), generation=FIRST))
+        fenced = group_commit.handle(A, Renew(now=time.monotonic(), generation=Generation(7)))
         assert unfinished(opened, renewed, fenced)
         store.gate.release()
         verdicts = [(await answer).verdict for answer in (opened, renewed, fenced)]
@@ -137,13 +137,13 @@ def test_an_event_builds_on_one_that_is_not_on_disk_yet_and_is_answered_after_it
 
 
 def test_a_call_that_changes_nothing_durable_does_not_wait_for_the_writes_of_others(tmp_path: Path) -> None:
-    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+    async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         store.gate.release()
-        await turns.handle(A, opening())
+        await group_commit.handle(A, opening())
         await store.reached()
-        other = turns.handle(B, opening())
+        other = group_commit.handle(B, opening())
         await store.reached()
-        renewed = await turns.handle(A, Renew(now=time.monotonic(), generation=FIRST))
+        renewed = await group_commit.handle(A, Renew(now=time.monotonic(), generation=FIRST))
         assert renewed.verdict is Verdict.ACCEPTED
         assert unfinished(other)
 
@@ -154,10 +154,10 @@ def test_a_call_that_changes_nothing_durable_does_not_wait_for_the_writes_of_oth
 def test_a_write_that_fails_ends_everything_that_waits_and_publishes_nothing(
     tmp_path: Path, problem: Exception
 ) -> None:
-    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
-        first = turns.handle(A, opening())
+    async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
+        first = group_commit.handle(A, opening())
         await store.reached()
-        second = turns.handle(B, opening())
+        second = group_commit.handle(B, opening())
         store.problem = problem
         store.gate.release()
         for answer in (first, second):
@@ -165,7 +165,7 @@ def test_a_write_that_fails_ends_everything_that_waits_and_publishes_nothing(
                 await answer
         assert engine.failure is not None
         with pytest.raises(StoreError):
-            turns.handle(C, opening())
+            group_commit.handle(C, opening())
         with pytest.raises(UnknownJobError):
             engine.state(A)
         assert store.writes == [[A]]
@@ -174,11 +174,11 @@ def test_a_write_that_fails_ends_everything_that_waits_and_publishes_nothing(
 
 
 def test_stopping_finishes_what_was_begun(tmp_path: Path) -> None:
-    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
-        first = turns.handle(A, opening())
+    async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
+        first = group_commit.handle(A, opening())
         await store.reached()
-        second = turns.handle(B, opening())
-        stopping = asyncio.create_task(turns.stop())
+        second = group_commit.handle(B, opening())
+        stopping = asyncio.create_task(group_commit.stop())
         store.gate.release(2)
         await stopping
         assert [(await answer).verdict for answer in (first, second)] == [Verdict.ACCEPTED] * 2
@@ -189,12 +189,12 @@ def test_stopping_finishes_what_was_begun(tmp_path: Path) -> None:
 def test_old_rows_go_although_a_write_always_waits(tmp_path: Path) -> None:
     now = time.monotonic()
 
-    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+    async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         nonlocal now
-        answer = turns.handle(A, opening("driver 0"))
+        answer = group_commit.handle(A, opening("driver 0"))
         for second in range(1, 60):
             await store.reached()
-            following = turns.handle(A, opening(f"driver {second}", instead_of=second))
+            following = group_commit.handle(A, opening(f"driver {second}", instead_of=second))
             now += 1.0
             store.gate.release()
             assert (await answer).verdict is Verdict.ACCEPTED
@@ -214,11 +214,11 @@ def test_what_an_earlier_process_left_goes_with_the_first_write(tmp_path: Path) 
         job.end()
     store.close()
 
-    async def body(store: GatedStore, _engine: Engine, turns: Turns) -> None:
-        answer = turns.handle(A, opening("driver 0"))
+    async def body(store: GatedStore, _engine: Engine, group_commit: GroupCommit) -> None:
+        answer = group_commit.handle(A, opening("driver 0"))
         for number in range(1, 4):
             await store.reached()
-            following = turns.handle(A, opening(f"driver {number}", instead_of=number))
+            following = group_commit.handle(A, opening(f"driver {number}", instead_of=number))
             store.gate.release()
             await answer
             answer = following
@@ -229,11 +229,11 @@ def test_what_an_earlier_process_left_goes_with_the_first_write(tmp_path: Path) 
 
 
 def test_a_listing_waits_for_the_write_and_shows_what_is_published(tmp_path: Path) -> None:
-    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
-        turns.handle(A, opening())
+    async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
+        group_commit.handle(A, opening())
         await store.reached()
         listing = asyncio.create_task(
-            turns.read(Store.jobs, lambda records: (engine.state(A).durable.generation, records))
+            group_commit.read(Store.jobs, lambda records: (engine.state(A).durable.generation, records))
         )
         await asyncio.sleep(0)
         assert not listing.done()
@@ -245,18 +245,18 @@ def test_a_listing_waits_for_the_write_and_shows_what_is_published(tmp_path: Pat
 
 
 def test_a_listing_that_takes_long_holds_up_no_call(tmp_path: Path) -> None:
-    async def body(store: GatedStore, _engine: Engine, turns: Turns) -> None:
+    async def body(store: GatedStore, _engine: Engine, group_commit: GroupCommit) -> None:
         store.gate.release()
-        await turns.handle(A, opening())
+        await group_commit.handle(A, opening())
         asked, answered = threading.Event(), threading.Event()
 
         def slow(store: Store) -> bool:
             asked.set()
             return answered.wait(30) and store.job(A).completed is None
 
-        listing = asyncio.create_task(turns.read(slow, lambda found: found))
+        listing = asyncio.create_task(group_commit.read(slow, lambda found: found))
         assert await asyncio.to_thread(asked.wait, 30)
-        assert (await turns.handle(A, Renew(now=time.monotonic(), generation=FIRST))).verdict is Verdict.ACCEPTED
+        assert (await group_commit.handle(A, Renew(now=time.monotonic(), generation=FIRST))).verdict is Verdict.ACCEPTED
         answered.set()
         assert await listing
 
@@ -274,13 +274,13 @@ def test_time_acts_on_a_job_although_nobody_calls(tmp_path: Path, stream: bool) 
     """Also where the coordinator sleeps for longer, and what wakes it has nothing to store."""
     settings = CheckpointSettings(interval="1h", lease="1s", stream_grace="1s")
 
-    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+    async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         store.gate.release(100)
-        await turns.handle(A, opening(settings=settings))
+        await group_commit.handle(A, opening(settings=settings))
         if stream:
-            await turns.handle(A, Watch(now=time.monotonic(), generation=FIRST))
+            await group_commit.handle(A, Watch(now=time.monotonic(), generation=FIRST))
             await asyncio.sleep(0)
-            await turns.handle(A, StreamLost(now=time.monotonic(), generation=FIRST))
+            await group_commit.handle(A, StreamLost(now=time.monotonic(), generation=FIRST))
         await given_up(engine)
 
     play(tmp_path, body)
@@ -289,7 +289,7 @@ def test_time_acts_on_a_job_although_nobody_calls(tmp_path: Path, stream: bool) 
 def test_several_steps_are_on_disk_together_or_not_at_all(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     store = Store.open(url)
-    turn = Turn()
+    turn = CommitBatch()
     engine = Engine(store, clock=time.monotonic, wall=lambda: datetime.now(UTC), checkers=Checkers({}))
     for job in (A, B):
         engine.work_out(turn, job, opening())
@@ -317,16 +317,16 @@ class _Context:
 
 
 def test_a_stream_that_breaks_while_its_successor_arrives_is_not_reported_as_lost(tmp_path: Path) -> None:
-    async def body(store: GatedStore, engine: Engine, turns: Turns) -> None:
+    async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         store.gate.release(100)
-        await turns.handle(A, opening())
+        await group_commit.handle(A, opening())
         seen: list[type[Event]] = []
         arrival: list[asyncio.Future[Answer]] = []
 
         def handle(job: JobName, event: Event, size: int = 0) -> Awaitable[Answer]:
             """The second stream's arrival takes its time on the disk."""
             seen.append(type(event))
-            answer = turns.handle(job, event, size)
+            answer = group_commit.handle(job, event, size)
             if seen.count(Watch) < 2:
                 return answer
             arrival.append(asyncio.get_running_loop().create_future())

@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["Errands"]
+__all__ = ["ThreadLanes"]
 
 T = TypeVar("T")
 
 
-class Errands:
+class ThreadLanes:
     """So many at a time in each lane, the others wait for their turn: a lane that is stuck holds up no other.
 
     :param limit: threads of one lane.

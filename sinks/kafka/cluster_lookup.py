@@ -7,11 +7,11 @@ from onceward.sinks.kafka.committables import KafkaCommittable
 from onceward.sinks.kafka.control import ControlPlane
 from onceward.sinks.kafka.errors import ControlPlaneError
 
-__all__ = ["Reached", "reach"]
+__all__ = ["ClusterLookup", "reach"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reached:
+class ClusterLookup:
     """Where committables are now."""
 
     found: Sequence[tuple[ControlPlane, Sequence[KafkaCommittable]]]
@@ -19,7 +19,7 @@ class Reached:
     """By slot, why it is nowhere: every cluster answered, and none is the right one. Nothing was asked there."""
 
 
-def reach(controls: Iterable[ControlPlane], handles: Sequence[KafkaCommittable]) -> Reached:
+def reach(controls: Iterable[ControlPlane], handles: Sequence[KafkaCommittable]) -> ClusterLookup:
     """Ask the clusters who they are; those that do not answer are asked again by whoever calls this again.
 
     Clusters of the committables' names come first, and nobody is asked once all are found: one that is dead holds up
@@ -47,4 +47,4 @@ def reach(controls: Iterable[ControlPlane], handles: Sequence[KafkaCommittable])
                 f"the transaction is on cluster {handle.cluster_name!r} with id {handle.cluster_id}, "
                 f"but the clusters reached now are others ({reached}); nothing was asked there"
             )
-    return Reached(found=[(ids[found], group) for found, group in groups.items()], elsewhere=elsewhere)
+    return ClusterLookup(found=[(ids[found], group) for found, group in groups.items()], elsewhere=elsewhere)
