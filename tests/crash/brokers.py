@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from tests.crash.ground import Ground
+from tests.crash.harness import Harness
 from tests.crash.jobs import ANY_TIME, Job, Setup, judged
 from tests.crash.results import Kill, Schedule
 from tests.crash.small_disk import SmallDisk
@@ -19,8 +19,8 @@ _LEASE = {"lease": "30s"}
 _NOTICE_LIMIT_S = 60.0
 
 
-def kill_brokers(ground: Ground, name: str, *, rounds: int = 1) -> Schedule:
-    """``ground`` stands on three brokers. While one is away the job goes on without it."""
+def kill_brokers(harness: Harness, name: str, *, rounds: int = 1) -> Schedule:
+    """``harness`` has three brokers. While one is away the job goes on without it."""
 
     def body(job: Job) -> None:
         job.settles(3)
@@ -28,27 +28,27 @@ def kill_brokers(ground: Ground, name: str, *, rounds: int = 1) -> Schedule:
             for nodes in _TOGETHER:
                 _kill(job, nodes)
 
-    return judged(ground, Schedule(part="brokers", name=name), Setup(settings=_LEASE), body)
+    return judged(harness, Schedule(part="brokers", name=name), Setup(settings=_LEASE), body)
 
 
-def roll_brokers(ground: Ground, name: str) -> Schedule:
+def roll_brokers(harness: Harness, name: str) -> Schedule:
     """A rolling restart, as for an update: each broker hands over what it leads, leaves and comes back, under load."""
 
     def body(job: Job) -> None:
         job.settles(3)
-        for node in range(1, ground.kafka.brokers + 1):
+        for node in range(1, harness.kafka.brokers + 1):
             left = Kill(process="broker, shut down", place=ANY_TIME)
-            job.kill(left, partial(ground.kafka.shut_down, node))
+            job.kill(left, partial(harness.kafka.shut_down, node))
             job.settles(3)
-            ground.kafka.restart(node)
+            harness.kafka.restart(node)
             left.back_at = job.now()
             job.settles(3)
 
     setup = Setup(settings=_LEASE, rate=500, per_checkpoint=20_000)
-    return judged(ground, Schedule(part="brokers", name=name), setup, body)
+    return judged(harness, Schedule(part="brokers", name=name), setup, body)
 
 
-def fill_disk(ground: Ground, name: str, disk: SmallDisk) -> Schedule:
+def fill_disk(harness: Harness, name: str, disk: SmallDisk) -> Schedule:
     """``disk`` is that of broker ``SMALL``. It fills up; there is room again, and the broker is started again."""
 
     def body(job: Job) -> None:
@@ -56,19 +56,19 @@ def fill_disk(ground: Ground, name: str, disk: SmallDisk) -> Schedule:
         full = Kill(process="broker, disk full", place="ENOSPC")
         job.kill(full, disk.fill)
         wait_until(
-            lambda: SMALL not in ground.kafka.pids, "the broker leaves because its disk is full", _NOTICE_LIMIT_S
+            lambda: SMALL not in harness.kafka.pids, "the broker leaves because its disk is full", _NOTICE_LIMIT_S
         )
         job.settles(3)  # by the two that are left
         disk.free()
-        ground.kafka.restart(SMALL)
+        harness.kafka.restart(SMALL)
         full.back_at = job.now()
         job.settles(3)
 
-    return judged(ground, Schedule(part="brokers", name=name), Setup(settings=_LEASE), body)
+    return judged(harness, Schedule(part="brokers", name=name), Setup(settings=_LEASE), body)
 
 
 def _kill(job: Job, nodes: Sequence[int]) -> None:
-    kafka = job.ground.kafka
+    kafka = job.harness.kafka
     kills = []
     for node in nodes:
         process = "broker" if len(nodes) == 1 else f"{len(nodes)} of {kafka.brokers} brokers"

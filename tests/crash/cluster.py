@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
-from tests.crash.ground import Ground
+from tests.crash.harness import Harness
 from tests.crash.jobs import ANY_TIME, Job, Setup, judged
 from tests.crash.processes import descendants
 from tests.crash.results import Kill, Schedule
@@ -25,9 +25,9 @@ _LIMIT_S = 300.0
 """For a process of Spark to be there or gone; only a machine that stands still needs so long."""
 
 
-def change_executors(ground: Ground, name: str) -> Schedule:
+def change_executors(harness: Harness, name: str) -> Schedule:
     """Between two checkpoints workers join and take tasks, and others are told to leave, until none is of the first."""
-    with standalone(ground) as (master, workers, start):
+    with standalone(harness) as (master, workers, start):
 
         def body(job: Job) -> None:
             job.settles()
@@ -40,29 +40,29 @@ def change_executors(ground: Ground, name: str) -> Schedule:
                 job.settles(2)
                 left.end()
 
-        return judged(ground, Schedule(part="spark", name=name), _setup(master), body)
+        return judged(harness, Schedule(part="spark", name=name), _setup(master), body)
 
 
-def decommission(ground: Ground, name: str) -> Schedule:
+def decommission(harness: Harness, name: str) -> Schedule:
     """Spark takes an executor away while one of its tasks writes: it takes no more tasks, ends that one, and leaves."""
-    stops = ground.directory / f"{name}.stops"
+    stops = harness.directory / f"{name}.stops"
     stops.mkdir()
     environment = {KILL_POINT_VARIABLE: f"{_STANDS_STILL}:stop", KILL_ONCE_VARIABLE: str(stops)}
     more = [f"--conf spark.executorEnv.{name}={value}" for name, value in environment.items()]
-    with standalone(ground) as (master, workers, _start):
+    with standalone(harness) as (master, workers, _start):
 
         def body(job: Job) -> None:
             job.wait((stops / _STANDS_STILL).exists, "a task stands still while it writes")
             task, executor = next(_stopped(workers))
             taken = Kill(process="executor JVM, decommissioned", place=_STANDS_STILL)
             job.kill(taken, partial(os.kill, executor, signal.SIGPWR))
-            wait_until(partial(_said, ground.directory, "Decommission executor"), "it says so", _LIMIT_S)
+            wait_until(partial(_said, harness.directory, "Decommission executor"), "it says so", _LIMIT_S)
             os.kill(task, signal.SIGCONT)
             wait_until(lambda: executor not in _executors(workers), "it leaves", _LIMIT_S)
             job.settles(3)
 
         return judged(
-            ground,
+            harness,
             Schedule(part="spark", name=name),
             _setup(master, "--conf spark.decommission.enabled=true", *more),
             body,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from onceward.coordinator.killpoints import KillPoint
-from tests.crash.ground import Ground
+from tests.crash.harness import Harness
 from tests.crash.jobs import ANY_TIME, Job, Setup, at_point, judged
 from tests.crash.points import NOT_ALONE, ONCE_PER_PROCESS, lose_transactions, scene_of
 from tests.crash.results import Kill, Schedule
@@ -22,7 +22,7 @@ _REACHED_BY_ALL = {"driver", "coordinator"}
 """Scenes whose points every job passes."""
 
 
-def combine(ground: Ground, seed: int, *, moves: int = _MOVES_OF_A_SCHEDULE) -> Schedule:
+def combine(harness: Harness, seed: int, *, moves: int = _MOVES_OF_A_SCHEDULE) -> Schedule:
     """The schedule of a seed. Every second one has transactions that an outage outlives."""
     chance = random.Random(seed)
     short = seed % 2 == 0
@@ -37,7 +37,7 @@ def combine(ground: Ground, seed: int, *, moves: int = _MOVES_OF_A_SCHEDULE) -> 
         job.drive()
 
     schedule = Schedule(part="combinations", name=f"seed-{seed}", seed=seed)
-    return judged(ground, schedule, _SHORT if short else _LONG, body)
+    return judged(harness, schedule, _SHORT if short else _LONG, body)
 
 
 def _point(chance: random.Random, process: str) -> tuple[KillPoint, int]:
@@ -47,7 +47,7 @@ def _point(chance: random.Random, process: str) -> tuple[KillPoint, int]:
 
 
 def _driver_at_point(job: Job, chance: random.Random) -> None:
-    armed = job.ground.arm(at_point("driver", *_point(chance, chance.choice(("driver.", "task.")))))
+    armed = job.harness.arm(at_point("driver", *_point(chance, chance.choice(("driver.", "task.")))))
     job.dies(job.drive(armed), armed)
 
 
@@ -58,8 +58,8 @@ def _driver_any_time(job: Job, chance: random.Random) -> None:
 
 
 def _coordinator_at_point(job: Job, chance: random.Random) -> None:
-    armed = job.ground.arm(at_point(NOT_ALONE, *_point(chance, "coordinator.")))
-    coordinator = job.ground.serve(armed)
+    armed = job.harness.arm(at_point(NOT_ALONE, *_point(chance, "coordinator.")))
+    coordinator = job.harness.serve(armed)
     job.drive()
     job.dies(coordinator, armed)
     job.back()
@@ -69,16 +69,16 @@ def _coordinator_at_point(job: Job, chance: random.Random) -> None:
 def _coordinator_any_time(job: Job, chance: random.Random) -> None:
     job.drive()
     job.lives(chance.uniform(0, 3))
-    job.kill(Kill(process=NOT_ALONE, place=ANY_TIME), job.ground.stop_serving)
+    job.kill(Kill(process=NOT_ALONE, place=ANY_TIME), job.harness.stop_serving)
     job.back()
 
 
 def _both_at_once(job: Job, chance: random.Random) -> None:
     """The driver dies at a point, the coordinator an instant later or earlier."""
-    armed = job.ground.arm(at_point("driver", *_point(chance, "driver.")))
+    armed = job.harness.arm(at_point("driver", *_point(chance, "driver.")))
     job.dies(job.drive(armed), armed)
     job.lives(chance.uniform(0, 0.3))
-    job.kill(Kill(process=NOT_ALONE, place=ANY_TIME), job.ground.stop_serving)
+    job.kill(Kill(process=NOT_ALONE, place=ANY_TIME), job.harness.stop_serving)
     job.back()
 
 

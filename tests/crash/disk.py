@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from onceward.coordinator.errors import ExitCode
 from tests.crash.disturbed import DECIDED, INJECT_VARIABLE, TRACE_VARIABLE
-from tests.crash.ground import Ground
+from tests.crash.harness import Harness
 from tests.crash.jobs import Job, Setup, judged
 from tests.crash.results import Kill, Schedule
 
@@ -43,7 +43,7 @@ DISTURBANCES = (
 )
 
 
-def disturb(ground: Ground, what: Disturbance, name: str, *, every: int = 1) -> Schedule:
+def disturb(harness: Harness, what: Disturbance, name: str, *, every: int = 1) -> Schedule:
     """Each ``every``-th system call of a decision in turn, under one running job; judged."""
 
     def body(job: Job) -> None:
@@ -54,13 +54,13 @@ def disturb(ground: Ground, what: Disturbance, name: str, *, every: int = 1) -> 
         job.back()
         job.settles()
 
-    return judged(ground, Schedule(part="disk", name=name), Setup(settings={"lease": "30s"}), body)
+    return judged(harness, Schedule(part="disk", name=name), Setup(settings={"lease": "30s"}), body)
 
 
 def _disturbed(job: Job, what: Disturbance, nth: int) -> bool:
     """False when the write was over before its ``nth`` call."""
-    trace = job.ground.directory / f"{job.name}.{nth}.strace"
-    coordinator = job.ground.serve(environment={INJECT_VARIABLE: what.injection(nth), TRACE_VARIABLE: str(trace)})
+    trace = job.harness.directory / f"{job.name}.{nth}.strace"
+    coordinator = job.harness.serve(environment={INJECT_VARIABLE: what.injection(nth), TRACE_VARIABLE: str(trace)})
     for kill in job.schedule.kills:
         kill.back_at = kill.back_at or time.time()
     job.wait(

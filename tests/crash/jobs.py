@@ -15,7 +15,7 @@ from onceward.coordinator.ops.verify.judge import NOT_AT_LEAST_ONCE
 from onceward.coordinator.protocol.values import JsonObject
 from tests.checker.recorder import Recorder
 from tests.crash.feeder import Feeder
-from tests.crash.ground import CLUSTER, Armed, Ground
+from tests.crash.harness import CLUSTER, Armed, Harness
 from tests.crash.repeats import unexplained
 from tests.crash.results import Kill, Outcome, Schedule
 from tests.integration.tools import Topics, wait_until
@@ -92,12 +92,12 @@ def at_point(process: str, point: KillPoint, nth: int = 1) -> Kill:
 
 
 def judged(
-    ground: Ground, schedule: Schedule, setup: Setup, body: Callable[["Job"], None], armed: Armed | None = None
+    harness: Harness, schedule: Schedule, setup: Setup, body: Callable[["Job"], None], armed: Armed | None = None
 ) -> Schedule:
     """Start a job, let ``body`` kill what it wants to, let the job catch up, and judge. ``armed``: its first driver."""
-    with Job(ground, schedule, setup) as job:
+    with Job(harness, schedule, setup) as job:
         try:
-            ground.serving()
+            harness.serving()
             job.drive(armed)
             body(job)
             job.finish()
@@ -113,11 +113,11 @@ def judged(
 class Job:
     """A context manager. The coordinator must be serving before the first driver is started."""
 
-    def __init__(self, ground: Ground, schedule: Schedule, setup: Setup | None = None) -> None:
+    def __init__(self, harness: Harness, schedule: Schedule, setup: Setup | None = None) -> None:
         """The schedule's name is the job's; what happens is noted in it."""
-        self.ground, self.schedule, self.setup = ground, schedule, setup or Setup()
+        self.harness, self.schedule, self.setup = harness, schedule, setup or Setup()
         self.name = schedule.name
-        self.topics = Topics(ground.paths.tests, self.name)
+        self.topics = Topics(harness.paths.tests, self.name)
         self.source = self.topics.create("in", _PARTITIONS, led_by=self.setup.source_on)
         self.sink = self.topics.create("out", _PARTITIONS, config=self.setup.output, led_by=self.setup.sink_on)
         self.driver: ManagedProcess | None = None
@@ -135,8 +135,8 @@ class Job:
                 job=self.name,
                 inputs=[self.source],
                 outputs=[self.sink],
-                file=self.ground.directory / f"{self.name}.history.jsonl",
-                coordinator=self.ground.address,
+                file=self.harness.directory / f"{self.name}.history.jsonl",
+                coordinator=self.harness.address,
             )
         )
         self.feeder = self._stack.enter_context(
@@ -160,11 +160,11 @@ class Job:
             self.driver.end()
         spec = {
             "job": self.name,
-            "servers": self.ground.paths.drivers,
+            "servers": self.harness.paths.drivers,
             "cluster": CLUSTER,
             "source": self.source,
             "sink": self.sink,
-            "coordinator": self.ground.address_for_drivers,
+            "coordinator": self.harness.address_for_drivers,
             "spark": self.setup.spark is not None,
             "transform": self.setup.transform,
             "batches": self.setup.batches,
@@ -180,7 +180,7 @@ class Job:
         for kill in self.schedule.kills:
             if kill.process.startswith("driver") and not kill.back_at:
                 kill.back_at = time.time()
-        self.driver = self.ground.start(f"{self.name}.driver", ["tests.crash.driver", json.dumps(spec)], environment)
+        self.driver = self.harness.start(f"{self.name}.driver", ["tests.crash.driver", json.dumps(spec)], environment)
         return self.driver
 
     def kill(self, kill: Kill, how: Callable[[], None]) -> None:
@@ -214,7 +214,7 @@ class Job:
 
     def back(self) -> None:
         """Start the coordinator again."""
-        at = self.ground.back()
+        at = self.harness.back()
         for kill in self.schedule.kills:
             if kill.process.startswith("coordinator") and not kill.back_at:
                 kill.back_at = at
@@ -223,8 +223,8 @@ class Job:
 
     def events(self, name: str | None = None) -> list[JsonObject]:
         """What this job's drivers told so far, oldest first."""
-        if self.ground.events.exists():
-            with self.ground.events.open("rb") as file:
+        if self.harness.events.exists():
+            with self.harness.events.open("rb") as file:
                 file.seek(self._events_read)
                 whole, newline, _ = file.read().rpartition(b"\n")
             self._events_read += len(whole) + len(newline)
@@ -274,7 +274,7 @@ class Job:
         """At rest: what was there to be seen, now and at any time?"""
         schedule = self.schedule
         self.count()
-        self.ground.serving()
+        self.harness.serving()
         history = self.recorder.finish(whole_input=True)
         verdict = judge(history, self.setup.promised)
         if self.setup.at_least_once:

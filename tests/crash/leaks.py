@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from tests.crash.ground import Ground
+from tests.crash.harness import Harness
 from tests.crash.jobs import ANY_TIME, Job, Setup, judged
 from tests.crash.points import FITS, FITS_NOT, add_fat_record
 from tests.crash.processes import descendants
@@ -50,7 +50,7 @@ class Held:
         )
 
 
-def count_leaks(ground: Ground, name: str, *, failures: int, spark: bool) -> Schedule:
+def count_leaks(harness: Harness, name: str, *, failures: int, spark: bool) -> Schedule:
     """``failures`` generations of one driver process fail; then the record fits, and everything is judged as ever."""
     settings = {"tolerable_failed_checkpoints": 0, "lease": "5s"}
     setup = Setup(spark=LOCAL if spark else None, per_checkpoint=300, settings=settings, rate=40, output=FITS_NOT)
@@ -63,7 +63,7 @@ def count_leaks(ground: Ground, name: str, *, failures: int, spark: bool) -> Sch
         before = dict(_least(job))
         for _ in range(3):
             _fails(job, failures // 3)
-            job.kill(Kill(process="coordinator, under a job that fails", place=ANY_TIME), job.ground.stop_serving)
+            job.kill(Kill(process="coordinator, under a job that fails", place=ANY_TIME), job.harness.stop_serving)
             job.back()
         _fails(job, 2)
         after = dict(_least(job))
@@ -74,7 +74,7 @@ def count_leaks(ground: Ground, name: str, *, failures: int, spark: bool) -> Sch
         job.topics.configure(job.sink, FITS)
         job.settles(2)
 
-    schedule = judged(ground, Schedule(part="leaks", name=name), setup, body)
+    schedule = judged(harness, Schedule(part="leaks", name=name), setup, body)
     schedule.rulings |= {"held": " ".join(held)}
     return schedule
 

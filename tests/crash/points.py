@@ -10,7 +10,7 @@ from signal import SIGTERM
 from typing import TypeAlias
 
 from onceward.coordinator.killpoints import KillPoint
-from tests.crash.ground import Ground
+from tests.crash.harness import Harness
 from tests.crash.jobs import Job, Setup, at_point, judged
 from tests.crash.results import Schedule
 from tests.integration.tools import open_transactions_hold_back, wait_until
@@ -78,7 +78,7 @@ def scene_of(point: KillPoint) -> "Scene":
     return next(scene for scene in SCENES if scene.claims(point))
 
 
-def visit(ground: Ground, scene: Scene, points: Sequence[KillPoint], passes: Sequence[int], name: str) -> Schedule:
+def visit(harness: Harness, scene: Scene, points: Sequence[KillPoint], passes: Sequence[int], name: str) -> Schedule:
     """Run the scene's job and kill at each of ``points`` at each of ``passes`` (1, 2); judged."""
 
     def body(job: Job) -> None:
@@ -88,10 +88,10 @@ def visit(ground: Ground, scene: Scene, points: Sequence[KillPoint], passes: Seq
                 scene.visit(job, point, 1 if point in ONCE_PER_PROCESS else nth)
         scene.end(job)
 
-    return judged(ground, Schedule(part="kill points", name=name), scene.setup, body)
+    return judged(harness, Schedule(part="kill points", name=name), scene.setup, body)
 
 
-def kill_without_transactions(ground: Ground, name: str, *, passes: Sequence[int]) -> Schedule:
+def kill_without_transactions(harness: Harness, name: str, *, passes: Sequence[int]) -> Schedule:
     """A job that delivers at least once: its driver dies while a checkpoint is written, written, and decided."""
 
     def body(job: Job) -> None:
@@ -102,16 +102,16 @@ def kill_without_transactions(ground: Ground, name: str, *, passes: Sequence[int
         job.drive()
 
     setup = Setup(adaptive=True, at_least_once=True)
-    return judged(ground, Schedule(part="kill points", name=name), setup, body)
+    return judged(harness, Schedule(part="kill points", name=name), setup, body)
 
 
 def _driver_dies(job: Job, point: KillPoint, nth: int) -> None:
-    armed = job.ground.arm(at_point("driver", point, nth))
+    armed = job.harness.arm(at_point("driver", point, nth))
     job.dies(job.drive(armed), armed)
 
 
 def _driver_dies_stopping(job: Job, point: KillPoint, nth: int) -> None:
-    armed = job.ground.arm(at_point("driver", point, nth))
+    armed = job.harness.arm(at_point("driver", point, nth))
     driver = job.drive(armed)
     job.settles()
     driver.send(SIGTERM)
@@ -120,15 +120,15 @@ def _driver_dies_stopping(job: Job, point: KillPoint, nth: int) -> None:
 
 def _coordinator_dies(job: Job, point: KillPoint, nth: int) -> None:
     """Under a driver that goes on."""
-    armed = job.ground.arm(at_point("coordinator", point, nth))
-    job.dies(job.ground.serve(armed), armed)
+    armed = job.harness.arm(at_point("coordinator", point, nth))
+    job.dies(job.harness.serve(armed), armed)
     job.back()
     job.settles()
 
 
 def _coordinator_dies_opening(job: Job, point: KillPoint, nth: int) -> None:
-    armed = job.ground.arm(at_point(NOT_ALONE, point, nth))
-    coordinator = job.ground.serve(armed)
+    armed = job.harness.arm(at_point(NOT_ALONE, point, nth))
+    coordinator = job.harness.serve(armed)
     job.drive()
     job.dies(coordinator, armed)
     job.back()
@@ -137,8 +137,8 @@ def _coordinator_dies_opening(job: Job, point: KillPoint, nth: int) -> None:
 
 def _coordinator_dies_closing(job: Job, point: KillPoint, nth: int) -> None:
     """The driver leaves; the coordinator dies while it is told so. The next one hears it again."""
-    armed = job.ground.arm(at_point(NOT_ALONE, point, nth))
-    coordinator = job.ground.serve(armed)
+    armed = job.harness.arm(at_point(NOT_ALONE, point, nth))
+    coordinator = job.harness.serve(armed)
     job.settles()
     assert job.driver is not None
     job.driver.send(SIGTERM)
@@ -153,13 +153,13 @@ def _coordinator_dies_closing(job: Job, point: KillPoint, nth: int) -> None:
 def _driver_dies_replaying(job: Job, point: KillPoint, nth: int) -> None:
     """A completed checkpoint loses its transactions: the driver dies before it commits, and is away too long."""
     lose_transactions(job)
-    armed = job.ground.arm(at_point("driver", point, nth))
+    armed = job.harness.arm(at_point("driver", point, nth))
     job.dies(job.drive(armed), armed)
 
 
 def lose_transactions(job: Job) -> None:
     """Kill the driver when a checkpoint is completed, and wait until the brokers have aborted its transactions."""
-    left = job.ground.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
+    left = job.harness.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
     job.dies(job.drive(left), left)
     wait_until(
         lambda: not any(open_transactions_hold_back(job.topics.servers, job.sink).values()), "transactions run out"
@@ -168,10 +168,10 @@ def lose_transactions(job: Job) -> None:
 
 def _coordinator_dies_settling_for_the_dead(job: Job, point: KillPoint, nth: int) -> None:
     """The driver dies with a checkpoint completed and not settled, and another one written; nobody starts it again."""
-    armed = job.ground.arm(at_point(NOT_ALONE, point, nth))
-    left = job.ground.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
+    armed = job.harness.arm(at_point(NOT_ALONE, point, nth))
+    left = job.harness.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
     job.dies(job.drive(left), left)
-    coordinator = job.ground.serve(armed)
+    coordinator = job.harness.serve(armed)
     job.dies(coordinator, armed, 30)
     job.back()
     job.drive()
@@ -198,11 +198,11 @@ def _fits(job: Job) -> None:
 
 def _dies_aborting(job: Job, point: KillPoint, nth: int) -> None:
     if point.startswith("driver."):
-        armed = job.ground.arm(at_point("driver", point, nth))
+        armed = job.harness.arm(at_point("driver", point, nth))
         job.dies(job.drive(armed), armed)
     else:
-        armed = job.ground.arm(at_point(NOT_ALONE, point, nth))
-        coordinator = job.ground.serve(armed)
+        armed = job.harness.arm(at_point(NOT_ALONE, point, nth))
+        coordinator = job.harness.serve(armed)
         job.drive()  # of a driver that is dead only one checkpoint is ever aborted
         job.dies(coordinator, armed)
         job.back()

@@ -14,7 +14,7 @@ from onceward.coordinator.dev.kafka.java import find_java
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.killpoints import KillPoint
-from tests.crash.ground import Ground
+from tests.crash.harness import Harness
 from tests.crash.jobs import ANY_TIME, SPARK_LIMIT_S, Job, Setup, at_point, judged
 from tests.crash.processes import descendants
 from tests.crash.results import Kill, Schedule
@@ -48,7 +48,7 @@ _AWAY_S = 300.0
 
 
 def kill_tasks(
-    ground: Ground,
+    harness: Harness,
     name: str,
     nth: int,
     *,
@@ -59,7 +59,7 @@ def kill_tasks(
     """At every kill point of a task, the ``nth`` time through, one Python worker dies; Spark retries. Ranges are sized
     as they are by default."""
     kills = [at_point("Python worker", point, nth) for point in KillPoint if point.startswith("task.")]
-    armed = ground.arm(*kills)
+    armed = harness.arm(*kills)
     setup = Setup(
         spark=LOCAL,
         transform=transform,
@@ -76,10 +76,10 @@ def kill_tasks(
         job.wait(armed.look, "a worker has died at every kill point of a task")
         job.settles()
 
-    return judged(ground, Schedule(part="spark", name=name), setup, body, armed)
+    return judged(harness, Schedule(part="spark", name=name), setup, body, armed)
 
 
-def kill_drivers(ground: Ground, name: str, *, seed: int, times: int) -> Schedule:
+def kill_drivers(harness: Harness, name: str, *, seed: int, times: int) -> Schedule:
     """The driver dies together with its JVM and its workers: at points of its third checkpoint, and at any time.
 
     The checkpoints before show how long the restart took."""
@@ -91,15 +91,15 @@ def kill_drivers(ground: Ground, name: str, *, seed: int, times: int) -> Schedul
         for _ in range(times):
             _kill_driver(job, chance)
             for point in (KillPoint.DRIVER_AFTER_PRE_COMMIT, KillPoint.DRIVER_BETWEEN_END_TXN):
-                armed = job.ground.arm(at_point(DRIVER, point, 3))
+                armed = job.harness.arm(at_point(DRIVER, point, 3))
                 job.dies(job.drive(armed), armed, SPARK_LIMIT_S)
             job.drive()
             job.settles(2)
 
-    return judged(ground, Schedule(part="spark", name=name, seed=seed), setup, body)
+    return judged(harness, Schedule(part="spark", name=name, seed=seed), setup, body)
 
 
-def kill_in_spark(ground: Ground, name: str, *, seed: int, times: int) -> Schedule:
+def kill_in_spark(harness: Harness, name: str, *, seed: int, times: int) -> Schedule:
     """Workers, an executor's JVM, the driver's JVM and the driver of a ``local-cluster``, each ``times`` times."""
     chance = random.Random(seed)
     setup = Setup(spark=CLUSTER, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
@@ -112,13 +112,13 @@ def kill_in_spark(ground: Ground, name: str, *, seed: int, times: int) -> Schedu
             _kill_driver_jvm(job)
             _kill_driver(job, chance, f"{DRIVER}, local-cluster")
 
-    return judged(ground, Schedule(part="spark", name=name, seed=seed), setup, body)
+    return judged(harness, Schedule(part="spark", name=name, seed=seed), setup, body)
 
 
-def kill_standalone(ground: Ground, name: str, *, seed: int) -> Schedule:
+def kill_standalone(harness: Harness, name: str, *, seed: int) -> Schedule:
     """A standalone cluster with two workers at addresses of their own: executors, a whole worker, the driver."""
     chance = random.Random(seed)
-    with standalone(ground) as (master, workers, start):
+    with standalone(harness) as (master, workers, start):
         spark = f"--master {master} {SMALL} --conf spark.executor.cores=1"
         setup = Setup(spark=spark, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
 
@@ -132,7 +132,7 @@ def kill_standalone(ground: Ground, name: str, *, seed: int) -> Schedule:
             workers[0] = start(2)
             _kill_driver(job, chance, f"{DRIVER}, standalone")
 
-        return judged(ground, Schedule(part="spark", name=name, seed=seed), setup, body)
+        return judged(harness, Schedule(part="spark", name=name, seed=seed), setup, body)
 
 
 def _kill_one(job: Job, process: str, what: str, chance: random.Random) -> None:
@@ -174,7 +174,7 @@ def _sigkill(pid: int) -> None:
 
 @contextmanager
 def standalone(
-    ground: Ground, within: Mapping[int, Sequence[str]] | None = None
+    harness: Harness, within: Mapping[int, Sequence[str]] | None = None
 ) -> Iterator[tuple[str, list[ManagedProcess], Callable[[int], ManagedProcess]]]:
     """(the master's address, its workers on 127.0.0.2 and .3, starts the worker of 127.0.0.n).
 
@@ -191,12 +191,12 @@ def standalone(
 
     def start(number: int) -> ManagedProcess:
         options = ["--host", f"127.0.0.{number}", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
-        options += ["--work-dir", str(ground.directory / f"work-{number}"), address]
+        options += ["--work-dir", str(harness.directory / f"work-{number}"), address]
         local = {**home, "SPARK_LOCAL_IP": f"127.0.0.{number}"}
         outer = (within or {}).get(number, [])
-        return ground.keep(f"spark-worker-{number}", [*outer, *java, f"{deploy}.worker.Worker", *options], local)
+        return harness.keep(f"spark-worker-{number}", [*outer, *java, f"{deploy}.worker.Worker", *options], local)
 
-    chief = ground.keep("spark-master", [*java, f"{deploy}.master.Master", *master], home)
+    chief = harness.keep("spark-master", [*java, f"{deploy}.master.Master", *master], home)
     wait_until(lambda: re.search("I have been elected leader", chief.tail()), "the Spark master leads", _AWAY_S)
     workers = [start(2), start(3)]
     try:

@@ -11,14 +11,14 @@ from tests.crash.brokers import SMALL, fill_disk, kill_brokers, roll_brokers
 from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
-from tests.crash.ground import Ground
+from tests.crash.harness import Harness
 from tests.crash.leaks import count_leaks
 from tests.crash.points import SCENES, kill_without_transactions, visit
 from tests.crash.results import Schedule
 from tests.crash.small_disk import SmallDisk
 from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks
 
-__all__ = ["PARTS", "Plan", "ground_of_one", "ground_of_three"]
+__all__ = ["PARTS", "Plan", "ground_of_three", "harness_of_one"]
 
 SCAN_MS = 200
 """How often the brokers look for transactions that have run out."""
@@ -36,14 +36,16 @@ Part: TypeAlias = Callable[[Plan], Iterator[Schedule]]
 
 
 @contextmanager
-def ground_of_one(directory: Path, serve: tuple[str, ...] = ("onceward.coordinator.ops", "serve")) -> Iterator[Ground]:
+def harness_of_one(
+    directory: Path, serve: tuple[str, ...] = ("onceward.coordinator.ops", "serve")
+) -> Iterator[Harness]:
     """One broker and one coordinator, for many schedules."""
-    with LocalKafka(transaction_timeout_scan_ms=SCAN_MS) as kafka, Ground(directory, kafka, serve=serve) as ground:
-        yield ground
+    with LocalKafka(transaction_timeout_scan_ms=SCAN_MS) as kafka, Harness(directory, kafka, serve=serve) as harness:
+        yield harness
 
 
 @contextmanager
-def ground_of_three(directory: Path) -> Iterator[tuple[Ground, SmallDisk]]:
+def ground_of_three(directory: Path) -> Iterator[tuple[Harness, SmallDisk]]:
     """Three brokers, three replicas, two in sync; one of them has a small disk. Raises OSError: see SmallDisk."""
     data = directory / "kafka" / f"node-{SMALL}" / "data"
     mounted = directory / "disk"
@@ -52,57 +54,57 @@ def ground_of_three(directory: Path) -> Iterator[tuple[Ground, SmallDisk]]:
     with SmallDisk(mounted) as disk:
         data.symlink_to(disk.path)
         kafka = LocalKafka(3, transaction_timeout_scan_ms=SCAN_MS, heap="256m", directory=directory / "kafka")
-        with kafka, Ground(directory, kafka) as ground:
-            yield ground, disk
+        with kafka, Harness(directory, kafka) as harness:
+            yield harness, disk
     shutil.rmtree(directory / "kafka")
 
 
 def _points(plan: Plan) -> Iterator[Schedule]:
-    with ground_of_one(plan.directory / "points") as ground:
-        yield kill_without_transactions(ground, "at-least-once", passes=(1, 2))
+    with harness_of_one(plan.directory / "points") as harness:
+        yield kill_without_transactions(harness, "at-least-once", passes=(1, 2))
         for scene in SCENES:
             for nth in (1, 2):
                 if points := scene.points():
-                    yield visit(ground, scene, points, [nth], f"{scene.name}-{nth}")
+                    yield visit(harness, scene, points, [nth], f"{scene.name}-{nth}")
 
 
 def _disk(plan: Plan) -> Iterator[Schedule]:
-    with ground_of_one(plan.directory / "disk", ("tests.crash.disturbed", "serve")) as ground:
+    with harness_of_one(plan.directory / "disk", ("tests.crash.disturbed", "serve")) as harness:
         for disturbance in DISTURBANCES:
-            yield disturb(ground, disturbance, f"disk-{disturbance.name}")
+            yield disturb(harness, disturbance, f"disk-{disturbance.name}")
 
 
 def _spark(plan: Plan) -> Iterator[Schedule]:
-    with ground_of_one(plan.directory / "spark") as ground:
+    with harness_of_one(plan.directory / "spark") as harness:
         for nth in (1, 2):
-            yield kill_tasks(ground, f"tasks-copy-{nth}", nth)
-            yield kill_tasks(ground, f"tasks-dataframe-{nth}", nth, transform=True)
-        yield kill_tasks(ground, "tasks-batches", 1, batches=True)
-        yield kill_tasks(ground, "tasks-split", 1, batches=True, min_partitions=7)
-        yield kill_drivers(ground, "drivers", seed=plan.seed, times=2)
-        yield kill_in_spark(ground, "local-cluster", seed=plan.seed, times=3)
-        yield kill_standalone(ground, "standalone", seed=plan.seed)
-        yield change_executors(ground, "executors-come-and-go")
-        yield decommission(ground, "decommissioned")
+            yield kill_tasks(harness, f"tasks-copy-{nth}", nth)
+            yield kill_tasks(harness, f"tasks-dataframe-{nth}", nth, transform=True)
+        yield kill_tasks(harness, "tasks-batches", 1, batches=True)
+        yield kill_tasks(harness, "tasks-split", 1, batches=True, min_partitions=7)
+        yield kill_drivers(harness, "drivers", seed=plan.seed, times=2)
+        yield kill_in_spark(harness, "local-cluster", seed=plan.seed, times=3)
+        yield kill_standalone(harness, "standalone", seed=plan.seed)
+        yield change_executors(harness, "executors-come-and-go")
+        yield decommission(harness, "decommissioned")
 
 
 def _brokers(plan: Plan) -> Iterator[Schedule]:
-    with ground_of_three(plan.directory / "brokers") as (ground, disk):
-        yield kill_brokers(ground, "brokers", rounds=2)
-        yield roll_brokers(ground, "rolling-restart")
-        yield fill_disk(ground, "disk-of-a-broker", disk)
+    with ground_of_three(plan.directory / "brokers") as (harness, disk):
+        yield kill_brokers(harness, "brokers", rounds=2)
+        yield roll_brokers(harness, "rolling-restart")
+        yield fill_disk(harness, "disk-of-a-broker", disk)
 
 
 def _combinations(plan: Plan) -> Iterator[Schedule]:
-    with ground_of_one(plan.directory / "combinations") as ground:
+    with harness_of_one(plan.directory / "combinations") as harness:
         for seed in range(plan.seed, plan.seed + plan.schedules):
-            yield combine(ground, seed)
+            yield combine(harness, seed)
 
 
 def _leaks(plan: Plan) -> Iterator[Schedule]:
-    with ground_of_one(plan.directory / "leaks") as ground:
-        yield count_leaks(ground, "leaks-driver", failures=60, spark=False)
-        yield count_leaks(ground, "leaks-spark", failures=30, spark=True)
+    with harness_of_one(plan.directory / "leaks") as harness:
+        yield count_leaks(harness, "leaks-driver", failures=60, spark=False)
+        yield count_leaks(harness, "leaks-spark", failures=30, spark=True)
 
 
 PARTS: Mapping[str, Part] = {

@@ -12,11 +12,11 @@ from tests.crash.brokers import fill_disk, roll_brokers
 from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
-from tests.crash.ground import Ground
+from tests.crash.harness import Harness
 from tests.crash.points import SCENES, kill_without_transactions, scene_of, visit
 from tests.crash.repeats import unexplained
 from tests.crash.results import Schedule
-from tests.crash.suite import PARTS, Plan, ground_of_one, ground_of_three
+from tests.crash.suite import PARTS, Plan, ground_of_three, harness_of_one
 
 pytestmark = pytest.mark.long
 
@@ -31,9 +31,9 @@ COORDINATOR_SLICE = [KillPoint.COORDINATOR_BEFORE_DECISION, KillPoint.COORDINATO
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """A coordinator whose decisions can be disturbed, which nobody does unless a test asks for it."""
-    with ground_of_one(tmp_path_factory.mktemp("crash"), ("tests.crash.disturbed", "serve")) as made:
+    with harness_of_one(tmp_path_factory.mktemp("crash"), ("tests.crash.disturbed", "serve")) as made:
         yield made
 
 
@@ -46,17 +46,17 @@ def assert_good(schedule: Schedule) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("points", [DRIVER_SLICE, COORDINATOR_SLICE], ids=["driver", "coordinator"])
-def test_some_kill_points_the_second_time_through(ground: Ground, points: list[KillPoint]) -> None:
+def test_some_kill_points_the_second_time_through(harness: Harness, points: list[KillPoint]) -> None:
     scene = scene_of(points[-1])
-    assert_good(visit(ground, scene, points, [2], f"slice-{scene.name}"))
+    assert_good(visit(harness, scene, points, [2], f"slice-{scene.name}"))
 
 
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_the_coordinator_survives_being_killed_inside_the_write_of_a_decision(ground: Ground) -> None:
-    schedule = disturb(ground, DISTURBANCES[0], "slice-disk", every=9)
+def test_the_coordinator_survives_being_killed_inside_the_write_of_a_decision(harness: Harness) -> None:
+    schedule = disturb(harness, DISTURBANCES[0], "slice-disk", every=9)
     assert_good(schedule)
     assert schedule.kills, "the write had no system call"
 
@@ -64,16 +64,16 @@ def test_the_coordinator_survives_being_killed_inside_the_write_of_a_decision(gr
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_random_schedule(ground: Ground) -> None:
-    schedule = combine(ground, 7, moves=4)
+def test_a_random_schedule(harness: Harness) -> None:
+    schedule = combine(harness, 7, moves=4)
     assert_good(schedule)
 
 
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_without_transactions_only_what_was_open_when_the_driver_died_is_repeated(ground: Ground) -> None:
-    assert_good(kill_without_transactions(ground, "slice-at-least-once", passes=[1]))
+def test_without_transactions_only_what_was_open_when_the_driver_died_is_repeated(harness: Harness) -> None:
+    assert_good(kill_without_transactions(harness, "slice-at-least-once", passes=[1]))
 
 
 def test_a_record_that_no_crash_explains_is_found_among_the_repeated_ones() -> None:
@@ -130,27 +130,27 @@ def test_workers_executors_and_jvms_of_spark_die_under_a_running_job(tmp_path: P
 @pytest.mark.crash
 @pytest.mark.timeout(1200)
 def test_brokers_are_shut_down_and_started_again_one_after_the_other_under_load(tmp_path: Path) -> None:
-    with ground_of_three(tmp_path) as (ground, _):
-        assert_good(roll_brokers(ground, "rolling-restart"))
+    with ground_of_three(tmp_path) as (harness, _):
+        assert_good(roll_brokers(harness, "rolling-restart"))
 
 
 @pytest.mark.crash
 @pytest.mark.timeout(1200)
 def test_a_broker_whose_disk_is_full_leaves_and_the_job_goes_on_without_it(tmp_path: Path) -> None:
-    with ground_of_three(tmp_path) as (ground, disk):
-        assert_good(fill_disk(ground, "disk-of-a-broker", disk))
+    with ground_of_three(tmp_path) as (harness, disk):
+        assert_good(fill_disk(harness, "disk-of-a-broker", disk))
 
 
 @pytest.mark.crash
 @pytest.mark.timeout(1800)
-def test_executors_come_and_go_between_the_checkpoints_of_a_living_cluster(ground: Ground) -> None:
-    assert_good(change_executors(ground, "executors-come-and-go"))
+def test_executors_come_and_go_between_the_checkpoints_of_a_living_cluster(harness: Harness) -> None:
+    assert_good(change_executors(harness, "executors-come-and-go"))
 
 
 @pytest.mark.crash
 @pytest.mark.timeout(1800)
-def test_an_executor_that_is_decommissioned_while_it_writes_ends_its_task_and_leaves(ground: Ground) -> None:
-    assert_good(decommission(ground, "decommissioned"))
+def test_an_executor_that_is_decommissioned_while_it_writes_ends_its_task_and_leaves(harness: Harness) -> None:
+    assert_good(decommission(harness, "decommissioned"))
 
 
 @pytest.mark.crash

@@ -66,7 +66,7 @@ from onceward.coordinator.protocol.values import (
     Snapshot,
 )
 from tests.explorer.invariants import Invariant, Violation
-from tests.explorer.witness import Demand, History, see, see_answer, see_state, stamp
+from tests.explorer.oracle import Demand, History, see, see_answer, see_state, stamp
 from tests.explorer.world import Bounds, Call
 
 __all__ = ["SETTINGS", "Coordinators", "Reply", "Result", "View", "frozen"]

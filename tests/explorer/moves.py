@@ -16,8 +16,8 @@ from tests.explorer.drivers import (
     standing_in,
 )
 from tests.explorer.invariants import Invariant, Violation
+from tests.explorer.oracle import Demand
 from tests.explorer.probes import useless
-from tests.explorer.witness import Demand
 from tests.explorer.world import Bounds, Call, Driver, Fault, Kafka, Phase, Stream, Table, World
 
 __all__ = ["Move", "Moves"]

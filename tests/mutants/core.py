@@ -7,7 +7,7 @@ from tests.explorer.world import Bounds
 from tests.mutants.breaking import changed
 from tests.mutants.hunts import Exploration, Lives
 from tests.mutants.mutant import Mutant
-from tests.mutants.witness import People
+from tests.mutants.oracle import People
 
 __all__ = ["CORE", "LIVES", "SMALL", "TINY"]
 

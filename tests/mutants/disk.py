@@ -19,7 +19,7 @@ from tests.explorer.invariants import Invariant
 from tests.mutants.breaking import Break
 from tests.mutants.hunts import random_moves
 from tests.mutants.mutant import Finding
-from tests.mutants.witness import Violation
+from tests.mutants.oracle import Violation
 from tests.unit.protocol.histories import Move
 from tests.unit.store.jobs import event_of
 

@@ -14,7 +14,7 @@ from tests.explorer.ways_out import explore_ways_out
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
-from tests.mutants.witness import Violation, Witness
+from tests.mutants.oracle import Oracle, Violation
 from tests.unit.protocol.histories import Move, to_event
 
 __all__ = ["Exploration", "Lives", "WaysOut", "random_moves"]
@@ -81,20 +81,20 @@ class Lives:
         return None
 
     def _live(self, random: Random) -> Violation | None:
-        now, witness = 50.0, Witness()
+        now, oracle = 50.0, Oracle()
         state = JobState(durable=Durable(job=JobName("orders"), store_id="this"))
         for move in random_moves(random, self.length):
             now += move.wait
             if move.kind == "restart":
                 state = restart(state.durable, now)
-                violation = witness.restarted(state)
+                violation = oracle.restarted(state)
             else:
                 event = to_event(move, state, now)
                 if isinstance(event, Acknowledge) and random.random() < 0.05:
                     event = replace(event, base=CheckpointId(max(0, event.base - 1)))
                 before = state
                 state, ready = step(state, event)
-                violation = witness.stepped(before, event, ready, state)
+                violation = oracle.stepped(before, event, ready, state)
             if violation is not None:
                 return violation
         return None

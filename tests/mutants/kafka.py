@@ -19,47 +19,47 @@ from onceward.sinks.kafka import (
 from tests.mutants import rivals
 from tests.mutants.breaking import both, changed
 from tests.mutants.driver import ANY
-from tests.mutants.fates import Fates, Neighbours
+from tests.mutants.fault_injectors import FaultInjector, clear
 from tests.mutants.mutant import Mutant
+from tests.mutants.outcome_cases import Neighbours, OutcomeCases
 from tests.mutants.rivals import Fork, Rivals
-from tests.mutants.storms import Storm, clear
 from tests.simulation.checker import Invariant
 from tests.simulation.executors import TaskFaults
 from tests.simulation.network import LinkFaults
 
 __all__ = ["KAFKA"]
 
-TASKS = Storm(
+TASKS = FaultInjector(
     name="tasks fail",
     seeds=20,
-    weather=clear(tasks=TaskFaults(fails=0.1, killed=0.1, declared_lost=0.2, slow=0.1)),
+    faults=clear(tasks=TaskFaults(fails=0.1, killed=0.1, declared_lost=0.2, slow=0.1)),
 )
-BROKERS = Storm(
+BROKERS = FaultInjector(
     name="brokers fail, requests get lost",
     seeds=30,
-    weather=clear(kafka=LinkFaults(loss=0.03), broker_failures=3),
+    faults=clear(kafka=LinkFaults(loss=0.03), broker_failures=3),
 )
-DEAF = Storm(
+DEAF = FaultInjector(
     name="everything is slow",
     seeds=20,
-    weather=clear(kafka=LinkFaults(loss=0.1), rpc=LinkFaults(slow=0.2), marker_delay=0.5),
+    faults=clear(kafka=LinkFaults(loss=0.1), rpc=LinkFaults(slow=0.2), marker_delay=0.5),
 )
 _SLOW = {"kafka": LinkFaults(loss=0.1), "rpc": LinkFaults(slow=0.2), "marker_delay": 0.5, "interval": 0.0}
-IDLE = Storm(
+IDLE = FaultInjector(
     name="everything is slow, and workers end after their tasks",
     seeds=40,
-    weather=clear(**_SLOW, tasks=TaskFaults(idle=0.8)),
+    faults=clear(**_SLOW, tasks=TaskFaults(idle=0.8)),
 )
-DYING = Storm(
+DYING = FaultInjector(
     name="everything is slow, and workers die in the midst of their tasks",
     seeds=40,
-    weather=clear(**_SLOW, tasks=TaskFaults(idle=0.3, killed=0.3)),
+    faults=clear(**_SLOW, tasks=TaskFaults(idle=0.3, killed=0.3)),
 )
-FOREIGN = Storm(name="another program takes over ids", seeds=30, weather=clear(hijacks=8))
-TOOLS = Storm(name="somebody aborts single partitions", seeds=20, weather=clear(torn=0.3))
+FOREIGN = FaultInjector(name="another program takes over ids", seeds=30, faults=clear(hijacks=8))
+TOOLS = FaultInjector(name="somebody aborts single partitions", seeds=20, faults=clear(torn=0.3))
 NEIGHBOURS = Neighbours(name="sweep among neighbours")
 SUCCESSOR = Neighbours(name="sweep after a takeover", replaced=True)
-FATES = Fates(most=600)
+FATES = OutcomeCases(most=600)
 NEW_STORES = Rivals(name="two new stores", copy=False)
 COPIES = Rivals(name="a copy of the store beside it", copy=True)
 TWINS = Rivals(name="two copies of one store", copy=True, together=True, every=4, chances=200)

@@ -6,7 +6,7 @@ from tests.mutants.breaking import changed
 from tests.mutants.core import LIVES
 from tests.mutants.hunts import WaysOut
 from tests.mutants.mutant import Mutant
-from tests.mutants.witness import People
+from tests.mutants.oracle import People
 
 __all__ = ["PEOPLE"]
 

@@ -81,8 +81,8 @@ def mutants(file: Verdicts, reasons: dict[str, str]) -> Iterator[Mutant]:
 
 
 def _fate(code: int | None) -> Fate:
-    fates = ((TESTS, Fate.TESTS), (TYPES, Fate.TYPES), (TIMEOUT, Fate.TIMEOUT), (MISSED, Fate.SURVIVED))
-    return next((fate for codes, fate in fates if code in codes), Fate.NOT_RUN)
+    cases = ((TESTS, Fate.TESTS), (TYPES, Fate.TYPES), (TIMEOUT, Fate.TIMEOUT), (MISSED, Fate.SURVIVED))
+    return next((fate for codes, fate in cases if code in codes), Fate.NOT_RUN)
 
 
 def only_words(old: str, new: str) -> bool:

@@ -12,7 +12,7 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy
-from tests.crash.ground import Ground, Paths
+from tests.crash.harness import Harness, Paths
 from tests.network.sockets import Bypasses, connections, family
 
 __all__ = ["BROKERS", "SECOND_HOST", "World", "faulty_world"]
@@ -23,8 +23,8 @@ SECOND_HOST = "127.0.0.9"
 """Where `EXECUTORS` leads for an executor that is told that this is ``localhost``."""
 
 
-class World(Ground):
-    """A ground whose links are `links`: ``driver-broker-N``, ``coordinator-broker-N``, ``driver-coordinator``.
+class World(Harness):
+    """A harness whose links are `links`: ``driver-broker-N``, ``coordinator-broker-N``, ``driver-coordinator``.
 
     For jobs of which one executor is cut off there are two more sets to the brokers. They are told by name, so that the
     same address is ``first-executor-broker-N`` for most and ``second-executor-broker-N`` for one.

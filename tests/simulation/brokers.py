@@ -17,6 +17,7 @@ from onceward.sinks.kafka.receipts import RECEIPT_TOPIC
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock
+from tests.simulation.fault_profile import FaultProfile
 from tests.simulation.kafka.cluster import Cluster
 from tests.simulation.kafka.control import SimControl
 from tests.simulation.kafka.producer import SimProducer
@@ -26,7 +27,6 @@ from tests.simulation.kafka.transport import Call
 from tests.simulation.network import Link
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.sink import DESCRIBED, OUTPUT, SimulatedSink
-from tests.simulation.weather import Weather
 from tests.simulation.wire import Wire, answered, said
 
 __all__ = ["Brokers"]
@@ -38,34 +38,36 @@ Transaction = tuple[str, int, int]
 class Brokers:
     """All of them, and everybody's way to them."""
 
-    def __init__(self, clock: Scheduler, weather: Weather, checker: Checker, tell: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, clock: Scheduler, faults: FaultProfile, checker: Checker, tell: Callable[[str, str], None]
+    ) -> None:
         self.clock = clock
         self.checker = checker
         self.tell = tell
-        self.link = Link(clock.random, weather.kafka)
+        self.link = Link(clock.random, faults.kafka)
         self.wires = Process("kafka", "world")
         random = clock.random
         self.cluster = Cluster(
             Settings(
-                brokers=tuple(range(1, weather.brokers + 1)),
-                transaction_version=weather.transaction_version,
-                timeout_scan_s=weather.timeout_scan,
-                offsets_retention_minutes=weather.receipts_kept_minutes,
-                marker_delay=lambda _id, _partition: 0.001 + weather.marker_delay * random.random() ** 3,
+                brokers=tuple(range(1, faults.brokers + 1)),
+                transaction_version=faults.transaction_version,
+                timeout_scan_s=faults.timeout_scan,
+                offsets_retention_minutes=faults.receipts_kept_minutes,
+                marker_delay=lambda _id, _partition: 0.001 + faults.marker_delay * random.random() ** 3,
             )
         )
-        self.cluster.create_topic(OUTPUT, weather.outputs)
+        self.cluster.create_topic(OUTPUT, faults.outputs)
         self.cluster.create_topic(RECEIPT_TOPIC)
         self.cluster.on_marker(self._marked)
         self.cluster.on_append(self._appended)
-        self._timeout = timedelta(seconds=weather.transaction_timeout)
-        self._implicit = weather.implicit
-        self._skew = weather.skew
-        self._on_lost = weather.on_lost
-        self._always_current = not weather.moves and not weather.broker_failures
+        self._timeout = timedelta(seconds=faults.transaction_timeout)
+        self._implicit = faults.implicit
+        self._skew = faults.skew
+        self._on_lost = faults.on_lost
+        self._always_current = not faults.moves and not faults.broker_failures
         """What brokers list is complete: nobody leads too late, or not yet."""
-        self._outputs = weather.outputs
-        self._read = [0] * weather.outputs
+        self._outputs = faults.outputs
+        self._read = [0] * faults.outputs
         self._ended: dict[Transaction, bool] = {}
         """What the brokers have confirmed -> whether as committed."""
         self._begun: dict[Transaction, float] = {}

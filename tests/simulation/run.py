@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 from tests.simulation.checker import Violation
+from tests.simulation.fault_profile import FaultProfile, draw
 from tests.simulation.patches import patched
-from tests.simulation.weather import Weather, draw
 from tests.simulation.world import World
 
 __all__ = ["Result", "run_seed", "transcript"]
@@ -33,7 +33,7 @@ def run_seed(
     seed: int,
     *,
     mutant: Mutant | None = None,
-    steer: Callable[[Weather], Weather] | None = None,
+    steer: Callable[[FaultProfile], FaultProfile] | None = None,
     trace: Callable[[float, str, str], None] | None = None,
     requests: bool = False,
     **fixed: Any,
@@ -41,18 +41,18 @@ def run_seed(
     """One world from its seed.
 
     :param mutant: makes the context in which the world runs: it breaks the product.
-    :param steer: changes the weather that the seed has drawn, so that a fault is likely; ``fixed`` sets single fields.
+    :param steer: changes the faults that the seed has drawn, so that a fault is likely; ``fixed`` sets single fields.
     :param trace: gets every line of the transcript: virtual seconds, who, what.
     :param requests: every request to the brokers is a line too.
     """
     random = Random(seed)
-    weather = draw(random)
+    faults = draw(random)
     if steer is not None:
-        weather = steer(weather)
+        faults = steer(faults)
     if fixed:
-        weather = replace(weather, **fixed)
+        faults = replace(faults, **fixed)
     with patched(), (mutant or nullcontext)():
-        world = World(random, weather, trace)
+        world = World(random, faults, trace)
         world.brokers.tell_requests = requests and trace is not None
         world.run()
     checker, counts = world.checker, world.counts

@@ -1,4 +1,4 @@
-"""One world: everything put together, the storm that it has to stand, and its end."""
+"""One world: everything put together, the faults that it has to survive, and its end."""
 
 import random as chance
 import traceback
@@ -20,16 +20,16 @@ from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import CoordinatorHost, MemoryStore
 from tests.simulation.driver import SimulatedPipeline, Surroundings
 from tests.simulation.executors import Executors, WorkerTasks
+from tests.simulation.fault_injector import FaultInjector
+from tests.simulation.fault_profile import FaultProfile
 from tests.simulation.network import Link
 from tests.simulation.patches import Hooks
 from tests.simulation.rpc import Channel
 from tests.simulation.scheduler import EPOCH, Process, Scheduler
 from tests.simulation.sink import SimulatedSink
 from tests.simulation.source import InputTopic, ModelSource
-from tests.simulation.storm import Storm
 from tests.simulation.streams import break_streams
 from tests.simulation.threads import set_scheduler
-from tests.simulation.weather import Weather
 
 __all__ = ["World"]
 
@@ -42,19 +42,19 @@ noticed or back some seconds later; a proof takes two looks; what failed is trie
 class World:
     """Build it, `run` it once, look at ``checker`` and ``counts``."""
 
-    def __init__(self, random: Random, weather: Weather, trace: Callable[[float, str, str], None] | None) -> None:
+    def __init__(self, random: Random, faults: FaultProfile, trace: Callable[[float, str, str], None] | None) -> None:
         self.random = random
-        self.weather = weather
+        self.faults = faults
         self.trace = trace
         self.clock = Scheduler(random)
-        self.clock.preemption = weather.preemption
+        self.clock.preemption = faults.preemption
         self.counts: Counter[str] = Counter()
-        self.topic = InputTopic(totals=weather.totals, outputs=weather.outputs)
+        self.topic = InputTopic(totals=faults.totals, outputs=faults.outputs)
         self.checker = Checker(self.topic, participants=2)
         self.store = MemoryStore(random, self._fact)
-        self.store.failing = weather.store_failures
+        self.store.failing = faults.store_failures
         self.wires = Process("network", "world")
-        self.rpc = Link(random, weather.rpc)
+        self.rpc = Link(random, faults.rpc)
         self.host = CoordinatorHost(
             self.clock,
             self.store,
@@ -62,11 +62,11 @@ class World:
             self.checker.answered,
             lambda process: self.brokers.committers(process),
         )
-        self.brokers = Brokers(self.clock, weather, self.checker, self.tell)
+        self.brokers = Brokers(self.clock, faults, self.checker, self.tell)
         self.drivers: list[Process] = []
         self.processes: list[Process] = []
         self._driver_starts = 0
-        self.storm = Storm(self)
+        self.injector = FaultInjector(self)
         self._granted = 0.0
         """When the newest generation was granted."""
         self._missing = False
@@ -76,12 +76,12 @@ class World:
         """When the newest loss was recorded."""
         self.ending = ""
         self.settings = CheckpointSettings(
-            interval=timedelta(seconds=weather.interval),
-            timeout=timedelta(seconds=weather.timeout),
-            tolerable_failed_checkpoints=weather.tolerable,
-            lease=timedelta(seconds=weather.lease),
-            stream_grace=timedelta(seconds=weather.stream_grace),
-            orphan_grace=timedelta(seconds=weather.orphan_grace),
+            interval=timedelta(seconds=faults.interval),
+            timeout=timedelta(seconds=faults.timeout),
+            tolerable_failed_checkpoints=faults.tolerable,
+            lease=timedelta(seconds=faults.lease),
+            stream_grace=timedelta(seconds=faults.stream_grace),
+            orphan_grace=timedelta(seconds=faults.orphan_grace),
         )
 
     def run(self) -> None:
@@ -89,23 +89,23 @@ class World:
         clock = self.clock
         set_scheduler(clock)
         chance.setstate(_fresh(self.random))
-        Hooks.kill_point = self.storm.kill_point
-        Hooks.armed = lambda _point: self.storm.raging and self.weather.kill_points > 0
+        Hooks.kill_point = self.injector.kill_point
+        Hooks.armed = lambda _point: self.injector.raging and self.faults.kill_points > 0
         Hooks.producer = self.brokers.producer
         try:
             self._adopt(self.host.start())
             self.start_driver()
-            self.storm.plan()
-            weather = self.weather
-            done = clock.run(EPOCH + weather.storm, lambda: self.checker.violation is not None)
-            self.storm.calm()
-            until = clock.now + weather.patience + weather.transaction_timeout
+            self.injector.plan()
+            faults = self.faults
+            done = clock.run(EPOCH + faults.fault_time, lambda: self.checker.violation is not None)
+            self.injector.calm()
+            until = clock.now + faults.patience + faults.transaction_timeout
             if self._missing:
                 until += self._await_free()
             self.later(0.0, self._look_after)
             done = done or clock.run(until, self._over)
             if self.checker.violation is None and not self._job_over():
-                self.checker.fail(Invariant.I8, f"{weather.patience:g} s after the last fault: {self._standing()}")
+                self.checker.fail(Invariant.I8, f"{faults.patience:g} s after the last fault: {self._standing()}")
             if self.checker.violation is None:
                 self._look_back()
         except Exception as error:  # noqa: BLE001 - whatever the program raises here is a bug of it or of this model
@@ -203,7 +203,7 @@ class World:
         self.clock.running = None
 
     def _drive(self, process: Process, executors: Executors, takeover: bool) -> None:
-        weather, clock = self.weather, self.clock
+        faults, clock = self.faults, self.clock
         sink = process.local[SimulatedSink] = self.brokers.sink(process)
         channel = Channel(clock, process, self.host, self.rpc, self.wires)
         tasks = WorkerTasks(
@@ -212,13 +212,13 @@ class World:
             job=JOB,
             sink=sink,
             topic=self.topic,
-            faults=self.storm.task_faults,
+            faults=self.injector.task_faults,
             begun=lambda worker, what: self.tell(worker.name, what),
             before=self._before_tasks,
         )
         source = ModelSource(
             self.topic,
-            limit=lambda: weather.limit,
+            limit=lambda: faults.limit,
             pause=lambda: clock.sleep(0.002 * self.random.random()),
             restored=lambda positions: self._restored(sink.generation, positions),
         )
@@ -268,7 +268,7 @@ class World:
         process.local[Executors].leave()
         break_streams(process)
         self.tell(process.name, "dead")
-        absence = self.random.random() * self.weather.absence if self.weather.absence else 0.0
+        absence = self.random.random() * self.faults.absence if self.faults.absence else 0.0
         self.later(absence + self._pause_before_restart(), self._supervise)
 
     def _supervise(self) -> None:
@@ -286,7 +286,7 @@ class World:
 
     def _await_free(self) -> float:
         """Seconds until readers must be free, and somebody starts a driver."""
-        alone = self.weather.lease + self.weather.orphan_grace + SETTLED_WITHIN
+        alone = self.faults.lease + self.faults.orphan_grace + SETTLED_WITHIN
         self.later(alone, self._return)
         return alone
 
@@ -298,7 +298,7 @@ class World:
         self._supervise()
 
     def _look_after(self) -> None:
-        """After the storm somebody looks now and then, and starts a job that is neither running nor over."""
+        """After the faults somebody looks now and then, and starts a job that is neither running nor over."""
         self._supervise()
         self.later(5.0, self._look_after)
 

@@ -133,13 +133,13 @@ class _Witness:
 @given(moves)
 @settings(max_examples=examples(300), deadline=None)
 def test_every_history_keeps_the_invariants(history: list[Move]) -> None:
-    now, witness = 50.0, _Witness()
+    now, oracle = 50.0, _Witness()
     state = JobState(durable=Durable(job=JobName("orders"), store_id="this"))
     for move in history:
         now += move.wait
         if move.kind == "restart":
             state = restart(state.durable, now)
-            witness.acknowledged = {}
+            oracle.acknowledged = {}
             continue
         event = to_event(move, state, now)
         durable = state.durable
@@ -148,14 +148,14 @@ def test_every_history_keeps_the_invariants(history: list[Move]) -> None:
             durable = evolve(durable, fact)
         assert durable == state.durable, "the durable part changes by facts only"
         if isinstance(event, Acknowledge) and ready.answer.verdict is Verdict.ACCEPTED:
-            witness.acknowledged[event.participant] = event.snapshot
+            oracle.acknowledged[event.participant] = event.snapshot
         for fact in ready.facts:
-            witness.see(fact)
-        assert state.base == witness.completed
-        assert state.settled == witness.settled
-        assert state.durable.status is witness.status
+            oracle.see(fact)
+        assert state.base == oracle.completed
+        assert state.settled == oracle.settled
+        assert state.durable.status is oracle.status
         assert (state.pending is None) == (state.durable.pending is None)
-        assert {request.id for request in state.durable.open_requests} == witness.waiting
+        assert {request.id for request in state.durable.open_requests} == oracle.waiting
         assert len(state.durable.requests) <= MAX_KEPT
         if not state.durable.driven:
             assert wanted(state) == ()

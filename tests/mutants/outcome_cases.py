@@ -23,7 +23,7 @@ from tests.simulation.checker import Invariant
 from tests.simulation.kafka import AddOffsets, Call, CommitOffsets, DirectTransport, Offset, Settings, SimControl
 from tests.simulation.kafka.contract.bench import OUT, Bench, Ids, init_request
 
-__all__ = ["Fates", "Neighbours"]
+__all__ = ["Neighbours", "OutcomeCases"]
 
 _ID = "orders.sink.1.0123abcd.0"
 _OTHER = ("out", 1)
@@ -48,7 +48,7 @@ _OPENINGS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fates:
+class OutcomeCases:
     """A committable is committed, aborted, timed out, hidden or overtaken; then its outcome is asked for.
 
     The outcome must be true. In doubt is always true.

@@ -19,7 +19,7 @@ from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from tests.crash.results import Kill
 from tests.integration.tools import wait_until
 
-__all__ = ["CLUSTER", "START_LIMIT_S", "Armed", "Ground", "Paths"]
+__all__ = ["CLUSTER", "START_LIMIT_S", "Armed", "Harness", "Paths"]
 
 CLUSTER = "main"
 """The name of the cluster in the jobs and in the coordinator's file."""
@@ -61,7 +61,7 @@ class Armed:
         return all(kill.reached for kill in self.kills)
 
 
-class Ground:
+class Harness:
     """A context manager. Not thread-safe."""
 
     def __init__(
@@ -106,11 +106,11 @@ class Ground:
         return Armed(kills, self._kills, stops=stops)
 
     def start(self, name: str, module: Sequence[str], environment: Mapping[str, str]) -> ManagedProcess:
-        """Start ``python -m module``; it ends with the ground at the latest."""
+        """Start ``python -m module``; it ends with the harness at the latest."""
         return self.keep(name, [sys.executable, "-m", *module], environment)
 
     def keep(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> ManagedProcess:
-        """Start a command; it ends with the ground at the latest."""
+        """Start a command; it ends with the harness at the latest."""
         self._lives += 1
         process = ManagedProcess(
             f"{name} (life {self._lives})",

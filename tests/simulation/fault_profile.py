@@ -7,11 +7,11 @@ from onceward.coordinator.protocol.values import OnLost
 from tests.simulation.executors import TaskFaults
 from tests.simulation.network import LinkFaults
 
-__all__ = ["Weather", "draw"]
+__all__ = ["FaultProfile", "draw"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weather:
+class FaultProfile:
     """One world. Times in virtual seconds, rates per occasion, counts over the time of faults."""
 
     totals: tuple[int, ...] = (8, 8)
@@ -19,10 +19,10 @@ class Weather:
     outputs: int = 2
     limit: int = 3
     """Records of one partition per checkpoint, at most."""
-    storm: float = 6.0
+    fault_time: float = 6.0
     """Seconds of faults and of arriving input; then both stop."""
     patience: float = 60.0
-    """Seconds after the storm in which everything must be done, besides the transaction timeout."""
+    """Seconds after the last fault in which everything must be done, besides the transaction timeout."""
     interval: float = 0.5
     timeout: float = 10.0
     lease: float = 3.0
@@ -83,8 +83,8 @@ class Weather:
     """Seconds by which the drivers' wall clocks differ from the brokers', at most."""
 
 
-def draw(random: Random) -> Weather:
-    """The weather of a seed."""
+def draw(random: Random) -> FaultProfile:
+    """The faults of a seed."""
 
     def sometimes(chance: float, value: float) -> float:
         return value if random.random() < chance else 0.0
@@ -103,10 +103,10 @@ def draw(random: Random) -> Weather:
     undisturbed = not hijacks and not kafka.duplicate and not kafka.slow
     short = random.random() < 0.2
     version = random.choice((1, 2))
-    return Weather(
+    return FaultProfile(
         totals=(random.randint(4, 10), random.randint(0, 10)),
         limit=random.randint(1, 4),
-        storm=random.choice((3.0, 6.0, 10.0)),
+        fault_time=random.choice((3.0, 6.0, 10.0)),
         interval=random.choice((0.0, 0.2, 0.5)),
         timeout=random.choice((1.0, 5.0, 20.0)),
         tolerable=random.choice((0, 0, 2)),

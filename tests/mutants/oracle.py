@@ -48,7 +48,7 @@ from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import CheckpointKind, Outcome, ParticipantName, Snapshot
 from tests.explorer.invariants import Invariant
 
-__all__ = ["People", "Violation", "Witness"]
+__all__ = ["Oracle", "People", "Violation"]
 
 
 class People(StrEnum):
@@ -74,7 +74,7 @@ class _Running:
     answers: dict[ParticipantName, Snapshot] = field(default_factory=dict)
 
 
-class Witness:
+class Oracle:
     """One life. Each call returns the first thing that is wrong."""
 
     def __init__(self) -> None:

@@ -15,10 +15,10 @@ from tests.simulation.streams import cut_streams
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Storm"]
+__all__ = ["FaultInjector"]
 
 
-class Storm:
+class FaultInjector:
     """What its world's `Weather` says, at moments that the seed draws."""
 
     def __init__(self, world: "World") -> None:
@@ -26,51 +26,51 @@ class Storm:
         self.raging = True
 
     def plan(self) -> None:
-        weather, random = self._world.weather, self._world.random
-        for number, total in enumerate(weather.totals):
-            moments = sorted(random.random() * weather.storm for _ in range(total))
+        faults, random = self._world.faults, self._world.random
+        for number, total in enumerate(faults.totals):
+            moments = sorted(random.random() * faults.fault_time for _ in range(total))
             for at in moments:
                 self._world.later(at * 0.9, lambda number=number: self._append(number))  # type: ignore[misc]
         for times, what in (
-            (weather.coordinator_kills, self._kill_coordinator),
-            (weather.driver_kills, self._kill_driver),
-            (weather.driver_pauses, self._pause_driver),
-            (weather.coordinator_pauses, self._pause_coordinator),
-            (weather.takeovers, self._take_over),
-            (weather.cuts, self._cut),
-            (weather.kafka_cuts, self._cut_kafka),
-            (weather.moves, self._move),
-            (weather.broker_failures, self._fail_broker),
-            (weather.hijacks, self._hijack),
-            (weather.clean_ups, self._clean_up),
-            (weather.stops, self._stop),
-            (weather.cancels, self._cancel),
-            (weather.wishes, self._wish),
+            (faults.coordinator_kills, self._kill_coordinator),
+            (faults.driver_kills, self._kill_driver),
+            (faults.driver_pauses, self._pause_driver),
+            (faults.coordinator_pauses, self._pause_coordinator),
+            (faults.takeovers, self._take_over),
+            (faults.cuts, self._cut),
+            (faults.kafka_cuts, self._cut_kafka),
+            (faults.moves, self._move),
+            (faults.broker_failures, self._fail_broker),
+            (faults.hijacks, self._hijack),
+            (faults.clean_ups, self._clean_up),
+            (faults.stops, self._stop),
+            (faults.cancels, self._cancel),
+            (faults.wishes, self._wish),
         ):
             for _ in range(times):
-                self._world.later(random.random() * weather.storm, what)
-        if weather.gone:
-            self._world.later(random.random() * weather.storm * 0.7, self._world.leave)
+                self._world.later(random.random() * faults.fault_time, what)
+        if faults.gone:
+            self._world.later(random.random() * faults.fault_time * 0.7, self._world.leave)
 
     def _append(self, number: int) -> None:
         if self._world.topic.there[number] < self._world.topic.totals[number]:
             self._world.topic.there[number] += 1
 
     def task_faults(self) -> TaskFaults:
-        return self._world.weather.tasks if self.raging else TaskFaults()
+        return self._world.faults.tasks if self.raging else TaskFaults()
 
     def kill_point(self, point: KillPoint) -> None:
         process = self._world.clock.running
         if not self.raging or process is None:
             return
-        weather, random = self._world.weather, self._world.random
-        if point is KillPoint.DRIVER_AFTER_DECISION and weather.robberies and random.random() < weather.robberies:
+        faults, random = self._world.faults, self._world.random
+        if point is KillPoint.DRIVER_AFTER_DECISION and faults.robberies and random.random() < faults.robberies:
             for name in sorted(self._world.checker.unsettled):
                 if random.random() < 0.5:
                     self._world.brokers.hijack({name})
-        if point is KillPoint.DRIVER_AFTER_DECISION and weather.torn and random.random() < weather.torn:
+        if point is KillPoint.DRIVER_AFTER_DECISION and faults.torn and random.random() < faults.torn:
             self._world.brokers.tear(self._world.checker.unsettled)
-        if self._world.weather.kill_points and self._world.random.random() < self._world.weather.kill_points:
+        if self._world.faults.kill_points and self._world.random.random() < self._world.faults.kill_points:
             self._world.counts["kills"] += 1
             self._world.tell(process.name, f"killed at {point.value}")
             self._world.clock.kill(process)
@@ -194,7 +194,7 @@ class Storm:
     def calm(self) -> None:
         """Nothing goes wrong from now on."""
         self.raging = False
-        self._world.tell("world", "the storm is over")
+        self._world.tell("world", "the faults are over")
         self._world.topic.there = list(self._world.topic.totals)
         self._world.rpc.heal()
         self._world.brokers.heal()

@@ -9,33 +9,33 @@ from tests.simulation.executors import TaskFaults
 from tests.simulation.network import LinkFaults
 from tests.simulation.run import run_seed
 
-__all__ = ["Storm", "clear"]
+__all__ = ["FaultInjector", "clear"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Storm:
+class FaultInjector:
     """Seeds from 1 on, until one of them shows a violation."""
 
     name: str
     seeds: int
     """At most."""
-    weather: tuple[tuple[str, Any], ...] = ()
-    """Fields of the weather that are not left to the seed."""
+    faults: tuple[tuple[str, Any], ...] = ()
+    """Fields of the profile that are not left to the seed."""
 
     def find(self, breaks: Break) -> Finding | None:
         for seed in range(1, self.seeds + 1):
-            violation = run_seed(seed, mutant=breaks, **dict(self.weather)).violation
+            violation = run_seed(seed, mutant=breaks, **dict(self.faults)).violation
             if violation is not None:
                 return Finding(invariant=violation.invariant, text=violation.text, effort=f"{seed} seeds")
         return None
 
 
-def clear(**weather: Any) -> tuple[tuple[str, Any], ...]:
+def clear(**faults: Any) -> tuple[tuple[str, Any], ...]:
     """A busy job and no faults but the given ones: whatever is found is found through these."""
     fields: dict[str, Any] = {
         "totals": (24, 24),
         "limit": 2,
-        "storm": 6.0,
+        "fault_time": 6.0,
         "interval": 0.1,
         "timeout": 20.0,
         "tolerable": 50,
@@ -55,4 +55,4 @@ def clear(**weather: Any) -> tuple[tuple[str, Any], ...]:
     }
     counts = "coordinator_kills driver_kills driver_pauses coordinator_pauses takeovers cuts kafka_cuts moves"
     fields |= dict.fromkeys((*counts.split(), "broker_failures", "hijacks", "clean_ups", "stops"), 0)
-    return tuple((fields | weather).items())
+    return tuple((fields | faults).items())
