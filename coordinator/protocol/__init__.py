@@ -1,1 +1,1 @@
-"""Decides: the pure protocol core. No clock, no I/O, no threads, no chance."""
+"""The pure protocol core, which makes the decisions. No clock, no I/O, no threads, no randomness."""

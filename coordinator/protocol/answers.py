@@ -1,4 +1,4 @@
-"""What a call is told, and what a driver is instructed to do."""
+"""Answers to calls, and instructions to the driver."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,33 +18,33 @@ from onceward.coordinator.protocol.values import (
 
 
 class Verdict(StrEnum):
-    """The answer to a mutating call. Everything but ACCEPTED and CONFLICT left the state as it was."""
+    """The answer to a mutating call. Every verdict except ACCEPTED and CONFLICT leaves the state unchanged."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
-    """Said before with the same content; counted once."""
+    """Received before with the same content; counted once."""
     CONFLICT = "conflict"
-    """Said before with other content; the checkpoint is aborted."""
+    """Received before with different content; the checkpoint is aborted."""
     TOO_LATE = "too_late"
-    """The checkpoint is decided; ``decision`` says how."""
+    """The checkpoint is already decided; ``decision`` says how."""
     EXPIRED = "expired"
     """The checkpoint was aborted because it was not acknowledged in time."""
     FENCED = "fenced"
-    """A newer generation owns the job, or this one was ended; ``may_return`` says whether the driver may come back."""
+    """A newer generation owns the job, or this one was ended. ``may_return`` says whether the driver may return."""
     WRONG_BASE = "wrong_base"
-    """Built on something else than the last completed checkpoint."""
+    """Built on something other than the last completed checkpoint."""
     UNKNOWN_CHECKPOINT = "unknown_checkpoint"
     UNKNOWN_PARTICIPANT = "unknown_participant"
     INVALID = "invalid"
     """The content contradicts the participant's role or the checkpoint."""
     BUSY = "busy"
-    """Another driver owns the job and is alive; ask again after ``retry_after``."""
+    """Another driver owns the job and is alive; retry after ``retry_after``."""
     REFUSED = "refused"
-    """Cannot be granted as asked; ``detail`` says what to change."""
+    """Cannot be granted in this form; ``detail`` says what to change."""
     HALTED = "halted"
     """The job is halted until a person decides; ``detail`` says why."""
     QUEUE_FULL = "queue_full"
-    """Too many requests of people wait for this job; ask again when some have ended."""
+    """Too many requests are queued for this job; retry when some have ended."""
 
 
 class Decision(StrEnum):
@@ -61,31 +61,31 @@ class Answer:
     verdict: Verdict
     detail: str = ""
     decision: Decision | None = None
-    """Of the checkpoint that the event names, where it is decided and still known."""
+    """The decision on the checkpoint that the event names, if it is decided and still known."""
     retry_after: float = 0.0
-    """Seconds, for BUSY."""
+    """For BUSY: seconds."""
     generation: Generation = NO_GENERATION
-    """For BUSY: the one whose driver is alive."""
+    """For BUSY: the generation whose driver is alive."""
     may_return: bool = False
-    """For FENCED: nobody but the coordinator had the job since; its driver may open the next generation."""
+    """For FENCED: True when only the coordinator has held the job since. The driver may open the next generation."""
     grant: "Grant | None" = None
     """For an accepted OpenJob."""
     request: Request | None = None
-    """For a RequestCheckpoint that is known: what became of it so far."""
+    """For a RequestCheckpoint that is known: the request and its state so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """A generation, and all that its recovery needs."""
+    """A generation, and everything that its recovery needs."""
 
     store_id: str
     generation: Generation
     completed: CompletedCheckpoint | None
-    """Restore its positions; commit its committables unless it is settled."""
+    """Restore its positions. Commit its committables unless it is settled."""
     lost: Mapping[ParticipantName, frozenset[int]]
-    """Slots of ``completed`` that are proved lost: not to be committed, a :class:`Replay` will be wanted."""
+    """Slots of ``completed`` that are proved lost. Do not commit them: a :class:`Replay` follows."""
     new_run: bool
-    """The job finished at ``completed``: this is no run that broke off and goes on."""
+    """True when the job finished at ``completed``: this is a new run, not the continuation of an interrupted one."""
     former_participants: tuple[Participant, ...]
     lease: float
     """Seconds."""
@@ -93,42 +93,43 @@ class Grant:
 
 @dataclass(frozen=True, kw_only=True)
 class Trigger:
-    """Run this checkpoint from its base's positions, once; if it ran already, send the recorded answers again."""
+    """Run this checkpoint once, from the positions of its base. If it ran already, repeat the recorded answers."""
 
     checkpoint: CheckpointId
     base: CheckpointId
     at_once: bool = False
-    """A person waits for it or for the next one: do not wait for data."""
+    """A person waits for this checkpoint or the next one: do not wait for data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """Commit what was pre-committed for this checkpoint and report the outcomes."""
+    """Commit what was pre-committed for this checkpoint, and report the outcomes."""
 
     checkpoint: CheckpointId
     amendment: int = 0
-    """Which committables: those of the acknowledgement, or the last that replaced them."""
+    """Which committables: 0 for those acknowledged, otherwise those of the last amendment."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Write these lost slots again from the same ranges and say so with Amend, or decline the checkpoint.
+    """Write these lost slots again from the same ranges and report it with Amend, or decline the checkpoint.
 
-    Comes after the abort of every later checkpoint, which must be confirmed before the first record is written.
+    This instruction follows the abort of every later checkpoint. That abort must be confirmed before the first record
+    is written.
     """
 
     checkpoint: CheckpointId
     participant: ParticipantName
     slots: frozenset[int]
     amendment: int
-    """The checkpoint's amendment now."""
+    """The checkpoint's current amendment."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Abort:
     """Abort what was pre-committed for this checkpoint; its records belong to the next one.
 
-    So does every earlier one after ``base``: of several aborts in a row only the last is told.
+    Also applies to every earlier checkpoint after ``base``: of several aborts in a row only the last is sent.
     """
 
     checkpoint: CheckpointId
@@ -140,24 +141,24 @@ class Abort:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Finish what runs and leave after settling."""
+    """Finish the running checkpoint, settle and leave."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """Stop what runs and leave after settling what is decided."""
+    """Abort the running checkpoint, settle what is decided, and leave."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fail:
-    """Too many failed checkpoints: end this generation."""
+    """Too many checkpoints failed: end this generation."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Halt:
-    """A person must decide: end, and do not come back by yourself."""
+    """A person must decide: leave, and do not return automatically."""
 
     reason: str
 
@@ -167,27 +168,27 @@ Instruction: TypeAlias = Trigger | Complete | Abort | Replay | Stop | Cancel | F
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """The result of one step: first make ``facts`` durable in one store transaction, then answer and instruct.
+    """The result of one step. Make ``facts`` durable in one store transaction first, then answer and instruct.
 
-    Instructions are not listed here: they are what :func:`.core.wanted` says of the new state.
+    Instructions are not listed here: :func:`.core.wanted` derives them from the new state.
     """
 
     answer: Answer
     facts: tuple[Fact, ...] = ()
     note: "Note | None" = None
-    """For the history: a call that changed nothing. It need not be durable before the answer."""
+    """For the history: a call that changed nothing. It need not be durable before the answer is sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A call that was not accepted, for people. Never read by the protocol."""
+    """A call that was not accepted, for the history. The protocol never reads it."""
 
     what: str
     """The event's name, for example ``Acknowledge``."""
     verdict: Verdict
     generation: Generation
-    """The one that the caller named; 0 where none is named."""
+    """The generation that the caller named; 0 if none."""
     checkpoint: CheckpointId
-    """0 where none is named."""
+    """0 if the call names none."""
     participant: str
     detail: str

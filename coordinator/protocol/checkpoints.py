@@ -31,7 +31,8 @@ from onceward.coordinator.protocol.values import (
 
 
 def due(state: JobState) -> float | None:
-    """When the next checkpoint may be triggered: 0 when a person waits for one, None when nothing leads to one."""
+    """When the next checkpoint may be triggered: 0 when a person waits for one, None when no passage of time triggers
+    one."""
     session, durable = state.session, state.durable
     if (
         session is None
@@ -44,7 +45,7 @@ def due(state: JobState) -> float | None:
     if durable.next_request is not None:
         return 0.0
     if durable.settings.interval is None and durable.base != NO_CHECKPOINT:
-        return None  # the first one holds the start positions and is taken in any case
+        return None  # the first checkpoint holds the start positions, so it is always taken
     paused_until = 0.0
     if state.completed_at is not None:
         paused_until = state.completed_at + durable.settings.seconds("min_pause")
@@ -52,7 +53,7 @@ def due(state: JobState) -> float | None:
 
 
 def trigger(state: JobState, now: float) -> Step:
-    """Burn the next id when a checkpoint is due and there is somebody to run it."""
+    """Burn the next id when a checkpoint is due and a driver is connected to run it."""
     since = due(state)
     if since is None or now < since:
         return state, ()
@@ -105,7 +106,7 @@ def acknowledge(state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
 
 
 def decline(state: JobState, event: Decline) -> tuple[JobState, Ready]:
-    """A participant of the pending checkpoint says no."""
+    """Abort the pending checkpoint because a participant declines it."""
     if not may_drive(state, event.generation):
         return state, fenced(state, event.generation)
     if _participant(state, event.participant) is None:
@@ -117,8 +118,8 @@ def decline(state: JobState, event: Decline) -> tuple[JobState, Ready]:
 
 
 def withdraw(state: JobState, now: float) -> Step:
-    """Abort a checkpoint that waited so long for its base that it may not be committed in time any more. Its records
-    are read again; completed, its transactions would be lost."""
+    """Abort a checkpoint that has waited too long for its base: its transactions may time out before they are
+    committed. Its records are read again. If it were completed, its transactions would be lost."""
     pending = state.pending
     if pending is None or not state.all_answered or pending.good_until is None or now < pending.good_until:
         return state, ()
@@ -127,7 +128,7 @@ def withdraw(state: JobState, now: float) -> Step:
 
 
 def decide(state: JobState, now: float) -> Step:
-    """Complete the pending checkpoint once everybody has answered and its predecessor is settled."""
+    """Complete the pending checkpoint once all participants have answered and its base is settled."""
     pending, known = state.durable.pending, state.pending
     if pending is None or known is None or not state.all_answered:
         return state, ()
@@ -138,7 +139,10 @@ def decide(state: JobState, now: float) -> Step:
         facts += _request_done(state, state.base)
         return replace(record(state, facts), pending=None), tuple(facts)
     if not state.settled:
-        return state, ()  # visibility stays in order; meanwhile only the age of its transactions counts
+        return (
+            state,
+            (),
+        )  # output becomes visible in order; while waiting, only the age of its transactions can abort it
     settled = not any(snapshot.committables for snapshot in known.answers.values())
     facts.append(
         CheckpointCompleted(
@@ -166,9 +170,10 @@ def expire(state: JobState, now: float) -> Step:
 
 
 def abort(state: JobState, now: float, reason: AbortReason, detail: str) -> Step:
-    """Decide against the pending checkpoint; too many counted failures in a row end the generation.
+    """Abort the pending checkpoint. Too many counted failures in a row end the generation.
 
-    So does a failed stop-with-savepoint: its participants have already stopped for it (Flink: a synchronous savepoint).
+    A failed stop-with-savepoint also ends it: its participants have already stopped for it (Flink: a synchronous
+    savepoint).
     """
     durable = state.durable
     fact = abort_fact(state, reason, detail, now)
@@ -191,7 +196,7 @@ def abort(state: JobState, now: float, reason: AbortReason, detail: str) -> Step
 
 
 def _request_of(state: JobState) -> Request | None:
-    """What the pending checkpoint was asked for by."""
+    """The person's request that the pending checkpoint serves."""
     pending = state.durable.pending
     if pending is None or pending.request is None:
         return None
@@ -199,7 +204,7 @@ def _request_of(state: JobState) -> Request | None:
 
 
 def _request_done(state: JobState, checkpoint: CheckpointId) -> list[Fact]:
-    """The pending checkpoint's request is fulfilled by ``checkpoint``; a stop follows where it was part of it."""
+    """Complete the pending checkpoint's request with ``checkpoint``; if it includes a stop, end the job."""
     request = _request_of(state)
     if request is None:
         return []
@@ -223,7 +228,7 @@ def _decided(
         same = snapshot is not None and completed.snapshots.get(participant) == snapshot
         verdict = Verdict.DUPLICATE if same else Verdict.TOO_LATE
         return Ready(answer=Answer(verdict=verdict, decision=Decision.COMPLETED))
-    # Burnt, not pending, and nothing after it is completed: aborted, or unchanged with nothing to commit.
+    # Burnt, not pending, and newer than the newest completed one: aborted, or unchanged with nothing to commit.
     decision = Decision.ABORTED if completed is None or checkpoint > completed.id else None
     verdict, detail, aborted = Verdict.TOO_LATE, f"checkpoint {checkpoint} is decided", state.durable.aborted
     if aborted is not None and aborted.id == checkpoint:

@@ -1,6 +1,7 @@
-"""What ends transactions of others, and what it can say of them. Implement :class:`Committer` for other systems.
+"""Ending and inspecting transactions that another process began. Implement :class:`Committer` for other systems.
 
-It stands with the protocol because a driver and the coordinator both use one, and neither imports the other's code.
+Part of the protocol package because a driver and the coordinator both use a committer, and neither imports the other's
+code.
 """
 
 import json
@@ -16,85 +17,89 @@ __all__ = ["Age", "Committer", "OpenTransaction"]
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTransaction:
-    """A transaction of a job that is open at the brokers, as they tell it now."""
+    """A transaction of a job that is open at the brokers, as they report it now."""
 
     id: str
-    """As in the committable, if there is one (transactional id)."""
+    """The transactional id; the same as in the committable, if there is one."""
     cluster: str
     """Name of the cluster."""
     participant: str
-    """The sink that its id names."""
+    """The sink named in the transactional id."""
     generation: int
-    """Of the driver under which it was begun."""
+    """The generation under which it was begun."""
     worker: str
-    """Token of the worker process that owns the id."""
+    """Token of the worker process that owns the transactional id."""
     state: str
-    """In the words of the broker: ``Ongoing``, or ``PrepareCommit`` and ``PrepareAbort`` while it is being ended."""
+    """The broker's name for it: ``Ongoing``, or ``PrepareCommit`` and ``PrepareAbort`` while it is being ended."""
     owner: tuple[int, int]
-    """(producer id, epoch): with the id exactly this transaction and no other."""
+    """(producer id, epoch): together with the transactional id it identifies exactly this transaction."""
     age: timedelta | None
-    """Since its first partition was enlisted, on this machine's clock; None where the brokers do not say."""
+    """Time since its first partition was enlisted, on this machine's clock; None if the brokers do not report it."""
     left: timedelta | None
-    """Until the brokers abort it by themselves, never below zero; None where they do not say."""
+    """Time until the brokers abort it, never below zero; None if they do not report it."""
     receipted: bool
-    """Its receipt is written, so it may be pre-committed: only a decision tells whether it may be aborted."""
+    """True when its receipt is written. It may be pre-committed then: only a decision shows whether it may be
+    aborted."""
     partitions: tuple[str, ...]
-    """What it wrote to, as ``topic-partition``; readers of these wait for it."""
+    """The partitions it wrote to, as ``topic-partition``. Their readers wait for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Age:
-    """How long a pre-committed transaction has been open, and how long it may be."""
+    """How long a pre-committed transaction has been open, and how long it may stay open."""
 
     transaction: str
-    """As people know it."""
+    """Its name for display."""
     open_for: timedelta
     timeout: timedelta
-    """After which the brokers abort it."""
+    """The brokers abort the transaction after this time."""
 
 
 class Committer(ABC):
-    """Ends transactions of others: in the driver, or in the coordinator for a job whose driver is gone."""
+    """Ends transactions begun by other processes: in the driver, or in the coordinator for a job without a driver."""
 
     @abstractmethod
     def commit(
         self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
     ) -> Sequence[Settlement]:
-        """Commit each and prove the outcome, asking again for as long as it takes or until ``give_up()``.
+        """Commit each committable and prove its outcome; retry until proved or until ``give_up()``.
 
-        Idempotent. One settlement per committable that is known; none for those still unanswered when it gave up.
+        Idempotent. Returns one settlement per committable with a known outcome, and none for those still unanswered at
+        ``give_up()``.
         """
 
     @abstractmethod
     def abort(self, committables: Sequence[Committable]) -> None:
-        """Abort transactions of an undecided or aborted checkpoint. Idempotent. Never call it for a completed one."""
+        """Abort transactions of an undecided or aborted checkpoint. Idempotent. Never call this for a completed
+        checkpoint."""
 
     @abstractmethod
     def outcome(self, committable: Committable) -> Settlement:
-        """What the broker and the receipt prove now, changing nothing."""
+        """What the broker and the receipt prove now. Changes nothing."""
 
     def describe(self, committable: Committable) -> str:
-        """What a committable holds, for people: where, how many records, from which input."""
+        """Describe a committable for display: where, how many records, from which input."""
         return json.dumps(committable.document.body, sort_keys=True)
 
     def handle(self, committable: Committable) -> tuple[str, tuple[int, int]] | None:
-        """The transaction as :class:`OpenTransaction` names it, (id, owner); None where it has no such name."""
+        """The transaction as (id, owner) in the sense of :class:`OpenTransaction`; None if it has no such name."""
         return None
 
     def age(self, committable: Committable) -> Age | None:
-        """Of its transaction, should it still be open; asks nobody. None where transactions do not time out."""
+        """The age of its transaction, assuming it is still open; contacts no broker. None if transactions do not time
+        out."""
         return None
 
     @abstractmethod
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
-        """Transactional ids of ``job`` with an open transaction, without those of ``keep``."""
+        """Transactional ids of ``job`` with an open transaction, except those of ``keep``."""
 
     @abstractmethod
     def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
-        """Everything of ``job`` that is open or being ended at the brokers, by id, changing nothing."""
+        """All transactions of ``job`` that are open or being ended at the brokers, by id. Changes nothing."""
 
     def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
-        """Transactions of ``job`` whose end is decided and does not show everywhere yet.
+        """Transactions of ``job`` whose end is decided but not yet visible everywhere.
 
         :param beside: look only where these are.
         """
@@ -102,27 +107,27 @@ class Committer(ABC):
 
     @abstractmethod
     def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
-        """Abort (fence) all leftovers and return their ids. Other jobs are never touched."""
+        """Abort (fence) all leftovers and return their ids. Never touches other jobs."""
 
     def claims(self, job: JobName) -> Sequence[Claim]:
-        """Who owns ``job``, from each cluster that says so. None where sinks of this kind know no claims."""
+        """The claims on ``job``, from each cluster that has one. Empty if this kind of sink keeps no claims."""
         return ()
 
     def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:  # noqa: B027 - optional
-        """Say who owns ``job`` on each cluster where somebody does, atomically: in the place of one of ``seen``.
+        """Write ``claim`` on each cluster that has a claim on ``job``, atomically and in place of one of ``seen``.
 
-        Raises ClaimChangedError when there is another claim by now.
+        Raises ClaimChangedError when a cluster has a different claim by then.
         """
 
     def forget(self, job: JobName, last: Claim) -> None:  # noqa: B027 - optional
-        """Remove what is kept of ``job``, of which nothing is open any more; the claim last.
+        """Remove everything kept for ``job``, which has no open transactions any more; the claim last.
 
-        ``last``: what its last generation would claim; nothing newer, and nothing of another store, is touched.
-        Idempotent. Raises OncewardError when something is still there.
+        ``last``: the claim that its last generation would make. Nothing newer, and nothing of another store, is
+        touched. Idempotent. Raises OncewardError when something remains.
         """
 
     def longest_open(self) -> timedelta:
-        """After so long a transaction that nobody ended has been ended by the system itself."""
+        """Time after which the system itself has ended every open transaction."""
         return timedelta(minutes=15)
 
     @abstractmethod

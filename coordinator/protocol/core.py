@@ -1,8 +1,8 @@
-"""The state machine: ``step(state, event) -> (state, ready)``, and what a driver is wanted to do.
+"""The state machine: ``step(state, event) -> (state, ready)``, and the instructions for the driver.
 
-Pure: no clock, I/O, threads or chance. Whoever runs it makes ``ready.facts`` durable in one store transaction, only
-then gives ``ready.answer`` and sends what :func:`wanted` says. A store that fails in between leaves the outcome
-unknown: the new state must be thrown away and rebuilt from the store.
+Pure: no clock, I/O, threads or randomness. The caller makes ``ready.facts`` durable in one store transaction. Only then
+does it send ``ready.answer`` and the instructions that :func:`wanted` returns. If the store fails in between, the
+outcome is unknown: discard the new state and rebuild it from the store.
 """
 
 from dataclasses import replace
@@ -75,7 +75,7 @@ def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
     state, ready = _handle(state, event)
     if ready.answer.verdict is Verdict.ACCEPTED and isinstance(event, Acknowledge | Decline | Settle | Amend):
         state = generations.record_contact(state, event)
-        if not isinstance(event, Settle):  # which a thread of its own says
+        if not isinstance(event, Settle):  # its own thread sends Settle, so it proves nothing about the main loop
             state = wedged.record_contact(state, event.now)
     facts: tuple[Fact, ...] = ready.facts
     for follow_up in _FOLLOW_UPS:
@@ -131,7 +131,7 @@ def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
 
 
 def note_of(event: Event, answer: Answer) -> Note | None:
-    """For the history: a call that was not accepted. Waiting for a living driver is no news."""
+    """A history note for a call that was not accepted. None for BUSY: waiting for a live driver is not worth a note."""
     if answer.verdict in (Verdict.ACCEPTED, Verdict.BUSY):
         return None
     return Note(
@@ -145,9 +145,9 @@ def note_of(event: Event, answer: Answer) -> Note | None:
 
 
 def wanted(state: JobState) -> tuple[Instruction, ...]:
-    """All that the current driver should do or know now, in the order in which to do it.
+    """Everything that the current driver should do or know now, in the order to do it.
 
-    Level-triggered: sent in full whenever a driver connects, and what is new of it after every step.
+    Level-triggered: sent in full whenever a driver connects; after every step only what is new.
     """
     durable = state.durable
     if not durable.driven or durable.unreadable:

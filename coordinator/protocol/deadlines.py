@@ -1,4 +1,4 @@
-"""When time alone will next change a job: until then no tick is needed."""
+"""When time alone next changes a job; no tick is needed before."""
 
 from onceward.coordinator.protocol import wedged
 from onceward.coordinator.protocol.checkpoints import due
@@ -10,7 +10,7 @@ __all__ = ["next_deadline"]
 def next_deadline(state: JobState) -> float | None:
     """The earliest ``now`` at which a tick can have an effect; None when only an event can change the job.
 
-    Monotonic seconds; may lie in the past, which means at once.
+    In monotonic seconds. May lie in the past, which means at once.
     """
     deadlines = [due(state), wedged.due(state), state.restart_due]
     if state.session is not None and state.session.stream_lost_at is not None:

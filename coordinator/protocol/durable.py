@@ -1,4 +1,4 @@
-"""Everything about a job that the store remembers and the protocol needs."""
+"""The durable state of a job: what the store keeps and the protocol needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ __all__ = ["AbortedCheckpoint", "Durable", "Loss", "Resolution", "RestoreOrder",
 
 @dataclass(frozen=True, kw_only=True)
 class UndecidedCheckpoint:
-    """Triggered and not decided."""
+    """A checkpoint that is triggered and undecided."""
 
     id: CheckpointId
     base: CheckpointId
@@ -38,7 +38,7 @@ class UndecidedCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class AbortedCheckpoint:
-    """The last one that was decided against."""
+    """The last checkpoint that was aborted."""
 
     id: CheckpointId
     generation: Generation
@@ -65,7 +65,7 @@ class RestoreOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolution:
-    """The last decision of a person about slots: makes a repeated call recognisable."""
+    """A person's last ruling on slots; identifies a repeated call."""
 
     checkpoint: CheckpointId
     participant: ParticipantName
@@ -75,7 +75,7 @@ class Resolution:
 
 @dataclass(frozen=True, kw_only=True)
 class Durable:
-    """Everything about a job that the store remembers and the protocol needs."""
+    """The durable state of a job: what the store keeps and the protocol needs."""
 
     job: JobName
     store_id: str
@@ -83,39 +83,43 @@ class Durable:
     status_detail: str = ""
     generation: Generation = NO_GENERATION
     driver: str | None = None
-    """Who has the current generation: a driver, or COORDINATOR. None once the driver closed or was given up."""
+    """Owner of the current generation: a driver token, or COORDINATOR. None once the driver left or was given up."""
     holders: Mapping[Generation, str] = field(default_factory=dict)
-    """The drivers of the newest generations. Another driver that claims one got it from a copy of this store."""
+    """The drivers of the newest generations. A claim on one of these generations by another driver comes from a copy of
+    this store."""
     participants: tuple[Participant, ...] = ()
     settings: CheckpointSettings = field(default_factory=CheckpointSettings)
     last_id: CheckpointId = NO_CHECKPOINT
     """The last id burnt."""
     completed: CompletedCheckpoint | None = None
-    """The newest completed checkpoint: the base of everything that follows."""
+    """The newest completed checkpoint: the base of the next one."""
     finished: CheckpointId = NO_CHECKPOINT
     """The newest completed checkpoint when the job last finished."""
     unreadable: str = ""
-    """Why the newest completed checkpoint cannot be read; ``completed`` is None then. Found when the store is read."""
+    """Why the newest completed checkpoint cannot be read; ``completed`` is None then. Set while loading the store."""
     record_damaged: bool = False
-    """The job's own record cannot be read: its name is all that is known, and ``unreadable`` says why."""
+    """The job's own record cannot be read: only its name is known, and ``unreadable`` says why."""
     pending: UndecidedCheckpoint | None = None
     aborted: AbortedCheckpoint | None = None
     failures: int = 0
-    """Consecutive failed checkpoints that count, in this generation."""
+    """Consecutive counted failures of checkpoints in this generation."""
     ending: Ending | None = None
-    """What a person asked for, until it is reached."""
+    """The ending that a person requested, until it is reached."""
     requests: tuple[Request, ...] = ()
-    """In the order in which they came: what waits or runs, and the last that ended."""
+    """In order of arrival: the queued and running requests, and the most recent ended ones."""
     replaying: Mapping[ParticipantName, frozenset[int]] = field(default_factory=dict)
-    """Slots of the newest completed checkpoint that are proved lost and not yet written again; no empty sets."""
+    """Slots of the newest completed checkpoint that are proved lost and not yet written again. Contains no empty
+    sets."""
     lost: bool = False
-    """A committable of the newest completed checkpoint is proved lost, and only a person can go on."""
+    """True when a committable of the newest completed checkpoint is proved lost and the job needs a person to
+    continue."""
     restore: RestoreOrder | None = None
     outcomes: Mapping[ParticipantName, Mapping[int, Outcome]] = field(default_factory=dict)
-    """What was known of slots of the newest completed checkpoint when the job halted; no empty mappings."""
+    """What was known of slots of the newest completed checkpoint when the job halted. Contains no empty mappings."""
     resolution: Resolution | None = None
     losses: tuple[Loss, ...] = ()
-    """Slots of any checkpoint that were given up, until a person acknowledges it; one entry per checkpoint and sink."""
+    """Slots of any checkpoint that were given up, until a person acknowledges the loss. One entry per checkpoint and
+    sink."""
 
     @property
     def base(self) -> CheckpointId:
@@ -123,22 +127,23 @@ class Durable:
 
     @property
     def settled(self) -> bool:
-        """True when no completed checkpoint waits for its commits. Not known of one that cannot be read."""
+        """True when no completed checkpoint waits for its commits. False when the newest completed checkpoint cannot be
+        read."""
         return not self.unreadable and (self.completed is None or self.completed.settled)
 
     @property
     def driven(self) -> bool:
-        """A driver has the current generation."""
+        """True when a driver owns the current generation."""
         return self.driver is not None and not self.orphaned
 
     @property
     def orphaned(self) -> bool:
-        """The coordinator has taken the current generation, to settle what a driver that is gone has left."""
+        """True when the coordinator has taken the current generation, to settle what a lost driver left behind."""
         return self.driver == COORDINATOR
 
     @property
     def told_abort(self) -> AbortedCheckpoint | None:
-        """What the current driver has to abort, or has aborted: the last one decided against since the base."""
+        """The abort that the current driver has to carry out or has carried out: the last one since the base."""
         aborted = self.aborted
         if aborted is None or aborted.generation != self.generation or aborted.id <= self.base:
             return None
@@ -146,7 +151,7 @@ class Durable:
 
     @property
     def unresolved(self) -> Mapping[ParticipantName, Mapping[int, Outcome]]:
-        """Slots about which a person must decide: lost or in doubt."""
+        """Slots that need a person's decision: lost or in doubt."""
         open_slots = {
             name: {slot: outcome for slot, outcome in slots.items() if outcome is not Outcome.COMMITTED}
             for name, slots in self.outcomes.items()
@@ -155,15 +160,15 @@ class Durable:
 
     @property
     def awaits_driver(self) -> bool:
-        """The driver ended its generation and said that it would come back."""
+        """True when the driver ended its generation and announced that it would return."""
         return self.status is JobStatus.RESTARTING and self.driver is None
 
     @property
     def open_requests(self) -> tuple[Request, ...]:
-        """Those that wait or run, oldest first."""
+        """The queued and running requests, oldest first."""
         return tuple(request for request in self.requests if not request.state.ended)
 
     @property
     def next_request(self) -> Request | None:
-        """The one that waits longest."""
+        """The oldest queued request."""
         return next((request for request in self.requests if request.state is RequestState.QUEUED), None)

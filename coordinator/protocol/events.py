@@ -1,4 +1,4 @@
-"""What can happen to a job. Time comes in every event: ``now`` is a monotonic clock in seconds."""
+"""The events of a job. Every event carries the time: ``now``, a monotonic clock in seconds."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,39 +28,40 @@ class CloseReason(StrEnum):
     """Why a driver leaves."""
 
     FINISHED = "finished"
-    """A bounded source has reached its end and everything is settled."""
+    """A bounded source has reached its end, and everything is settled."""
     STOPPED = "stopped"
-    """A person or a signal asked for it."""
+    """A person or a signal stopped it."""
     CANCELLED = "cancelled"
-    """A person asked for it, and everything decided is settled."""
+    """A person cancelled the job, and everything decided is settled."""
     FAILED = "failed"
-    """The driver failed, and does not come back by itself."""
+    """The driver failed and does not restart by itself."""
     RESTARTING = "restarting"
-    """The generation failed; the driver comes back as the next one."""
+    """The generation failed; the driver returns with the next one."""
     HALTED = "halted"
-    """The driver cannot go on without a person, for example because input is gone."""
+    """The driver cannot continue without a person, for example because input is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenJob:
-    """A driver asks for the next generation."""
+    """A driver requests the next generation."""
 
     now: float
     driver: str
-    """Random token of this attempt to open: makes a repeated call recognisable."""
+    """Random token of this attempt to open; identifies a repeated call."""
     participants: tuple[Participant, ...]
     settings: CheckpointSettings
     claim: Claim | None
-    """What the sink's cluster says about who owns the job."""
+    """The claim found on the sink's cluster."""
     instead_of: Generation = NO_GENERATION
-    """Replace the driver of this generation even if it lives. A call that arrives late names one that is over."""
+    """Replace the driver of this generation even if it is alive. A call that arrives late names a generation that has
+    already ended, and so replaces no newer driver."""
     adopt: bool = False
-    """Go on although the claim names another store or is ahead of this one."""
+    """Continue although the claim names another store or is ahead of this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """The driver's instruction stream is there."""
+    """The driver's instruction stream is connected."""
 
     now: float
     generation: Generation
@@ -81,7 +82,7 @@ class Renew:
     now: float
     generation: Generation
     aborted: CheckpointId = NO_CHECKPOINT
-    """The newest checkpoint whose abort its main loop has carried out."""
+    """The newest checkpoint whose abort the driver's main loop has carried out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +96,12 @@ class Acknowledge:
     base: CheckpointId
     snapshot: Snapshot
     good_for: float | None = None
-    """Seconds for which what was pre-committed can still be committed; None: without limit."""
+    """Seconds for which the pre-committed transactions can still be committed; None means no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decline:
-    """A participant cannot do its part; its transactions are or will be aborted."""
+    """A participant cannot do its part. Its transactions are aborted, now or later."""
 
     now: float
     generation: Generation
@@ -111,7 +112,7 @@ class Decline:
 
 @dataclass(frozen=True, kw_only=True)
 class Settle:
-    """What became of a sink's committables of a completed checkpoint."""
+    """The outcomes of a sink's committables of a completed checkpoint."""
 
     now: float
     generation: Generation
@@ -119,39 +120,40 @@ class Settle:
     participant: ParticipantName
     settlements: tuple[Settlement, ...]
     amendment: int = 0
-    """Which committables were asked: the checkpoint's amendment in the instruction to complete it."""
+    """Which committables the outcomes belong to: the amendment from the Complete instruction."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Amend:
-    """A sink has written lost slots of a completed checkpoint again. (To decline it is a :class:`Decline`.)"""
+    """A sink has written lost slots of a completed checkpoint again. (To decline the replay it sends
+    :class:`Decline`.)"""
 
     now: float
     generation: Generation
     checkpoint: CheckpointId
     participant: ParticipantName
     amendment: int
-    """The checkpoint's amendment in the instruction to replay."""
+    """The amendment from the Replay instruction."""
     slots: frozenset[int]
     committables: tuple[Committable, ...]
-    """Of ``slots``; a slot that has none had nothing to write."""
+    """New committables of ``slots``. A slot without one had nothing to write."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CloseJob:
-    """The driver leaves; an undecided checkpoint is aborted."""
+    """The driver leaves. An undecided checkpoint is aborted."""
 
     now: float
     generation: Generation
     reason: CloseReason
     detail: str = ""
     back_within: float = 0.0
-    """For RESTARTING: seconds within which the driver comes back."""
+    """For RESTARTING: seconds within which the driver returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestCheckpoint:
-    """A person asks for a checkpoint or a savepoint now; with ``stop``, for the job's end after it."""
+    """A person requests a checkpoint or a savepoint now; with ``stop``, the job ends after it."""
 
     now: float
     request: RequestId
@@ -169,14 +171,14 @@ class StopJob:
 
 @dataclass(frozen=True, kw_only=True)
 class CancelJob:
-    """A person asks the job to end at once: the running checkpoint is aborted, what is decided is settled."""
+    """A person asks the job to end at once. The running checkpoint is aborted, what is decided is settled."""
 
     now: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestRestore:
-    """A person wants the next generation to begin with the positions of an older checkpoint."""
+    """A person orders the next generation to begin with the positions of an older checkpoint."""
 
     now: float
     source: CompletedCheckpoint
@@ -185,7 +187,7 @@ class RequestRestore:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseSavepoint:
-    """A person needs a savepoint no longer."""
+    """A person no longer needs a savepoint."""
 
     now: float
     checkpoint: CheckpointId
@@ -193,33 +195,33 @@ class ReleaseSavepoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetJob:
-    """A person wants the job deleted."""
+    """A person deletes the job."""
 
     now: float
     reason: str
-    """Who, and why, for the audit."""
+    """Who deletes it and why, for the audit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcknowledgeLoss:
-    """A person knows that records were given up."""
+    """A person acknowledges that records were given up."""
 
     now: float
     checkpoint: CheckpointId
     participant: ParticipantName
     slots: frozenset[int]
-    """Empty for all of that checkpoint and participant."""
+    """Empty means all slots of that checkpoint and participant."""
     reason: str
-    """Who acknowledges it, and why, for the audit."""
+    """Who acknowledges it and why, for the audit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TakeOrphan:
-    """The coordinator wants the next generation of a job that nobody drives, to settle what is left of it."""
+    """The coordinator requests the next generation of a job without a driver, to settle its remaining transactions."""
 
     now: float
     claims: tuple[Claim, ...] = ()
-    """What its clusters say about who owns the job."""
+    """The claims found on the job's clusters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,16 +230,17 @@ class Resolve:
 
     now: float
     checkpoint: CheckpointId
-    """The one that the person looked at."""
+    """The checkpoint that the person inspected."""
     participant: ParticipantName
     slots: frozenset[int]
     ruling: Ruling
     reason: str
-    """Who decides, and why, for the audit."""
+    """Who decides and why, for the audit."""
     evidence: tuple[Settlement, ...] = ()
-    """What could be seen of ``slots`` when the person decided; none of a slot about which nobody could be asked."""
+    """What was known of ``slots`` when the person decided. Has no entry for a slot whose outcome could not be
+    checked."""
     forced: bool = False
-    """Although it contradicts the evidence, or goes beyond what is unresolved."""
+    """True to override contradicting evidence, or to decide about slots that are not unresolved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,11 +252,11 @@ class SkipInput:
     """The checkpoint whose positions were moved."""
     participant: ParticipantName
     positions: Document
-    """Instead of the base's."""
+    """Replaces the base's positions of ``participant``."""
     skipped: str
-    """What is left out, for people."""
+    """Description of the skipped input, for display."""
     reason: str
-    """Who wants it, and why, for the audit."""
+    """Who skips it and why, for the audit."""
 
 
 @dataclass(frozen=True, kw_only=True)

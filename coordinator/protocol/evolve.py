@@ -1,4 +1,5 @@
-"""How each fact changes what is durable. The core, the store and every test world share this one definition."""
+"""How each fact changes the durable state. The core, the store and every simulation in the tests share this
+definition."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -50,13 +51,13 @@ from onceward.coordinator.protocol.values import (
 )
 
 MAX_HOLDERS = 8
-"""Generations whose drivers are remembered."""
+"""Number of newest generations whose drivers are remembered."""
 
 __all__ = ["evolve"]
 
 
 def evolve(durable: Durable, fact: Fact) -> Durable:
-    """What is durable after ``fact``."""
+    """The durable state after ``fact``."""
     match fact:
         case GenerationGranted():
             return replace(
@@ -68,10 +69,10 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 settings=fact.settings,
                 last_id=fact.first_id,
                 failures=0,
-                outcomes=durable.outcomes if fact.driver == COORDINATOR else {},  # what was in doubt is asked again
+                outcomes=durable.outcomes if fact.driver == COORDINATOR else {},  # outcomes in doubt are checked again
             )
         case GenerationFailed():
-            return durable  # what follows from it is a change of status
+            return durable  # the resulting status change is a separate fact
         case GenerationEnded():
             return replace(durable, driver=None)
         case StatusChanged():
@@ -130,7 +131,7 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 settled=True,
                 kind=CheckpointKind.RESTORE,
             )
-            # the slots of the former one no longer count: its records are read again
+            # The slots of the former checkpoint no longer count: their records are read again.
             return replace(
                 durable,
                 last_id=fact.checkpoint,
@@ -160,7 +161,7 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 store_id=durable.store_id,
                 status=durable.status,
                 generation=durable.generation,
-                participants=durable.participants,  # whose leavings at the brokers are still to be removed
+                participants=durable.participants,  # their state at the brokers is still to be removed
                 last_id=durable.last_id,
             )
         case SavepointReleased():
@@ -172,7 +173,7 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
 
 
 def _with_holder(holders: Mapping[Generation, str], fact: GenerationGranted) -> Mapping[Generation, str]:
-    """And the newest only. The coordinator's claims are not told apart."""
+    """The newest holders, with the new one. The coordinator is not recorded: its claims are not told apart."""
     newest = sorted(holders)[-MAX_HOLDERS + 1 :]
     kept = {generation: holders[generation] for generation in newest}
     return kept if fact.driver == COORDINATOR else {**kept, fact.generation: fact.driver}
@@ -193,7 +194,7 @@ def _complete(durable: Durable, fact: CheckpointCompleted) -> Durable:
 
 
 def _amend(durable: Durable, fact: CheckpointAmended) -> Durable:
-    """The new committables in place of the lost ones, in the order of slots."""
+    """Replace the lost committables by the new ones, sorted by slot."""
     completed = _completed(durable)
     snapshot = completed.snapshots[fact.participant]
     kept = [committable for committable in snapshot.committables if committable.slot not in fact.slots]
@@ -209,10 +210,10 @@ def _amend(durable: Durable, fact: CheckpointAmended) -> Durable:
 
 def _halt(durable: Durable, fact: JobHalted) -> Durable:
     found = {settlement.slot: settlement.outcome for settlement in fact.settlements}
-    if not found:  # they are proved lost, and cannot be written again
+    if not found:  # a declined replay: these slots are proved lost and cannot be written again
         found = dict.fromkeys(durable.replaying.get(fact.participant, ()), Outcome.LOST)
     before = durable.outcomes.get(fact.participant, {})
-    lost_before = {slot: outcome for slot, outcome in before.items() if outcome is Outcome.LOST}  # proved: stays so
+    lost_before = {slot: outcome for slot, outcome in before.items() if outcome is Outcome.LOST}  # a proof is final
     known = {**before, **found, **lost_before}
     outcomes = {**durable.outcomes, fact.participant: known} if known else durable.outcomes
     lost = any(settlement.outcome is Outcome.LOST for settlement in fact.settlements)
@@ -220,7 +221,7 @@ def _halt(durable: Durable, fact: JobHalted) -> Durable:
 
 
 def _resolve(durable: Durable, fact: SlotsResolved) -> Durable:
-    """Without what is settled by it."""
+    """Remove the slots that the ruling settles."""
     completed = _completed(durable)
     snapshot = completed.snapshots[fact.participant]
     kept = tuple(committable for committable in snapshot.committables if committable.slot not in fact.settled)
@@ -243,7 +244,7 @@ def _resolve(durable: Durable, fact: SlotsResolved) -> Durable:
 
 
 def _skip(durable: Durable, fact: LossSkipped) -> Durable:
-    """Without the committables that are given up, and with a loss to tell of."""
+    """Remove the committables that are given up, and record the loss."""
     completed = _completed(durable)
     slots = frozenset(settlement.slot for settlement in fact.settlements)
     snapshot = completed.snapshots[fact.participant]
@@ -291,7 +292,7 @@ def _completed(durable: Durable) -> CompletedCheckpoint:
 
 
 def _bounded(requests: tuple[Request, ...]) -> tuple[Request, ...]:
-    """Without the oldest ended ones beyond the bound."""
+    """Drop the oldest ended requests beyond MAX_KEPT."""
     surplus = len(requests) - MAX_KEPT
     kept = []
     for request in requests:

@@ -1,7 +1,7 @@
 """What must be durable. All facts of one step go into one store transaction, in order, before anything is sent.
 
-The only way in which the durable part of a job changes: :func:`onceward.coordinator.protocol.evolve.evolve` says how.
-Durations are seconds on the coordinator's monotonic clock; 0 where a restart has forgotten the beginning.
+Facts are the only way to change the durable state of a job (:func:`onceward.coordinator.protocol.evolve.evolve`).
+Durations are seconds on the coordinator's monotonic clock; 0 when the start is unknown after a restart.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from onceward.coordinator.protocol.values import (
 
 
 class AbortReason(StrEnum):
-    """Why a checkpoint was aborted. The text is fixed; details are kept beside it."""
+    """Why a checkpoint was aborted. The text is fixed; details are stored separately."""
 
     DECLINED = "a participant declined it"
     EXPIRED = "it was not acknowledged in time"
@@ -53,7 +53,7 @@ class GenerationGranted:
     participants: tuple[Participant, ...]
     settings: CheckpointSettings
     first_id: CheckpointId
-    """Ids up to here are taken; higher than the last one burnt only when a claim was adopted."""
+    """Ids up to and including this one are used. Higher than the last one burnt only when a claim was adopted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class GenerationFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationEnded:
-    """Nobody drives the job any more."""
+    """The job no longer has a driver."""
 
     generation: Generation
     detail: str
@@ -76,7 +76,7 @@ class GenerationEnded:
 class StatusChanged:
     transition: Transition
     status: JobStatus
-    """After it."""
+    """The status after the transition."""
     detail: str
 
 
@@ -91,7 +91,7 @@ class CheckpointTriggered:
     request: RequestId | None
     """The person's request that it serves; None when it is due by the interval."""
     waited: float
-    """Since it was due or asked for."""
+    """Time since it was due or requested."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,18 +112,18 @@ class CheckpointCompleted:
 class CheckpointAborted:
     checkpoint: CheckpointId
     generation: Generation
-    """The one that ran it."""
+    """The generation that ran it."""
     reason: AbortReason
     detail: str
     counted: bool
-    """True when it is a failure that counts."""
+    """True when the abort counts as a failure."""
     ran: float
     """From the trigger to the decision."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointUnchanged:
-    """Nothing new since the base: the checkpoint leaves no row behind; its id stays burnt."""
+    """Nothing is new since the base: the checkpoint leaves no row; its id stays burnt."""
 
     checkpoint: CheckpointId
 
@@ -132,7 +132,7 @@ class CheckpointUnchanged:
 class CheckpointSettled:
     checkpoint: CheckpointId
     took: float
-    """From the decision."""
+    """Time since the decision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,61 +142,61 @@ class LossRecorded:
     checkpoint: CheckpointId
     participant: ParticipantName
     settlements: tuple[Settlement, ...]
-    """The lost ones, each with its proof."""
+    """The lost slots, each with its proof."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossSkipped:
     """Lost slots of the newest completed checkpoint are given up: their records never become visible.
 
-    Each leaves a report that is shown until a person acknowledges it.
+    Each slot leaves a loss report that is listed until a person acknowledges it.
     """
 
     checkpoint: CheckpointId
     participant: ParticipantName
     settlements: tuple[Settlement, ...]
-    """Of the slots that are given up, each with the proof or what was seen."""
+    """One per slot that is given up, with the proof or what was observed."""
     committables: tuple[Committable, ...]
-    """Of the same slots: which input their records came from, and how many they were."""
+    """Of the same slots: the input ranges and counts of their records."""
     reason: str
-    """The policy, or the person who decided so, and why."""
+    """The policy, or the person who decided and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossAcknowledged:
-    """A person knows of a loss."""
+    """A person has acknowledged a loss."""
 
     checkpoint: CheckpointId
     participant: ParticipantName
     slots: frozenset[int]
     reason: str
-    """Who acknowledges it, and why."""
+    """Who acknowledges it and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobForgotten:
-    """A person had the job deleted: its checkpoints, generations, losses and history are gone."""
+    """A person deleted the job: its checkpoints, generations, losses and history are gone."""
 
     reason: str
-    """Who, and why."""
+    """Who deleted it and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointAmended:
-    """Lost slots were written again: their new committables take the place of the lost ones."""
+    """Lost slots were written again: their new committables replace the lost ones."""
 
     checkpoint: CheckpointId
     participant: ParticipantName
     amendment: int
-    """Of the checkpoint, from 1."""
+    """The checkpoint's amendment number, from 1."""
     slots: frozenset[int]
     committables: tuple[Committable, ...]
-    """Of ``slots``; a slot that has none had nothing to write."""
+    """New committables of ``slots``. A slot without one had nothing to write."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobHalted:
-    """Committables that are not proved committed: a person must decide."""
+    """Committables are not proved committed, and a person must decide."""
 
     checkpoint: CheckpointId
     participant: ParticipantName
@@ -214,10 +214,10 @@ class SlotsResolved:
     slots: frozenset[int]
     ruling: Ruling
     settled: frozenset[int]
-    """Slots that nobody has to commit any more: by the ruling, and those that were proved committed before."""
+    """Slots that need no commit any more: settled by the ruling, or proved committed before."""
     reason: str
     evidence: tuple[Settlement, ...]
-    """What could be seen when the person decided."""
+    """What was known when the person decided."""
     forced: bool
 
 
@@ -228,7 +228,7 @@ class RequestQueued:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestEnded:
-    """Completed or failed; never both."""
+    """The request completed or failed; it ends exactly once."""
 
     request: Request
 
@@ -240,11 +240,11 @@ class EndingRequested:
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreRequested:
-    """The next generation begins with ``source``'s positions."""
+    """The next generation begins with the positions of ``source``."""
 
     source: CompletedCheckpoint
     reason: str
-    """Who asked, and why, for the audit."""
+    """Who requested it and why, for the audit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +254,7 @@ class CheckpointRestored:
     checkpoint: CheckpointId
     source: CheckpointId
     former: CheckpointId
-    """The newest completed checkpoint until now; output after ``source`` up to it repeats."""
+    """The newest completed checkpoint until now. Output after ``source`` up to ``former`` repeats."""
     generation: Generation
     snapshots: Mapping[ParticipantName, Snapshot]
     reason: str
@@ -270,7 +270,7 @@ class InputSkipped:
     participant: ParticipantName
     snapshots: Mapping[ParticipantName, Snapshot]
     skipped: str
-    """What is left out, for people."""
+    """Description of the skipped input, for display."""
     reason: str
 
 

@@ -1,4 +1,4 @@
-"""Generations: who may drive a job, from when, until when."""
+"""Generations: who may drive a job, and when."""
 
 from dataclasses import replace
 from typing import assert_never
@@ -46,26 +46,28 @@ from onceward.coordinator.protocol.values import (
 Step = tuple[JobState, tuple[Fact, ...]]
 
 _AT_REST = (JobStatus.FINISHED, JobStatus.CANCELLED, JobStatus.HALTED, JobStatus.FORGOTTEN)
-"""What a person asked for, or has to look at: a driver that has not heard of it does not begin the job again."""
+"""States that a person requested or has to inspect. A fenced driver that missed the change must not start the job
+again."""
 
 
 def may_drive(state: JobState, generation: Generation) -> bool:
-    """True when ``generation`` is the current one and was not ended. False for all where the newest completed
-    checkpoint cannot be read: nothing that a driver does would be built on it."""
+    """True when ``generation`` is the current one and was not ended. Always False while the newest completed checkpoint
+    cannot be read: no work of a driver could build on it."""
     return state.durable.driven and may_report(state, generation)
 
 
 def may_report(state: JobState, generation: Generation) -> bool:
-    """As :func:`may_drive`, also of a generation that the coordinator has taken: both report outcomes of commits."""
+    """Like :func:`may_drive`, but also True for a generation that the coordinator has taken: both report outcomes of
+    commits."""
     durable = state.durable
     return durable.driver is not None and generation == durable.generation and not durable.unreadable
 
 
 def fenced_answer(durable: Durable, generation: Generation) -> Answer:
-    """What is said of ``generation``, which is not the current one or was ended.
+    """The FENCED answer to ``generation``, which is not the current one or was ended.
 
-    That the coordinator settles for its driver does not keep the driver away: the coordinator gives way to every
-    driver, and has at most one generation between those of two drivers.
+    A driver may return even if the coordinator has taken the job to settle for it: the coordinator gives way to every
+    driver, and holds at most one generation between those of two drivers.
     """
     alone = durable.generation == generation or (durable.orphaned and durable.generation == generation + 1)
     if durable.record_damaged:
@@ -101,11 +103,11 @@ def fenced(state: JobState, generation: Generation) -> Ready:
 
 
 def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
-    """Grant the next generation; the undecided checkpoint is aborted in the same store transaction."""
+    """Grant the next generation. The undecided checkpoint is aborted in the same store transaction."""
     durable = state.durable
     session = state.session
     if durable.driver == event.driver and session is not None and not durable.unreadable:
-        # A sign of life: after a coordinator's death it may be most of a lease until it is asked again.
+        # Counts as a sign of life: after a crash of the coordinator the next call may come almost a lease later.
         alive = _alive(state, event.now, stream_lost_at=session.stream_lost_at, watched=session.watched)
         return alive, Ready(answer=granted(durable, durable.participants, Verdict.DUPLICATE))
     if durable.lost and durable.restore is None:
@@ -120,7 +122,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
         busy = Answer(verdict=Verdict.BUSY, detail=detail, retry_after=wait, generation=durable.generation)
         return state, Ready(answer=busy)
 
-    claim = event.claim  # never ahead of this store where it is not adopted: it would have been refused
+    claim = event.claim  # never ahead of this store unless adopted: otherwise it was refused above
     generation = Generation(max(durable.generation, claim.generation if claim else 0) + 1)
     last_id = CheckpointId(max(durable.last_id, claim.completed if claim else 0))
     facts: list[Fact] = []
@@ -157,13 +159,13 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
 
 
 def moved(durable: Durable, transition: Transition, detail: str = "") -> StatusChanged:
-    """The change of a job's state."""
+    """A change of the job's status."""
     return StatusChanged(transition=transition, status=after(durable.status, transition), detail=detail)
 
 
 def abort_fact(state: JobState, reason: AbortReason, detail: str, now: float) -> CheckpointAborted:
-    """The decision against the undecided checkpoint. Its participants are to blame where the reason counts; a savepoint
-    that fails is no sign that checkpoints do (Flink: CheckpointFailureManager)."""
+    """The abort of the undecided checkpoint. It counts as a failure when the reason does, but not for a savepoint: a
+    failed savepoint does not show that checkpoints fail (Flink: CheckpointFailureManager)."""
     pending, known = state.durable.pending, state.pending
     assert pending is not None
     assert known is not None
@@ -178,7 +180,7 @@ def abort_fact(state: JobState, reason: AbortReason, detail: str, now: float) ->
 
 
 def fail_requests(durable: Durable, why: str, *, but: RequestId | None = None) -> list[Fact]:
-    """End everything that people wait for, ``but`` one: nobody will do it any more."""
+    """Fail all open requests except ``but``: this generation will not serve them."""
     return [
         RequestEnded(request=replace(request, state=RequestState.FAILED, detail=why))
         for request in durable.open_requests
@@ -201,7 +203,7 @@ def _restored(
 
 
 def granted(durable: Durable, former: tuple[Participant, ...], verdict: Verdict) -> Answer:
-    """With all that the recovery of the current generation needs."""
+    """The answer with everything that the recovery of the current generation needs."""
     grant = Grant(
         store_id=durable.store_id,
         generation=durable.generation,
@@ -215,7 +217,7 @@ def granted(durable: Durable, former: tuple[Participant, ...], verdict: Verdict)
 
 
 def _wait(state: JobState, now: float) -> float:
-    """Seconds until the living driver may be replaced; 0 when it may be replaced now."""
+    """Seconds until the live driver may be replaced; 0 when it may be replaced now."""
     if state.session is None:
         return 0.0
     waits = [state.session.lease_ends - now]
@@ -259,7 +261,7 @@ def _refusal(durable: Durable, event: OpenJob) -> str | None:
 
 
 def claim_refusal(durable: Durable, claim: Claim) -> str | None:
-    """Why ``claim`` speaks against running the job from this store."""
+    """Why ``claim`` rules out running the job from this store; None if it does not."""
     if claim.store_id != durable.store_id:
         return (
             f"the sink's cluster says that job {durable.job} belongs to store {claim.store_id} (generation "
@@ -272,8 +274,8 @@ def claim_refusal(durable: Durable, claim: Claim) -> str | None:
             "which this store never granted it: another copy of this store has run the job. Going on from this one "
             "could write records twice. Use the copy that ran the job last, or adopt the job explicitly"
         )
-    # Burnt ids do not count: a copy from before a decision knows the id, not the decision. Where the newest completed
-    # checkpoint cannot be read, its id is not known, and a person has ordered to repeat output.
+    # Burnt ids do not count: a copy from before a decision knows the id but not the decision. If the newest completed
+    # checkpoint cannot be read, its id is unknown, and a person has ordered to repeat output.
     newest = durable.last_id if durable.unreadable else durable.base
     if claim.generation > durable.generation or claim.completed > newest:
         return (
@@ -306,8 +308,8 @@ def renew(state: JobState, event: Renew) -> tuple[JobState, Ready]:
 
 
 def record_contact(state: JobState, event: Acknowledge | Decline | Settle | Amend | Renew) -> JobState:
-    """Whatever is accepted from its current driver proves that it lives. After a restart of the coordinator the lease
-    may be the last of a driver's calls to come through again."""
+    """Count an accepted call from the current driver as a sign of life. After a restart of the coordinator the lease
+    renewal may be the last of a driver's calls to get through."""
     if not may_drive(state, event.generation):
         return state
     lost_at = state.session.stream_lost_at if state.session else event.now
@@ -327,7 +329,8 @@ def _alive(state: JobState, now: float, *, stream_lost_at: float | None, watched
 
 
 def close_job(state: JobState, event: CloseJob) -> tuple[JobState, Ready]:
-    """The driver leaves. Unsettled commits stay for whoever comes next; so do a halt and the wish to end."""
+    """End the generation because the driver leaves. Unsettled commits, a halt and a requested ending carry over to the
+    next generation."""
     durable = state.durable
     if durable.driver is None and event.generation == durable.generation:
         return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
@@ -355,14 +358,15 @@ def _leaving(state: JobState, event: CloseJob) -> Transition:
 
 
 def terminal_transition(durable: Durable) -> Transition | None:
-    """The end that a person asked for, when nothing stands in its way any more: no driver, everything settled."""
+    """The ending that a person requested, if everything is settled; None otherwise. The caller ensures that no driver
+    remains."""
     if durable.ending is None or not durable.settled:
         return None
     return Transition.FINISHED if durable.ending is Ending.STOP else Transition.CANCELLED
 
 
 def give_up_lost_driver(state: JobState, now: float) -> Step:
-    """When lease and stream are both gone, or a driver does not come back: nobody will answer."""
+    """Give up a driver whose lease and stream are both gone, or that does not return in time."""
     session = state.session
     if session is not None:
         if session.stream_lost_at is None or now < session.lease_ends:

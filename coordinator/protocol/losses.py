@@ -1,4 +1,4 @@
-"""Records that were given up: a person must have heard of them."""
+"""Acknowledging losses: a person confirms that they know which records were given up."""
 
 from onceward.coordinator.protocol.answers import Answer, Ready, Verdict
 from onceward.coordinator.protocol.events import AcknowledgeLoss
@@ -9,7 +9,7 @@ __all__ = ["acknowledge"]
 
 
 def acknowledge(state: JobState, event: AcknowledgeLoss) -> tuple[JobState, Ready]:
-    """A person knows of a loss; it is listed no longer among those that nobody knows of. Changes nothing else."""
+    """Remove a loss from the unacknowledged ones. Changes nothing else."""
     key = (event.checkpoint, event.participant)
     unknown = next((one.slots for one in state.durable.losses if (one.checkpoint, one.participant) == key), frozenset())
     slots = event.slots or unknown

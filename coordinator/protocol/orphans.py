@@ -1,7 +1,8 @@
-"""Orphans: what a driver that is gone has left is ended by the coordinator, as a generation of its own.
+"""Orphans: the coordinator ends the transactions of a lost driver, in a generation that it grants to itself.
 
-So it fences the driver, should that only have been cut off, and is fenced itself by the next one. It writes nothing and
-runs no checkpoint. Its generation lasts until a driver opens the job: there is one for each driver that was lost.
+The generation fences the driver if it was only cut off; the next generation fences the coordinator. The coordinator
+writes no records and runs no checkpoint. Its generation lasts until a driver opens the job, so there is one per lost
+driver.
 """
 
 from onceward.coordinator.protocol.answers import Answer, Ready, Verdict
@@ -18,9 +19,9 @@ _ENDED = (JobStatus.FINISHED, JobStatus.CANCELLED)
 
 
 def due(state: JobState) -> float | None:
-    """When the coordinator may take the job, monotonic seconds; None when that is not to be: it has a driver, awaits
-    one, is taken, has ended with everything settled, or its newest completed checkpoint cannot be read (nobody could
-    tell which transactions are decided)."""
+    """When the coordinator may take the job, in monotonic seconds. None when it may not: the job has a driver, awaits
+    one, is already taken, has never run, has ended with everything settled, or its newest completed checkpoint cannot
+    be read (then it is unknown which transactions are decided)."""
     durable = state.durable
     if (
         state.driverless_since is None
@@ -35,9 +36,9 @@ def due(state: JobState) -> float | None:
 
 
 def take(state: JobState, event: TakeOrphan) -> tuple[JobState, Ready]:
-    """Grant the next generation to the coordinator. What was undecided is aborted since the driver was given up.
+    """Grant the next generation to the coordinator. The undecided checkpoint was aborted when the driver was given up.
 
-    A taken job is granted again after a restart of the coordinator, so that the work goes on.
+    A job that is already taken is granted again, so that the work continues after a restart of the coordinator.
     """
     durable = state.durable
     if durable.orphaned and not durable.unreadable:
@@ -65,7 +66,7 @@ def take(state: JobState, event: TakeOrphan) -> tuple[JobState, Ready]:
 
 
 def reach_end(state: JobState, _now: float) -> Step:
-    """A person asked for the job's end, its driver was lost, and the coordinator has settled the rest."""
+    """End the job when a person asked for that, its driver was lost, and the coordinator has settled the rest."""
     durable = state.durable
     transition = terminal_transition(durable)
     if not durable.orphaned or durable.status is not JobStatus.SUSPENDED or transition is None:

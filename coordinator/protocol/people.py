@@ -1,4 +1,4 @@
-"""What people ask for: checkpoints on demand, savepoints, an end, a return to an older checkpoint."""
+"""Requests of people: checkpoints on demand, savepoints, an ending, a return to an older checkpoint."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ _DUPLICATE = Answer(verdict=Verdict.DUPLICATE)
 
 
 def request_checkpoint(state: JobState, event: RequestCheckpoint) -> tuple[JobState, Ready]:
-    """Queue a person's request: it comes before the interval's next checkpoint and waits for no pause."""
+    """Queue a request. It comes before the interval's next checkpoint and waits for no pause."""
     durable = state.durable
     request = Request(id=event.request, kind=event.kind, name=event.name, stop=event.stop)
     known = next((one for one in durable.requests if one.id == event.request), None)
@@ -58,12 +58,12 @@ def request_checkpoint(state: JobState, event: RequestCheckpoint) -> tuple[JobSt
 
 
 def stop(state: JobState, event: StopJob) -> tuple[JobState, Ready]:
-    """The running checkpoint is the last one."""
+    """End the job after the running checkpoint."""
     return _end(state, event.now, Ending.STOP)
 
 
 def cancel(state: JobState, event: CancelJob) -> tuple[JobState, Ready]:
-    """The running checkpoint is aborted; what is decided is settled."""
+    """Abort the running checkpoint, settle what is decided, end the job."""
     durable = state.durable
     left = durable.status is JobStatus.HALTED and not durable.driven and durable.settled
     if (durable.status is JobStatus.SUSPENDED and durable.ending is not Ending.CANCEL) or left:
@@ -94,7 +94,7 @@ def _end(state: JobState, now: float, ending: Ending) -> tuple[JobState, Ready]:
 
 
 def restore(state: JobState, event: RequestRestore) -> tuple[JobState, Ready]:
-    """Have the next generation begin with older positions. Output after them repeats."""
+    """Make the next generation begin with older positions. Output after them repeats."""
     durable = state.durable
     if durable.driven or durable.awaits_driver:
         return state, _refused(f"job {durable.job} has a driver ({durable.status.value}); stop it first")
@@ -109,7 +109,7 @@ def restore(state: JobState, event: RequestRestore) -> tuple[JobState, Ready]:
 
 
 def release(state: JobState, event: ReleaseSavepoint) -> tuple[JobState, Ready]:
-    """Let retention have a savepoint. The caller has seen that there is one."""
+    """Release a savepoint to retention. The caller has checked that it exists."""
     durable = state.durable
     if durable.restore is not None and durable.restore.source.id == event.checkpoint:
         return state, _refused(f"the next generation of job {durable.job} begins with savepoint {event.checkpoint}")
@@ -120,7 +120,7 @@ def release(state: JobState, event: ReleaseSavepoint) -> tuple[JobState, Ready]:
 
 
 def forget(state: JobState, event: ForgetJob) -> tuple[JobState, Ready]:
-    """Delete the job. Its ids are never used again, so an old task's work cannot pass for a new job's."""
+    """Delete the job. Its ids are never used again, so the work of an old task cannot be taken for a new job's."""
     durable = state.durable
     if durable.status is JobStatus.FORGOTTEN:
         return state, Ready(answer=_DUPLICATE)
@@ -133,7 +133,7 @@ def forget(state: JobState, event: ForgetJob) -> tuple[JobState, Ready]:
             f"records of job {durable.job} were given up, and nobody has acknowledged it: onceward losses {durable.job}"
         )
     facts: list[Fact] = []
-    if durable.driver is not None:  # the coordinator's own
+    if durable.driver is not None:  # the generation is the coordinator's
         facts.append(GenerationEnded(generation=durable.generation, detail=Transition.FORGOTTEN.value))
     facts += (JobForgotten(reason=event.reason), moved(durable, Transition.FORGOTTEN, event.reason))
     return record(JobState(durable=durable), facts), Ready(answer=_ACCEPTED, facts=tuple(facts))

@@ -1,4 +1,4 @@
-"""What people ask of a job: checkpoints on demand, savepoints, an end, and decisions about what halted it."""
+"""Requests of people: checkpoints on demand, savepoints, an ending, and rulings on what halted a job."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,38 +8,38 @@ from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, Ch
 __all__ = ["MAX_KEPT", "MAX_QUEUED", "Ending", "Request", "RequestState", "Ruling"]
 
 MAX_QUEUED = 16
-"""Requests of one job that wait or run; more are refused."""
+"""Upper bound on the queued and running requests of one job. Further requests are rejected."""
 
 MAX_KEPT = 32
-"""Requests of one job that are remembered, so that a repeated call finds its answer."""
+"""Requests of one job that are remembered, so that a repeated call gets the same answer."""
 
 
 class Ending(StrEnum):
-    """How a person wants a job to end. Durable, and kept by every generation until it is reached."""
+    """How a person wants a job to end. Durable; every generation keeps it until it is reached."""
 
     STOP = "stop"
-    """Finish and settle the running checkpoint, take no other."""
+    """Finish and settle the running checkpoint; trigger no other."""
     CANCEL = "cancel"
-    """Abort the running checkpoint, settle what is decided."""
+    """Abort the running checkpoint; settle what is decided."""
 
 
 class Ruling(StrEnum):
-    """What a person decided about slots of a completed checkpoint that are not proved committed."""
+    """A person's decision about slots of a completed checkpoint that are not proved committed."""
 
     COMMITTED = "committed"
-    """They count as committed."""
+    """The slots count as committed."""
     GIVEN_UP = "given_up"
-    """They count as not committed, and their records are given up: a loss."""
+    """The slots count as not committed. Their records are given up: a loss."""
     REPLAY = "replay"
-    """They count as not committed; the next driver writes them again."""
+    """The slots count as not committed. The next driver writes them again."""
 
 
 class RequestState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
-    """Its checkpoint is triggered and not decided."""
+    """Its checkpoint is triggered and undecided."""
     COMPLETED = "completed"
-    """Durably; the commits may still be on their way."""
+    """Durably completed. The commits may still be under way."""
     FAILED = "failed"
 
     @property
@@ -49,21 +49,21 @@ class RequestState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A checkpoint that a person asked for, and what became of it."""
+    """A checkpoint that a person requested, with the result."""
 
     id: RequestId
     kind: CheckpointKind
     """CHECKPOINT or SAVEPOINT."""
     name: str = ""
-    """A label for people; savepoints only."""
+    """A label for display; savepoints only."""
     stop: bool = False
-    """Stop the job once it is completed (Flink: stop-with-savepoint)."""
+    """Stop the job once the savepoint is completed (Flink: stop-with-savepoint)."""
     state: RequestState = RequestState.QUEUED
     checkpoint: CheckpointId = NO_CHECKPOINT
-    """The one taken for it. For a CHECKPOINT without anything new, the last completed one."""
+    """The checkpoint taken for this request. For a CHECKPOINT with nothing new, the last completed one."""
     detail: str = ""
     """Why it failed."""
 
     def same_wish(self, other: "Request") -> bool:
-        """True when both ask for the same."""
+        """True when both requests ask for the same thing."""
         return (self.kind, self.name, self.stop) == (other.kind, other.name, other.stop)

@@ -35,7 +35,7 @@ _DUPLICATE = Ready(answer=Answer(verdict=Verdict.DUPLICATE))
 
 
 def resolve(state: JobState, event: Resolve) -> tuple[JobState, Ready]:
-    """Have slots count as a person says. With the last of them the job may be started again."""
+    """Apply a person's ruling to slots. Once all slots are resolved the job may start again."""
     durable = state.durable
     wish = Resolution(
         checkpoint=event.checkpoint, participant=event.participant, slots=event.slots, ruling=event.ruling
@@ -55,7 +55,7 @@ def resolve(state: JobState, event: Resolve) -> tuple[JobState, Ready]:
     known = durable.outcomes.get(event.participant, {})
     settled = frozenset[int]() if event.ruling is Ruling.REPLAY else event.slots
     if durable.unresolved.get(event.participant, {}).keys() <= event.slots:
-        # Proved when the job halted. Nobody asks again: by the time a person decides, the brokers may have forgotten.
+        # These were proved when the job halted. They are not checked again: the brokers may have forgotten them by now.
         settled |= {slot for slot, outcome in known.items() if outcome is Outcome.COMMITTED}
     facts: list[Fact] = [
         SlotsResolved(
@@ -74,7 +74,7 @@ def resolve(state: JobState, event: Resolve) -> tuple[JobState, Ready]:
     if event.ruling is Ruling.REPLAY:
         lost = tuple(_loss(slot, event) for slot in sorted(event.slots))
         facts.append(LossRecorded(checkpoint=completed.id, participant=event.participant, settlements=lost))
-    if durable.orphaned:  # so that the coordinator begins anew, with what there is to commit now
+    if durable.orphaned:  # so that the coordinator starts over with the committables that remain
         facts.append(GenerationEnded(generation=durable.generation, detail=Transition.RESOLVED.value))
         state = replace(state, driverless_since=event.now)
     state = record(state, facts)
@@ -82,7 +82,8 @@ def resolve(state: JobState, event: Resolve) -> tuple[JobState, Ready]:
 
 
 def _afterwards(state: JobState, now: float, reason: str, facts: list[Fact]) -> tuple[JobState, Ready]:
-    """The checkpoint is settled when all that is left of it is proved, and the job free when nothing is unresolved."""
+    """Settle the checkpoint when all its remaining commits are proved, and release the job when nothing is
+    unresolved."""
     state, settled = settled_if_proved(state, now)
     durable, more = state.durable, list[Fact]()
     if durable.status is JobStatus.HALTED and not durable.unresolved:
@@ -91,7 +92,8 @@ def _afterwards(state: JobState, now: float, reason: str, facts: list[Fact]) -> 
 
 
 def skip_input(state: JobState, event: SkipInput) -> tuple[JobState, Ready]:
-    """Go on from the same positions but one: a new completed checkpoint, so that the history shows it."""
+    """Continue with the positions of one source changed. This makes a new completed checkpoint, so the history shows
+    it."""
     durable = state.durable
     completed = durable.completed
     if (
@@ -162,11 +164,11 @@ def _beyond(durable: Durable, event: Resolve) -> str:
 
 
 def _contradiction(durable: Durable, event: Resolve) -> str:
-    """Why the evidence speaks against the ruling, the newest first; empty when it does not."""
+    """Why the evidence contradicts the ruling, newer evidence first; empty when it does not."""
     known = dict(durable.outcomes.get(event.participant, {}))
     words = {one.slot: one.evidence for one in event.evidence}
     for one in event.evidence:
-        # A proof stays one: a look that sees nothing any more does not weaken what was proved when the job halted.
+        # A proof remains valid: a later check that finds nothing does not weaken what was proved when the job halted.
         if one.outcome is not Outcome.IN_DOUBT:
             known[one.slot] = one.outcome
     for slot in sorted(event.slots):
@@ -183,12 +185,12 @@ def _allowed(ruling: Ruling, outcome: Outcome) -> bool:
             return ruling is Ruling.COMMITTED
         case Outcome.LOST:
             return ruling is not Ruling.COMMITTED
-        case Outcome.IN_DOUBT:  # writing again what may be there would write it twice
+        case Outcome.IN_DOUBT:  # a replay could write the records twice
             return ruling is not Ruling.REPLAY
 
 
 def _given_up(completed: CompletedCheckpoint, known: Mapping[int, Outcome], event: Resolve) -> LossSkipped:
-    """The report that is shown until a person acknowledges the loss, which is not what this person has decided."""
+    """The loss report that is listed until a person acknowledges it. The ruling itself is no acknowledgement."""
     seen = {one.slot: one for one in event.evidence}
     committables = completed.snapshots[event.participant].committables
     return LossSkipped(
@@ -205,7 +207,7 @@ def _given_up(completed: CompletedCheckpoint, known: Mapping[int, Outcome], even
 
 
 def _unread(completed: CompletedCheckpoint, checkpoint: CheckpointId, event: SkipInput) -> LossSkipped:
-    """The same for input that nobody read; a source has no slots, so its report is that of slot 0."""
+    """The loss report for skipped input. A source has no slots, so the report names slot 0."""
     positions = completed.snapshots[event.participant].positions
     assert positions is not None
     evidence = f"{event.skipped} was never read: a person skipped it"

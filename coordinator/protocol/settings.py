@@ -1,4 +1,4 @@
-"""Checkpoint settings: Flink's names and meanings where Flink has the option."""
+"""Checkpoint settings, with Flink's names and meanings where Flink has the option."""
 
 import re
 from dataclasses import dataclass, fields
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 __all__ = ["CheckpointSettings", "Duration", "InvalidSettingsError", "as_duration"]
 
 Duration: TypeAlias = timedelta | str | int | float
-"""A timedelta, or text such as ``250ms``, ``1s``, ``2min``, ``1h``, ``1d``; a bare number is allowed only for 0."""
+"""A timedelta, or text such as ``250ms``, ``1s``, ``2min``, ``1h``, ``1d``. A bare number is allowed only for 0."""
 
 _UNITS = {
     "us": timedelta(microseconds=1),
@@ -23,11 +23,12 @@ _LONGEST = timedelta(days=3650)
 
 
 class InvalidSettingsError(ValueError):
-    """Settings that cannot be used; the message lists every problem."""
+    """Settings that are invalid; the message lists every problem."""
 
 
 def as_duration(value: Duration) -> timedelta:
-    """Read a duration. Raises ValueError for text without a known unit, bare numbers other than 0, and negatives."""
+    """Parse a duration. Raises ValueError for text without a known unit, bare numbers other than 0, negative values,
+    and more than 3650 days."""
     if isinstance(value, timedelta):
         duration = value
     elif isinstance(value, bool):
@@ -53,28 +54,28 @@ def as_duration(value: Duration) -> timedelta:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSettings:
-    """How a job's checkpoints are taken. Validated together at construction; all problems in one error.
+    """How a job's checkpoints are taken. Validated at construction; one error reports all problems.
 
-    Durations may be given as timedelta or text and are timedelta afterwards.
+    Durations may be given as timedelta or text; the attributes are timedelta.
     """
 
     interval: Duration | None = "1s"
-    """Time between two triggers; a checkpoint that takes longer is followed by the next at once. 0 = back to back,
-    None = only on demand."""
+    """Time between two triggers. When a checkpoint takes longer, the next one follows at once. 0 = back to back, None =
+    only on demand."""
     timeout: Duration = "2min"
-    """A checkpoint that is not acknowledged by then is aborted."""
+    """A checkpoint that is not acknowledged within this time is aborted."""
     min_pause: Duration = 0
-    """Least time between a completion and the next trigger."""
+    """Minimum time between a completion and the next trigger."""
     tolerable_failed_checkpoints: int = 0
     """Consecutive counted failures that do not fail the job."""
     num_retained: int = 10
     """Completed checkpoints kept in the store."""
     lease: Duration = "10s"
-    """A driver that has not renewed for so long may be replaced."""
+    """A driver that has not renewed for this long may be replaced."""
     stream_grace: Duration = "2s"
-    """A driver whose instruction stream is gone for so long may be replaced."""
+    """A driver whose instruction stream is gone for this long may be replaced."""
     orphan_grace: Duration = "30s"
-    """A job without a driver for so long gets its decided transactions settled by the coordinator."""
+    """When a job has had no driver for this long, the coordinator settles its decided transactions."""
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -110,11 +111,11 @@ class CheckpointSettings:
         return [problem for wrong, problem in limits if wrong]
 
     def seconds(self, name: str) -> float:
-        """The duration called ``name`` in seconds; the interval must be there."""
+        """The duration called ``name`` in seconds. Raises TypeError for an interval of None."""
         return as_duration(getattr(self, name)).total_seconds()
 
     def to_json(self) -> dict[str, Any]:
-        """Durations in seconds; the inverse of :meth:`from_json`."""
+        """Settings as JSON, durations in seconds; the inverse of :meth:`from_json`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in values.items()}
 

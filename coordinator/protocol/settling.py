@@ -1,4 +1,4 @@
-"""After the decision: commits are reported, proved, written again where they are lost, or halt the job."""
+"""After the decision: record commits, prove them, replay or give up lost slots, or halt the job."""
 
 from dataclasses import replace
 from typing import assert_never
@@ -32,7 +32,8 @@ _ACCEPTED = Answer(verdict=Verdict.ACCEPTED)
 
 
 def settle(state: JobState, event: Settle) -> tuple[JobState, Ready]:
-    """Record what became of committables. Settled when every slot of every sink is proved committed."""
+    """Record the outcomes of committables. The checkpoint is settled when every slot of every sink is proved
+    committed."""
     completed, refusal = _unsettled(state, event.generation, event.checkpoint, event.participant)
     if completed is None:
         return state, Ready(answer=refusal)
@@ -47,16 +48,18 @@ def settle(state: JobState, event: Settle) -> tuple[JobState, Ready]:
         return state, Ready(answer=Answer(verdict=Verdict.INVALID, detail=detail))
 
     replaying = state.durable.replaying.get(event.participant, frozenset())
-    # what is recorded as lost is heard of again only by whoever gives it up now
+    # A loss that is already recorded is not handled again, unless the policy is now to give it up.
     heard = given_up | (replaying if _policy(state, event.participant) is not OnLost.SKIP else frozenset())
     bad = tuple(s for s in event.settlements if s.outcome is not Outcome.COMMITTED and s.slot not in heard)
     known_of = state.durable.outcomes.get(event.participant, {})
-    lost = replaying | {slot for slot, outcome in known_of.items() if outcome is Outcome.LOST}  # and stays so
+    lost = replaying | {
+        slot for slot, outcome in known_of.items() if outcome is Outcome.LOST
+    }  # a proof of loss is final
     good = frozenset(s.slot for s in event.settlements if s.outcome is Outcome.COMMITTED) - lost
     known = state.settled_slots.get(event.participant, frozenset())
     if not bad and good <= known:
         return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
-    proved = (known | good) - {s.slot for s in bad}  # what is contradicted is proved no longer
+    proved = (known | good) - {s.slot for s in bad}  # a contradicted proof no longer counts
     state = replace(state, settled_slots={**state.settled_slots, event.participant: proved})
     if bad:
         return _go_by_policy(state, event, bad)
@@ -65,7 +68,7 @@ def settle(state: JobState, event: Settle) -> tuple[JobState, Ready]:
 
 
 def amend(state: JobState, event: Amend) -> tuple[JobState, Ready]:
-    """Lost slots were written again: their new committables are what has to be committed now."""
+    """Replace lost slots by their replay: the new committables must be committed now."""
     completed, refusal = _unsettled(state, event.generation, event.checkpoint, event.participant)
     if completed is None:
         return state, Ready(answer=refusal)
@@ -95,7 +98,7 @@ def amend(state: JobState, event: Amend) -> tuple[JobState, Ready]:
 
 
 def decline_replay(state: JobState, event: Decline) -> tuple[JobState, Ready] | None:
-    """A replay that cannot be done halts the job. None when ``event`` declines something else."""
+    """Halt the job because a replay cannot be done. None when ``event`` declines something else."""
     completed, lost = state.durable.completed, state.durable.replaying.get(event.participant)
     if not may_drive(state, event.generation) or completed is None or completed.id != event.checkpoint or not lost:
         return None
@@ -106,7 +109,7 @@ def decline_replay(state: JobState, event: Decline) -> tuple[JobState, Ready] | 
 def _unsettled(
     state: JobState, generation: Generation, checkpoint: CheckpointId, participant: ParticipantName
 ) -> tuple[CompletedCheckpoint | None, Answer]:
-    """The completed checkpoint that is spoken of, or why it cannot be settled now."""
+    """The completed checkpoint that the call names, or the answer why it cannot be settled now."""
     if not may_report(state, generation):
         return None, fenced_answer(state.durable, generation)
     completed = state.durable.completed
@@ -126,7 +129,7 @@ def _unsettled(
 
 
 def settled_if_proved(state: JobState, now: float) -> Step:
-    """Settled as soon as every committable is proved committed and none waits to be written again."""
+    """Settle the checkpoint once every committable is proved committed and none waits to be written again."""
     completed = state.durable.completed
     assert completed is not None
     waiting = state.durable.replaying or any(
@@ -141,7 +144,7 @@ def settled_if_proved(state: JobState, now: float) -> Step:
 
 
 def _given_up(state: JobState, checkpoint: CheckpointId, participant: ParticipantName) -> frozenset[int]:
-    """Slots of which nobody has to tell anything any more."""
+    """Slots that were given up and need no outcome any more."""
     losses = state.durable.losses
     return next(
         (one.slots for one in losses if (one.checkpoint, one.participant) == (checkpoint, participant)), frozenset()
@@ -153,7 +156,8 @@ def _policy(state: JobState, name: ParticipantName) -> OnLost:
 
 
 def _go_by_policy(state: JobState, event: Settle, bad: tuple[Settlement, ...]) -> tuple[JobState, Ready]:
-    """Keep the proof. What is in doubt halts the job whatever the policy is."""
+    """Apply the sink's policy to outcomes that are not committed. Anything in doubt halts the job under every
+    policy."""
     policy = _policy(state, event.participant)
     reason = f"checkpoint {event.checkpoint}: " + "; ".join(settlement.evidence for settlement in bad)
     if any(settlement.outcome is Outcome.IN_DOUBT for settlement in bad):
@@ -170,7 +174,7 @@ def _go_by_policy(state: JobState, event: Settle, bad: tuple[Settlement, ...]) -
 
 
 def _skip(state: JobState, event: Settle, lost: tuple[Settlement, ...], reason: str) -> tuple[JobState, Ready]:
-    """Give up what is lost, and go on."""
+    """Give up the lost slots and continue."""
     completed = state.durable.completed
     assert completed is not None
     slots = {settlement.slot for settlement in lost}
@@ -186,10 +190,10 @@ def _skip(state: JobState, event: Settle, lost: tuple[Settlement, ...], reason: 
 
 
 def _replay(state: JobState, event: Settle, bad: tuple[Settlement, ...], reason: str) -> tuple[JobState, Ready]:
-    """Stop everything that would build on the checkpoint, until the lost slots are written again."""
+    """Stop everything that would build on the checkpoint until the lost slots are written again."""
     facts: tuple[Fact, ...] = ()
     if state.durable.pending is not None:
-        # Readers follow the order of the log: nothing later may be there before the lost records are.
+        # Readers follow the order of the log: no later record may be in it before the lost ones.
         state, facts = abort(state, event.now, AbortReason.LOST_BASE, reason)
     loss = LossRecorded(checkpoint=event.checkpoint, participant=event.participant, settlements=bad)
     return record(state, (loss,)), Ready(answer=replace(_ACCEPTED, detail=reason), facts=(*facts, loss))

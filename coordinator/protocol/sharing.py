@@ -1,6 +1,6 @@
-"""Documents of one kind mostly say the same: what they share is sent and stored once.
+"""Shared members: what documents of one kind have in common is sent and stored once.
 
-The committables of a shuffle all name every input range. Apart they would take slots x ranges.
+The committables of a shuffle all name every input range. Stored separately they would take slots x ranges.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from onceward.coordinator.protocol.values import JsonObject
 __all__ = ["MAX_SHARED", "merged", "split"]
 
 MAX_SHARED = 64
-"""Members that bodies may share: each body gets a reference to each of them when they are merged."""
+"""Limit on shared members: after a merge each body holds a reference to each of them."""
 
 
 def split(bodies: Sequence[JsonObject]) -> tuple[JsonObject, list[JsonObject]]:
-    """(members that are the same in all of ``bodies``, what each body has besides).
+    """Return (members that are the same in all of ``bodies``, the remaining members of each body).
 
-    Lists and objects count as the same only where they are one object in memory: comparing their content could cost as
-    much as sending it. What `merged` returns shares them again.
+    Lists and objects count as the same only if they are one object in memory: comparing their content could cost as
+    much as sending it. `merged` returns bodies that share these objects.
     """
     if len(bodies) < 2:
         return {}, list(bodies)
@@ -33,7 +33,7 @@ def split(bodies: Sequence[JsonObject]) -> tuple[JsonObject, list[JsonObject]]:
 
 
 def merged(shared: JsonObject, own: JsonObject) -> JsonObject:
-    """A whole body again. Raises ValueError when both have a member, or too many are shared."""
+    """Rebuild a whole body. Raises ValueError when both have a member, or too many are shared."""
     if not shared:
         return own
     if len(shared) > MAX_SHARED:
@@ -44,5 +44,5 @@ def merged(shared: JsonObject, own: JsonObject) -> JsonObject:
 
 
 def _same(one: Any, other: Any) -> bool:
-    # 1 == True == 1.0 in Python, not in JSON.
+    # In Python 1 == True == 1.0; in JSON they differ.
     return one is other or (type(one) is type(other) and isinstance(one, (str, int)) and one == other)

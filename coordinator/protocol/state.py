@@ -1,4 +1,4 @@
-"""A job's state, rebuilt from durable facts at every start."""
+"""A job's state, rebuilt from its durable state at every start."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,52 +13,54 @@ __all__ = ["JobState", "PendingCheckpoint", "Session", "record", "restart"]
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """The driver that owns the current generation, as long as it is believed to be alive."""
+    """The driver that owns the current generation, while it is considered alive."""
 
     driver: str
     lease_ends: float
     stream_lost_at: float | None
-    """None while the instruction stream is there."""
+    """None while the instruction stream is connected."""
     watched: bool
-    """False for a driver that has had no stream yet, or none since the coordinator started: only its lease counts."""
+    """False for a driver without a stream since it opened the job, or since the coordinator started: only its lease
+    counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PendingCheckpoint:
-    """What is known only now about the undecided checkpoint. After a restart the answers are asked for again."""
+    """The volatile part of the undecided checkpoint. After a restart the driver is asked for the answers again."""
 
     started: float
     answers: Mapping[ParticipantName, Snapshot] = field(default_factory=dict)
     answered: float = 0.0
     """When the last participant acknowledged."""
     good_until: float | None = None
-    """From then on it must be aborted, because its transactions may time out before they are committed."""
+    """The checkpoint must be aborted from then on: its transactions may time out before they are committed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """Durable facts plus what is known only now: session, answers, timers. All times are monotonic seconds."""
+    """The durable state plus volatile parts: session, answers, timers. All times are monotonic seconds."""
 
     durable: Durable
     session: Session | None = None
     pending: PendingCheckpoint | None = None
-    """There exactly when ``durable.pending`` is."""
+    """Set exactly when ``durable.pending`` is."""
     settled_slots: Mapping[ParticipantName, frozenset[int]] = field(default_factory=dict)
     """Slots of the unsettled checkpoint that are reported committed."""
     asked: Mapping[RequestId, float] = field(default_factory=dict)
-    """When requests came in."""
+    """Arrival times of requests."""
     next_trigger: float = 0.0
-    """The next checkpoint by the interval is due then."""
+    """When the next checkpoint by the interval is due."""
     completed_at: float | None = None
-    """When the last checkpoint completed; after a restart the time of the restart, so that no pause is too short."""
+    """When the last checkpoint completed. After a restart, the time of the restart, so that no pause is too short."""
     restart_due: float | None = None
-    """Until when a driver that said it would come back may do so."""
+    """Deadline for the return of a driver that announced it."""
     carried_out: CheckpointId = NO_CHECKPOINT
-    """The newest abort that the driver has carried out, as it says with its renewals."""
+    """The newest abort that the driver reports as carried out in its renewals."""
     owing_since: float | None = None
-    """Since when the driver's main loop owes what it was told to do, or its last sign of life after that."""
+    """Since when the driver's main loop has an instruction outstanding, or its last sign of life after that."""
     driverless_since: float | None = None
-    """When the last driver left or was given up; after a restart the time of the restart. None while there is one."""
+    """When the last driver left or was given up; after a restart, the time of the restart. None while there is a
+    driver."""
 
     @property
     def base(self) -> CheckpointId:
@@ -75,7 +77,7 @@ class JobState:
 
 
 def record(state: JobState, facts: Iterable[Fact]) -> JobState:
-    """The state after ``facts``: the only way in which its durable part changes."""
+    """The state after ``facts``: the only way to change its durable part."""
     durable = state.durable
     for fact in facts:
         durable = evolve(durable, fact)
@@ -83,13 +85,14 @@ def record(state: JobState, facts: Iterable[Fact]) -> JobState:
 
 
 _RETURN_S = 5.0
-"""Seconds that a driver has at least to come back to a coordinator that was started again. While it was away drivers
-tried once a second, over a channel that itself rests for up to a second before it connects again: a lease of 1 s, the
-least there is, would be over before a living driver can say anything."""
+"""The shortest time in seconds that a driver gets to return after a restart of the coordinator. While it is away,
+drivers retry once a second, over a channel that itself waits up to a second before it reconnects. A lease of 1 s, the
+minimum, would expire before a live driver could call."""
 
 
 def restart(durable: Durable, now: float) -> JobState:
-    """State after a start of the coordinator: undecided stays undecided, the driver gets a full lease to come back."""
+    """The state after a start of the coordinator: an undecided checkpoint stays undecided, and the driver gets a full
+    lease to return."""
     session = None
     lease_ends = now + max(durable.settings.seconds("lease"), _RETURN_S)
     if durable.driver is not None and not durable.orphaned:

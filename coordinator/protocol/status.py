@@ -1,4 +1,4 @@
-"""A job's states, and every way from one to another."""
+"""The states of a job, and every transition between them."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -7,26 +7,26 @@ __all__ = ["TRANSITIONS", "JobStatus", "Transition", "after"]
 
 
 class JobStatus(StrEnum):
-    """A job's state between and during its runs."""
+    """The state of a job, during and between its runs."""
 
     CREATED = "created"
-    """Known, never run."""
+    """Known, but has never run."""
     RUNNING = "running"
     """A driver owns it."""
     RESTARTING = "restarting"
-    """Its generation failed; the driver ends it and comes back as the next one by itself."""
+    """Its generation failed. The driver ends it and returns by itself with the next one."""
     SUSPENDED = "suspended"
-    """No driver; the next one continues."""
+    """No driver; the next one continues the job."""
     FINISHING = "finishing"
-    """It was asked to stop or to cancel; what is decided is being settled."""
+    """Asked to stop or cancel; what is decided is being settled."""
     FINISHED = "finished"
-    """Its bounded input is processed, or it was stopped; everything is settled."""
+    """Its bounded input is processed, or it was stopped. Everything is settled."""
     CANCELLED = "cancelled"
-    """Cancelled by a person; everything that was decided is settled."""
+    """A person cancelled it. Everything that was decided is settled."""
     HALTED = "halted"
-    """Needs a person."""
+    """Needs a person to decide."""
     FORGOTTEN = "forgotten"
-    """A person had it deleted. Only its name and its last ids are left, so that nothing uses them again."""
+    """A person deleted it. Only its name and last ids remain, so that they are not used again."""
 
 
 class Transition(StrEnum):
@@ -66,11 +66,11 @@ TRANSITIONS: Mapping[Transition, tuple[frozenset[JobStatus], JobStatus]] = {
         JobStatus.FORGOTTEN,
     ),
 }
-"""From where, and where to."""
+"""For each transition: the states it may start from, and the state it leads to."""
 
 
 def after(status: JobStatus, transition: Transition) -> JobStatus:
-    """The state that follows. Raises ValueError for a transition that must not happen in ``status``."""
+    """The state after ``transition``. Raises ValueError when the transition is not allowed in ``status``."""
     sources, target = TRANSITIONS[transition]
     if status not in sources:
         raise ValueError(f"a job that is {status} cannot change because {transition}")

@@ -1,4 +1,4 @@
-"""The protocol's vocabulary as types (docs/protocol.md#words). Values only: nothing here does anything."""
+"""The protocol's vocabulary as types (docs/protocol.md#words). Values only, no behaviour."""
 
 import re
 from collections.abc import Mapping
@@ -7,31 +7,31 @@ from enum import StrEnum
 from typing import Any, NewType, Self, TypeAlias
 
 JsonObject: TypeAlias = Mapping[str, Any]
-"""A JSON object: only what ``json.dumps`` writes and ``json.loads`` gives back."""
+"""A JSON object: only what ``json.dumps`` writes and ``json.loads`` returns."""
 
 CheckpointId = NewType("CheckpointId", int)
-"""Strictly increasing within a job for ever; gaps are normal; 0 is no checkpoint."""
+"""Strictly increasing within a job, across all generations. Gaps are normal. 0 means no checkpoint."""
 
 Generation = NewType("Generation", int)
-"""One run of a job; a higher one fences all lower ones; 0 is before the first run."""
+"""One run of a job. A higher generation fences all lower ones. 0 means before the first run."""
 
 RequestId = NewType("RequestId", str)
-"""Random token of one request of a person: makes a repeated call recognisable."""
+"""Random token of one request of a person: identifies a repeated call."""
 
 NO_CHECKPOINT = CheckpointId(0)
 NO_GENERATION = Generation(0)
 
 COORDINATOR = "the coordinator"
-"""Stands where a driver's token stands, for a generation that the coordinator holds itself. No token has a space."""
+"""Replaces the driver's token while the coordinator itself holds a generation. No token contains a space."""
 
 MAX_ID = 2**53 - 1
-"""Ids stay exact in JSON readers that know only doubles."""
+"""Up to this value ids stay exact in JSON readers that know only doubles."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
 class Name(str):
-    """A name that is safe inside a transactional id: ``.`` cannot occur, so it separates."""
+    """A name that is safe inside a transactional id: it cannot contain ``.``, the separator."""
 
     __slots__ = ()
 
@@ -58,16 +58,16 @@ class ParticipantName(Name):
 
 
 class CheckpointKind(StrEnum):
-    """Why a checkpoint was taken, which also says how long it is kept."""
+    """Why a checkpoint was taken. Also determines how long it is kept."""
 
     CHECKPOINT = "checkpoint"
-    """By the interval or on demand; removed when enough newer ones are completed."""
+    """Triggered by the interval or on demand. Removed once enough newer checkpoints are completed."""
     SAVEPOINT = "savepoint"
-    """Asked for and perhaps named by a person; kept until deleted."""
+    """Requested, and optionally named, by a person. Kept until deleted."""
     RESTORE = "restore"
-    """Repeats the positions of an earlier checkpoint: the history forks here."""
+    """Repeats the positions of an earlier checkpoint; the history forks here."""
     SKIP = "skip"
-    """Its base's positions, moved by a person past input that is gone."""
+    """The positions of its base, moved by a person past input that is gone."""
 
 
 class CheckpointState(StrEnum):
@@ -75,12 +75,12 @@ class CheckpointState(StrEnum):
 
     TRIGGERED = "triggered"
     COMPLETED = "completed"
-    """Decided; its commits are not all proved."""
+    """Decided. Not all of its commits are proved."""
     SETTLED = "settled"
     """Completed, and every commit is proved."""
     ABORTED = "aborted"
     UNREADABLE = "unreadable"
-    """What is stored is not what was written; nothing else that is said of it can be believed."""
+    """The stored row is damaged; no other field of it can be trusted."""
 
 
 class OnLost(StrEnum):
@@ -89,9 +89,9 @@ class OnLost(StrEnum):
     HALT = "halt"
     """The job halts until a person decides."""
     REPLAY = "replay"
-    """The driver writes the lost slots again from the same ranges, before anything later is written."""
+    """The driver writes the lost slots again from the same ranges, before it writes anything later."""
     SKIP = "skip"
-    """The lost slots are given up. A report of the loss is kept, and shown until a person acknowledges it."""
+    """The lost slots are given up. A loss report is kept, and listed until a person acknowledges it."""
 
 
 class Role(StrEnum):
@@ -103,30 +103,30 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A position or a committable as JSON. The coordinator keeps it and never looks inside."""
+    """A position or a committable as JSON. The coordinator stores it and never reads the body."""
 
     kind: str
-    """Who can read it, for example ``kafka-positions``."""
+    """Which code can read it, for example ``kafka-positions``."""
     version: int
-    """Of the kind's body, from 1. A reader refuses versions that it does not know."""
+    """Version of the kind's body, from 1. A reader rejects versions that it does not know."""
     body: JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)
 class Participant:
-    """A member of a job; membership is durable before the job's first checkpoint."""
+    """A member of a job. Membership is durable before the job's first checkpoint."""
 
     name: ParticipantName
     role: Role
     kind: str
     """Which committer or planner serves it, for example ``kafka``."""
     on_lost: OnLost = OnLost.HALT
-    """For a sink."""
+    """For sinks only."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Committable:
-    """The handle of one pre-committed slot: enough for any process to commit or abort it."""
+    """The handle of one pre-committed slot: any process can commit or abort the slot with it."""
 
     slot: int
     document: Document
@@ -139,16 +139,17 @@ class Snapshot:
     positions: Document | None = None
     """A source's next positions; None for a sink."""
     committables: tuple[Committable, ...] = ()
-    """A sink's pre-committed slots; empty for a source, and for a sink that had nothing to write."""
+    """A sink's pre-committed slots. Empty for a source, and for a sink that had nothing to write."""
     records: int = 0
     """Records read (source) or written (sink) for this checkpoint."""
     bytes: int = 0
     """Bytes of keys and values of those records."""
     unchanged: bool = False
-    """True when the participant has nothing new since the base. A checkpoint unchanged everywhere leaves no row."""
+    """True when the participant has nothing new since the base. A checkpoint that is unchanged everywhere leaves no
+    row."""
     next_at_once: bool = field(default=False, compare=False)
-    """True when the next checkpoint need not wait for the interval. No part of what is stored: a coordinator that
-    starts again lets one interval pass."""
+    """True when the next checkpoint need not wait for the interval. Not stored: after a restart of the coordinator the
+    next checkpoint is due at once in any case."""
 
 
 class Outcome(StrEnum):
@@ -156,14 +157,14 @@ class Outcome(StrEnum):
 
     COMMITTED = "committed"
     LOST = "lost"
-    """Proved: not committed, and never to be."""
+    """Proved: it is not committed and never will be."""
     IN_DOUBT = "in_doubt"
-    """Not proved either way. Never treated as one of the others."""
+    """Nothing is proved. Never treated as committed or lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settlement:
-    """The outcome of one committable with what proves it, in words for people."""
+    """The outcome of one committable, and its proof as readable text."""
 
     slot: int
     outcome: Outcome
@@ -172,19 +173,19 @@ class Settlement:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Says on the sink's cluster which store and generation own a job."""
+    """A record on the sink's cluster of the store and generation that own a job."""
 
     store_id: str
     generation: Generation
     completed: CheckpointId
-    """The newest completed checkpoint when the claim was written. Nothing newer was committed by then."""
+    """The newest completed checkpoint when the claim was written. No newer checkpoint was committed by then."""
     holder: str = ""
-    """Random token of its writer: two copies of one store may grant the same generation."""
+    """Random token of the writer. Needed because two copies of one store may grant the same generation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompletedCheckpoint:
-    """A completed checkpoint as a recovery needs it."""
+    """A completed checkpoint with everything that a recovery needs."""
 
     id: CheckpointId
     base: CheckpointId
@@ -193,4 +194,4 @@ class CompletedCheckpoint:
     settled: bool = False
     kind: CheckpointKind = CheckpointKind.CHECKPOINT
     amendment: int = 0
-    """How often lost committables were replaced by replayed ones."""
+    """How many times replayed committables have replaced lost ones."""

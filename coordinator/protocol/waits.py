@@ -1,4 +1,4 @@
-"""What a job waits for now, as far as the protocol knows: for people."""
+"""What a job waits for now, as far as the protocol knows; for display."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ __all__ = ["Wait", "unsettled_slots", "waits"]
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """One thing that has to happen before the job goes on."""
+    """One thing that must happen before the job continues."""
 
     what: str
     since: float | None
-    """Monotonic seconds, as the state's; a restart of the coordinator begins anew. None: since the newest completed
-    checkpoint was decided."""
+    """Monotonic seconds on the state's clock; a restart of the coordinator resets it. None means since the decision on
+    the newest completed checkpoint."""
 
 
 def waits(state: JobState) -> tuple[Wait, ...]:
-    """In the order in which they are resolved."""
+    """Everything the job waits for, in the order in which it resolves."""
     return (*_driver(state), *_settling(state), *_pending(state))
 
 
 def unsettled_slots(state: JobState) -> int:
-    """Transactions of the newest completed checkpoint that are not proved committed."""
+    """Number of transactions of the newest completed checkpoint that are not proved committed."""
     completed = state.durable.completed
     if completed is None or completed.settled:
         return 0

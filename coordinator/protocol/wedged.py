@@ -1,8 +1,8 @@
-"""A driver whose main loop stands still: its threads keep the lease and the stream, so it never looks dead.
+"""Detects a driver whose main loop hangs: its other threads keep the lease and the stream, so it looks alive.
 
-What it owes shows it: an abort that it does not carry out, or its generation that it does not end. After a lease and
-the grace time of orphans it is given up. A driver whose brokers do not answer needs less for either (a sweep fails
-after 30 s), and one that needs more loses nothing but its generation.
+An outstanding instruction reveals the hang: an abort that is not carried out, or a generation that is not ended. After
+lease + orphan_grace the driver is given up. A driver whose brokers do not answer needs less time for either (a sweep
+fails after 30 s). A driver that needs more loses only its generation.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ __all__ = ["due", "give_up", "owed", "record_contact"]
 
 
 def owed(state: JobState) -> str:
-    """What the driver was told to do and has not done, in words for people; empty for nothing."""
+    """The instruction that the driver has not carried out, for display; empty if there is none."""
     durable = state.durable
     if not durable.driven or durable.unreadable or state.session is None:
         return ""
@@ -29,7 +29,7 @@ def owed(state: JobState) -> str:
 
 
 def due(state: JobState) -> float | None:
-    """When the driver is given up, monotonic seconds; None when it owes nothing."""
+    """When the driver is given up, in monotonic seconds; None when no instruction is outstanding."""
     if state.owing_since is None:
         return None
     settings = state.durable.settings
@@ -37,14 +37,14 @@ def due(state: JobState) -> float | None:
 
 
 def record_contact(state: JobState, now: float) -> JobState:
-    """The driver's main loop has said something, so it does not stand still."""
+    """Record a call from the driver's main loop, which shows that it does not hang."""
     return state if state.owing_since is None else replace(state, owing_since=now)
 
 
 def give_up(state: JobState, now: float) -> Step:
-    """Measure for how long the driver owes something, and end its generation when that is too long.
+    """Measure how long an instruction is outstanding, and end the driver's generation when that is too long.
 
-    Begins when there is a stream to tell it, and goes on when that breaks.
+    The measurement starts only while the instruction stream is connected; it continues when the stream breaks.
     """
     what = owed(state)
     if not what:
