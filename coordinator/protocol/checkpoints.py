@@ -31,8 +31,7 @@ from onceward.coordinator.protocol.values import (
 
 
 def due(state: JobState) -> float | None:
-    """When the next checkpoint may be triggered: 0 when a person waits for one, None when no passage of time triggers
-    one."""
+    """When the next checkpoint may be triggered: 0 when a person waits for one, None while none can be triggered."""
     session, durable = state.session, state.durable
     if (
         session is None
@@ -142,7 +141,7 @@ def decide(state: JobState, now: float) -> Step:
         return (
             state,
             (),
-        )  # output becomes visible in order; while waiting, only the age of its transactions can abort it
+        )  # output stays in order; meanwhile only the age of its transactions counts
     settled = not any(snapshot.committables for snapshot in known.answers.values())
     facts.append(
         CheckpointCompleted(

@@ -164,7 +164,7 @@ def _beyond(durable: Durable, event: Resolve) -> str:
 
 
 def _contradiction(durable: Durable, event: Resolve) -> str:
-    """Why the evidence contradicts the ruling, newer evidence first; empty when it does not."""
+    """Why the evidence contradicts the ruling, newer evidence before older; empty when it does not."""
     known = dict(durable.outcomes.get(event.participant, {}))
     words = {one.slot: one.evidence for one in event.evidence}
     for one in event.evidence:

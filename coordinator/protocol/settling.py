@@ -1,4 +1,4 @@
-"""After the decision: record commits, prove them, replay or give up lost slots, or halt the job."""
+"""After the decision: record proved commits, replay or give up lost slots, or halt the job."""
 
 from dataclasses import replace
 from typing import assert_never
@@ -52,9 +52,7 @@ def settle(state: JobState, event: Settle) -> tuple[JobState, Ready]:
     heard = given_up | (replaying if _policy(state, event.participant) is not OnLost.SKIP else frozenset())
     bad = tuple(s for s in event.settlements if s.outcome is not Outcome.COMMITTED and s.slot not in heard)
     known_of = state.durable.outcomes.get(event.participant, {})
-    lost = replaying | {
-        slot for slot, outcome in known_of.items() if outcome is Outcome.LOST
-    }  # a proof of loss is final
+    lost = replaying | {slot for slot, outcome in known_of.items() if outcome is Outcome.LOST}  # a proof is final
     good = frozenset(s.slot for s in event.settlements if s.outcome is Outcome.COMMITTED) - lost
     known = state.settled_slots.get(event.participant, frozenset())
     if not bad and good <= known:

@@ -1,4 +1,4 @@
-"""What the history says of facts and of calls that were not accepted."""
+"""History entries for facts and for calls that were not accepted."""
 
 from typing import Any, assert_never
 
@@ -35,13 +35,13 @@ from onceward.coordinator.protocol.values import Generation
 __all__ = ["MAX_DETAIL", "entry_of_fact", "entry_of_note"]
 
 MAX_DETAIL = 1_000
-"""Characters. The loss of a sink's ten thousand slots is told in full by its evidence, not by the history."""
+"""Characters per entry. When a sink loses ten thousand slots, the stored evidence has the details, not the history."""
 
 
 def entry_of_fact(fact: Fact, generation: Generation) -> dict[str, Any] | None:
-    """The history's row for a fact; None for what an idle job does all the time.
+    """The history row for a fact; None for facts that an idle job produces constantly.
 
-    :param generation: the job's after the step.
+    :param generation: the job's generation after the step.
     """
     said = _said(fact)
     if said is None:
@@ -51,7 +51,7 @@ def entry_of_fact(fact: Fact, generation: Generation) -> dict[str, Any] | None:
 
 
 def entry_of_note(note: Note, count: int) -> dict[str, Any]:
-    """The history's row for a call that was not accepted, made ``count`` times."""
+    """The history row for a call that was not accepted and came ``count`` times."""
     return _row(
         note.what,
         generation=note.generation,

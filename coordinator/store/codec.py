@@ -1,4 +1,4 @@
-"""Protocol values as JSON text in the store. Reading raises what ``json`` and the values raise."""
+"""Protocol values as JSON text in the store. Reading raises the errors of ``json`` and of the values' constructors."""
 
 import json
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def document_of(durable: Durable) -> str:
-    """What a job's row keeps of its durable state beside its columns."""
+    """The part of a job's durable state that its row stores outside its columns."""
     pending, aborted, ruled = durable.pending, durable.aborted, durable.resolution
     return _text(
         {
@@ -67,7 +67,7 @@ def document_of(durable: Durable) -> str:
 
 
 def durable_parts(text: str) -> dict[str, Any]:
-    """The fields of ``Durable`` in a job's document."""
+    """The fields of ``Durable`` stored in a job's document."""
     raw = json.loads(text)
     pending, aborted = raw["pending"], raw["aborted"]
     return {

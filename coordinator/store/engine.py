@@ -1,4 +1,4 @@
-"""One connection to one SQLite file, with what durability needs switched on before anything is read."""
+"""One connection to one SQLite file. Switches on durability before the first read."""
 
 import sqlite3
 from contextlib import closing
@@ -42,9 +42,9 @@ def file_of(url: str) -> Path:
 
 
 def connect(file: Path) -> tuple[Engine, Connection]:
-    """Open the file and force its log into it. Raises StoreError; a file that is no database is StoreDamagedError."""
+    """Open the file and write its log back into it. Raises StoreError; StoreDamagedError if the file is no database."""
     _refuse_other_files(file)
-    # The one connection moves from the thread that opens the store to the one that serves it.
+    # The one connection moves from the thread that opens the store to the thread that serves it.
     engine = create_engine(
         URL.create("sqlite", database=str(file)),
         poolclass=NullPool,
@@ -56,14 +56,15 @@ def connect(file: Path) -> tuple[Engine, Connection]:
 
 
 def checkpoint(connection: sqlite3.Connection) -> None:
-    """Force the log into the file. Raises StoreError when another process keeps it from that."""
+    """Write the log back into the file. Raises StoreError when another process prevents that."""
     busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     if busy:
         raise StoreError("The store's log could not be forced into its file: another process reads it. Stop it.")
 
 
 def _refuse_other_files(file: Path) -> None:
-    """SQLite takes a stump of a file for an empty one and would begin anew."""
+    """Reject a file that is not a whole SQLite database. SQLite would take a truncated file for an empty one and start
+    over."""
     try:
         with file.open("rb") as opened:
             head = opened.read(_HEADER_BYTES)
@@ -74,25 +75,25 @@ def _refuse_other_files(file: Path) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
-    connection.isolation_level = None  # transactions begin where we say so
-    # A damaged text must reach its checksum instead of failing the read of all rows with it.
+    connection.isolation_level = None  # transactions begin explicitly
+    # Damaged text must reach the checksum test of its row. Otherwise the read of all rows would fail.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:
         with closing(connection.cursor()) as cursor:
             _make_durable(connection, cursor)
     except BaseException:
-        connection.close()  # whoever looks at the file next finds it unlocked
+        connection.close()  # leave the file unlocked for the next process
         raise
 
 
 def _make_durable(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> None:
-    # Exclusive: a second guard beside the lock file, and no shared memory file.
+    # Exclusive locking is a second guard beside the lock file, and avoids a shared memory file.
     cursor.execute("PRAGMA locking_mode=EXCLUSIVE")
     mode = cursor.execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
         raise StoreError(f"SQLite refuses a write-ahead log here (it says {mode}). Nothing was changed.")
     cursor.execute("PRAGMA synchronous=FULL")
-    # An interrupted run may have left a log whose last write was never confirmed. Believe only what is in the file.
+    # An interrupted run may have left a log whose last write was never confirmed. From here on only the file counts.
     checkpoint(connection)
     report = [row[0] for row in cursor.execute("PRAGMA quick_check(5)")]
     if report != ["ok"]:

@@ -1,10 +1,10 @@
-"""What a store can say no to.
+"""The errors of a store.
 
-StoreError              a write or a read failed; whether the last write happened is unknown   exit code 6
-├── StoreUnusableError  it was not opened, nothing was changed                                 exit code 2
-└── StoreDamagedError   a record is not what was written; it is named                          exit code 6
+StoreError              a read or write failed; the result of the last write is unknown   exit code 6
+├── StoreUnusableError  the store was not opened; nothing was changed                     exit code 2
+└── StoreDamagedError   a record differs from what was written; the message names it      exit code 6
 
-NoSuchCheckpointError   what was asked for is not there, or not readable; the store is as it was
+NoSuchCheckpointError   the checkpoint is missing or not readable; the store is unharmed
 """
 
 from onceward.coordinator.errors import ExitCode, StoreError
@@ -26,8 +26,8 @@ class StoreUnusableError(StoreError):
 
 
 class StoreDamagedError(StoreError):
-    """A stored record is not what was written. Nothing is guessed about it."""
+    """A stored record differs from what was written. Nothing is guessed."""
 
 
 class NoSuchCheckpointError(LookupError):
-    """There is no completed checkpoint of that id that can be read. The store is unharmed."""
+    """No readable completed checkpoint has that id. The store is unharmed."""

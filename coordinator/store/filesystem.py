@@ -1,4 +1,4 @@
-"""Refuses directories where neither locks nor fsync can be trusted."""
+"""Refuses directories on filesystems where locks and fsync cannot be trusted."""
 
 import os
 import re
@@ -10,7 +10,7 @@ __all__ = ["filesystem_of", "refuse_network_filesystem"]
 
 _MOUNTS = Path("/proc/self/mounts")
 
-# 9p and virtiofs are left out: they are how sandboxes and virtual machines give a guest its own local disk.
+# 9p and virtiofs are not listed: sandboxes and virtual machines use them to give a guest its own local disk.
 _NETWORK = frozenset(
     "nfs nfs4 cifs smb smbfs smb3 afs ncpfs ncp coda ceph glusterfs lustre gpfs beegfs orangefs pvfs2 ocfs2 gfs2 "
     "fuse.sshfs fuse.glusterfs fuse.ceph fuse.s3fs fuse.gcsfuse fuse.rclone fuse.davfs davfs fuse.juicefs".split()
@@ -33,7 +33,8 @@ def filesystem_of(directory: Path, mounts: str) -> str | None:
 
 
 def refuse_network_filesystem(directory: Path, mounts: str | None = None) -> None:
-    """Raises StoreUnusableError. Says nothing where the system has no list of mounts."""
+    """Raise StoreUnusableError if ``directory`` is on a network filesystem. Accepts every directory if the system has
+    no list of mounts."""
     if mounts is None:
         try:
             mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace")

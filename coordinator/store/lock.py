@@ -1,4 +1,4 @@
-"""One process per store: an advisory lock on a file beside it, released by the kernel however the holder ends."""
+"""One process per store: an advisory lock on a file beside it. The kernel releases it however the holder ends."""
 
 import fcntl
 import os
@@ -10,11 +10,12 @@ __all__ = ["StoreLock"]
 
 
 class StoreLock:
-    """Held from construction to :meth:`release`. Raises StoreUnusableError naming the holder's process id."""
+    """The lock, held from construction to :meth:`release`. Raises StoreUnusableError, which names the holder's process
+    id."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # not inheritable: a child must not keep the store locked after us
+        # not inheritable: a child process must not keep the store locked
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -29,7 +30,7 @@ class StoreLock:
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
 
     def release(self) -> None:
-        """The file stays: removing it would let two processes lock two files of the same name."""
+        """Release the lock. The file stays: removing it would let two processes lock two files of the same name."""
         if self._descriptor >= 0:
             os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)

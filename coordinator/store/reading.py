@@ -1,5 +1,5 @@
-"""Rows to values: what a restart and a listing need. Every row is checked before it is believed; one that is damaged is
-listed as such, and stops at most the job that needs it."""
+"""Rows to values, for a restart and for listings. Every row is verified before use. A damaged row is listed as damaged,
+and blocks at most the job that needs it."""
 
 import contextlib
 from collections.abc import Iterable
@@ -68,7 +68,7 @@ N = TypeVar("N", bound=Name)
 
 _DAMAGED = "this record is not what was written: its checksum differs. Nothing depends on it"
 _UNKNOWN = datetime.fromtimestamp(0, UTC)
-"""When what a damaged record tells of was."""
+"""Time shown for a damaged record."""
 _NO_DOCUMENT = Document(kind="unreadable", version=1, body={})
 
 _LISTED = [column for column in checkpoints.columns if column.name != "snapshots"]
@@ -76,9 +76,9 @@ _DECIDED_FOR = (CheckpointState.COMPLETED.value, CheckpointState.SETTLED.value)
 
 
 def durable_jobs(connection: Connection, store_id: str) -> list[Durable]:
-    """All jobs. Reads only what they need: what is there for people is checked when somebody asks for it.
+    """All jobs. Reads only what they need: rows that serve listings alone are verified when listed.
 
-    Damage concerns its job alone. A name that only other tables know is a job whose own record is gone.
+    Damage affects only its own job. A name found only in other tables is a job whose own record is missing.
     """
     found: dict[JobName, Durable] = {}
     for row in list(connection.execute(select(jobs)).mappings()):
@@ -92,7 +92,7 @@ def durable_jobs(connection: Connection, store_id: str) -> list[Durable]:
 
 
 def _name(text: object) -> JobName | None:
-    """None for one that no job can have, so that nobody will ask for it."""
+    """The job name, or None if no job can have this name. No call can name such a job."""
     try:
         return JobName(str(text))
     except ValueError:
@@ -154,7 +154,8 @@ def _durable(connection: Connection, job: JobName, row: Row, store_id: str) -> D
 
 
 def _completed(job: JobName, checkpoint: int, row: Row | None) -> CompletedCheckpoint:
-    """Raises NoSuchCheckpointError."""
+    """The checkpoint in ``row``. Raises NoSuchCheckpointError if it is missing, damaged, not completed or not
+    readable."""
     what = f"checkpoint {checkpoint} of job {job}"
     if row is None:
         raise NoSuchCheckpointError(f"{what} is not in the store.")
@@ -178,7 +179,7 @@ def _completed(job: JobName, checkpoint: int, row: Row | None) -> CompletedCheck
 
 
 def _damaged(row: Row, text: object) -> bool:
-    """True when a checkpoint's row, its snapshots included, is not what was written.
+    """True when a checkpoint's row, including its snapshots, differs from what was written.
 
     :param text: the snapshots.
     """
@@ -191,7 +192,7 @@ def _damaged(row: Row, text: object) -> bool:
 
 
 def _readable(connection: Connection, job: JobName) -> str:
-    """Which ones a person could name instead."""
+    """The readable completed checkpoints, as a sentence: a person can name one of them instead."""
     query = select(checkpoints.c.checkpoint).where(checkpoints.c.job == job).order_by(checkpoints.c.checkpoint.desc())
     ids = []
     for checkpoint in connection.execute(query).scalars().all():
@@ -201,7 +202,7 @@ def _readable(connection: Connection, job: JobName) -> str:
 
 
 def completed_checkpoint(connection: Connection, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint:
-    """Raises NoSuchCheckpointError."""
+    """The completed checkpoint with this id. Raises NoSuchCheckpointError."""
     return _completed(job, checkpoint, _found(connection, job, checkpoint))
 
 
@@ -211,7 +212,7 @@ def _found(connection: Connection, job: JobName, checkpoint: CheckpointId) -> Ro
 
 
 def job_records(connection: Connection, job: JobName | None = None) -> dict[JobName, JobRecord]:
-    """Of all jobs whose record can be read; only of one of them, if ``job`` is named."""
+    """The records of all readable jobs, or of ``job`` only."""
     only = jobs.c.job == job if job is not None else true()
     newest = (checkpoints.c.job == jobs.c.job) & (checkpoints.c.checkpoint == jobs.c.completed)
     completed_at = {
@@ -230,7 +231,7 @@ def job_records(connection: Connection, job: JobName | None = None) -> dict[JobN
 
 
 def checkpoint_records(connection: Connection, job: JobName, limit: int) -> list[CheckpointRecord]:
-    """Snapshots can be large: each is checked by itself."""
+    """The newest checkpoints. Snapshots can be large, so each is loaded and verified separately."""
     query = select(*_LISTED).where(checkpoints.c.job == job).order_by(checkpoints.c.checkpoint.desc()).limit(limit)
     rows = connection.execute(query).mappings().all()
     return [_record(row, damaged=_damaged(row, _snapshots(connection, job, row["checkpoint"]))) for row in rows]

@@ -1,4 +1,4 @@
-"""What listings show of jobs, checkpoints, generations and their history. Times are wall clock, for people."""
+"""Rows of the listings: jobs, checkpoints, generations and their history. Times are wall clock, for display."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,16 +32,17 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """What memory does not have of a job."""
+    """The part of a job's listing that is not kept in memory."""
 
     completed: CheckpointId | None = None
-    """The newest completed checkpoint, also one that cannot be read."""
+    """The newest completed checkpoint, even if it cannot be read."""
     completed_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRecord:
-    """Durations are seconds; None where that part is not over, or its beginning was forgotten by a restart."""
+    """One checkpoint. Durations are seconds; None if that phase is not over, or its start is unknown after a
+    restart."""
 
     id: CheckpointId
     base: CheckpointId
@@ -55,9 +56,9 @@ class CheckpointRecord:
     decided_at: datetime | None
     settled_at: datetime | None
     waited: float
-    """From when it was due or asked for to its trigger."""
+    """From when it was due or requested to its trigger."""
     ran: float | None
-    """To the last acknowledgement, or to the abort."""
+    """From the trigger to the last acknowledgement, or to the abort."""
     decided: float | None
     """From the last acknowledgement to the decision."""
     settled: float | None
@@ -72,7 +73,7 @@ class CheckpointRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSettlement:
-    """An outcome of a checkpoint that is not committed: kept as evidence."""
+    """An outcome of a checkpoint other than committed, kept as evidence."""
 
     participant: ParticipantName
     settlement: Settlement
@@ -81,21 +82,21 @@ class RecordedSettlement:
 
 @dataclass(frozen=True, kw_only=True)
 class LossRecord:
-    """Records of one slot that were given up: they never become visible."""
+    """A loss report: the records of one slot that were given up and never become visible."""
 
     job: JobName
     checkpoint: CheckpointId
     participant: ParticipantName
     settlement: Settlement
-    """Slot, outcome, and the proof or what was seen."""
+    """Slot and outcome, with the proof or what was observed."""
     document: Document
-    """The lost committable: which input its records came from, and how many they were."""
+    """The lost committable: the input ranges and counts of its records."""
     reason: str
-    """The policy, or who decided so, and why."""
+    """The policy, or the person who decided and why."""
     recorded_at: datetime
     acknowledged_at: datetime | None
     acknowledgement: str
-    """Who acknowledged it, and why; empty while nobody has."""
+    """Who acknowledged it and why; empty until it is acknowledged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,17 +118,17 @@ class GenerationRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryRecord:
-    """One thing that happened to a job, or a call that was not accepted."""
+    """One event in the history of a job, or a call that was not accepted."""
 
     at: datetime
     event: str
     """The name of a fact, for example ``CheckpointCompleted``, or of a refused event, for example ``Acknowledge``."""
     verdict: Verdict | None
-    """Of a refused call; None for a fact."""
+    """The verdict on a rejected call; None for a fact."""
     generation: Generation
     checkpoint: CheckpointId
-    """0 where it is about none."""
+    """0 if it concerns no checkpoint."""
     participant: str
     detail: str
     count: int
-    """How often a refused call came within about a second."""
+    """How often a rejected call came within about a second."""

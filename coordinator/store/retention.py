@@ -1,4 +1,4 @@
-"""What is removed, and what never is. Apart from the decision: a removal that fails loses nothing."""
+"""Retention: which rows are deleted, and which never are. Separate from the decision: a failed prune loses nothing."""
 
 from sqlalchemy import Connection, Delete, bindparam, delete, func, select
 from sqlalchemy.sql import ColumnElement
@@ -13,9 +13,9 @@ __all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "KEPT_LOSSES", "p
 KEPT_ABORTED = 100
 KEPT_GENERATIONS = 100
 KEPT_LOSSES = 1_000
-"""Acknowledged ones, apart from several that were acknowledged together."""
+"""Acknowledged loss reports. Reports acknowledged together at the limit are all kept."""
 KEPT_HISTORY = 1_000
-"""Entries about decisions and settlements, and as many about everything else."""
+"""Entries about decisions and settlements, and the same number about everything else."""
 
 _J: ColumnElement[str] = bindparam("j")
 _COMPLETED = checkpoints.c.state.in_((CheckpointState.COMPLETED.value, CheckpointState.SETTLED.value))
@@ -24,7 +24,8 @@ _ORDINARY = checkpoints.c.kind != CheckpointKind.SAVEPOINT.value
 
 
 def _newest(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
-    """The id that ``newer`` newer ones of the job follow; NULL, which no id is below, when there are not so many."""
+    """The id of the checkpoint that has exactly ``newer`` newer ones; NULL, which no id is below, if there are
+    fewer."""
     return (
         select(checkpoints.c.checkpoint)
         .where(checkpoints.c.job == _J, *conditions)
@@ -39,7 +40,7 @@ def _needed(column: str) -> ColumnElement[int]:
     return func.coalesce(select(jobs.c[column]).where(jobs.c.job == _J).scalar_subquery(), 0)
 
 
-# The newest completed one is what the job continues from; the source of an ordered restore will be.
+# Never deleted: the newest completed checkpoint, from which the job continues, and the source of an ordered restore.
 _PRUNE_COMPLETED = delete(checkpoints).where(
     checkpoints.c.job == _J,
     _COMPLETED,
@@ -55,7 +56,7 @@ _PRUNE_SETTLEMENTS = delete(settlements).where(
     settlements.c.job == _J,
     settlements.c.checkpoint.not_in(select(checkpoints.c.checkpoint).where(checkpoints.c.job == _J)),
 )
-# Those that nobody has acknowledged stay for ever; of the others as many as are ever listed at once.
+# Unacknowledged losses are kept. Of the others, as many are kept as one listing can show.
 _ACKNOWLEDGED = losses.c.acknowledged_at.is_not(None)
 _PRUNE_LOSSES = delete(losses).where(
     losses.c.job == _J,
@@ -87,14 +88,14 @@ def _history_beyond(those: ColumnElement[bool]) -> Delete:
     return delete(history).where(history.c.job == _J, those, history.c.seq < oldest_kept)
 
 
-# Apart, because a healthy job adds two rows in each interval: they must not push out why it failed last week.
+# Counted separately because a healthy job adds two rows per interval: they must not displace last week's failure.
 _PRUNE_HISTORY = (_history_beyond(_ROUTINE), _history_beyond(~_ROUTINE))
 
 
 def prune(connection: Connection, job: JobName, keep: int) -> None:
-    """Remove what retention does not keep, inside a transaction that the caller began.
+    """Delete what retention does not keep, inside the caller's transaction.
 
-    :param keep: completed checkpoints that stay beside savepoints.
+    :param keep: completed checkpoints to keep besides savepoints.
     """
     connection.execute(_PRUNE_COMPLETED, {"j": job, "newer": keep - 1})
     connection.execute(_PRUNE_ABORTED, {"j": job, "newer": KEPT_ABORTED - 1})

@@ -1,8 +1,8 @@
 """The tables. Plain types only, so that PostgreSQL can hold the same schema.
 
-Every row carries a checksum over all its other columns; a checkpoint's snapshots, which can be large, have their own,
-so that its other columns are read and changed without them. All times are Unix times in milliseconds, all durations
-microseconds; all ids fit 53 bits.
+Every row carries a checksum over all its other columns. A checkpoint's snapshots can be large and have their own
+checksum, so that its other columns can be read and changed without them. All times are Unix times in milliseconds, all
+durations microseconds. All ids fit in 53 bits.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ meta = Table(
     Column("checksum", String(16), nullable=False),
 )
 
-# What tools may ask for has a column; the rest of a job's durable state is one document.
+# Values that tools may query have a column; the rest of a job's durable state is one document.
 jobs = Table(
     "jobs",
     metadata,
@@ -102,7 +102,7 @@ settlements = Table(
     Column("checksum", String(16), nullable=False),
 )
 
-# Apart from the settlements: they outlive their checkpoint, until long after a person has acknowledged them.
+# Separate from the settlements: losses outlive their checkpoint, until long after a person acknowledges them.
 losses = Table(
     "losses",
     metadata,
@@ -150,7 +150,7 @@ history = Table(
     Index("history_by_job", "job", "seq", "event"),
 )
 
-_UNSEALED_COLUMNS = {"checksum", "snapshots", "seq"}  # the sequence is given by the database
+_UNSEALED_COLUMNS = {"checksum", "snapshots", "seq"}  # the database assigns the sequence
 
 
 def _sealed_columns(table: Table) -> tuple[str, ...]:
@@ -161,18 +161,18 @@ _COLUMNS = {table.name: _sealed_columns(table) for table in metadata.sorted_tabl
 
 
 def checksum(table: Table, values: Mapping[str, Any] | RowMapping) -> str:
-    """Over the table's name and all its sealed columns; finds damage, not malice."""
+    """Checksum over the table's name and all its sealed columns. Detects damage, not tampering."""
     columns = [table.name, *(values[name] for name in _COLUMNS[table.name])]
     return text_checksum(json.dumps(columns))
 
 
 def text_checksum(text: str) -> str:
-    """Of ASCII text."""
+    """Checksum of ASCII text."""
     return hashlib.blake2b(text.encode("ascii"), digest_size=8).hexdigest()
 
 
 def unsealed(table: Table, row: RowMapping) -> bool:
-    """True when the row is not what was written, a checkpoint's snapshots apart."""
+    """True when the row differs from what was written. Does not check a checkpoint's snapshots."""
     try:
         return checksum(table, row) != str(row["checksum"])
     except TypeError:  # a type that is never written

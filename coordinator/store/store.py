@@ -1,4 +1,4 @@
-"""The store of one coordinator: durable facts in, state for a restart and listings out."""
+"""The store of one coordinator: writes durable facts, reads the state for a restart and for listings."""
 
 import os
 import sqlite3
@@ -49,10 +49,10 @@ _log = logger("onceward.store")
 
 
 class Store:
-    """One SQLite file with one writer. Not for several threads at once.
+    """One SQLite file with one writer. Not thread-safe.
 
-    Any failure of a read or a write raises StoreError and ends the store's usefulness: whether the last write happened
-    is unknown, so every later call raises too. Leave the process, or open the store anew.
+    Any failure of a read or a write raises StoreError. Whether the last write happened is unknown then, so every later
+    call raises too. Leave the process, or open the store again.
     """
 
     def __init__(self, *, engine: Engine, connection: Connection, lock: StoreLock, store_id: str) -> None:
@@ -61,11 +61,12 @@ class Store:
         self._lock = lock
         self._failure: StoreError | None = None
         self.store_id = store_id
-        """Random; given to the store when it was created, and part of every claim."""
+        """Random id, assigned when the store is created. Part of every claim."""
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """Open or create. Raises StoreUnusableError (in use, other schema, network filesystem), StoreDamagedError."""
+        """Open or create a store. Raises StoreUnusableError (in use, other schema, network filesystem),
+        StoreDamagedError."""
         file = file_of(url)
         try:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -91,29 +92,30 @@ class Store:
             raise
 
     def load_jobs(self) -> list[Durable]:
-        """Every job as a restart needs it, by name; one whose record is damaged says so."""
+        """Every job with the state that a restart needs, by name. A job whose record is damaged is marked as such."""
         with self._using("reading the jobs") as connection:
             return durable_jobs(connection, self.store_id)
 
     def apply(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
-        """Make several steps durable in one transaction, in their order: all of them or none.
+        """Write several steps in one transaction, in order: all or none. They are on disk when this returns.
 
-        The disk is waited for once, and that is nearly all that a small step costs. When this returns they are on disk.
+        One wait for the disk serves all steps; it is nearly the whole cost of a small step.
         """
         jobs = ", ".join(sorted({str(durable.job) for durable, _ in steps}))
         with self._using(f"writing {sum(len(facts) for _, facts in steps)} facts of {jobs}") as connection:
             write_steps(connection, steps, _milliseconds(at))
 
     def note(self, job: JobName, notes: Sequence[tuple[Note, int]], *, at: datetime) -> None:
-        """Keep calls that were not accepted, each with how often, in the history."""
+        """Write calls that were not accepted to the history, each with its count."""
         with self._using(f"noting refused calls of job {job}") as connection:
             write_notes(connection, job, _milliseconds(at), notes)
 
     def prune(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
-        """Remove what retention does not keep, for several jobs in one transaction. Of each job the second number is
-        how many completed checkpoints stay beside savepoints.
+        """Delete what retention does not keep, for several jobs in one transaction.
 
-        Best effort: a failed prune is rolled back, logged and retried by the next one. False then.
+        Best effort: a failed prune is rolled back, logged and retried by the next one. Returns False then.
+
+        :param jobs: each job with the number of completed checkpoints to keep besides savepoints.
         """
         if self._failure is not None:
             raise self._failure
@@ -128,50 +130,50 @@ class Store:
         return True
 
     def completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint:
-        """A completed checkpoint to go back to. Raises NoSuchCheckpointError."""
+        """A completed checkpoint, to restore from. Raises NoSuchCheckpointError."""
         with self._using(f"reading checkpoint {checkpoint} of job {job}") as connection:
             return completed_checkpoint(connection, job, checkpoint)
 
     def jobs(self) -> dict[JobName, JobRecord]:
-        """For listings; without jobs whose record is damaged."""
+        """Job records for listings, without jobs whose record is damaged."""
         with self._using("listing jobs") as connection:
             return job_records(connection)
 
     def job(self, job: JobName) -> JobRecord:
-        """For listings; empty when the job's record is damaged."""
+        """The job's record for listings; empty when it is damaged."""
         with self._using(f"describing job {job}") as connection:
             return job_records(connection, job).get(job, JobRecord())
 
     def checkpoints(self, job: JobName, limit: int) -> list[CheckpointRecord]:
-        """For listings, newest first."""
+        """Checkpoints for listings, newest first."""
         with self._using(f"listing checkpoints of job {job}") as connection:
             return checkpoint_records(connection, job, limit)
 
     def checkpoint(self, job: JobName, number: CheckpointId) -> CheckpointDetails | None:
-        """Everything stored about one checkpoint; None when it left no row or is retained no longer."""
+        """Everything stored about one checkpoint; None when it left no row or is no longer retained."""
         with self._using(f"reading checkpoint {number} of job {job}") as connection:
             return checkpoint_details(connection, job, number)
 
     def losses(self, job: JobName | None, limit: int, *, acknowledged: bool) -> list[LossRecord]:
-        """Reports of records that were given up, of one job or of all, newest first.
+        """Loss reports of one job or of all, newest first.
 
-        :param acknowledged: those too that a person has acknowledged.
+        :param acknowledged: include those that a person has acknowledged.
         """
         with self._using("listing losses") as connection:
             return loss_records(connection, job, limit, acknowledged=acknowledged)
 
     def generations(self, job: JobName, limit: int) -> list[GenerationRecord]:
-        """For listings, newest first."""
+        """Generations for listings, newest first."""
         with self._using(f"listing generations of job {job}") as connection:
             return generation_records(connection, job, limit)
 
     def history(self, job: JobName, limit: int) -> list[HistoryRecord]:
-        """For listings, newest first."""
+        """The history for listings, newest first."""
         with self._using(f"listing the history of job {job}") as connection:
             return history_records(connection, job, limit)
 
     def close(self) -> None:
-        """Release file and lock. Never raises: everything applied is on disk already."""
+        """Release the file and the lock. Never raises: everything applied is already on disk."""
         try:
             self._connection.close()
             self._engine.dispose()
@@ -199,7 +201,7 @@ def _translated(doing: str) -> Iterator[None]:
     except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
         cause = getattr(error, "orig", None) or error
         text = str(cause)
-        # the module for SQLite cannot even say what is wrong when it has to quote damaged text
+        # the sqlite3 module raises UnicodeDecodeError when its message quotes damaged text
         if isinstance(error, UnicodeDecodeError) or "not a database" in text or "malformed" in text:
             raise StoreDamagedError(
                 f"The store's file is damaged ({text}), seen while {doing}. Nothing was guessed. {PUT_BACK}"
@@ -223,7 +225,7 @@ def _unopened(file: Path, error: OSError) -> StoreUnusableError:
 
 
 def _identify(connection: Connection, file: Path) -> str:
-    """The store's id, after checking its schema; creates both in a new file."""
+    """The store's id, after checking its schema. Creates both in a new file."""
     with connection.begin():
         tables = set(inspect(connection).get_table_names())
         if not tables:
@@ -237,7 +239,8 @@ def _identify(connection: Connection, file: Path) -> str:
             store_id = _known_id(connection, file, tables)
             created = False
     if created:
-        # In the file itself, so that a lost log leaves an old store of the same id, which the claim finds out.
+        # Write the id into the file itself. If the log is lost, the store keeps its id, and the claim shows that it is
+        # old.
         checkpoint(cast(sqlite3.Connection, connection.connection.dbapi_connection))
         _flush_directory(file.parent)
     return store_id
@@ -280,7 +283,7 @@ def _name(table: Table) -> str:
 
 
 def _flush_directory(directory: Path) -> None:
-    """The new file's name must survive a power cut as well as its content."""
+    """Flush the directory, so that a new file's name survives a power cut like its content."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

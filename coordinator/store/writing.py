@@ -1,6 +1,6 @@
-"""Facts to rows: what one transaction of the protocol changes.
+"""Facts to rows: the changes of one protocol transaction.
 
-A row that it finds damaged stops nobody: what the job needs is in memory and written again, the rest stays as it is.
+A damaged row blocks no job. What the job needs is in memory and written again; other damaged rows stay unchanged.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -70,14 +70,14 @@ _log = logger("onceward.store")
 
 
 def _replacing(table: Any) -> Any:
-    """Insert a row, or put it in the place of the one with the same key."""
+    """An upsert: insert a row, or replace the row with the same key."""
     inserted = upsert(table)
     keys = [column.name for column in table.primary_key.columns]
     changed = {column.name: inserted.excluded[column.name] for column in table.columns if column.name not in keys}
     return inserted.on_conflict_do_update(index_elements=keys, set_=changed)
 
 
-# Built once: SQLAlchemy then finds them compiled.
+# Built once, so that SQLAlchemy caches their compiled form.
 _ROW = (checkpoints.c.job == bindparam("j")) & (checkpoints.c.checkpoint == bindparam("n"))
 _WRITE_JOB = _replacing(jobs)
 _SELECT_POINTERS = select(jobs.c.completed, jobs.c.restore_from, jobs.c.restore_reason).where(
@@ -103,10 +103,10 @@ _INSERT_HISTORY = insert(history)
 
 
 def write_steps(connection: Connection, steps: Sequence[tuple[Durable, Sequence[Fact]]], at: int) -> None:
-    """Facts, each step's with the job's state after them, inside a transaction that the caller began.
+    """Write each step's facts and the job's state after them, inside the caller's transaction.
 
-    A statement costs more than a row: what all steps write alike is written at once, a job's row only as it is in the
-    end.
+    A statement costs more than a row. So rows of the same kind are written together for all steps, and each job's row
+    only once, in its final state.
 
     :param at: Unix time in milliseconds.
     """
@@ -121,7 +121,7 @@ def write_steps(connection: Connection, steps: Sequence[tuple[Durable, Sequence[
 
 
 class FactWriter:
-    """Writes what one step says of checkpoints and generations."""
+    """Writes the changes that one step makes to checkpoints and generations."""
 
     def __init__(self, connection: Connection, durable: Durable, at: int) -> None:
         self._connection = connection
@@ -130,21 +130,21 @@ class FactWriter:
         self._at = at
 
     def write(self, facts: Sequence[Fact]) -> list[dict[str, Any]]:
-        """Checkpoints and generations; returns what belongs to the history."""
+        """Write checkpoints and generations; return the history entries."""
         for fact in facts:
             self._apply(fact)
         said = (entry_of_fact(fact, self._after.generation) for fact in facts)
         return [{"job": self._job, "at": self._at, **entry} for entry in said if entry is not None]
 
     def job_row(self) -> dict[str, Any]:
-        """The job's as it is after the step."""
+        """The job's row after the step."""
         after = self._after
         pointers: dict[str, Any] = {
             "completed": after.base or None,
             "restore_from": after.restore.source.id if after.restore is not None else None,
             "restore_reason": after.restore.reason if after.restore is not None else None,
         }
-        if after.unreadable:  # which one it is that cannot be read must not be forgotten
+        if after.unreadable:  # keep the pointer to the unreadable checkpoint
             stored = self._connection.execute(_SELECT_POINTERS, {"j": self._job}).mappings().one()
             pointers = {**pointers, "completed": stored["completed"]} if after.restore is not None else dict(stored)
         row: dict[str, Any] = {
@@ -161,7 +161,7 @@ class FactWriter:
         return {**row, "checksum": checksum(jobs, row)}
 
     def _apply(self, fact: Fact) -> None:
-        """Write what the fact says of checkpoints and generations."""
+        """Write the fact's changes to checkpoints and generations."""
         match fact:
             case GenerationGranted():
                 self._write_generation(fact.generation, fact.driver, self._at, None, "")
@@ -228,7 +228,7 @@ class FactWriter:
             case SavepointReleased():
                 self._change(fact.checkpoint, kind=CheckpointKind.CHECKPOINT.value)
             case SlotsResolved():
-                # a look that sees nothing any more is told by the history; what was proved before stays
+                # Proofs only: an earlier proof must not be overwritten. The history has evidence that proves nothing.
                 proofs = [one for one in fact.evidence if one.outcome is not Outcome.IN_DOUBT]
                 self._record_settlements(fact.checkpoint, fact.participant, proofs)
                 self._change(fact.checkpoint, **self._committables_now())
@@ -246,7 +246,7 @@ class FactWriter:
                 | EndingRequested()
                 | RestoreRequested()
             ):
-                pass  # of the job: its row and the history have them
+                pass  # changes of the job only: its row and the history have them
             case _:
                 assert_never(fact)
 
@@ -262,7 +262,7 @@ class FactWriter:
     def _insert_by_hand(
         self, fact: CheckpointRestored | InputSkipped, *, base: CheckpointId, kind: CheckpointKind, detail: str
     ) -> None:
-        """A checkpoint that a person made: nothing ran for it, and nothing waits to be settled."""
+        """Insert a checkpoint that a person made: nothing ran for it, and nothing waits to be settled."""
         row = self._new_checkpoint(
             fact.checkpoint,
             base=base,
@@ -336,7 +336,7 @@ class FactWriter:
             self._connection.execute(_WRITE_CHECKPOINT, {**row, "checksum": checksum(checkpoints, row)})
 
     def _remembered(self, completed: CompletedCheckpoint) -> dict[str, Any]:
-        """The newest completed checkpoint's row, but for when it began."""
+        """The newest completed checkpoint's row, except when it was triggered."""
         return {
             **self._new_checkpoint(
                 completed.id,
@@ -420,12 +420,12 @@ class FactWriter:
                 self._set_aside("the loss of slot", slot)
                 continue
             row = {**found, "acknowledged_at": self._at, "acknowledgement": fact.reason}
-            seal = found["checksum"] if unsealed(losses, found) else checksum(losses, row)  # damage stays to be seen
+            seal = found["checksum"] if unsealed(losses, found) else checksum(losses, row)  # damage must stay visible
             self._connection.execute(_WRITE_LOSS, {**row, "checksum": seal})
 
 
 def write_notes(connection: Connection, job: JobName, at: int, notes: Iterable[tuple[Note, int]]) -> None:
-    """Calls that were not accepted, each with how often; inside a transaction that the caller began."""
+    """Write calls that were not accepted, each with its count, inside the caller's transaction."""
     _write_history(connection, [{"job": job, "at": at, **entry_of_note(note, count)} for note, count in notes])
 
 
