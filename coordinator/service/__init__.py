@@ -1,1 +1,1 @@
-"""Talks: the coordinator's gRPC server, alone or inside a driver."""
+"""The coordinator's gRPC server, alone or inside a driver."""

@@ -1,4 +1,5 @@
-"""What all participants contribute to one checkpoint goes into one grant: the sum is bounded before it is decided."""
+"""Bounds the total size of one checkpoint before it is decided: the contributions of all participants go into one
+grant."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from onceward.coordinator.wire.values import completed_to_wire
 __all__ = ["Budget"]
 
 _FRAME = 64 * 1024
-"""For everything else in a grant."""
+"""Reserved for everything else in a grant."""
 
 
 @dataclass(kw_only=True)
@@ -22,13 +23,14 @@ class _Spent:
 
 
 class Budget:
-    """Sizes of the acknowledgements of each job's undecided checkpoint, as they came over the wire."""
+    """Sizes of the acknowledgements of each job's undecided checkpoint, as received over the wire."""
 
     def __init__(self) -> None:
         self._spent: dict[JobName, _Spent] = {}
 
     def problem(self, state: JobState, event: Event, size: int) -> str | None:
-        """Why a request of ``size`` bytes must be refused; None when there is room or the protocol refuses it."""
+        """Why a request of ``size`` bytes must be rejected; None when there is room, or when the protocol rejects it
+        anyway."""
         match event:
             case Acknowledge():
                 return self._acknowledge(state, event, size)

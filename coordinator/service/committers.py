@@ -1,8 +1,8 @@
-"""What the coordinator ends transactions with: plug-ins, each with the clusters that its operator named.
+"""The plug-ins with which the coordinator ends transactions, each with the clusters named at the start.
 
-Entry-point group ``onceward.committers``: the name is the kind of a sink, the value a callable
-``(clusters, *, generation=...) -> Committer``. The argument ``generation`` says on whose behalf it works, so that it
-touches nothing newer. Its methods block: call them in threads.
+Entry-point group ``onceward.committers``: the name is the kind of a sink, the value a callable ``(clusters, *,
+generation=...) -> Committer``. The argument ``generation`` names the generation that it acts for, so that it touches
+nothing newer. The methods of a committer block: call them in threads.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,15 +20,15 @@ COMMITTERS = "onceward.committers"
 
 
 class MakeCommitter(Protocol):
-    """``generation`` as it is while the committer works."""
+    """``generation`` returns the current generation while the committer works."""
 
     def __call__(self, clusters: Iterable[Any], *, generation: Callable[[], int | None] = ...) -> Committer: ...
 
 
 class Committers:
-    """Makes committers by the kind of a sink.
+    """Creates committers by the kind of a sink.
 
-    :param clusters: by name, opaque here: what the plug-ins take.
+    :param clusters: by name; opaque here, passed to the plug-ins.
     """
 
     def __init__(self, plugins: Mapping[str, MakeCommitter], clusters: Mapping[str, Any]) -> None:
@@ -37,24 +37,24 @@ class Committers:
 
     @classmethod
     def installed(cls, clusters: Mapping[str, Any]) -> Self:
-        """Those of installed distributions. Raises ConfigurationError for one that cannot be loaded."""
+        """The committers of installed distributions. Raises ConfigurationError for one that cannot be loaded."""
         return cls(installed_committers("started") if clusters else {}, clusters)
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """Names. None: nothing can be ended here."""
+        """The names of the clusters. If empty, this coordinator cannot end any transaction."""
         return tuple(self._clusters)
 
     def ages(self, kind: str, committables: Iterable[Committable]) -> list[Age]:
-        """Of the transactions whose age can be told; asks nobody."""
+        """The ages of those transactions whose age is known; contacts no broker."""
         try:
             with closing(self.make(kind, NO_GENERATION)) as committer:
                 return [age for age in map(committer.age, committables) if age is not None]
         except OncewardError:
-            return []  # a document or a plug-in that is not known here: whoever settles says so
+            return []  # an unknown document or plug-in: the error is reported when it is settled
 
     def make(self, kind: str, generation: Generation, cluster: str | None = None) -> Committer:
-        """One for all clusters, or for the one named; close it. Raises ConfigurationError."""
+        """A committer for all clusters, or for the one named. The caller closes it. Raises ConfigurationError."""
         plugin = self._plugins.get(kind)
         if plugin is None:
             known = ", ".join(sorted(self._plugins)) or "none"
@@ -67,7 +67,8 @@ class Committers:
 
 
 def installed_committers(done: str) -> Mapping[str, MakeCommitter]:
-    """By the kind of their sinks. Raises ConfigurationError; ``done`` is what has not been done then."""
+    """Committers by the kind of their sinks. Raises ConfigurationError; ``done`` completes its message "Nothing was
+    ..."."""
     plugins: dict[str, MakeCommitter] = {}
     for point in entry_points(group=COMMITTERS):
         try:

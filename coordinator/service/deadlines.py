@@ -1,4 +1,4 @@
-"""When each job is due next: a heap, so that a thousand jobs cost what ten do."""
+"""The next deadline of each job, in a heap, so that a thousand jobs cost as little as ten."""
 
 import heapq
 
@@ -10,14 +10,15 @@ _SLACK = 64
 
 
 class Deadlines:
-    """One deadline per job, monotonic seconds. A changed one leaves its entry in the heap until that comes up."""
+    """One deadline per job, in monotonic seconds. A changed deadline leaves its old entry in the heap until that comes
+    up."""
 
     def __init__(self) -> None:
         self._now: dict[JobName, float] = {}
         self._heap: list[tuple[float, JobName]] = []
 
     def note(self, job: JobName, deadline: float | None) -> None:
-        """From now on this is the job's deadline; None for none."""
+        """Set the job's deadline; None removes it."""
         if deadline is None:
             self._now.pop(job, None)
         elif self._now.get(job) != deadline:
@@ -28,12 +29,12 @@ class Deadlines:
                 heapq.heapify(self._heap)
 
     def first(self) -> float | None:
-        """The earliest."""
+        """The earliest deadline."""
         self._drop_outdated()
         return self._heap[0][0] if self._heap else None
 
     def pop(self, now: float) -> JobName | None:
-        """The job that is due longest, which then has no deadline; None when none is due by ``now``."""
+        """Remove and return the job with the earliest deadline; None when none is due by ``now``."""
         self._drop_outdated()
         if not self._heap or self._heap[0][0] > now:
             return None

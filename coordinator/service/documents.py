@@ -1,8 +1,9 @@
-"""What the coordinator is told about documents by plug-ins: it never looks inside them itself.
+"""Checks documents with plug-ins; the coordinator itself never reads their content.
 
-Entry-point group ``onceward.documents``: the name is a document kind, the value a callable ``(document, base) -> None``
-that raises ValueError for a version that it does not know, for a body that means nothing, and for positions that go
-backwards from ``base``, the same participant's positions in the last completed checkpoint. Other kinds are kept unread.
+Entry-point group ``onceward.documents``: the name is a document kind, the value a callable ``(document, base) ->
+None``. It raises ValueError for an unknown version, for a meaningless body, and for positions that go backwards from
+``base``, the same participant's positions in the last completed checkpoint. Documents of other kinds are stored
+unchecked.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,14 +23,14 @@ DocumentChecker: TypeAlias = Callable[[Document, Document | None], None]
 
 
 class Checkers:
-    """The plugged-in checkers by document kind."""
+    """The installed checkers by document kind."""
 
     def __init__(self, checkers: Mapping[str, DocumentChecker]) -> None:
         self._checkers = dict(checkers)
 
     @classmethod
     def installed(cls) -> Self:
-        """Those of installed distributions. Raises ConfigurationError for one that cannot be loaded."""
+        """The checkers of installed distributions. Raises ConfigurationError for one that cannot be loaded."""
         checkers: dict[str, DocumentChecker] = {}
         for point in entry_points(group=DOCUMENT_CHECKERS):
             try:
@@ -42,7 +43,8 @@ class Checkers:
         return cls(checkers)
 
     def problem(self, state: JobState, event: Event) -> str | None:
-        """Why documents must be refused; None when nothing speaks against them, or the protocol refuses them anyway."""
+        """Why the event's documents must be rejected; None if they are valid, or if the protocol rejects them
+        anyway."""
         match event:
             case Acknowledge():
                 return self._acknowledged(state, event)
@@ -83,6 +85,6 @@ class Checkers:
             checker(document, base)
         except ValueError as error:
             return str(error)
-        except Exception as error:  # noqa: BLE001 - what a checker cannot digest cannot be trusted
+        except Exception as error:  # noqa: BLE001 - a document that breaks its checker cannot be trusted
             return f"its checker failed: {type(error).__name__}: {error}"
         return None

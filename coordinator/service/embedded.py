@@ -1,4 +1,4 @@
-"""The same coordinator inside a driver: a background thread, a Unix socket, a store under the state directory."""
+"""The coordinator inside a driver: a background thread, a Unix socket, and a store under the state directory."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ _START_LIMIT_S = 30.0
 
 
 class EmbeddedCoordinator:
-    """Serves from construction to :meth:`close`; the store's lock keeps a second driver out of the directory.
+    """Serves from construction to :meth:`close`. The store's lock keeps a second driver out of the directory.
 
     :param state_dir: where to keep the store; ``$ONCEWARD_STATE_DIR`` or ``./.onceward`` by default.
     :raises StoreUnusableError: another process uses the directory (its id is named), or it is on a network filesystem.
@@ -59,7 +59,7 @@ class EmbeddedCoordinator:
 
     @property
     def failed(self) -> StoreError | None:
-        """Set when the store has failed: nothing is served any more, and what happened last is unknown."""
+        """Set when the store has failed. Nothing is served then, and whether the last write happened is unknown."""
         return self._failure
 
     def close(self) -> None:

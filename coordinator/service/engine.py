@@ -1,4 +1,4 @@
-"""Runs the protocol core for all jobs: event in, facts on disk, answer out. Blind to gRPC and to asyncio."""
+"""Runs the protocol core for all jobs: event in, facts on disk, answer out. Independent of gRPC and asyncio."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -58,26 +58,27 @@ class UnknownJobError(LookupError):
 
 @dataclass(eq=False)
 class CommitBatch:
-    """What some events change, as one write: worked out as they come, then kept, then published."""
+    """The changes of some events, stored as one write. They are worked out as events arrive, then stored, then
+    published."""
 
     steps: list[tuple[Durable, Sequence[Fact]]] = field(default_factory=list)
-    """What has to be on disk, in its order: facts, and the job's durable state after them."""
+    """What to write, in order: facts, and the job's durable state after them."""
     states: dict[JobName, JobState] = field(default_factory=dict)
-    """After the turn."""
+    """The jobs' states after the turn."""
     refused: list[tuple[JobName, Note]] = field(default_factory=list)
 
     def add(self, later: "CommitBatch") -> None:
-        """Have ``later``, which was worked out after this one, belong to it."""
+        """Append ``later``, which was worked out after this one."""
         self.steps += later.steps
         self.states |= later.states
         self.refused += later.refused
 
 
 class Engine:
-    """All jobs of one store. One thread only.
+    """All jobs of one store. Use from one thread only.
 
-    :param clock: monotonic seconds, for time-outs.
-    :param wall: aware wall clock, for people.
+    :param clock: monotonic seconds, for timeouts.
+    :param wall: aware wall clock, for display.
     :param changed: called with a job's name after each of its events.
     :param failed: called once when the store has failed.
     """
@@ -99,12 +100,12 @@ class Engine:
         self._failed = failed
         self.clock = clock
         self.failure: StoreError | None = None
-        """The store failed: nothing is answered any more, because nothing in memory can be trusted."""
+        """Set when the store has failed. Nothing is answered then, because the state in memory cannot be trusted."""
         self._budget = Budget()
         self._housekeeping = Housekeeping()
         self._deadlines = Deadlines()
         self._latest: dict[JobName, JobState] = {}
-        """Worked out and not yet published, so perhaps not on disk."""
+        """States worked out but not yet published; they may not be on disk."""
         self._states = {durable.job: restart(durable, clock()) for durable in store.load_jobs()}
         for job, state in self._states.items():
             self._deadlines.note(job, next_deadline(state))
@@ -117,12 +118,12 @@ class Engine:
         return self._store.store_id
 
     def work_out(self, turn: CommitBatch, job: JobName, event: Event, *, size: int = 0) -> Answer:
-        """Add what the event changes to ``turn``; the answer may be given when that is kept and published.
+        """Add the event's changes to ``turn``. Send the answer only after ``turn`` is stored and published.
 
-        Builds on everything that was worked out before, kept or not. Raises UnknownJobError, StoreError once the store
+        Builds on everything worked out before, stored or not. Raises UnknownJobError, and StoreError once the store has
         failed.
 
-        :param size: bytes that the event took on the wire.
+        :param size: size of the event on the wire, in bytes.
         """
         self._require_store()
         state = self._latest.get(job) or self._states.get(job)
@@ -140,16 +141,16 @@ class Engine:
         after, ready = step(state, event)
         if ready.facts:
             turn.steps.append((after.durable, ready.facts))
-        if ready.facts or known:  # a refused new job leaves no trace
+        if ready.facts or known:  # a rejected call for a new job leaves no trace
             turn.states[job] = self._latest[job] = after
             if ready.note is not None:
                 turn.refused.append((job, ready.note))
         return ready.answer
 
     def keep(self, turn: CommitBatch) -> None:
-        """Make it durable as one write: all of it is on disk when this returns. Raises StoreError.
+        """Store the turn in one write; it is on disk when this returns. Raises StoreError.
 
-        In any thread; meanwhile other events may be worked out, and nothing else may use the store.
+        May run in any thread. Other events may be worked out meanwhile, but nothing else may use the store.
         """
         facts = [fact for _, facts in turn.steps for fact in facts]
         points = [_KILL_POINTS[type(fact)] for fact in facts if type(fact) in _KILL_POINTS]
@@ -160,7 +161,7 @@ class Engine:
             kill_point(after)
 
     def publish(self, turn: CommitBatch) -> None:
-        """What was worked out is on disk now: everybody may know. In the order in which turns were begun."""
+        """Make the changes visible; they are on disk now. Call it for turns in the order in which they were begun."""
         for durable, facts in turn.steps:
             for fact in facts:
                 tell(durable.job, durable.generation, fact)
@@ -177,11 +178,11 @@ class Engine:
             self._changed(job)
 
     def at_rest(self, job: JobName) -> bool:
-        """True when nothing of the job is worked out and not yet published."""
+        """True when no change of the job is worked out but unpublished."""
         return job not in self._latest
 
     def due(self, turn: CommitBatch, most: int) -> None:
-        """Let time act on at most so many jobs that are due, the longest first, as part of ``turn``."""
+        """Let time act on at most ``most`` due jobs, the longest overdue first, as part of ``turn``."""
         now = self.clock()
         for _ in range(most):
             job = self._deadlines.pop(now)
@@ -190,7 +191,7 @@ class Engine:
             self.work_out(turn, job, Tick(now=now))
 
     def tidy(self) -> None:
-        """Do now all that nobody waits for, due or not. Raises StoreError."""
+        """Do all housekeeping now, due or not. Raises StoreError."""
         try:
             while chores := self.chores(math.inf, 1):
                 self.do(chores)
@@ -199,24 +200,24 @@ class Engine:
             raise
 
     def chores(self, now: float, most: int) -> Sequence[tuple[Chores, int]]:
-        """What :meth:`do` is to be called with; forgotten here. Each with how many checkpoints are retained."""
+        """Take the due chores, to pass to :meth:`do`, each with the number of checkpoints to retain."""
         self._require_store()
         taken = (self._housekeeping.take(now) for _ in range(most))
         return [(one, self._retained(one.job)) for one in taken if one is not None]
 
     def _retained(self, job: JobName) -> int:
         durable = self._states[job].durable
-        return durable.settings.num_retained if not durable.record_damaged else MAX_ID  # its settings are not known
+        return durable.settings.num_retained if not durable.record_damaged else MAX_ID  # its settings are unknown
 
     def do(self, chores: Sequence[tuple[Chores, int]]) -> None:
-        """Raises StoreError. In any thread, as :meth:`keep`."""
+        """Do the chores. Raises StoreError. May run in any thread, like :meth:`keep`."""
         for one, _ in chores:
             if one.refused:
                 self._store.note(one.job, one.refused, at=self._wall())
         self._store.prune([(one.job, retained) for one, retained in chores])
 
     def history(self, job: JobName, limit: int) -> Callable[[Store], list[HistoryRecord]]:
-        """For :meth:`ask`: what happened to a job, newest first, the refused calls of this moment included."""
+        """A query for :meth:`ask`: the job's history, newest first, including rejected calls not yet written."""
         refused, at = self._housekeeping.take_refused(job), self._wall()
 
         def query(store: Store) -> list[HistoryRecord]:
@@ -227,34 +228,34 @@ class Engine:
         return query
 
     def next_deadline(self) -> float | None:
-        """When :meth:`due` or :meth:`chores` has something to do, on the monotonic clock."""
+        """When :meth:`due` or :meth:`chores` next has something to do, on the monotonic clock."""
         due = (self._deadlines.first(), self._housekeeping.due)
         return min((deadline for deadline in due if deadline is not None), default=None)
 
     def wanted(self, job: JobName, generation: Generation) -> tuple[Instruction, ...] | None:
-        """What the driver of ``generation`` is wanted to do; None when it is fenced."""
+        """The instructions for the driver of ``generation``; None when it is fenced."""
         state = self._states.get(job)
         if state is None or state.durable.driver is None or state.durable.generation != generation:
             return None
         return wanted(state)
 
     def fenced_answer(self, job: JobName, generation: Generation) -> Answer:
-        """What the driver of ``generation`` is told when it is fenced. Raises UnknownJobError."""
+        """The answer to the fenced driver of ``generation``. Raises UnknownJobError."""
         return fenced_answer(self.state(job).durable, generation)
 
     def state(self, job: JobName) -> JobState:
-        """Raises UnknownJobError."""
+        """The published state of ``job``. Raises UnknownJobError."""
         try:
             return self._states[job]
         except KeyError:
             raise self._unknown(job) from None
 
     def jobs(self) -> list[JobName]:
-        """All that are known."""
+        """All known jobs."""
         return list(self._states)
 
     def ask(self, query: Callable[[Store], T]) -> T:
-        """Ask the store. Raises StoreError. In any thread, as :meth:`keep`."""
+        """Run a query on the store. Raises StoreError. May run in any thread, like :meth:`keep`."""
         return query(self._store)
 
     def _require_store(self) -> None:
@@ -262,7 +263,7 @@ class Engine:
             raise self.failure
 
     def fail(self, error: StoreError) -> None:
-        """Nothing in memory can be trusted any more. On the engine's thread."""
+        """Record that the store failed: the state in memory cannot be trusted. On the engine's thread."""
         if self.failure is None:
             self.failure = error
             _log.critical("event=store_failed detail=%r", str(error))

@@ -1,7 +1,7 @@
-"""Events of all jobs in turns: while the disk takes one write, what comes in is worked out and becomes the next.
+"""Group commit: while the disk takes one write, arriving events of all jobs are worked out and become the next write.
 
-A disk is waited for about as long for one step as for a hundred, so a coordinator that waited for each would carry a
-few dozen jobs. Nothing is answered, sent or shown before everything that it rests on is on disk.
+A disk takes about as long for one step as for a hundred. A coordinator that waited for each step could serve only a few
+dozen jobs. An answer, instruction or listing goes out only when everything that it rests on is on disk.
 """
 
 import asyncio
@@ -24,23 +24,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Handle: TypeAlias = Callable[[JobName, Event, int], Awaitable[Answer]]
-"""Give the engine an event of so many bytes. It counts from the call on, awaited or not. Raises UnknownJobError,
-StoreError."""
+"""Pass an event of the given size in bytes to the engine. It takes effect with the call, awaited or not. Raises
+UnknownJobError, StoreError."""
 
 _SOONEST_S = 0.001
 _DUE_IN_A_TURN = 32
-"""Jobs on which time acts in one turn, so that a thousand that are due at once do not hold up the calls."""
+"""Jobs on which time acts in one turn, so that a thousand due jobs do not delay the calls."""
 _CHORES_IN_A_TURN = 16
-"""Jobs that are tidied up in one write."""
+"""Jobs whose chores share one write."""
 _CHORES_LATE_S = 1.0
-"""So long chores give way to turns. Then some are done after each turn, however many wait: without retention a busy
-coordinator would fill its disk.
-"""
+"""How long chores give way to turns. After that, some are done after each turn, however many calls wait: without
+retention a busy coordinator would fill its disk."""
 
 
 @dataclass(frozen=True)
 class _Given:
-    """An answer that waits for nothing."""
+    """An answer that is ready at once."""
 
     answer: Answer
 
@@ -50,7 +49,7 @@ class _Given:
 
 
 class GroupCommit:
-    """Everything that happens to an engine, on one event loop. One thread of its own waits for the disk."""
+    """Runs all events of an engine on one event loop. A thread of its own waits for the disk."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -68,7 +67,7 @@ class GroupCommit:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Finish what was begun. Call it when no calls come in any more."""
+        """Finish the work in progress. Call it when no more calls arrive."""
         self._stopping = True
         self._wake.set()
         if self._task is not None:
@@ -89,9 +88,10 @@ class GroupCommit:
         return future
 
     async def read(self, query: Callable[[Store], T], show: Callable[[T], R]) -> R:
-        """``show`` what the store says while nothing is written: what is published is what the store has.
+        """Query the store while nothing is written and return ``show(result)``: what is published then matches the
+        store.
 
-        The disk's thread asks the store, so that a long listing holds up no call. Raises StoreError.
+        The disk's thread runs the query, so that a long listing delays no call. Raises StoreError.
         """
         if self._engine.failure is not None:
             raise self._engine.failure
@@ -104,7 +104,7 @@ class GroupCommit:
             return show(found)
 
     def hurry(self) -> None:
-        """Deadlines may have changed."""
+        """Wake the loop, because deadlines may have changed."""
         if self._engine.failure is not None or self._deadline() < self._sleeps_until:
             self._wake.set()
 
@@ -113,7 +113,7 @@ class GroupCommit:
             await self._take_turns()
         except StoreError as error:
             self._engine.fail(error)
-        except Exception as error:  # noqa: BLE001 - time would stand still for all jobs, and nobody would notice
+        except Exception as error:  # noqa: BLE001 - otherwise time would stop for all jobs, unnoticed
             self._engine.fail(_unexpected(error))
         failure = self._engine.failure
         if failure is not None:
@@ -154,17 +154,18 @@ class GroupCommit:
         for future, _ in waiting:
             if not future.done():
                 future.set_exception(failure)
-                future.exception()  # perhaps nobody waits for it
+                future.exception()  # marks it as retrieved: perhaps no caller waits for it
         waiting.clear()
 
     async def _on_disk(self, write: Callable[[], None], then: Callable[[], None] = lambda: None) -> None:
-        """A failure is kept in ``engine.failure``, which ends the process."""
+        """Run ``write`` in the disk's thread, then ``then``. A failure is kept in ``engine.failure``, which ends the
+        process."""
         async with self._store_free:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._disk, write)
             except StoreError as error:
                 self._engine.fail(error)
-            except Exception as error:  # noqa: BLE001 - what was worked out since is built on it
+            except Exception as error:  # noqa: BLE001 - everything worked out since builds on this write
                 self._engine.fail(_unexpected(error))
             else:
                 then()
@@ -173,7 +174,8 @@ class GroupCommit:
         self._sleeps_until = self._deadline()
         wait = max(self._sleeps_until - self._engine.clock(), _SOONEST_S)
         try:
-            # not wait_for: before Python 3.12 it swallows a cancellation that meets the event, and stopping would hang
+            # Not wait_for: before Python 3.12 it swallows a cancellation that coincides with the event, and stopping
+            # would hang.
             async with asyncio.timeout(wait if math.isfinite(wait) else None):
                 await self._wake.wait()
         except TimeoutError:

@@ -1,6 +1,5 @@
-"""What nobody waits for: refused calls for the history, and rows that retention does not keep. Gathered for a while,
-so that a flood of calls costs memory within a bound, and no write each.
-"""
+"""Background writes: rejected calls for the history, and rows that retention does not keep. They are collected for a
+while, so that a flood of calls takes bounded memory and not one write each."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +12,11 @@ from onceward.coordinator.service.deadlines import Deadlines
 __all__ = ["MAX_DISTINCT", "Chores", "Housekeeping"]
 
 MAX_DISTINCT = 100
-"""Different refused calls of one job that are kept apart between two writes."""
+"""Distinct rejected calls of one job that are counted separately between two writes."""
 
 _REFUSED_WAIT_S = 1.0
 _PRUNE_WAIT_S = 10.0
-"""A job with a checkpoint every second has some rows more meanwhile, and a tenth of the removals."""
+"""With a checkpoint every second, a job has some more rows meanwhile and a tenth of the prunes."""
 
 _REST = Note(
     what="Others",
@@ -31,7 +30,7 @@ _REST = Note(
 
 @dataclass(kw_only=True)
 class Chores:
-    """Of one job: something was added to its history, so there may be rows that retention does not keep."""
+    """The chores of one job. Its history has grown, so retention may have rows to delete."""
 
     job: JobName
     due: float = math.inf
@@ -40,19 +39,19 @@ class Chores:
 
     @property
     def refused(self) -> Sequence[tuple[Note, int]]:
-        """Calls that changed nothing, each with how often."""
+        """Calls that changed nothing, each with its count."""
         return list(self.notes.values())
 
 
 class Housekeeping:
-    """By job, in the order in which it is due."""
+    """Chores by job, in the order in which they are due."""
 
     def __init__(self) -> None:
         self._jobs: dict[JobName, Chores] = {}
         self._due = Deadlines()
 
     def refused(self, job: JobName, note: Note, now: float) -> None:
-        """Of equal calls the first one's detail is kept."""
+        """Count a rejected call. Of equal calls the first one's detail is kept."""
         notes = self._of(job, now + _REFUSED_WAIT_S).notes
         key = _key(note)
         if key not in notes and len(notes) >= MAX_DISTINCT:
@@ -61,26 +60,26 @@ class Housekeeping:
         notes[key] = first, count + 1
 
     def grown(self, job: JobName, now: float) -> None:
-        """There are more rows."""
+        """Note that the job has more rows."""
         self._of(job, now + _PRUNE_WAIT_S)
 
     def found(self, job: JobName) -> None:
-        """The store has rows of an earlier process. They are overdue: that process may never have lived long enough to
-        remove any."""
+        """Note that the store has rows of an earlier process. They are overdue: that process may not have lived long
+        enough to prune."""
         self._of(job, -math.inf)
 
     @property
     def due(self) -> float | None:
-        """When something is to be done, monotonic seconds."""
+        """When the next chore is due, in monotonic seconds."""
         return self._due.first()
 
     def take(self, now: float) -> Chores | None:
-        """Those of the job that waits longest, forgotten here; None when nothing is due by ``now``."""
+        """Remove and return the longest overdue chores; None when nothing is due by ``now``."""
         job = self._due.pop(now)
         return self._jobs.pop(job) if job is not None else None
 
     def take_refused(self, job: JobName) -> Sequence[tuple[Note, int]]:
-        """Those of ``job``, forgotten here."""
+        """Remove and return the rejected calls of ``job``."""
         chores = self._jobs.get(job)
         if chores is None:
             return ()

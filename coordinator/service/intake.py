@@ -1,7 +1,7 @@
-"""Requests come in messages of a bounded length, and all that is held of them at a time fits a bound.
+"""Bounds the size of requests: of each message, of each request, and of all requests held at one time.
 
-A message above its bound is refused by gRPC before it is read; a longer request comes as several messages whose bytes
-are put together again. On the wire a call with one message is the same as a call with a single request.
+gRPC rejects a message above its bound before reading it. A longer request arrives as several messages, whose bytes are
+joined again. On the wire, a call with one message is the same as a call with a single request.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,24 +17,24 @@ Unary = Callable[[bytes, "grpc.aio.ServicerContext[bytes, bytes]"], Awaitable[by
 
 
 class Intake:
-    """The room for requests of one server: bytes that are read and not yet answered."""
+    """The memory for requests of one server: bytes that are read and not yet answered."""
 
     def __init__(self, most: int = MAX_HELD_BYTES) -> None:
         self._free = self._most = most
 
     def bounded(self, handler: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
-        """``handler``, whose requests are taken in here."""
+        """Wrap ``handler`` so that its requests are read here."""
         return _Bounded(handler, self)
 
     async def take_in(self, unary: Unary, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
-        """Put the request together and have it answered; refuse it as soon as there is no room for more of it."""
+        """Read the whole request and have it answered. Reject it as soon as there is no room for more of it."""
         pieces: list[bytes] = []
         held = 0
         try:
             while True:
                 if self._free < MAX_MESSAGE_BYTES or held > MAX_REQUEST_BYTES:
                     refusal = self._refusal(held)
-                    # given back first, or all others that are being taken in would be refused with it
+                    # Release the bytes first; otherwise all other requests being read would be rejected too.
                     pieces.clear()
                     self._free, held = self._free + held, 0
                     await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
@@ -44,7 +44,7 @@ class Intake:
                 unused = MAX_MESSAGE_BYTES - (len(piece) if isinstance(piece, bytes) else 0)
                 self._free += unused
                 held -= unused
-                if not isinstance(piece, bytes):  # the end
+                if not isinstance(piece, bytes):  # the end of the request
                     break
                 pieces.append(piece)
             return await unary(_joined(pieces), context)
@@ -58,7 +58,7 @@ class Intake:
 
 
 def _joined(pieces: list[bytes]) -> bytes:
-    """Taken out of ``pieces``, so that they are held only once."""
+    """Join ``pieces`` and empty the list, so that the bytes are held only once."""
     request = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     pieces.clear()
     return request

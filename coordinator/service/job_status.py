@@ -1,4 +1,4 @@
-"""What a job waits for, and how old its oldest transaction is: the part of a listing that changes by the second."""
+"""What a job waits for, and how old its oldest transaction is: the live part of a listing."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ _TIME_WAS_SET = timedelta(seconds=1)
 
 
 class LiveStatus:
-    """Knows the protocol's state, what drivers report, and what the coordinator does for jobs without one."""
+    """Combines the protocol's state, the drivers' reports, and the coordinator's work for jobs without a driver."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LiveStatus:
         self._known_zero: datetime | None = None
 
     def tell(self, job: JobName, record: JobRecord, summary: pb.JobSummary) -> None:
-        """Fill in ``summary``."""
+        """Add the live status to ``summary``."""
         state = self._engine.state(job)
         now, zero = self._engine.clock(), self._zero()
         report = self._reports.of(job, state.durable.generation) if state.durable.driven else None
@@ -58,8 +58,8 @@ class LiveStatus:
             summary.oldest_transaction.CopyFrom(oldest)
 
     def _zero(self) -> datetime:
-        """When the engine's clock was 0. The same each time it is asked for, unless the machine's time was set: what
-        has not changed must look as if it had not."""
+        """The wall-clock time at which the engine's clock was 0. Constant unless the machine's time was set: unchanged
+        values must not appear to change."""
         zero = self._wall() - timedelta(seconds=self._engine.clock())
         if self._known_zero is None or abs(zero - self._known_zero) > _TIME_WAS_SET:
             self._known_zero = zero

@@ -1,4 +1,4 @@
-"""Where to listen: loopback only, unless somebody says otherwise, because there is no TLS yet."""
+"""The address to listen on: loopback only unless explicitly allowed, because there is no TLS yet."""
 
 import ipaddress
 import re
@@ -15,13 +15,13 @@ _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^\]]+)\]|(?P<plain>[^:\[\]]*)):(?P<p
 
 @dataclass(frozen=True, kw_only=True)
 class Listen:
-    """A host, without brackets, and a port; 0 for any free one."""
+    """A host, without brackets, and a port; port 0 means any free one."""
 
     host: str
     port: int
 
     def with_port(self, port: int) -> str:
-        """As gRPC and people write it."""
+        """The address in the form that gRPC and people use."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
     @property
@@ -35,11 +35,12 @@ class Listen:
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
-            return False  # a name may lead anywhere
+            return False  # a name may resolve to any address
 
 
 def parse_listen(text: str, *, anywhere: bool = False) -> Listen:
-    """``HOST:PORT`` or ``[IPV6]:PORT``. Raises ConfigurationError, also for other places unless ``anywhere``."""
+    """Parse ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ConfigurationError if malformed, or if not loopback unless
+    ``anywhere``."""
     match = _ADDRESS.fullmatch(text.strip())
     host = (match["bracketed"] or match["plain"]) if match else ""
     if match is None or not host or int(match["port"]) > 65535:

@@ -1,4 +1,4 @@
-"""RPC methods from plain functions. Requests arrive as bytes, so that we refuse malformed ones ourselves."""
+"""RPC methods from plain functions. Requests arrive as bytes, so that this module can reject malformed ones itself."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,7 +18,7 @@ __all__ = ["STORE_FAILED", "Function", "parse", "service_handler"]
 STORE_FAILED = "the coordinator's store failed; it ends, and its next start reads what is on disk"
 
 Function = Callable[[Any], Awaitable[Message]]
-"""A request in, a response out; raises MalformedError, UnknownJobError, StoreError."""
+"""Takes a request, returns a response; raises MalformedError, UnknownJobError, StoreError."""
 
 Stream = Callable[[Any, "grpc.aio.ServicerContext[bytes, bytes]"], Any]
 """A coroutine function that writes serialized responses itself."""
@@ -27,7 +27,8 @@ Stream = Callable[[Any, "grpc.aio.ServicerContext[bytes, bytes]"], Any]
 def service_handler(
     service: ServiceDescriptor, functions: Mapping[str, Function], streams: Mapping[str, Stream]
 ) -> grpc.GenericRpcHandler:
-    """A handler for every method of ``service``; raises KeyError when one has no function of its snake_case name."""
+    """A handler for every method of ``service``. Raises KeyError when a method has no function of its snake_case
+    name."""
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in service.methods:
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
@@ -39,7 +40,7 @@ def service_handler(
 
 
 def parse(method: MethodDescriptor, data: bytes) -> Message:
-    """Raises MalformedError."""
+    """Parse a request of ``method``. Raises MalformedError."""
     try:
         return message_factory.GetMessageClass(method.input_type).FromString(data)
     except DecodeError as error:
@@ -52,7 +53,7 @@ def _unary(method: MethodDescriptor, function: Function) -> Any:
             return (await function(parse(method, data))).SerializeToString()
         except (MalformedError, UnknownJobError, StoreError) as error:
             refusal = _refusal(error)
-        # an aborted call is garbage that refers to itself: what it was about must not wait for the collector
+        # An aborted call becomes a reference cycle: release its data now, not when the garbage collector runs.
         del data
         await context.abort(*refusal)
         raise AssertionError("abort raises")

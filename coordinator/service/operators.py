@@ -39,9 +39,9 @@ __all__ = ["operator_service"]
 def operator_service(
     engine: Engine, watchers: Watchers, group_commit: GroupCommit, live_status: LiveStatus | None = None
 ) -> grpc.GenericRpcHandler:
-    """Everything that a person's tool can call.
+    """Everything that an operator's tool can call.
 
-    :param standing: what jobs wait for.
+    :param live_status: what jobs wait for.
     """
     listings = _Listings(engine, group_commit, watchers, live_status or LiveStatus(engine, Reports(), None))
     wishes = _Wishes(engine, group_commit)
@@ -68,7 +68,7 @@ def operator_service(
 
 
 class _Listings:
-    """Changes nothing."""
+    """The listings; they change nothing."""
 
     def __init__(self, engine: Engine, group_commit: GroupCommit, watchers: Watchers, live_status: LiveStatus) -> None:
         self._engine = engine
@@ -153,7 +153,7 @@ class _Listings:
 
 
 class _Wishes:
-    """Each an event for the core."""
+    """The requests; each is an event for the core."""
 
     def __init__(self, engine: Engine, group_commit: GroupCommit) -> None:
         self._engine = engine
@@ -231,7 +231,7 @@ class _Wishes:
         return pb.SkipInputResponse(answer=await self._handle(job, event), base=skip.base, skipped=skip.skipped)
 
     async def _positions(self, job: JobName, base: CheckpointId) -> CompletedCheckpoint | str:
-        """Of the checkpoint that the person looked at, 0 for the newest one: a repeated call finds its answer so."""
+        """The checkpoint that the person inspected, 0 for the newest: so a repeated call is recognised."""
         durable = self._engine.state(job).durable
         if base:
             return await self._completed(job, base)
@@ -239,7 +239,7 @@ class _Wishes:
         return durable.completed if durable.completed is not None else none
 
     async def _completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint | str:
-        """The checkpoint, or why there is none to go back to."""
+        """The completed checkpoint, or why it cannot be used."""
         try:
             return await self._group_commit.read(lambda store: store.completed(job, checkpoint), lambda found: found)
         except NoSuchCheckpointError as error:

@@ -1,4 +1,4 @@
-"""One job without a driver: wait for the grace time, take it, settle it, and look for latecomers for a while."""
+"""One job without a driver: wait for the grace time, take the job, settle it, and look for latecomers for a while."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,51 +33,52 @@ NO_CLUSTERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Seconds. The pauses are doubled each time, and vary by half: what failed together does not come back together."""
+    """Times in seconds. Each pause is double the previous one and varies by half, so that jobs that failed together do
+    not retry together."""
 
     first_retry: float = 0.5
     longest_retry: float = 60.0
     first_look: float = 1.0
-    """For latecomers: most come soon."""
+    """For latecomers, most of which appear soon."""
     longest_look: float = 30.0
     patience: float = 120.0
-    """After so long without an answer for some commits, those that are known are told, and the others asked again."""
+    """After this long without answers for some commits, the known outcomes are reported and the others are retried."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What it needs of the coordinator."""
+    """What an orphan needs from the coordinator."""
 
     committers: Committers
     thread_lanes: ThreadLanes
     links: Links
-    """Told which clusters do not answer."""
+    """Records which clusters do not answer."""
     pace: Pace
     clock: Callable[[], float]
-    """Monotonic seconds, as the engine's."""
+    """Monotonic seconds; the engine's clock."""
     wall: Callable[[], datetime]
     state: Callable[[JobName], JobState]
-    """As it is on disk."""
+    """The job's state on disk."""
     handle: Callable[[JobName, Event], Awaitable[Answer]]
     longest_open: Callable[[OrphanClusters], Awaitable[timedelta]]
-    """How long a transaction lasts that nobody ends."""
+    """How long a transaction can stay open before the brokers end it."""
     unattended_since: Callable[[JobName], Awaitable[datetime]]
-    """When the job's last generation ended or, taken by the coordinator, began."""
+    """When the job's last generation ended or, if the coordinator took it, began."""
 
 
 class Orphan:
-    """For one time that the job is without a driver. Everything is idempotent: after a crash it is done again."""
+    """Handles one period in which the job has no driver. Every step is idempotent and is repeated after a crash."""
 
     def __init__(self, job: JobName, around: Surroundings) -> None:
         self.job = job
         self.doing = ""
-        """What it does or waits for, in words for people; empty for nothing."""
+        """What it does or waits for, for display; empty if nothing."""
         self.superseded = False
-        """A driver has opened the job, or the coordinator stops: end nothing more."""
+        """True when a driver has opened the job or the coordinator stops: end nothing more."""
         self._around = around
 
     async def run(self) -> None:
-        """Returns when nothing is left to do until a driver has come and gone."""
+        """Return when nothing remains to be done until a driver has come and gone."""
         try:
             due = orphans.due(self._state)
             if due is not None:
@@ -112,7 +113,7 @@ class Orphan:
         await asyncio.sleep(seconds)
 
     async def _settle(self) -> None:
-        """Everything from the start: what was done before is found done."""
+        """Do all steps from the start; steps that were done before find nothing to do."""
         self.doing = "asks the clusters who owns the job"
         claims = await self._reach.claims()
         told = tuple(claim for found in claims.values() for claim in found)
@@ -130,7 +131,7 @@ class Orphan:
         self.doing = "claims it on its cluster"
         await self._reach.take_claim(claims)
         self.doing = "aborts what nobody has decided for"
-        # Different transactions, perhaps on different clusters: neither needs to wait for the other.
+        # These are different transactions, perhaps on different clusters: neither needs to wait for the other.
         troubles = await asyncio.gather(self._abort_undecided(), self._commit_decided(), return_exceptions=True)
         for trouble in sorted(filter(None, troubles), key=lambda one: not isinstance(one, HOPELESS)):
             raise trouble
@@ -141,7 +142,7 @@ class Orphan:
         kill_point(KillPoint.ORPHAN_AFTER_ABORT)
 
     async def _commit_decided(self) -> None:
-        """But what is known to be lost, and nothing while a person has to decide."""
+        """Commit what is decided, except what is known to be lost. Do nothing while a person has to decide."""
         durable, completed, around = self._durable, self._durable.completed, self._around
         if completed is None or completed.settled or durable.status is JobStatus.HALTED:
             return
@@ -172,8 +173,8 @@ class Orphan:
                 )
 
     async def _await_ends(self, name: ParticipantName, committed: Sequence[Committable], give_up_at: float) -> None:
-        """Settling may end the job, and then readers must see everything. The brokers confirm a commit when it is
-        decided, and readers see it a moment later."""
+        """Wait until readers see the commits. Settling may end the job, and then readers must see everything. The
+        brokers confirm a commit when it is decided; readers see it a moment later."""
         looks = Backoff(first=0.01, longest=1.0)
         while left := await self._reach.ending(name, committed):
             self.doing = f"waits until {len(left)} decided transactions show to readers"
@@ -193,13 +194,14 @@ class Orphan:
 
     @property
     def _is_left_for_good(self) -> bool:
-        """Its last driver does not come back, and it is known which transactions are decided."""
+        """True when the last driver does not return, and it is known which transactions are decided."""
         durable = self._durable
         ended = durable.driver is None and durable.status in (JobStatus.FINISHED, JobStatus.CANCELLED)
         return (ended or durable.orphaned) and not durable.unreadable and bool(self._around.committers.clusters)
 
     async def _look_for_latecomers(self) -> None:
-        """A task that slept through the end of its job may open a transaction yet: looked for as long as one lasts."""
+        """Sweep for as long as a transaction can last: a task that slept through the end of its job may still open
+        one."""
         pace, since = self._around.pace, await self._around.unattended_since(self.job)
         until = since + await self._around.longest_open(self._reach)
         looks = Backoff(first=pace.first_look, longest=pace.longest_look)
@@ -209,11 +211,11 @@ class Orphan:
                 break
             self.doing = f"looks for transactions of late tasks until {until.astimezone():%H:%M:%S}"
             await asyncio.sleep(min(looks.next(), left))
-            await self._fails(self._reach.sweep)  # then so be it: the next look is soon
+            await self._fails(self._reach.sweep)  # on failure, the next sweep follows soon
         self.doing = ""
 
     async def _with_patience(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Again and again, until it is done."""
+        """Retry ``work`` with growing pauses until it succeeds."""
         backoff = Backoff(first=self._around.pace.first_retry, longest=self._around.pace.longest_retry)
         while True:
             why = await self._fails(work)
@@ -224,7 +226,8 @@ class Orphan:
             await asyncio.sleep(pause)
 
     async def _fails(self, work: Callable[[], Awaitable[None]]) -> str | None:
-        """Why it cannot be done now; None when it is done. Raises what will not change by asking again."""
+        """Do ``work``. Return why it cannot be done now, None when it is done. Raises errors that a retry will not
+        help."""
         try:
             await work()
         except HOPELESS:

@@ -1,4 +1,4 @@
-"""What the coordinator does at the brokers for a job without a driver: on all clusters that it knows, in threads."""
+"""The coordinator's work at the brokers for a job without a driver: on all clusters that it knows, in threads."""
 
 import asyncio
 import secrets
@@ -31,16 +31,16 @@ __all__ = ["HOPELESS", "OrphanClusters"]
 _log = logger("onceward.coordinator")
 
 HOPELESS = (ConfigurationError, FencedError, HaltedError, StoreError)
-"""Asking again changes nothing."""
+"""Errors for which a retry will not help."""
 
 _MOMENT_S = 0.5
-"""For clusters that have not answered yet when one has."""
+"""How long to wait for the other clusters once one has answered."""
 
 T = TypeVar("T")
 
 
 class OrphanClusters:
-    """The transactions of one job, on behalf of one generation. Methods raise OncewardError; asking again is safe."""
+    """The transactions of one job, on behalf of one generation. Methods raise OncewardError; they are safe to retry."""
 
     def __init__(self, durable: Durable, committers: Committers, thread_lanes: ThreadLanes, links: Links) -> None:
         self._job: JobName = durable.job
@@ -52,8 +52,8 @@ class OrphanClusters:
         self._kinds = {one.name: one.kind for one in durable.participants if one.role is Role.SINK}
 
     async def claims(self) -> dict[str, tuple[Claim, ...]]:
-        """Who owns the job, by the clusters with a claim that answer soon. One claim is enough to know; that there is
-        none is known only when everybody has answered."""
+        """The claims on the job, by cluster, from the clusters that answer soon. One claim is enough. That there is
+        none is known only when all clusters have answered."""
         asked = self._asked(lambda committer, _, cluster: (cluster, committer.claims(self._job)))
         try:
             claims: dict[str, tuple[Claim, ...]] = {}
@@ -76,9 +76,10 @@ class OrphanClusters:
                 task.cancel()
 
     async def take_claim(self, seen: Mapping[str, tuple[Claim, ...]]) -> None:
-        """Say that this store owns the job and knows its newest completed checkpoint, where ``seen`` was said before.
+        """Claim the job for this store and its newest completed checkpoint, on each cluster in ``seen``, in place of
+        those claims.
 
-        Raises ClaimChangedError where it is not what is said by now.
+        Raises ClaimChangedError where the claim has changed since.
         """
         claim = Claim(
             store_id=self._durable.store_id,
@@ -90,17 +91,17 @@ class OrphanClusters:
         def take(committer: Committer, _: str, cluster: str) -> None:
             committer.take_claim(self._job, claim, seen[cluster])
 
-        # Only where it was seen: a cluster that does not answer, and has no claim, holds up no other.
+        # Only where a claim was seen: a cluster that does not answer, and has no claim, blocks no other.
         _raise_first(await asyncio.gather(*self._asked(take, among=seen)))
 
     async def longest_open(self) -> timedelta:
-        """How long a transaction can stay open that nobody ends, where anybody can tell."""
+        """How long a transaction can stay open before the brokers end it, over all clusters that answer."""
         answers = await self._everywhere(lambda committer, *_: committer.longest_open())
         return max((one for one in answers if not isinstance(one, OncewardError)), default=timedelta(0))
 
     async def sweep(self) -> None:
-        """Abort all that is open but what is decided and not settled. Raises FencedError where something newer is: that
-        is left alone."""
+        """Abort everything open except what is decided and not settled. Raises FencedError where something newer is
+        open; that is left alone."""
         completed = self._durable.completed
         decided = completed.snapshots.items() if completed is not None and not completed.settled else ()
         keep: dict[str, list[Committable]] = {kind: [] for kind in self._kinds.values()}
@@ -117,8 +118,8 @@ class OrphanClusters:
     async def commit(
         self, name: ParticipantName, committables: Sequence[Committable], give_up: Callable[[], bool]
     ) -> tuple[Settlement, ...]:
-        """Commit what was decided for sink ``name`` and prove it; those that stay unanswered are left out. What is not
-        proved committed names its records, for whoever reads it."""
+        """Commit what was decided for sink ``name`` and prove it; unanswered commits are left out. The evidence of
+        outcomes other than committed names their records."""
 
         def commit() -> tuple[Settlement, ...]:
             with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
@@ -133,7 +134,7 @@ class OrphanClusters:
         return await self._thread_lanes.run("commits", commit)
 
     async def ending(self, name: ParticipantName, committables: Sequence[Committable]) -> Sequence[str]:
-        """Transactions whose end is decided and does not show to readers yet, on the clusters of ``committables``."""
+        """Transactions that are decided but not yet visible to readers, on the clusters of ``committables``."""
 
         def ending() -> Sequence[str]:
             with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
@@ -142,14 +143,14 @@ class OrphanClusters:
         return await self._thread_lanes.run("ends", ending)
 
     async def _everywhere(self, call: Callable[[Committer, str, str], T]) -> "list[T | OncewardError]":
-        """What each cluster answers for each kind of sink."""
+        """The answer of each cluster for each kind of sink."""
         return await asyncio.gather(*self._asked(call))
 
     def _asked(
         self, call: Callable[[Committer, str, str], T], among: Collection[str] | None = None
     ) -> "list[asyncio.Task[T | OncewardError]]":
-        """``call`` with a committer, its kind and its cluster, of all clusters or ``among`` these. All are asked at the
-        same time: one that cannot be reached holds up no other."""
+        """Run ``call`` with a committer, its kind and its cluster, for all clusters or those in ``among``. All calls
+        run at the same time: an unreachable cluster blocks no other."""
 
         def one(kind: str, cluster: str) -> T | OncewardError:
             link = f"cluster {cluster!r}"

@@ -1,8 +1,8 @@
-"""Jobs without a driver: after the grace time the coordinator settles what is left of them, so that no reader waits.
+"""Jobs without a driver: after the grace time the coordinator settles them, so that no reader waits.
 
-One task per such job. It asks the core for the next generation (`protocol/orphans.py`), aborts what nobody
-has decided for, commits what was decided, and tells the core what came of it, as a driver would. A driver that opens
-the job meanwhile gets a higher generation: the task ends, and whatever is still said for it is refused.
+One task per such job. It requests the next generation from the core (`protocol/orphans.py`), aborts undecided
+transactions, commits decided ones, and reports the outcomes to the core as a driver would. A driver that opens the job
+meanwhile gets a higher generation: the task ends, and its late calls are rejected.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from onceward.coordinator.service.thread_lanes import ThreadLanes
 __all__ = ["Orphans"]
 
 _THREADS = 8
-"""Jobs that are settled at the same time, roughly: threads that wait for brokers."""
+"""The approximate number of jobs settled at the same time: threads that wait for brokers."""
 _ASKED_FOR_S = 600.0
-"""The brokers' longest timeout of transactions is asked for no more often."""
+"""The brokers' longest transaction timeout is cached for this long."""
 
 
 class Orphans:
-    """Of one coordinator. Everything on its event loop, but what waits for brokers."""
+    """The orphans of one coordinator. Everything runs on its event loop, except calls that wait for brokers."""
 
     def __init__(
         self,
@@ -61,20 +61,20 @@ class Orphans:
             unattended_since=self._unattended_since,
         )
         self._known: dict[JobName, tuple[Generation, Orphan, asyncio.Task[None]]] = {}
-        """Jobs without a driver, each with the generation that it was left with."""
+        """Jobs without a driver, each with the last generation that it had."""
         self._longest: tuple[float, timedelta] | None = None
-        """When it was asked for, and the answer."""
+        """When it was fetched, and the value."""
         self._asking = asyncio.Lock()
         self._started = False
 
     def start(self) -> None:
-        """Go on with what an earlier coordinator has begun, and begin what is due."""
+        """Continue what an earlier coordinator began, and begin what is due."""
         self._started = True
         for job in self._engine.jobs():
             self.changed(job)
 
     async def stop(self) -> None:
-        """Begin nothing more. Threads that wait for brokers are left behind: a crash would do no less."""
+        """Begin nothing more. Threads that wait for brokers are abandoned, as a crash would do."""
         self._started = False
         tasks = [task for _, _, task in self._known.values()]
         for job in list(self._known):
@@ -82,13 +82,13 @@ class Orphans:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def changed(self, job: JobName) -> None:
-        """Something happened to the job."""
+        """Handle any change of the job: begin or end its orphan task."""
         if not self._started:
             return
         try:
             durable = self._engine.state(job).durable
         except UnknownJobError:
-            return  # its first call was refused, which leaves no trace
+            return  # its first call was rejected, which leaves no trace
         known = self._known.get(job)
         if known is not None and known[0] != durable.generation and not durable.orphaned:
             self._forget(job)  # a driver has come, and perhaps gone again
@@ -101,12 +101,12 @@ class Orphans:
             self._known[job] = (durable.generation, orphan, asyncio.create_task(orphan.run()))
 
     def doing(self, job: JobName) -> str:
-        """What the coordinator does or waits for in place of the job's driver; empty for nothing."""
+        """What the coordinator does or waits for in place of the job's driver; empty if nothing."""
         known = self._known.get(job)
         return known[1].doing if known is not None else ""
 
     def oldest(self, durable: Durable) -> Age | None:
-        """The committed-to-be transaction of a job without a driver that has been open for the longest."""
+        """The age of the oldest transaction that is decided but uncommitted, for a job without a driver."""
         completed = durable.completed
         if completed is None or completed.settled or not self._committers.clusters:
             return None
@@ -128,7 +128,7 @@ class Orphans:
         return self._group_commit.handle(job, event)
 
     async def _longest_open(self, reach: OrphanClusters) -> timedelta:
-        """Asked for now and then: a coordinator that is started has many jobs that ended long ago."""
+        """The longest open time, cached: after its start a coordinator has many jobs that ended long ago."""
         async with self._asking:
             now = self._engine.clock()
             if self._longest is None or now - self._longest[0] > _ASKED_FOR_S:
@@ -137,6 +137,6 @@ class Orphans:
 
     async def _unattended_since(self, job: JobName) -> datetime:
         found = await self._group_commit.read(lambda store: store.generations(job, 1), lambda records: records)
-        if not found or not found[0].driver:  # its record is damaged: as long as if it had ended now
+        if not found or not found[0].driver:  # the record is damaged: assume that it ended now
             return self._wall()
         return found[0].ended_at or found[0].granted_at

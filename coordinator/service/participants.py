@@ -1,4 +1,4 @@
-"""The participants' service: requests to events, answers to responses."""
+"""The participants' service: translates requests to events, and answers to responses."""
 
 import grpc
 
@@ -22,8 +22,8 @@ def participant_service(
 ) -> grpc.GenericRpcHandler:
     """Everything that a driver can call.
 
-    :param handle: gives the engine an event.
-    :param reports: keeps what drivers say of themselves.
+    :param handle: passes an event to the engine.
+    :param reports: keeps the drivers' reports.
     """
     told = reports if reports is not None else Reports()
 
@@ -38,7 +38,7 @@ def participant_service(
     async def acknowledge(request: pb.AcknowledgeRequest) -> pb.AcknowledgeResponse:
         job, events = as_job(request.job), requests.acknowledge(request, engine.clock())
         sizes = [one.ByteSize() for one in request.acknowledgements]
-        # all are given before any is awaited, so that one write keeps what they change
+        # All are passed on before any is awaited, so that one write stores their changes.
         given = [handle(job, event, size) for event, size in zip(events, sizes, strict=True)]
         return pb.AcknowledgeResponse(answers=[answer_to_wire(await answer) for answer in given])
 

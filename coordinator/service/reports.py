@@ -1,6 +1,6 @@
-"""What drivers say of themselves when they renew their leases: broken links, and how old their transactions are.
+"""What drivers report with their lease renewals: broken links, and the age of their transactions.
 
-For listings only, so it is kept in memory: the next renewal says it again.
+For listings only, so it is kept in memory; the next renewal repeats it.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ __all__ = ["Report", "Reports", "read_report"]
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The last one of a driver."""
+    """The latest report of a driver."""
 
     generation: Generation
     at: float
@@ -25,7 +25,7 @@ class Report:
 
 
 def read_report(request: pb.RenewRequest, now: float) -> Report:
-    """Raises MalformedError for more than a driver can mean."""
+    """The report in a renewal. Raises MalformedError when it exceeds the limits."""
     if len(request.troubles) > MAX_TROUBLES:
         raise MalformedError(f"troubles: {len(request.troubles)}, must be at most {MAX_TROUBLES}")
     texts = [text for one in request.troubles for text in (one.link, one.why, one.waiting)]
@@ -40,19 +40,19 @@ def read_report(request: pb.RenewRequest, now: float) -> Report:
 
 
 class Reports:
-    """At most one per job."""
+    """The latest reports, at most one per job."""
 
     def __init__(self) -> None:
         self._reports: dict[JobName, Report] = {}
 
     def note(self, job: JobName, report: Report) -> None:
-        """Of a driver whose renewal was accepted."""
+        """Record the report of a driver whose renewal was accepted."""
         if report.troubles or report.oldest is not None:
             self._reports[job] = report
         else:
             self._reports.pop(job, None)
 
     def of(self, job: JobName, generation: Generation) -> Report | None:
-        """None when that generation said nothing worth telling."""
+        """The report of ``generation``; None when it reported nothing."""
         report = self._reports.get(job)
         return report if report is not None and report.generation == generation else None

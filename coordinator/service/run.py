@@ -14,16 +14,15 @@ from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
 __all__ = ["serve"]
 
 _SWITCH_INTERVAL_S = 0.0005
-"""The disk's thread gives the interpreter away with every statement. At Python's default of 5 ms it got it back so late
-while calls came in that on a busy core every decision waited for hundreds of milliseconds.
-"""
+"""The disk's thread releases the interpreter with every statement. With Python's default of 5 ms it got it back so late
+that on a busy core every decision waited for hundreds of milliseconds while calls came in."""
 _M_MMAP_THRESHOLD = -3
 
 
 def serve(listen: Listen, store_url: str, options: ServerOptions, announce: Callable[[str, str], None]) -> None:
     """Serve until SIGTERM or SIGINT. Raises StoreError as soon as the store fails, ConfigurationError at the start.
 
-    :param announce: called once with the address and the store's id when calls are taken.
+    :param announce: called once, with the address and the store's id, when calls are accepted.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     _give_memory_back()
@@ -35,8 +34,8 @@ def serve(listen: Listen, store_url: str, options: ServerOptions, announce: Call
 
 
 def _give_memory_back() -> None:
-    """The C library keeps what was freed unless it was long enough to be mapped by itself. Long requests are, so that
-    the memory of a busy moment is not kept for ever."""
+    """Make the C library return freed memory. It returns only blocks large enough to be mapped separately. Long
+    requests are then, so the memory of a busy moment is released."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc only
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, MAX_MESSAGE_BYTES)
@@ -45,7 +44,7 @@ def _give_memory_back() -> None:
 async def _serve(listen: Listen, store: Store, options: ServerOptions, announce: Callable[[str, str], None]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # An event is handled in one piece on this loop: a signal is seen between two of them, never inside a decision.
+    # An event is handled in one piece on this loop, so a signal is handled between two events, never inside a decision.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     server = CoordinatorServer(store, options=options)

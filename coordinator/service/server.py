@@ -38,18 +38,18 @@ _SERVICES = tuple(
 )
 _GRACE_S = 1.0
 _UNREAD_BYTES = 4 * MAX_MESSAGE_BYTES
-"""Of one call: enough for 5 MB/s over a path of 50 ms."""
+"""Per call; enough for 5 MB/s over a path of 50 ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """What an operator can choose."""
+    """The options of a server."""
 
     reflection: bool = False
     max_concurrent_rpcs: int = MAX_CONCURRENT_RPCS
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
     committers: Committers | None = None
-    """What to settle jobs without a driver with; None in a driver, which does that itself."""
+    """Used to settle jobs without a driver. None inside a driver, which does that itself."""
 
 
 def _wall() -> datetime:
@@ -57,7 +57,7 @@ def _wall() -> datetime:
 
 
 class CoordinatorServer:
-    """Create, start and stop it inside one running event loop."""
+    """The coordinator's server. Create, start and stop it inside one running event loop."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class CoordinatorServer:
         self._server = self._make_server(wall)
 
     async def start(self, *targets: str) -> list[int]:
-        """Listen on gRPC targets such as ``127.0.0.1:7878`` or ``unix:/path``; returns their ports (1 for a socket).
+        """Listen on gRPC targets such as ``127.0.0.1:7878`` or ``unix:/path``. Returns their ports (1 for a socket).
 
         Raises ConfigurationError when one cannot be bound.
         """
@@ -111,18 +111,19 @@ class CoordinatorServer:
         return ports
 
     async def failed(self) -> None:
-        """Returns once the store has failed; see ``engine.failure``."""
+        """Return once the store has failed; see ``engine.failure``."""
         await self._failed.wait()
 
     async def stop(self, grace: float = _GRACE_S) -> None:
-        """Take no more calls, let those in hand finish, end the streams. Decisions are made whole or not at all."""
+        """Accept no more calls, let running ones finish, end the streams. Each decision is made completely or not at
+        all."""
         await self._health.enter_graceful_shutdown()
         if self._orphans is not None:
             await self._orphans.stop()
         self._watchers.stop()
         await self._server.stop(grace)
         await self._group_commit.stop()
-        with contextlib.suppress(StoreError):  # the history can do without
+        with contextlib.suppress(StoreError):  # the history may miss some entries
             self.engine.tidy()
 
     def _make_server(self, wall: Callable[[], datetime]) -> grpc.aio.Server:
@@ -131,7 +132,7 @@ class CoordinatorServer:
                 # a second coordinator on the same port must fail, not share it
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                # what a peer may send before it is read: fixed, or a fast peer would be allowed megabytes
+                # how much a peer may send before it is read: fixed, because a fast peer would be allowed megabytes
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
                 ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),

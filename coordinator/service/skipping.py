@@ -1,8 +1,8 @@
-"""Moves positions past input that is gone, with plug-ins: the coordinator never looks inside positions itself.
+"""Moves positions past input that is gone, with plug-ins; the coordinator itself never reads positions.
 
-Entry-point group ``onceward.positions``: the name is a document kind, the value a callable
-``(document, topic, partition, offset) -> (document, offset until now)`` that returns the same positions with one
-partition moved, and raises ValueError where there is no such partition, or something would be read again.
+Entry-point group ``onceward.positions``: the name is a document kind, the value a callable ``(document, topic,
+partition, offset) -> (document, former offset)``. It returns the same positions with one partition moved. It raises
+ValueError when there is no such partition, or when records would be read again.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ PositionMover: TypeAlias = Callable[[Document, str, int, int], tuple[Document, i
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """From where a person wants one partition to be read on."""
+    """Where a person wants reading of one partition to continue."""
 
     topic: str
     partition: int
     offset: int
-    """To be read next."""
+    """The offset to read next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,13 @@ class Skip:
     base: CheckpointId
     participant: ParticipantName
     positions: Document
-    """The participant's in ``base``, with one partition moved."""
+    """The participant's positions in ``base``, with one partition moved."""
     skipped: str
-    """What is left out, for people."""
+    """Description of the skipped input, for display."""
 
 
 def skip_of(completed: CompletedCheckpoint, where: Where) -> Skip | str:
-    """What has to become of its positions, or why that cannot be. Whether it may be now is for the core to say."""
+    """The move of one partition, or why it is not possible. The core decides whether it is allowed now."""
     problems = []
     for name, positions in _positions(completed).items():
         mover = _mover(positions.kind)
@@ -68,7 +68,7 @@ def _positions(completed: CompletedCheckpoint) -> dict[ParticipantName, Document
 
 
 def _mover(kind: str) -> PositionMover | None:
-    """The installed one for documents of ``kind``."""
+    """The installed mover for documents of ``kind``."""
     for point in entry_points(group=POSITION_MOVERS, name=kind):
         loaded: PositionMover = point.load()
         return loaded

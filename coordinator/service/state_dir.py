@@ -1,4 +1,4 @@
-"""Where an embedded coordinator keeps its things, and how commands find it."""
+"""The files of an embedded coordinator, and how commands find it."""
 
 import contextlib
 import os
@@ -14,11 +14,11 @@ STATE_DIR_VARIABLE = "ONCEWARD_STATE_DIR"
 
 _DEFAULT = ".onceward"
 _STORE = "store.db"
-_LONGEST_SOCKET_PATH = 100  # the kernel takes 107 bytes
+_LONGEST_SOCKET_PATH = 100  # the kernel accepts 107 bytes
 
 
 def state_directory(given: str | os.PathLike[str] | None = None) -> Path:
-    """The directory given, or ``$ONCEWARD_STATE_DIR``, or ``./.onceward``."""
+    """The given directory, else ``$ONCEWARD_STATE_DIR``, else ``./.onceward``."""
     return Path(given if given is not None else os.environ.get(STATE_DIR_VARIABLE) or _DEFAULT).absolute()
 
 
@@ -36,23 +36,24 @@ class StateDirectory:
         return (self.path / _STORE).exists()
 
     def socket(self) -> Path:
-        """A path for the Unix socket: inside the directory, or in a private one where the path would be too long."""
+        """A path for the Unix socket: inside the directory, or in a private one if the path would be too long."""
         path = self.path / "coordinator.sock"
         if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
             self._scratch = Path(tempfile.mkdtemp(prefix="onceward-"))
             path = self._scratch / "coordinator.sock"
-        # one of a killed process; we hold the store's lock, so nobody listens there
+        # Left by a killed process. This process holds the store's lock, so no other listens there.
         path.unlink(missing_ok=True)
         return path
 
     def publish(self, address: str) -> None:
-        """Let commands find the coordinator; the file is complete whenever it can be seen."""
+        """Write the address file, so that commands find the coordinator. The file is never seen incomplete."""
         fresh = self._address_file.with_name(self._address_file.name + ".new")
         fresh.write_text(address + "\n", encoding="utf-8")
         fresh.replace(self._address_file)
 
     def published(self) -> str:
-        """The address. Raises ConfigurationError when no coordinator has left one; it may be gone nevertheless."""
+        """The published address. Raises ConfigurationError when there is none. The coordinator may be gone
+        nevertheless."""
         try:
             return self._address_file.read_text(encoding="utf-8").strip()
         except OSError:
@@ -62,7 +63,7 @@ class StateDirectory:
             ) from None
 
     def clean(self) -> None:
-        """Take back address and socket."""
+        """Remove the address file and the socket."""
         with contextlib.suppress(OSError):
             self._address_file.unlink(missing_ok=True)
             (self.path / "coordinator.sock").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What listings say, as messages."""
+"""Converts stored records to the messages of listings."""
 
 from datetime import datetime
 
@@ -39,7 +39,8 @@ __all__ = [
 
 
 def job_summary(durable: Durable, record: JobRecord) -> pb.JobSummary:
-    """``record``: of the same job; it has the newest completed checkpoint even where that cannot be read."""
+    """The summary of a job. ``record`` belongs to the same job; it has the newest completed checkpoint even if that
+    cannot be read."""
     ending, restore = durable.ending, durable.restore
     return pb.JobSummary(
         job=durable.job,

@@ -1,6 +1,6 @@
-"""Blocking work beside the event loop, in threads that never hold up the end of the process.
+"""Runs blocking work beside the event loop, in threads that never delay the end of the process.
 
-What such a thread does at the brokers may be cut off anywhere, as by a crash; so the process need not wait for it.
+Work at the brokers may be cut off at any point, as by a crash, so the process need not wait for it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ThreadLanes:
-    """So many at a time in each lane, the others wait for their turn: a lane that is stuck holds up no other.
+    """Runs at most ``limit`` tasks per lane, further ones wait; a stuck lane blocks no other.
 
     :param limit: threads of one lane.
     """
@@ -25,14 +25,14 @@ class ThreadLanes:
         self._free: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(limit))
 
     async def run(self, lane: str, work: Callable[[], T]) -> T:
-        """Do ``work`` in a thread. When this is cancelled the thread goes on by itself, and nobody hears of its end."""
+        """Run ``work`` in a thread. If this is cancelled, the thread continues and its result is discarded."""
         free = self._free[lane]
         await free.acquire()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
         def ended(result: Callable[[], None]) -> None:
-            free.release()  # not before: a thread that nobody waits for is there nevertheless
+            free.release()  # only now: a thread without a waiter still counts
             if not done.done():
                 result()
 

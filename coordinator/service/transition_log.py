@@ -1,4 +1,4 @@
-"""One log line per durable fact, so that a job's log reads as a story. Never a document's content."""
+"""One log line per durable fact, so that a job's log shows its whole course. Never logs a document's content."""
 
 import logging
 from typing import assert_never
@@ -38,7 +38,7 @@ _log = logger("onceward.coordinator")
 
 
 def tell(job: JobName, generation: Generation, fact: Fact) -> None:
-    """Log ``job=... generation=... checkpoint=... event=...`` and what else there is to say."""
+    """Log ``job=... generation=... checkpoint=... event=...`` and the details of the fact."""
     level, fields = _fields(fact)
     if _log.isEnabledFor(level):
         said = {"job": job, "generation": generation, **fields}

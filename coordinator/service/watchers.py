@@ -1,4 +1,4 @@
-"""The instruction streams: at most one per job, always showing what is wanted now."""
+"""The instruction streams: at most one per job, always showing the current instructions."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -34,13 +34,13 @@ class Watchers:
         self._stopping = False
 
     def wake(self, job: JobName) -> None:
-        """What is wanted of ``job`` may have changed."""
+        """Wake the job's stream, because its instructions may have changed."""
         watcher = self._watchers.get(job)
         if watcher is not None:
             watcher.changed.set()
 
     def stop(self) -> None:
-        """End all streams; drivers come back when the coordinator does."""
+        """End all streams; drivers reconnect when the coordinator is back."""
         self._stopping = True
         for watcher in self._watchers.values():
             watcher.changed.set()
@@ -59,7 +59,8 @@ class Watchers:
         job, event = as_job(request.job), requests.watch(request, engine.clock())
         answered = handle(job, event, 0)
         watcher = _Watcher(generation=event.generation)
-        # From the event on this is the job's stream: an older one that breaks while we wait is no loss of it.
+        # From this event on this is the job's stream. If an older one breaks while this call waits, that is no stream
+        # loss.
         if engine.wanted(job, event.generation) is not None:
             before = self._watchers.get(job)
             self._watchers[job] = watcher
