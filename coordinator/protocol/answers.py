@@ -98,7 +98,7 @@ class Trigger:
     checkpoint: CheckpointId
     base: CheckpointId
     at_once: bool = False
-    """A person waits for this checkpoint or the next one: do not wait for data."""
+    """True when a person waits for this checkpoint or the next one: do not wait for data."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
     state, ready = _handle(state, event)
     if ready.answer.verdict is Verdict.ACCEPTED and isinstance(event, Acknowledge | Decline | Settle | Amend):
         state = generations.record_contact(state, event)
-        if not isinstance(event, Settle):  # its own thread sends Settle, so it proves nothing about the main loop
+        if not isinstance(event, Settle):  # a separate thread sends these: no sign of the main loop
             state = wedged.record_contact(state, event.now)
     facts: tuple[Fact, ...] = ready.facts
     for follow_up in _FOLLOW_UPS:

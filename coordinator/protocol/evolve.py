@@ -173,7 +173,8 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
 
 
 def _with_holder(holders: Mapping[Generation, str], fact: GenerationGranted) -> Mapping[Generation, str]:
-    """The newest holders, with the new one. The coordinator is not recorded: its claims are not told apart."""
+    """The newest holders, with the new one. The coordinator is not recorded: its claims are not distinguished by
+    holder."""
     newest = sorted(holders)[-MAX_HOLDERS + 1 :]
     kept = {generation: holders[generation] for generation in newest}
     return kept if fact.driver == COORDINATOR else {**kept, fact.generation: fact.driver}

@@ -149,7 +149,7 @@ class Snapshot:
     row."""
     next_at_once: bool = field(default=False, compare=False)
     """True when the next checkpoint need not wait for the interval. Not stored: after a restart of the coordinator the
-    next checkpoint is due at once in any case."""
+    next checkpoint does not wait for the interval in any case."""
 
 
 class Outcome(StrEnum):

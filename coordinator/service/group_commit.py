@@ -49,7 +49,7 @@ class _Given:
 
 
 class GroupCommit:
-    """Runs all events of an engine on one event loop. A thread of its own waits for the disk."""
+    """Runs all events of an engine on one event loop. A separate thread waits for the disk."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

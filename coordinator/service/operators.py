@@ -231,7 +231,8 @@ class _Wishes:
         return pb.SkipInputResponse(answer=await self._handle(job, event), base=skip.base, skipped=skip.skipped)
 
     async def _positions(self, job: JobName, base: CheckpointId) -> CompletedCheckpoint | str:
-        """The checkpoint that the person inspected, 0 for the newest: so a repeated call is recognised."""
+        """The checkpoint ``base`` that the person inspected (0: the newest), or why there is none. Naming it makes a
+        repeated call recognisable."""
         durable = self._engine.state(job).durable
         if base:
             return await self._completed(job, base)

@@ -33,8 +33,8 @@ NO_CLUSTERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Times in seconds. Each pause is double the previous one and varies by half, so that jobs that failed together do
-    not retry together."""
+    """Times in seconds. Pauses double each time, and each is shortened at random by up to half, so that jobs that
+    failed together do not retry together."""
 
     first_retry: float = 0.5
     longest_retry: float = 60.0

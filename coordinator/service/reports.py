@@ -53,6 +53,6 @@ class Reports:
             self._reports.pop(job, None)
 
     def of(self, job: JobName, generation: Generation) -> Report | None:
-        """The report of ``generation``; None when it reported nothing."""
+        """The report of ``generation``; None when it reported no trouble and no transaction."""
         report = self._reports.get(job)
         return report if report is not None and report.generation == generation else None

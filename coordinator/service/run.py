@@ -14,8 +14,8 @@ from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
 __all__ = ["serve"]
 
 _SWITCH_INTERVAL_S = 0.0005
-"""The disk's thread releases the interpreter with every statement. With Python's default of 5 ms it got it back so late
-that on a busy core every decision waited for hundreds of milliseconds while calls came in."""
+"""The disk's thread releases the interpreter with every statement. With Python's default of 5 ms it regained the
+interpreter so late that on a busy core every decision waited for hundreds of milliseconds while calls came in."""
 _M_MMAP_THRESHOLD = -3
 
 
@@ -34,8 +34,8 @@ def serve(listen: Listen, store_url: str, options: ServerOptions, announce: Call
 
 
 def _give_memory_back() -> None:
-    """Make the C library return freed memory. It returns only blocks large enough to be mapped separately. Long
-    requests are then, so the memory of a busy moment is released."""
+    """Make the C library return freed memory. It does so only for blocks large enough to be mapped separately. With
+    this threshold long requests are, so the memory of a busy moment is not kept."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc only
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, MAX_MESSAGE_BYTES)

@@ -1,1 +1,1 @@
-"""Remembers: the durable facts of all jobs."""
+"""Stores the durable facts of all jobs."""

@@ -13,7 +13,7 @@ __all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "KEPT_LOSSES", "p
 KEPT_ABORTED = 100
 KEPT_GENERATIONS = 100
 KEPT_LOSSES = 1_000
-"""Acknowledged loss reports. Reports acknowledged together at the limit are all kept."""
+"""Acknowledged loss reports to keep. Reports acknowledged at the same time as the oldest of them stay too."""
 KEPT_HISTORY = 1_000
 """Entries about decisions and settlements, and the same number about everything else."""
 
