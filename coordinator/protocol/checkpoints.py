@@ -137,11 +137,9 @@ def decide(state: JobState, now: float) -> Step:
         facts.append(CheckpointUnchanged(checkpoint=pending.id))
         facts += _request_done(state, state.base)
         return replace(record(state, facts), pending=None), tuple(facts)
+    # Output stays in order. Meanwhile only the age of the checkpoint's transactions counts.
     if not state.settled:
-        return (
-            state,
-            (),
-        )  # output stays in order; meanwhile only the age of its transactions counts
+        return state, ()
     settled = not any(snapshot.committables for snapshot in known.answers.values())
     facts.append(
         CheckpointCompleted(
