@@ -1,4 +1,4 @@
-"""The exception behind an error of Spark, without the stack traces of two languages around it."""
+"""Find the root exception in a Spark error, without the Python and JVM stack traces around it."""
 
 import re
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ _PASSING = ("ExecutorLostFailure", "FetchFailed", "cancelled", "TaskKilled", "wa
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What went wrong in a task."""
+    """The root cause of a task failure."""
 
     text: str
-    """The exception with its whole message, and where it was raised."""
+    """The full exception message and where it was raised."""
     by_record: bool
-    """A record may have caused it: it is no error of ours, and not the loss of an executor."""
+    """A record may have caused it: it is neither an error of Onceward nor the loss of an executor."""
 
 
 def cause_of(error: BaseException) -> Cause:
-    """What a person must see of ``error``."""
+    """Return the root cause of ``error``, as users should see it."""
     text = str(error).strip() or repr(error)
     return _in_python(text) or _in_jvm(text)
 
@@ -49,13 +49,13 @@ def _in_python(text: str) -> Cause | None:
         return None
     ours = said[0].startswith(_OURS)
     message = "\n".join(said).strip()
-    # of ours the message says all, and its class nothing to a user
+    # An error of Onceward is complete in its message; its class name means nothing to users
     return Cause(text=message.partition(": ")[2] if ours else message + where, by_record=not ours)
 
 
 def _in_jvm(text: str) -> Cause:
     found = text.splitlines()[0]
-    if not found.startswith("["):  # an error class of Spark's: the message is there
+    if not found.startswith("["):  # not a Spark error class: the message is further down
         deepest = _CAUSED_BY.findall(text) or _MOST_RECENT.findall(text)
         found = deepest[-1] if deepest else found
     return Cause(text=found, by_record=not any(word in text for word in _PASSING))

@@ -1,6 +1,6 @@
-"""The functions that Spark runs on executors. Pickled by reference, so this module must be shipped or installed there.
+"""The functions that Spark runs on executors. They are pickled by reference, so executors must have this module.
 
-Each task finds its checkpoint in a local property, not in its closure: one DataFrame serves all checkpoints.
+Each task reads its checkpoint from a local property, not from its closure: one DataFrame serves all checkpoints.
 """
 
 import gc
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 Batches: TypeAlias = "Iterator[pa.RecordBatch]"
 BatchesTransform: TypeAlias = Callable[["Batches"], "Batches"]
-"""The source's batches of one split -> what is written of it.
+"""Maps the source's batches of one split to the batches to write.
 
-Called once per task, also for a split without records (no batch comes then); may yield any number of batches. A split
-may hold ranges of several partitions: each batch is of one of them, and they may come by turns.
+Called once per task, with an empty iterator for a split without records; may yield any number of batches. A split may
+hold ranges of several partitions: each batch holds records of one partition, and the partitions may interleave.
 """
 
 FusedTask: TypeAlias = Callable[[Iterable[int]], Iterable[str]]
 
 VOTE_SCHEMA = "vote string"
 READER_NAME = "onceward_read"
-"""How the reader is called in Spark's plans; the plan checks look for it."""
+"""The reader's name in Spark's plans; the plan checks look for it."""
 
 
 def reading(read: Any) -> BatchesTransform:
-    """The task that reads: its input rows are numbers of splits, its output is what the source's reader yields."""
+    """Return the reader task: it maps rows of split numbers to the batches that ``read`` yields for those splits."""
 
     def onceward_read(numbers: Batches) -> Batches:
         task, _, _ = _current()
@@ -45,7 +45,7 @@ def reading(read: Any) -> BatchesTransform:
 
 
 def writing(write: Any) -> BatchesTransform:
-    """The task that writes one slot and returns its vote as the only row."""
+    """Return the writer task: it writes one slot and returns its vote as the only row."""
 
     def onceward_write(batches: Batches) -> Batches:
         clock = Stopwatch()
@@ -59,16 +59,16 @@ def writing(write: Any) -> BatchesTransform:
 
 
 def fusing(read: Any, write: Any, transform: BatchesTransform, columns: Iterable[str]) -> FusedTask:
-    """Reader, function and writer in one worker process, without a trip through the JVM: numbers of splits -> the vote.
+    """Return a task that reads, transforms and writes in one worker process, without passing records through the JVM.
 
-    ``columns`` are those of the source that ``transform`` uses.
+    It maps split numbers to the vote. ``columns`` are the source's columns that ``transform`` uses.
     """
     used = frozenset(columns)
 
     def onceward_fused(numbers: Iterable[int]) -> Iterator[str]:
         clock = Stopwatch()
         task, slot, attempt = _current()
-        # all numbers first: Spark reuses a worker process only if its task has drained the input
+        # take all numbers first: Spark reuses a worker process only if its task has drained the input
         batches = Timed(batch for number in list(numbers) for batch in read(task.splits[number], used))
         made = Timed(applied(transform, batches))
         vote = _written(write, task, slot, attempt, made)
@@ -79,7 +79,7 @@ def fusing(read: Any, write: Any, transform: BatchesTransform, columns: Iterable
 
 
 def choosing(columns: Mapping[str, str]) -> BatchesTransform:
-    """The function that does nothing but choose columns of the source: ``columns`` has one for each new name."""
+    """Return a function that only selects columns of the source: ``columns`` maps each new name to a source column."""
 
     def onceward_choose(batches: Batches) -> Batches:
         import pyarrow as pa
@@ -92,7 +92,8 @@ def choosing(columns: Mapping[str, str]) -> BatchesTransform:
 
 
 def applied(transform: BatchesTransform, batches: Batches) -> Batches:
-    """What ``transform`` makes of ``batches``. Raises ConfigurationError where it does not keep to its contract."""
+    """Yield the batches that ``transform`` makes of ``batches``. Raises ConfigurationError when it breaks its
+    contract."""
     given = _Given(batches)
     made = transform(given)
     try:
@@ -112,7 +113,7 @@ def applied(transform: BatchesTransform, batches: Batches) -> Batches:
 
 
 class _Given:
-    """The batches of a split, which know whether somebody took them all."""
+    """The batches of a split; ``used_up`` records whether the consumer took them all."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -138,7 +139,7 @@ def _written(write: Any, task: CheckpointTask, slot: int, attempt: int, batches:
 
 
 def _current() -> tuple[CheckpointTask, int, int]:
-    """(task, slot, attempt) of the Spark task that this process runs now."""
+    """Return (task, slot, attempt) of the Spark task that this process is running."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -154,20 +155,20 @@ _warm = False
 
 
 def _warmed_up() -> None:
-    """Called at the end of a task, when all that tasks need is loaded.
+    """Freeze the loaded objects after the first task, when everything that tasks need is loaded.
 
-    PySpark's workers collect garbage after every task (``pyspark/daemon.py``), and each time look at all modules: 20 ms
-    of CPU, for which the next slot waits. What is loaded stays loaded, so it is taken out of the collector's sight.
+    PySpark's workers collect garbage after every task (``pyspark/daemon.py``). Each collection scans all modules: 20 ms
+    of CPU that delay the next slot. Loaded modules stay loaded, so freezing hides them from the collector.
     """
     global _warm
     if not _warm:
         _warm = True
-        gc.collect()  # what is garbage by now would stay too
+        gc.collect()  # otherwise the current garbage would be frozen too
         gc.freeze()
 
 
 def _drained(numbers: Batches) -> list[int]:
-    """All split numbers. Spark reuses a worker process only if its task has drained the input."""
+    """Return all split numbers. Spark reuses a worker process only if its task has drained the input."""
     return [number for batch in numbers for number in batch.column(0).to_pylist()]
 
 

@@ -1,6 +1,6 @@
-"""A transform on batches that cannot be used: found by a task, recognised by the driver in Spark's text.
+"""Carry a ConfigurationError about a transform on batches from an executor to the driver.
 
-Spark hands the driver an executor's exception as text, with stack traces of both languages around it, so the message
+Spark hands the driver an executor's exception as text, inside stack traces of Python and the JVM. The message therefore
 travels as a marked piece of JSON. Runs on executors too: standard library only.
 """
 
@@ -16,13 +16,13 @@ _MARKED = re.compile(rf"<{_MARK} (\"[^<>]*\")>")
 
 
 def unusable(error: ConfigurationError) -> ConfigurationError:
-    """What a task raises for ``error``: it ends the job, because no later checkpoint could do better."""
+    """Return the exception that a task raises for ``error``. It ends the job: no later checkpoint could succeed."""
     text = str(error)
     told = json.dumps(text).replace("<", "\\u003c").replace(">", "\\u003e")
     return ConfigurationError(f"{text} <{_MARK} {told}>")
 
 
 def unusable_in(text: str) -> ConfigurationError | None:
-    """The error in what Spark raised, however much is wrapped around it."""
+    """Extract the marked error from the text of a Spark exception; None when there is none."""
     match = _MARKED.search(text)
     return ConfigurationError(str(json.loads(match[1]))) if match else None

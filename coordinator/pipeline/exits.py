@@ -1,4 +1,4 @@
-"""Signals in, exit codes out."""
+"""Turn signals into stops and errors into exit codes."""
 
 import contextlib
 import signal
@@ -12,11 +12,10 @@ from onceward.coordinator.printable import printable
 
 
 class StopFlag:
-    """Like ``threading.Event``, and safe to set in a signal handler while the same thread waits: its lock may be taken
-    twice by one thread."""
+    """Like ``threading.Event``, but a signal handler can set it while the same thread waits: its lock is reentrant."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # on an RLock
+        self._changed = threading.Condition()  # backed by an RLock
         self._set = False
 
     def set(self) -> None:
@@ -32,14 +31,15 @@ class StopFlag:
         return self._set
 
     def wait(self, timeout: float) -> bool:
-        """True as soon as it is set, False after ``timeout`` seconds."""
+        """Wait until it is set: True then, False after ``timeout`` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._set, timeout)
 
 
 @contextlib.contextmanager
 def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM call ``stop``; a second one raises KeyboardInterrupt. Former handlers come back afterwards.
+    """Call ``stop`` on SIGINT and SIGTERM; a second signal raises KeyboardInterrupt. Restores the former handlers on
+    exit.
 
     Does nothing outside the main thread, where Python delivers no signals.
     """

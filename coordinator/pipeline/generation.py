@@ -1,4 +1,4 @@
-"""One generation of a job: open, recover, then checkpoint after checkpoint to its end (docs/protocol.md#recovery)."""
+"""One generation of a job: open, recover, then run checkpoints until it ends (docs/protocol.md#recovery)."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -48,22 +48,22 @@ from onceward.coordinator.protocol.values import (
 _log = logger("onceward.pipeline")
 
 _IDLE_POLL = 0.05
-"""Seconds between two looks for new data while a triggered checkpoint waits for some."""
+"""Seconds between polls for new data while a triggered checkpoint waits for some."""
 _IDLE_WAIT = 1.0
 """Seconds after which a checkpoint without new data is acknowledged unchanged; far below every timeout."""
 _SETTLE_LIMIT = 60.0
-"""Seconds that decided commits get after Spark is lost; what is left then is committed by the next generation."""
+"""Seconds to finish decided commits after Spark is lost; the next generation commits the rest."""
 _ENDS_LIMIT = 60.0
-"""Seconds that the brokers get to show the last commits to readers before the job counts as ended."""
+"""Seconds to wait at the end of a job until readers can see the last commits."""
 _NARROWING = 30.0
-"""Seconds for finding the input at fault; a quarter of the checkpoint timeout where that is less."""
+"""Seconds for finding the input at fault, or a quarter of the checkpoint timeout if that is less."""
 _SWEEP_INTERVAL = 30.0
-"""Seconds between sweeps of an idle job; a busy one sweeps in every checkpoint."""
+"""Seconds between sweeps of an idle job; a busy job sweeps in every checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """What a job consists of on the driver."""
+    """The parts of a job on the driver."""
 
     job: JobName
     source: Source
@@ -89,7 +89,7 @@ class GenerationRun:
         adopt: bool,
         comes_back: "Callable[[BaseException, GenerationRun], Return]" = lambda _error, _run: Return(delay=None),
     ) -> None:
-        """``comes_back``: whether and when the next generation follows this one."""
+        """``comes_back`` decides whether and when the next generation follows this one."""
         self._m = members
         self._client = client
         self._takeover = takeover
@@ -102,35 +102,36 @@ class GenerationRun:
         self._positions: dict[CheckpointId, Document] = {}
         self._answers: dict[CheckpointId, tuple[CheckpointId, Snapshot, Snapshot]] = {}
         self._good_until: dict[CheckpointId, float] = {}
-        """Until when what is acknowledged can still be committed, on the runtime's monotonic clock."""
+        """Deadline for committing each acknowledged checkpoint, on the runtime's monotonic clock."""
         self._last_run = NO_CHECKPOINT
         self._last_sweep = members.runtime.monotonic()
         self._finished = False
         self._ages = Ages(members.committer, members.journal, members.runtime)
         self.opened = False
-        """True once this generation was granted."""
+        """True once the coordinator has granted this generation."""
         self.settled_any = False
         """True once this generation has settled a checkpoint."""
         self.settled_records = 0
         self.failed_records = 0
-        """What the checkpoint that failed last was to read."""
+        """Records in the plan of the most recent failed checkpoint."""
         self.claimed = False
-        """True once the job is claimed for this generation: nothing of it is touched before."""
+        """True once this generation has claimed the job; it touches nothing of the job before."""
         self._seen: Claim | None = None
         self._planned: dict[CheckpointId, Plan] = {}
         self._cause: str | None = None
-        """Of the last failed checkpoint, until another one succeeds."""
+        """Cause of the last failed checkpoint; cleared when a checkpoint succeeds."""
 
     def stop(self) -> None:
         """Leave after settling; callable from a signal handler."""
         self._mailbox.stop()
 
     def run(self) -> CloseReason:
-        """Run until finished or stopped; raises OncewardError for everything else. Closes the session on all paths."""
+        """Run until finished or stopped; raises OncewardError for every other end. Closes the session on all paths."""
         self._open()
         try:
             self._recover()
-            # Only now: starting Spark takes seconds, and readers waited for what the recovery has ended.
+            # Start Spark only after recovery: it takes seconds, and open transactions hold readers back until recovery
+            # ends them.
             if not self._mailbox.stopping:
                 self._m.tasks.start()
                 self._restore()
@@ -189,12 +190,13 @@ class GenerationRun:
         self._replayer = Replayer(m, self._session, self._settler, self._mailbox)
 
     def _recover(self) -> None:
-        """Abort the undecided, commit what was completed, restore positions; in this order."""
+        """Abort undecided transactions, commit the completed checkpoint, restore positions; in this order."""
         m, completed = self._m, self._session.grant.completed
         to_commit: tuple[Committable, ...] = ()
         if completed is not None and not completed.settled:
             to_commit = completed.snapshots[m.sink.participant.name].committables
-            # Before anything can fail: a generation that leaves sweeps everything but what its settler holds.
+            # Register them before anything can fail: a failing generation sweeps everything that its settler does not
+            # hold.
             self._settler.expect(completed.id, to_commit, None)
         m.sink.begin_generation(self._session.generation)
         if completed is not None:
@@ -222,7 +224,7 @@ class GenerationRun:
         )
 
     def _settle_first(self, completed: CompletedCheckpoint, to_commit: tuple[Committable, ...]) -> None:
-        """Commit before anything else is done. What is lost then is the first thing that the coordinator instructs."""
+        """Commit before doing anything else. If slots are lost, the coordinator's first instruction concerns them."""
         amendment = completed.amendment
         self._settler.expect(completed.id, to_commit, self._positions[completed.id], amendment=amendment)
         if not self._session.grant.lost:
@@ -260,16 +262,17 @@ class GenerationRun:
                     return CloseReason.STOPPED
             match self._mailbox.next(0.1):
                 case Abort() as abort:
-                    # an earlier one since the base may never have been heard of: only the last abort is told
+                    # only the last abort is delivered: the driver may have missed aborts between its base and its
+                    # checkpoint
                     unheard = [c for c in self._answers if abort.base < c < abort.checkpoint]
                     for checkpoint in (*unheard, abort.checkpoint):
                         self._abandon(checkpoint, abort.reason.value)
                 case Trigger() as trigger:
-                    # a stopping driver begins nothing, but a new coordinator may have to ask for its answers again
+                    # a stopping driver starts no checkpoint, but a new coordinator may need its answers again
                     if not self._mailbox.stopping or trigger.checkpoint in self._answers:
                         self._checkpoint(trigger)
                 case Replay() as replay:
-                    # its abort may never have been heard of
+                    # the driver may have missed the aborts of later checkpoints
                     for later in [c for c in self._answers if c > replay.checkpoint]:
                         self._abandon(later, f"lost slots of checkpoint {replay.checkpoint} are written again first")
                     self._replayer.replay(replay)
@@ -278,7 +281,7 @@ class GenerationRun:
 
     def _checkpoint(self, trigger: Trigger) -> None:
         checkpoint, base = trigger.checkpoint, trigger.base
-        if checkpoint <= self._last_run:  # triggered again: it runs once, its answers are sent again
+        if checkpoint <= self._last_run:  # triggered again: do not run it again, only resend its answers
             if checkpoint in self._answers:
                 self._send(checkpoint)
             return
@@ -300,7 +303,7 @@ class GenerationRun:
         self._send(checkpoint)
 
     def _forget_undone(self, base: CheckpointId) -> None:
-        """A trigger tells what is decided: ``base`` is completed, and what was answered after it came to nothing."""
+        """Drop answers that the trigger rules out: ``base`` is completed, and no answered checkpoint after it is."""
         for undone in [c for c in self._answers if c > base]:
             if self._answers[undone][2].committables:
                 self._abandon(undone, "the next checkpoint builds on an earlier one")
@@ -318,7 +321,7 @@ class GenerationRun:
             self._settler.passed(base)
 
     def _run(self, checkpoint: CheckpointId, base: CheckpointId) -> tuple[Snapshot, Snapshot]:
-        """Do the checkpoint's work; the source's and the sink's snapshots."""
+        """Do the checkpoint's work; returns the snapshots of source and sink."""
         m = self._m
         self._require_spark()
         if base == NO_CHECKPOINT:
@@ -350,7 +353,8 @@ class GenerationRun:
         except Exception:
             m.source.observe_run(plan, m.runtime.monotonic() - began, failed=True)
             raise
-        # From before the first transaction began: no clock but ours counts, and they are younger than that.
+        # Measured from before the first transaction began, on this process's clock: the transactions are younger than
+        # that.
         ages = [age for age in map(m.committer.age, committables) if age is not None]
         self._ages.began(ages, began)
         lasting = good_for(age.timeout for age in ages)
@@ -381,14 +385,14 @@ class GenerationRun:
             Snapshot(
                 positions=m.source.snapshot(plan),
                 records=plan.records,
-                # a backlog is not left alone until the interval is over, nor a job that has nothing left to do
+                # start the next checkpoint at once when there is a backlog, or when the job has nothing left to do
                 next_at_once=plan.cut_for_time or plan.finished,
             ),
             Snapshot(committables=committables, records=records, bytes=size),
         )
 
     def _sweep_now_and_then(self) -> None:
-        """A late zombie of an earlier generation must not hold readers back while there is nothing to write."""
+        """Sweep an idle job at intervals: a late zombie of an earlier generation must not hold readers back."""
         if self._m.runtime.monotonic() - self._last_sweep >= _SWEEP_INTERVAL:
             swept = self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
             self._last_sweep = self._m.runtime.monotonic()
@@ -396,8 +400,8 @@ class GenerationRun:
                 self._m.journal.tell("swept", transactions=len(swept))
 
     def _plan(self, checkpoint: CheckpointId, positions: Document) -> tuple[Plan, float]:
-        """A plan and the seconds that it took, after waiting a little for new data; a stop, an abort or a person who
-        waits ends the wait."""
+        """Return a plan and the seconds that planning took. Waits briefly for new data; a stop, an abort or a person
+        who waits for the checkpoint ends the wait."""
         give_up = self._m.runtime.monotonic() + min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
         while True:
             began = self._m.runtime.monotonic()
@@ -413,7 +417,7 @@ class GenerationRun:
         return self._mailbox.stopping or self._mailbox.aborted(checkpoint) or self._mailbox.hurried(checkpoint)
 
     def _send(self, checkpoint: CheckpointId) -> None:
-        """Acknowledge for source and sink. From the first call on only a decision ends the transactions."""
+        """Acknowledge for source and sink. From the first call on, only a decision may end the transactions."""
         base, source, sink = self._answers[checkpoint]
         m = self._m
         snapshots = {m.source.participant.name: source, m.sink.participant.name: sink}
@@ -441,14 +445,15 @@ class GenerationRun:
         kill_point(KillPoint.DRIVER_AFTER_ACKNOWLEDGE)
 
     def _left(self, checkpoint: CheckpointId) -> float | None:
-        """Seconds in which ``checkpoint`` can still be committed."""
+        """Return the seconds in which ``checkpoint`` can still be committed; None when it has no deadline."""
         good_until = self._good_until.get(checkpoint)
         return None if good_until is None else good_until - self._m.runtime.monotonic()
 
     # -- failures
 
     def _failed(self, checkpoint: CheckpointId, error: Exception) -> None:
-        """Before the acknowledgement: decline and abort. The coordinator says whether the generation goes on."""
+        """Handle a failure before the acknowledgement: decline and abort. The coordinator decides whether the
+        generation goes on."""
         self._mailbox.raise_error()
         known = error if isinstance(error, OncewardError) else self._m.source.diagnose(error)
         if self._mailbox.aborted(checkpoint):
@@ -467,7 +472,7 @@ class GenerationRun:
             self._require_spark()
 
     def _why(self, checkpoint: CheckpointId, error: Exception) -> str:
-        """What a person needs to act: the cause, and the input that it came with."""
+        """Return the cause of the failure and the input that it concerns, for the person who must act."""
         m, plan = self._m, self._planned.get(checkpoint)
         _log.info("checkpoint %d failed: %s", checkpoint, error)
         cause = cause_of(error)
@@ -481,7 +486,7 @@ class GenerationRun:
         )
 
     def _narrow(self, checkpoint: CheckpointId, plan: Plan) -> Sequence[JsonObject]:
-        """The smallest part of the plan that is seen to fail by itself. What is written meanwhile is aborted with the
+        """Return the smallest part of the plan that fails on its own. What these runs write is aborted with the
         checkpoint."""
         m = self._m
         give_up = m.runtime.monotonic() + min(_NARROWING, m.settings.seconds("timeout") / 4)
@@ -507,7 +512,7 @@ class GenerationRun:
         return cause.by_record or self._m.sink.explain(cause.text) is not None
 
     def told(self, error: BaseException, back: Return) -> str:
-        """What ended this generation, cause first."""
+        """Describe what ended this generation, cause first."""
         text = str(error).strip() or repr(error)
         if self._cause is not None and isinstance(error, GenerationFailedError):
             text = self._cause
@@ -520,7 +525,7 @@ class GenerationRun:
         return text
 
     def _abandon(self, checkpoint: CheckpointId, reason: str) -> None:
-        """Abort what a checkpoint that was decided against, or never acknowledged, has left open."""
+        """Abort the open transactions of a checkpoint that was aborted, or was never acknowledged."""
         m = self._m
         recorded = self._answers.pop(checkpoint, None)
         self._settler.forget(checkpoint)
@@ -533,8 +538,8 @@ class GenerationRun:
         kill_point(KillPoint.DRIVER_AFTER_ABORT)
 
     def _asked_about(self, error: FencedError) -> OncewardError:
-        """What the driver leaves with when somebody newer is seen at the clusters. That may be the coordinator, which
-        settles for a driver that it takes for dead: it knows whether another driver has the job."""
+        """Return the error to leave with when the clusters show a newer claim. The claim may be the coordinator's, when
+        it settles for a driver that it considers dead; renewing the lease shows whether another driver owns the job."""
         try:
             self._session.renew()
         except OncewardError as word:
@@ -542,8 +547,10 @@ class GenerationRun:
         return error
 
     def _leave_failed(self, error: BaseException) -> FencedError | None:
-        """Let go of everything. What is decided stays for the next generation; what is not is aborted by it. Returns
-        why the driver must not come back, where it would."""
+        """Release everything. The next generation settles what is decided and aborts the rest.
+
+        Returns the error that keeps this driver from coming back, if it otherwise would; else None.
+        """
         fenced = None
         self._m.tasks.cancel()
         self._settler.close(wait=not isinstance(error, KeyboardInterrupt))
@@ -555,7 +562,7 @@ class GenerationRun:
             if (decided := self._mailbox.last_aborted()) is not None:
                 self._settler.forget(decided)
             if self.claimed:
-                with contextlib.suppress(Exception):  # whatever stays open is aborted by the next generation
+                with contextlib.suppress(Exception):  # the next generation aborts what stays open
                     self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
             fenced = self._session.abandon(reason, back_within=back.delay, halted=isinstance(error, HaltedError))
             fenced = fenced if back.delay is not None else None
@@ -574,8 +581,8 @@ class GenerationRun:
             )
 
     def _await_ends(self) -> None:
-        """A job has ended when a reader of its output finds all of it: commits are confirmed when they are decided,
-        and readers see them a moment later."""
+        """Wait until readers of the output can see every commit. The brokers confirm a commit when they decide it, and
+        readers see it a moment later."""
         m = self._m
         give_up, backoff = m.runtime.monotonic() + _ENDS_LIMIT, Backoff(first=0.005, longest=1.0)
         while left := m.committer.ending(m.job):
@@ -605,5 +612,6 @@ class GenerationRun:
 
 
 def _shorten(text: str, limit: int = 6000) -> str:
-    """Spark's errors carry whole stack traces; the coordinator's history wants what happened."""
+    """Shorten ``text`` to at most ``limit`` characters: Spark's errors carry whole stack traces, which the
+    coordinator's history does not need."""
     return text if len(text) <= limit else text[: limit - 20] + " … (shortened)"

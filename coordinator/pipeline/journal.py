@@ -1,6 +1,6 @@
-"""A run's protocol transitions: one log line each, and one JSON line each in a file for programs that watch a job.
+"""The log of a run's protocol transitions: one log line each, and one JSON line each in a file for programs that watch.
 
-The file is named by ``ONCEWARD_EVENTS``; each line is appended by one ``write``, so several processes may share it.
+``ONCEWARD_EVENTS`` names the file. Each line is appended by one ``write``, so several processes may share the file.
 """
 
 import json

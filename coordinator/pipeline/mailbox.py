@@ -1,4 +1,4 @@
-"""Where the instruction stream, signals and the settling thread meet the driver's main thread."""
+"""Passes instructions, signals and errors from other threads to the driver's main thread."""
 
 from collections.abc import Callable
 from typing import assert_never
@@ -26,7 +26,7 @@ class GenerationFailedError(OncewardError):
 
 
 class Mailbox:
-    """Level-triggered: keeps the newest of what is wanted, so repeated and reordered deliveries do no harm."""
+    """Level-triggered: keeps only the newest request of each kind, so repeated and reordered deliveries do no harm."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Mailbox:
         on_interrupt: Callable[[], None],
         runtime: Runtime = THREADS,
     ) -> None:
-        """``on_complete`` hands a completed checkpoint and its amendment to the settler, ``on_interrupt`` cancels the
+        """``on_complete`` hands a completed checkpoint and its amendment to the settler; ``on_interrupt`` cancels the
         Spark job."""
         self._changed = runtime.condition()
         self._on_complete = on_complete
@@ -53,9 +53,9 @@ class Mailbox:
         self._error: OncewardError | None = None
 
     def advance(self, checkpoint: CheckpointId) -> None:
-        """The newest completed checkpoint is ``checkpoint``, says the coordinator.
+        """Record ``checkpoint`` as the newest completed checkpoint that the coordinator has named.
 
-        It can only grow: raises HaltedError when a newer one was named before.
+        It can only grow: raises HaltedError when the coordinator has named a newer one before.
         """
         if checkpoint < self._completed:
             raise HaltedError(
@@ -66,7 +66,7 @@ class Mailbox:
         self._completed = checkpoint
 
     def deliver(self, instruction: Instruction) -> None:
-        """Called by the watch thread."""
+        """Handle one instruction; called by the watch thread."""
         try:
             self._require_newest(instruction)
         except HaltedError as error:
@@ -119,13 +119,14 @@ class Mailbox:
                 pass
 
     def stop(self) -> None:
-        """Leave after the running checkpoint is settled. Safe in a signal handler's thread."""
+        """Leave after the running checkpoint is settled. Callable from a signal handler's thread."""
         with self._changed:
             self._stop = True
             self._changed.notify_all()
 
     def fail(self, error: OncewardError) -> None:
-        """Leave now. The first error wins; what says that the generation is over comes before all but a halt."""
+        """Leave now. The first error wins, but an error that says the generation is over replaces any other except a
+        halt."""
         with self._changed:
             over = isinstance(error, (FencedError, GenerationEndedError))
             if self._error is None or (over and not isinstance(self._error, HaltedError)):
@@ -149,28 +150,29 @@ class Mailbox:
         return self._hurried == checkpoint
 
     def raise_error(self) -> None:
-        """Raise what another thread found."""
+        """Raise the error that another thread reported, if any."""
         if self._error is not None:
             raise self._error
 
     def aborted(self, checkpoint: CheckpointId) -> bool:
-        """True when the decision against ``checkpoint`` is known."""
+        """True when ``checkpoint`` is known to be aborted."""
         with self._changed:
             return self._abort is not None and self._abort.checkpoint >= checkpoint
 
     def last_aborted(self) -> CheckpointId | None:
-        """The newest checkpoint that is known to be decided against."""
+        """Return the newest checkpoint that is known to be aborted."""
         with self._changed:
             return self._abort.checkpoint if self._abort is not None else None
 
     def carried_out(self) -> CheckpointId:
-        """The newest checkpoint whose abort the main thread has carried out."""
+        """Return the newest checkpoint whose abort the main thread has carried out."""
         return self._carried_out
 
     def next(self, timeout: float) -> Trigger | Abort | Replay | None:
-        """The next thing to do, or None after ``timeout`` seconds. Raises what another thread found."""
+        """Return the next instruction, or None after ``timeout`` seconds. Raises the error that another thread
+        reported."""
         with self._changed:
-            self._carried_out = self._handled_abort  # the main thread asks for the next when it has done the last
+            self._carried_out = self._handled_abort  # the main thread asks for the next after finishing the last
             self._changed.wait_for(self._has_work, timeout)
             self.raise_error()
             if self._abort is not None and self._abort.checkpoint > self._handled_abort:
@@ -183,7 +185,8 @@ class Mailbox:
             return trigger
 
     def wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until ``done()``, for ever when ``timeout`` is None. Raises what another thread found."""
+        """Wait until ``done()``, without limit when ``timeout`` is None. Raises the error that another thread
+        reported."""
         with self._changed:
             result = self._changed.wait_for(lambda: self._error is not None or done(), timeout)
             self.raise_error()
@@ -194,7 +197,7 @@ class Mailbox:
             self._changed.notify_all()
 
     def running(self, checkpoint: CheckpointId | None) -> None:
-        """Say which checkpoint's Spark job may be interrupted."""
+        """Record which checkpoint's Spark job may be interrupted."""
         with self._changed:
             self._running = checkpoint
 

@@ -1,4 +1,4 @@
-"""Finds the part of a checkpoint's input that makes it fail, by running halves of it."""
+"""Find the part of a checkpoint's input that makes it fail, by running halves of it."""
 
 from collections.abc import Callable, Sequence
 
@@ -34,7 +34,8 @@ def narrowed(
 
 
 class Narrowing:
-    """Of one job: remembers what was found, so that a job that fails at it again and again looks only there."""
+    """Narrowing for one job: remembers its last result, so that a job that keeps failing on the same input checks only
+    there."""
 
     def __init__(self) -> None:
         self._found: Splits = ()

@@ -1,4 +1,4 @@
-"""The public entry: a job from its description to its exit code."""
+"""The public entry point: runs a job from its description to its exit code."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _log = logger("onceward.pipeline")
 
 _FINAL = (ConfigurationError, PreflightError, HaltedError, FencedError, CoordinatorLostError, RefusedError)
-"""Errors that another generation cannot mend."""
+"""Errors that another generation cannot fix."""
 
 
 class Pipeline:
@@ -72,19 +72,20 @@ class Pipeline:
         takeover: bool = False,
         adopt: bool = False,
     ) -> None:
-        """Describe a job. Nothing is started and no network is used before :meth:`run`.
+        """Describe a job. Starts nothing and uses no network before :meth:`run`.
 
         :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; generations of one job continue each other.
-        :param transform: lazy, DataFrame to DataFrame; without any key, value and headers are copied.
-        :param transform_batches: instead, iterator of pyarrow.RecordBatch to iterator of RecordBatch, with the columns
-            that the DataFrames would have. It runs in the Python worker that reads and writes, once per task.
-        :param coordinator: ``host:port`` of ``onceward serve``; without it one runs inside this process.
-        :param spark: a classic session of yours, never changed; without it one is made (``local[*,4]``).
+        :param transform: lazy, DataFrame to DataFrame; without one, key, value and headers are copied.
+        :param transform_batches: alternative to ``transform``: iterator of pyarrow.RecordBatch to iterator of
+            RecordBatch, with the columns that the DataFrames would have. It runs once per task, in the Python worker
+            that reads and writes.
+        :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
+        :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.
         :param restart: delays between generations after failures; None = Flink's exponential delay.
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
-        :param takeover: replace a living driver of this job instead of waiting for its lease.
-        :param adopt: go on although the sink's cluster says that the job belongs to another or a newer store.
+        :param takeover: replace a live driver of this job instead of waiting for its lease.
+        :param adopt: continue even if the sink's cluster says that the job belongs to another or a newer store.
         :raises ConfigurationError: when an argument cannot be used.
         """
         try:
@@ -119,17 +120,17 @@ class Pipeline:
         self._running: GenerationRun | None = None
 
     def stop(self) -> None:
-        """Leave after settling what runs; callable from any thread and from signal handlers."""
+        """Leave after settling the running checkpoint; callable from any thread and from signal handlers."""
         self._stopping.set()
         if self._running is not None:
             self._running.stop()
 
     def run(self) -> CloseReason:
-        """Run until the bounded input is used up, a signal or :meth:`stop` ends it, or a person must act.
+        """Run until the bounded input is used up, a signal or :meth:`stop` ends the job, or a person must act.
 
-        Failures restart the job as the next generation. Errors that end it are raised: PreflightError, HaltedError,
-        FencedError, CoordinatorLostError, RefusedError, ConfigurationError; left uncaught they end the process with
-        their exit codes (3, 4, 5, 6, 2, 2).
+        Failures restart the job as the next generation. Final errors are raised: PreflightError, HaltedError,
+        FencedError, CoordinatorLostError, RefusedError, ConfigurationError. Uncaught, they end the process with their
+        exit codes (3, 4, 5, 6, 2, 2).
         """
         exit_with_codes()
         with contextlib.ExitStack() as stack:
@@ -238,11 +239,11 @@ class Pipeline:
                 return run.run()
             except _FINAL as error:
                 if isinstance(error, RefusedError) and self._stopping.is_set() and not failed:
-                    return CloseReason.STOPPED  # it waited for another driver, and nothing was begun
+                    return CloseReason.STOPPED  # the job was waiting for another driver and had not begun
                 raise
             except Exception as error:
                 failed = True
-                adopt = adopt and not run.claimed  # of what claims the job after that, nobody has decided
+                adopt = adopt and not run.claimed  # the permission does not cover a claim that appears later
                 takeover = takeover and not run.opened  # only once: another driver may open the job meanwhile
                 back = comes_back(error, run)
                 if back.delay is None:
@@ -252,5 +253,5 @@ class Pipeline:
                 if not isinstance(error, OncewardError):
                     _log.exception("generation failed unexpectedly")
                 _log.warning("restarting in %.1f s: %s", back.delay, run.told(error, back))
-                # stopped meanwhile: one more generation settles what is decided, without starting Spark
+                # if stopped meanwhile, one more generation settles what is decided, without starting Spark
                 self._stopping.wait(back.delay)

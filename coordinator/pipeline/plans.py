@@ -1,6 +1,5 @@
-"""What Spark's plan of the user's transform tells: what is refused, which columns are read, whether rows move, whether
-Spark is needed for it at all. What is not recognised is taken as the careful case.
-"""
+"""What Spark's plan shows of the user's transform: refused operations, columns read, whether rows move, and whether
+Spark must run it at all. Plans that are not recognised get the conservative answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,13 +30,13 @@ _SAYING_WHAT_THEY_USE = frozenset(
         "Window",
     }
 )
-"""Operators of an optimised plan that use just what they refer to; other columns of their children, if they appear in
-their output at all, keep their identity. Every other operator is taken to use all columns of its children."""
+"""Operators of an optimised plan that use only the columns they refer to; other columns of their children, if they
+appear in the output at all, keep their identity. Every other operator is assumed to use all columns of its children."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFacts:
-    """What the pipeline needs to know of a plan."""
+    """What the pipeline needs to know about a plan."""
 
     columns: tuple[str, ...]
     """Columns of the source that the plan uses."""
@@ -45,26 +44,26 @@ class PlanFacts:
     """Each slot's rows come from the split of the same number and from no other."""
     changing: bool
     """The plan draws random numbers or reads the clock. Spark fixes seeds and times when it plans, so each checkpoint
-    needs a plan of its own."""
+    needs its own plan."""
     adaptive: bool = False
-    """Spark may change the plan while it runs it: see :func:`after_run`."""
+    """Spark may change the plan while it runs: see :func:`after_run`."""
     moving: bool
-    """Rows move between partitions, or it is not known that they do not. Each checkpoint needs a plan of its own: Spark
-    would give out the shuffle files of the first run again (measured on 2 cores)."""
+    """Rows move between partitions, or may do so. Each checkpoint needs its own plan: Spark would otherwise reuse the
+    shuffle files of the first run (measured on 2 cores)."""
     seeds: tuple[str | None, ...] = ()
-    """Of all that is drawn at random; None where Spark has a new one for each plan."""
+    """Seed of each random draw; None where Spark picks a new one for each plan."""
     chosen: Mapping[str, str] | None = None
-    """Column of the source for each name of the result, where the plan does nothing but choose and rename columns. None
-    where it does anything else: then Spark has to run it."""
+    """The source column for each output name, if the plan only selects and renames columns. None if it does anything
+    else: then Spark must run it."""
 
     @property
     def reusable(self) -> bool:
-        """One DataFrame may serve many checkpoints."""
+        """True when one DataFrame may serve many checkpoints."""
         return not self.moving and not self.changing
 
 
 def examine(df: "DataFrame", source_columns: tuple[str, ...], *, per_checkpoint_operations: bool) -> PlanFacts:
-    """Check the plan of ``df``, which ends with the writer. Raises ConfigurationError for what would make its output
+    """Check the plan of ``df``, which ends with the writer. Raises ConfigurationError for a plan whose output would be
     wrong."""
     execution = df._jdf.queryExecution()
     analyzed, optimized = execution.analyzed(), execution.optimizedPlan()
@@ -90,16 +89,17 @@ def examine(df: "DataFrame", source_columns: tuple[str, ...], *, per_checkpoint_
 
 
 def after_run(facts: PlanFacts, df: "DataFrame") -> PlanFacts:
-    """The facts of a plan that has run. Spark may have planned anew meanwhile, once it knew how large other tables are:
-    what it broadcast by the first plan, it may have shuffled."""
+    """Return the facts of a plan that has run. Spark may have replanned during the run, once it knew the sizes of other
+    tables: it may have shuffled a table that the first plan broadcast."""
     slots = slots_of(df._jdf.queryExecution().executedPlan())
-    if slots is None:  # an empty table to join with: no record of the input can be in the result
+    if slots is None:  # joined with an empty table: no input record can be in the result
         return replace(facts, one_to_one=False)
     return replace(facts, one_to_one=facts.one_to_one and slots.aligned, moving=facts.moving or not slots.known)
 
 
 def _chosen(optimized: Any) -> dict[str, str] | None:
-    """Casts are not taken as a choice of columns, so a plan that has one goes through Spark."""
+    """Return the source column for each output name, or None. A cast is not a selection, so a plan with one goes
+    through Spark."""
     if reads_input(optimized):
         return {name: name for name in _names(optimized).values()}
     if kind(optimized) != "Project" or not reads_input(optimized.child()):
@@ -127,9 +127,10 @@ def _is_changing(analyzed: Any) -> bool:
 
 
 def _columns_used(optimized: Any, source_columns: tuple[str, ...], readers_that_run: int) -> tuple[str, ...]:
-    """Columns of the reader that the optimised plan needs; all of them where the plan does not say so for sure.
+    """Return the reader's columns that the optimised plan needs; all of them when the plan does not show that for
+    certain.
 
-    A column that was not asked for is null in the reader's batches, so one that is missing here is lost data.
+    The reader fills unrequested columns with nulls, so a column missing here is lost data.
     """
     used = _identities(optimized.output())
     readers: dict[int, str] = {}
@@ -142,7 +143,7 @@ def _columns_used(optimized: Any, source_columns: tuple[str, ...], readers_that_
         if kind(node) in _SAYING_WHAT_THEY_USE:
             used |= _identities(node.references().toSeq())
         else:
-            # For example a union takes its children's columns by place and refers to none of them.
+            # For example, a union takes its children's columns by position and refers to none of them.
             for child in sequence(node.children()):
                 used |= _identities(child.output())
         for subquery in sequence(node.subqueries()):

@@ -1,4 +1,4 @@
-"""Everything that would make a job unsafe, found before anything is started, told in one message."""
+"""Find everything that would make a job unsafe before anything starts, and report it in one message."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ _log = logger("onceward.preflight")
 
 
 def require_safe(job: str, findings: Sequence[Finding]) -> None:
-    """Show warnings; raise PreflightError with all errors if there are any."""
+    """Log warnings; raise PreflightError with all errors if there are any."""
     for finding in findings:
         if finding.severity is Severity.WARNING:
             _log.warning("%s", _line(finding))
@@ -23,7 +23,7 @@ def require_safe(job: str, findings: Sequence[Finding]) -> None:
 
 
 def examine(source: Source, sink: Sink) -> list[Finding]:
-    """What source and sink find on their clusters, and what they would do to each other.
+    """Return the findings of source and sink on their clusters, and conflicts between the two.
 
     Raises PreflightError when a cluster gives no usable answer.
     """

@@ -1,4 +1,4 @@
-"""One line that tells how a job is doing: live on a terminal, a plain log line now and then elsewhere."""
+"""One line of progress for a job: live on a terminal, a periodic log line elsewhere."""
 
 import os
 import sys
@@ -26,9 +26,9 @@ class Snapshot:
     lag: int
     """Records (offsets) not yet read."""
     oldest_transaction: float
-    """Seconds since the oldest checkpoint began whose transactions may be open; 0 = none."""
+    """Seconds since the start of the oldest checkpoint whose transactions may be open; 0 = none."""
     troubles: tuple[Trouble, ...] = ()
-    """Links that do not work now, the oldest trouble first."""
+    """Links that do not work now, oldest first."""
 
     def text(self) -> str:
         return (
@@ -37,7 +37,8 @@ class Snapshot:
         )
 
     def _broken(self) -> str:
-        """Early in the line, which a narrow terminal cuts: it says why all the rest stands still."""
+        """Return the broken links, shown early in the line because a narrow terminal cuts its end: they explain why the
+        rest does not move."""
         if not self.troubles:
             return ""
         oldest, *others = self.troubles
@@ -46,7 +47,7 @@ class Snapshot:
 
 
 class Progress:
-    """Collects from the driver's threads; draws at most a few times per second."""
+    """Collects values from the driver's threads; draws at most a few times per second."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """``links``: those of the process; the line says which do not work, and is drawn when one fails or works again.
+        """``links``: those of the process; the line shows which do not work, and is redrawn when one fails or recovers.
         ``stream``: None for standard error."""
         self._links = links or Links()
         self._clock = clock or (lambda: time.monotonic())
@@ -70,17 +71,17 @@ class Progress:
         self._lag = 0
         self._shown = -_LOG_EVERY
         self._drawn: tuple[str, ...] | None = None
-        """The broken links of the line that stands on the terminal; None = there is no line."""
+        """The broken links in the line on the terminal; None = no line is drawn."""
         self._links.follow(self.show)
 
     def began(self, checkpoint: int) -> None:
-        """The checkpoint's transactions may be open from now on."""
+        """Record that the checkpoint's transactions may be open from now on."""
         with self._lock:
             self._checkpoint = max(self._checkpoint, checkpoint)
             self._open[checkpoint] = self._clock()
 
     def read(self, records: int, lag: int) -> None:
-        """A checkpoint has read ``records``; ``lag`` are left."""
+        """Record that a checkpoint has read ``records`` and that ``lag`` remain."""
         with self._lock:
             now = self._clock()
             self._recent = [(at, n) for at, n in self._recent if now - at < 10.0]
@@ -89,7 +90,7 @@ class Progress:
         self.show()
 
     def ended(self, checkpoint: int) -> None:
-        """The checkpoint's transactions are ended."""
+        """Record that the checkpoint's transactions have ended."""
         with self._lock:
             self._open.pop(checkpoint, None)
         self.show()
@@ -109,10 +110,11 @@ class Progress:
             )
 
     def show(self) -> None:
-        """Draw the line, unless that was done a moment ago. On a terminal a link that fails or works again is shown at
-        once: nothing else may happen for long, and the line would keep the old story."""
+        """Draw the line, unless it was drawn a moment ago. On a terminal, a link that fails or recovers is shown at
+        once: no other update may come for a long time, and the line would stay out of date."""
         now = self._clock()
-        # Asked after every checkpoint and for every attempt that fails, so what is not drawn costs next to nothing.
+        # Called after every checkpoint and every failed attempt, so a call that does not draw must cost next to
+        # nothing.
         broken = tuple(trouble.link for trouble in self._links.troubles()) if self._live else ()
         with self._lock:
             changed = self._live and broken != (self._drawn or ())
@@ -121,14 +123,14 @@ class Progress:
             self._shown, self._drawn = now, broken
         text = printable(f"{self._job}: {self.snapshot().text()}")
         if self._live:
-            # One that wraps could not be drawn over.
+            # A line that wraps could not be overwritten.
             self._stream.write(f"\r\x1b[2K{text[: self._width()]}")
             self._stream.flush()
         else:
             _log.info("%s", text)
 
     def _width(self) -> int | None:
-        """Of the terminal, in characters; None when it does not say."""
+        """Return the terminal's width in characters; None when it is unknown."""
         try:
             return os.get_terminal_size(self._stream.fileno()).columns or None
         except (OSError, ValueError):
