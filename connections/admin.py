@@ -1,4 +1,4 @@
-"""confluent-kafka's admin client on a :class:`KafkaCluster`, and the first contact with a cluster."""
+"""Create confluent-kafka's admin client for a :class:`KafkaCluster`, and make first contact with a cluster."""
 
 import logging
 import time
@@ -16,26 +16,27 @@ from onceward.coordinator.printable import logger
 __all__ = ["KAFKA_LOGGER", "admin_client", "cluster_id", "reach", "told_offset"]
 
 KAFKA_LOGGER = logger("onceward.kafka")
-"""Where Kafka clients log. A client with a logger delivers its lines in ``poll()``: somebody must call it."""
+"""The logger of Kafka clients. A client with a logger delivers its lines in ``poll()``, so something must call that."""
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 2.0
-"""For the client to report its own time-out."""
+"""Extra time for the client to report its own time-out."""
 _SETTINGS: Mapping[str, Setting] = {
-    # librdkafka sends requests about topics to the controller that it knows of. When that one dies it asks nobody for
-    # another before the next refresh, by default 5 min later, and every request times out meanwhile (seen with 2.16.0).
+    # librdkafka sends requests about topics to the controller that it knows. When that controller dies, it looks for
+    # another only at the next refresh, by default after 5 min; until then every request times out (seen with 2.16.0).
     "topic.metadata.refresh.interval.ms": 1_000,
-    # A connection that is made only when a question needs it is made without a pause while the broker refuses it:
-    # 8,000 attempts a second (seen with 2.16.0). With this the client connects to every broker, with its usual pauses.
+    # A sparse client, which connects only when a request needs it, reconnects without a pause while the broker refuses
+    # the connection: 8,000 attempts a second (seen with 2.16.0). With this setting it connects to every broker, with
+    # its usual pauses.
     "enable.sparse.connections": False,
 }
-"""Unless the cluster's configuration says otherwise."""
+"""Defaults; the cluster's configuration overrides them."""
 
 
 def admin_client(cluster: KafkaCluster, **overrides: Setting) -> AdminClient:
-    """A new admin client, logging to ``onceward.kafka``. Call its ``poll(0)`` now and then: log lines wait for it.
+    """Return a new admin client that logs to ``onceward.kafka``. Call its ``poll(0)`` regularly: log lines wait for it.
 
-    Raises ConfigurationError when librdkafka refuses a setting, or a secret is missing.
+    Raises ConfigurationError when librdkafka rejects a setting, or a secret is missing.
     """
     return _make(cluster, overrides, KAFKA_LOGGER)
 
@@ -52,7 +53,8 @@ def _make(cluster: KafkaCluster, overrides: dict[str, Any], logger: logging.Logg
 
 
 def cluster_id(admin: AdminClient, timeout: float = 10.0) -> str:
-    """The id that the brokers were formatted with. Raises KafkaException when nobody answers in ``timeout`` seconds."""
+    """Return the id that the brokers were formatted with. Raises KafkaException without an answer in ``timeout``
+    seconds."""
     question = admin.describe_cluster(request_timeout=timeout)
     try:
         description = question.result(timeout=timeout + _GRACE_SECONDS)
@@ -62,19 +64,19 @@ def cluster_id(admin: AdminClient, timeout: float = 10.0) -> str:
 
 
 def told_offset(answer: ListOffsetsResultInfo) -> int:
-    """The offset in an answer to ``list_offsets``. Raises KafkaException for an answer that holds none: the client
-    gives one without an error when the connection broke before the brokers' came (2.16.1)."""
+    """Return the offset in an answer to ``list_offsets``. Raises KafkaException when the answer holds none: the client
+    returns such an answer, without an error, when the connection breaks before the brokers' answer arrives (2.16.1)."""
     if answer.offset == OFFSET_INVALID:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the answer holds no offset"))
     return int(answer.offset)
 
 
 def reach(cluster: KafkaCluster, timeout: float = 10.0) -> str:
-    """The cluster's id, or one clear reason why the cluster cannot be used, within about ``timeout`` seconds.
+    """Return the cluster's id, or raise the one reason why the cluster cannot be used, in about ``timeout`` seconds.
 
-    Raises PreflightError telling apart: nobody listens or the name is unknown, credentials refused, TLS or the
-    protocol does not fit. Refused credentials and certificates end it at once, everything else is retried until the
-    time is over.
+    Raises PreflightError that distinguishes these causes: nothing listens or the name is unknown; the credentials are
+    refused; TLS or the protocol does not match. Refused credentials and certificates fail at once; everything else is
+    retried until the time is over.
     """
     errors: list[KafkaError] = []
     lines = _Lines()
@@ -107,7 +109,7 @@ _HOPELESS = frozenset(
 
 
 class _Lines(logging.Handler):
-    """Keeps a client's log to itself, but for one thing that the client tells nowhere else: a broker that accepts the
+    """Captures a client's log. Keeps only one fact that the client reports nowhere else: a broker accepts the
     connection and then hangs up."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""One description of a Kafka cluster for both of its clients.
+"""One description of a Kafka cluster for both Kafka clients.
 
-Runs on executors too: standard library only. The clients themselves are made elsewhere.
+Runs on executors too: standard library only. The clients themselves are created elsewhere.
 """
 
 import re
@@ -25,30 +25,32 @@ _SERVER = re.compile(rf"{_HOST}:([0-9]{{1,5}})")
 
 
 class ClusterName(Name):
-    """What documents call a cluster, besides its id."""
+    """The name of a cluster in documents, next to its id."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, eq=True)
 class KafkaCluster:
-    """A cluster, given once and shared by source, sink and ``onceward serve --clusters``.
+    """A cluster, described once and shared by source, sink and ``onceward serve --clusters``.
 
-    It travels to executors as it is: secrets stay references and are resolved where a client is made.
+    It is sent to executors unchanged: secrets stay references and are resolved where a client is created.
     """
 
     bootstrap_servers: str
     """``host:port``, several separated by commas."""
     _: KW_ONLY
     name: str = "main"
-    """Documents store it with the cluster's id, so that a coordinator can find the cluster in its own file."""
+    """Documents store the name with the cluster's id, so that a coordinator can find the cluster in its clusters
+    file."""
     config: Mapping[str, Setting] = field(default_factory=dict)
     """librdkafka keys. Passwords are ``env:NAME`` or ``file:/absolute/path``; user names and PEM paths may be.
 
-    Kept as text. Keys that the control plane cannot follow are refused, all of them in one error."""
+    Values are kept as text. Keys that the control plane cannot follow are rejected, all in one error.
+    """
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError with everything that is wrong."""
+        """Raises ConfigurationError that lists every problem."""
         problems = list(_server_problems(self.bootstrap_servers))
         try:
             ClusterName(self.name)
@@ -68,21 +70,22 @@ class KafkaCluster:
 
     @classmethod
     def of(cls, cluster: "str | KafkaCluster") -> "KafkaCluster":
-        """Bootstrap servers as text, or a cluster as it is."""
+        """Return a cluster for bootstrap servers given as text; return a cluster unchanged."""
         if isinstance(cluster, KafkaCluster):
             return cluster
         return cls(cluster)
 
     def client_config(self, **overrides: Setting) -> dict[str, Any]:
-        """A new librdkafka configuration with secrets resolved now and our time limits; what the user said wins over
-        those, ``overrides`` over everything, for example ``client_config(**{"group.id": "g"})``.
+        """Return a new librdkafka configuration with secrets resolved now and Onceward's time limits. The user's
+        settings override the limits, ``overrides`` override everything, for example ``client_config(**{"group.id":
+        "g"})``.
 
         Raises ConfigurationError when a secret is missing here.
         """
         return {**CLIENT_LIMITS, "bootstrap.servers": self.bootstrap_servers, **self._resolved(), **overrides}
 
     def control_config(self) -> dict[str, Any]:
-        """kafka-python's keyword arguments with secrets resolved now; its log is kept free of them.
+        """Return kafka-python's keyword arguments with secrets resolved now; keeps its log free of them.
 
         Raises ConfigurationError when a secret or a file is missing here.
         """
@@ -142,7 +145,7 @@ def _setting_problems(config: object) -> Iterator[str]:
     protocol = str(config.get("security.protocol", "PLAINTEXT")).upper()
     if protocol.startswith("SASL_"):
         if not config.keys() & {"sasl.mechanism", "sasl.mechanisms"}:
-            # The clients' own defaults differ (GSSAPI and none).
+            # The default mechanisms of the two clients differ (GSSAPI and none).
             yield f"sasl.mechanisms: must be said with security.protocol={protocol}"
         yield from (f"{key}: is missing" for key in ("sasl.username", "sasl.password") if key not in config)
     elif any(key.startswith("sasl.") for key in config if isinstance(key, str)):

@@ -22,7 +22,7 @@ __all__ = ["load_clusters"]
 
 
 def load_clusters(path: str | Path) -> Mapping[str, KafkaCluster]:
-    """Clusters by name. Raises ConfigurationError with everything that is wrong in the file."""
+    """Return the clusters by name. Raises ConfigurationError that lists every problem in the file."""
     file = Path(path)
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ def _cluster(name: str, table: Any) -> KafkaCluster:
     unknown = table.keys() - {"bootstrap_servers", "config"}
     if unknown:
         raise ConfigurationError(f"unknown: {', '.join(sorted(unknown))}; known are bootstrap_servers and config")
-    # Dotted keys without quotes are nested tables to TOML, and librdkafka's names are full of dots.
+    # TOML reads dotted keys without quotes as nested tables, and librdkafka's names are full of dots.
     return KafkaCluster(table.get("bootstrap_servers", ""), name=name, config=_flat(table.get("config", {})))
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong between us and a Kafka cluster. Executors import this: no client."""
+"""Errors of the control plane of a Kafka cluster. Executors import this module, so it imports no client."""
 
 from onceward.coordinator.errors import OncewardError
 
@@ -6,8 +6,8 @@ __all__ = ["ControlPlaneClosedError", "ControlPlaneError"]
 
 
 class ControlPlaneError(OncewardError):
-    """The cluster gave no usable answer. Nothing is known about what was asked; asking again is safe."""
+    """The cluster gave no usable answer. The outcome of the request is unknown; retrying is safe."""
 
 
 class ControlPlaneClosedError(ControlPlaneError):
-    """It was closed: asking again is useless."""
+    """The control plane was closed: retrying will not help."""

@@ -1,8 +1,8 @@
-"""Keeps passwords out of kafka-python's debug log.
+"""Keep passwords out of kafka-python's debug log.
 
-Verified in kafka-python 3.0.12: at level DEBUG ``kafka.net.connection`` and ``kafka.protocol.parser`` print every
-request, SASL answers included, and the parser also every byte sent. Its own objects print what they hold, so the only
-place to stop it is the logger.
+Verified in kafka-python 3.0.12: at level DEBUG ``kafka.net.connection`` and ``kafka.protocol.parser`` log every
+request, SASL answers included; the parser also logs every byte sent. The library's objects print their content, so only
+a filter on the logger can stop it.
 """
 
 import logging
@@ -18,7 +18,7 @@ def _says_no_secret(record: logging.LogRecord) -> bool:
 
 
 def redact_control_plane_logs() -> None:
-    """Drop the records that could show a password. Safe to call again."""
+    """Drop log records that could show a password. Safe to call again."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         if _says_no_secret not in logger.filters:

@@ -1,9 +1,9 @@
-"""Raw requests to named brokers of one cluster, many at once: for what no client's own interface offers.
+"""Raw requests to named brokers of one cluster, many at once, for operations that no client's own interface offers.
 
-The only module that touches ``kafka.net``, kafka-python's young network layer; a contract test pins every call used
-here. Everything else speaks in requests and answers of ``kafka.protocol``.
+This is the only module that uses ``kafka.net``, kafka-python's young network layer; a contract test pins every call
+used here. All other modules use requests and answers of ``kafka.protocol``.
 
-One thread per :class:`BrokerRequests` runs the sockets. Its methods may be called from any thread.
+Each :class:`BrokerRequests` has one thread that runs the sockets. Any thread may call its methods.
 """
 
 import contextlib
@@ -39,18 +39,19 @@ __all__ = [
 ]
 
 REQUEST_TIMEOUT_MS = 8_000
-"""Of one request, and of making a connection. A request that takes longer closes its connection; its outcome is
-unknown, never assumed."""
+"""Limit for one request, and for making a connection. A request that takes longer closes its connection; its outcome is
+then unknown, never assumed."""
 
 _GUARD_MS = 2 * REQUEST_TIMEOUT_MS
-"""For what the library waits for without a limit of its own: a TLS handshake that is never answered, and the requests
-that wait behind it (kafka-python 3.0.12)."""
+"""Limit for waits that the library itself does not limit: a TLS handshake that is never answered, and the requests
+behind it (kafka-python 3.0.12)."""
 
 IN_FLIGHT = 64
-"""Requests on one connection at a time. The library refuses further ones, so `send_all` goes in waves of this size."""
+"""Concurrent requests per connection. The library rejects more, so `send_all` sends waves of this size."""
 
 SILENT_WAVES = 20
-"""In a row without a single answer: then start over from the bootstrap servers. The brokers known may all be gone."""
+"""After this many waves in a row without any answer, start over from the bootstrap servers: all known brokers may be
+gone."""
 
 _T = TypeVar("_T")
 
@@ -64,16 +65,17 @@ class NoAnswer:
 
     why: str
     code: int | None = None
-    """Set when it was not sent, with the cause in the protocol's codes: then it certainly was not carried out."""
+    """Set when the request was not sent, so it certainly was not carried out: the cause as an error code of the
+    protocol."""
     begin_anew: bool = False
-    """The library would remember the cause for ever: refused credentials, an unknown broker, an ended loop."""
+    """True when the library would remember the cause forever: refused credentials, an unknown broker, an ended loop."""
 
 
 class BrokerRequests:
-    """Requests to the brokers of one cluster. Connects when first used, and again after every failure."""
+    """Sends requests to the brokers of one cluster. Connects on first use, and again after every failure."""
 
     def __init__(self, cluster: KafkaCluster, *, links: Links | None = None) -> None:
-        """``links``: told which broker does not answer, and when it does again."""
+        """``links`` records which broker does not answer, and when it answers again."""
         self.cluster = cluster
         self._links = links or Links()
         self._lock = threading.Lock()
@@ -83,19 +85,19 @@ class BrokerRequests:
         self._silent_waves = 0
 
     def cluster_id(self) -> str:
-        """The id of the cluster that answers now. Raises ControlPlaneError when nobody does."""
+        """Return the id of the cluster that answers now. Raises ControlPlaneError without an answer."""
         answer = self.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4))
         return str(answer.cluster_id)
 
     def ask(self, request: Request, *, node: int | None = None) -> Any:
-        """Send one request to ``node``, or to any broker. Raises ControlPlaneError when there is no answer."""
+        """Send one request to ``node``, or to any broker. Raises ControlPlaneError without an answer."""
         answer = self.send_all([(node, request)])[0]
         if isinstance(answer, NoAnswer):
             raise self.unanswered(type(request).__name__.removesuffix("Request"), answer.why)
         return answer
 
     def unanswered(self, request: str, why: str) -> ControlPlaneError:
-        """The error to raise."""
+        """Return the error for an unanswered request."""
         return ControlPlaneError(
             f"Cluster {self.cluster.name!r} ({self.cluster.bootstrap_servers}) did not answer {request}: {why}. "
             "Nothing is known about what was asked and no data was changed on a guess. Check that the brokers can be "
@@ -103,7 +105,8 @@ class BrokerRequests:
         )
 
     def send_all(self, requests: Sequence[tuple[int | None, Request]]) -> list[Any]:
-        """Send all at once, each to its broker; one answer or :class:`NoAnswer` per request, in the same order."""
+        """Send all at once, each to its broker; returns one answer or :class:`NoAnswer` per request, in the same
+        order."""
         answers: list[Any] = []
         for start in range(0, len(requests), IN_FLIGHT):
             answers += self._wave(requests[start : start + IN_FLIGHT])
@@ -133,14 +136,14 @@ class BrokerRequests:
                 raise _HeldUpError(f"held up for {_GUARD_MS / 1000:g} s by a connection that is not made") from error
 
         async def all_of_them() -> list[Any]:
-            # The library has no gather: started tasks run together, however they are awaited.
+            # The library has no gather: started tasks run concurrently, in whatever order they are awaited.
             started = [manager.call_soon(one, node, request) for node, request in requests]
             return [await or_no_answer(task) for task in started]
 
         try:
             answers: list[Any] = manager.run(all_of_them)
         except (KafkaError, RuntimeError) as error:
-            # The loop itself ended, for example because another thread saw refused credentials.
+            # The loop itself ended, for example because another thread met refused credentials.
             answers = [NoAnswer(why=repr(error), begin_anew=True)] * len(requests)
         self._tell(requests, answers)
         silent = all(isinstance(answer, NoAnswer) for answer in answers)
@@ -154,7 +157,7 @@ class BrokerRequests:
         return answers
 
     def _tell(self, requests: Sequence[tuple[int | None, Request]], answers: Sequence[Any]) -> None:
-        """How it went, broker by broker: one answer is enough to know that a link works."""
+        """Report the results broker by broker: a single answer proves that a link works."""
         name = f"cluster {self.cluster.name!r}"
         by_node: dict[int | None, list[tuple[Request, Any]]] = {}
         for (node, request), answer in zip(requests, answers, strict=True):
@@ -215,18 +218,18 @@ class BrokerRequests:
         async def close_all() -> None:
             manager.close()
 
-        # Sockets belong to the loop's thread; if that is gone already, so are they.
+        # Sockets belong to the loop's thread; if the thread is gone, so are they.
         with contextlib.suppress(KafkaError, RuntimeError):
             manager.run(close_all)
         net.close()
 
 
 class _HeldUpError(KafkaTimeoutError):  # type: ignore[misc]
-    """The library waits without an end: only a new beginning helps."""
+    """The library waits without a limit: only a new connection manager helps."""
 
 
 async def or_no_answer(task: Awaitable[_T]) -> _T | NoAnswer:
-    """The task's result, or why there is none."""
+    """Return the task's result, or the reason why there is none."""
     try:
         return await task
     except KafkaError as error:

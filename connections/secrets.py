@@ -19,10 +19,10 @@ _MAX_SECRET_BYTES = 64 * 1024
 
 
 class Secret(str):
-    """A resolved secret: text to a Kafka client, stars to a log line, and nothing at all to pickle.
+    """A resolved secret: text to a Kafka client, stars in a log line, and not picklable.
 
-    ``repr`` is what containers, dataclasses and debuggers show, and what clients print of their configuration.
-    ``str()`` gives the value, because that is how the clients read it.
+    Containers, dataclasses and debuggers show ``repr``, and so do clients that print their configuration. ``str()``
+    gives the value, because the clients read it that way.
     """
 
     __slots__ = ()
@@ -44,7 +44,7 @@ def is_reference(text: str) -> bool:
 
 
 def reference_problem(text: str) -> str | None:
-    """Say what is wrong with the form of a reference, without looking at what it refers to; None if it is fine."""
+    """Say what is wrong with the form of a reference, without resolving it; None if it is fine."""
     if text.startswith(_ENVIRONMENT):
         if _VARIABLE.fullmatch(text.removeprefix(_ENVIRONMENT)):
             return None
@@ -57,10 +57,10 @@ def reference_problem(text: str) -> str | None:
 
 
 def resolve(text: str, *, key: str) -> Secret:
-    """The value behind the reference ``text``, which was given for the setting ``key``.
+    """Return the value behind the reference ``text``, which was given for the setting ``key``.
 
-    One trailing line break of a file is dropped. Raises ConfigurationError naming the variable or the file, never
-    the value.
+    Drops one trailing line break of a file. Raises ConfigurationError that names the variable or the file, never the
+    value.
     """
     if text.startswith(_ENVIRONMENT):
         variable = text.removeprefix(_ENVIRONMENT)

@@ -1,12 +1,12 @@
-"""librdkafka's settings in the words of kafka-python: the one place that knows both.
+"""Translate librdkafka's settings to kafka-python's: the only module that knows both.
 
-The data path speaks librdkafka's names, and those are what a user writes. The control plane (ending transactions) runs
-on kafka-python, which names security settings differently and lacks some. A setting that decides whom we trust or who
-we are is either carried over exactly or refused: two clients of one job with different security would be worse than
-none. Settings that only tune the data path go to librdkafka and need no counterpart.
+Users write librdkafka's names, which the data path uses. The control plane (ending transactions) runs on kafka-python,
+which names security settings differently and lacks some. A setting that decides whom to trust or how to authenticate is
+either translated exactly or rejected: two clients of one job with different security would be worse than none. Settings
+that only tune the data path go to librdkafka and need no counterpart.
 
-Sources: librdkafka's CONFIGURATION.md, ``DEFAULT_CONFIG`` of kafka-python's admin client and connection manager.
-Runs on executors too: standard library only.
+Sources: librdkafka's CONFIGURATION.md, ``DEFAULT_CONFIG`` of kafka-python's admin client and connection manager. Runs
+on executors too: standard library only.
 """
 
 import os
@@ -18,7 +18,7 @@ from onceward.coordinator.errors import ConfigurationError
 __all__ = ["PASSWORD_KEYS", "REFERENCE_KEYS", "control_settings", "setting_problem"]
 
 PASSWORD_KEYS = frozenset({"sasl.password", "ssl.key.password"})
-"""Their values must be references."""
+"""Keys whose values must be references."""
 
 REFERENCE_KEYS = PASSWORD_KEYS | {
     "sasl.username",
@@ -27,7 +27,7 @@ REFERENCE_KEYS = PASSWORD_KEYS | {
     "ssl.crl.location",
     "ssl.key.location",
 }
-"""Their values may be references."""
+"""Keys whose values may be references."""
 
 _SAME_TEXT = {
     "client.id": "client_id",
@@ -77,8 +77,8 @@ _SECURITY_PREFIXES = ("sasl.", "ssl.", "ssl_", "https.", "enable.sasl.", "enable
 
 
 def setting_problem(key: str, value: object) -> str | None:
-    """Say why one setting cannot serve both clients and what to use instead; None if it can. The value is never quoted
-    for a key that may be secret."""
+    """Say why one setting cannot serve both clients and what to use instead; None if it can. Never quotes the value of
+    a key that may be secret."""
     if callable(value) or key.endswith("_cb") or key.startswith("on_"):
         return _REFUSED.get(key, "functions cannot be sent to executors or shared by both clients: remove it")
     match key:
@@ -110,9 +110,9 @@ def setting_problem(key: str, value: object) -> str | None:
 
 
 def control_settings(bootstrap_servers: str, resolved: Mapping[str, str]) -> dict[str, Any]:
-    """kafka-python's keyword arguments for ``resolved``: settings without a problem, references already resolved.
+    """Return kafka-python's keyword arguments for ``resolved``: valid settings with their references resolved.
 
-    Raises ConfigurationError when a path cannot be used by both clients.
+    Raises ConfigurationError when the two clients cannot both use a path.
     """
     settings: dict[str, Any] = {"bootstrap_servers": bootstrap_servers.split(",")}
     for key, value in resolved.items():
@@ -128,7 +128,7 @@ def control_settings(bootstrap_servers: str, resolved: Mapping[str, str]) -> dic
             case _ if key in _SAME_NUMBER:
                 settings[_SAME_NUMBER[key]] = int(value)
             case _:
-                pass  # tunes the data path only
+                pass  # tunes only the data path
     unusable = [f"{key} = {resolved[key]}" for key in _FILES if key in resolved and not os.path.isfile(resolved[key])]
     if unusable:
         raise ConfigurationError(

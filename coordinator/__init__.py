@@ -1,1 +1,1 @@
-"""Decides, remembers and talks: the coordinator, and the pipeline that it drives."""
+"""The coordinator, which decides checkpoints and stores them, and the pipeline that it drives."""

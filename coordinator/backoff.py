@@ -1,7 +1,7 @@
-"""Pauses between attempts: doubled each time, with jitter. The one place where retries of ours get their pauses.
+"""Pauses between attempts: doubled each time, with jitter. All of Onceward's retries take their pauses from here.
 
-Kafka's clients and gRPC reconnect by themselves, with jitter of their own; `onceward.connections.limits` and
-`onceward.coordinator.client.calls` say how fast.
+Kafka's clients and gRPC reconnect on their own, with their own jitter; `onceward.connections.limits` and
+`onceward.coordinator.client.calls` set their pace.
 """
 
 import random
@@ -11,10 +11,10 @@ __all__ = ["Backoff"]
 
 
 class Backoff:
-    """Seconds to wait before the next attempt: ``first``, doubled up to ``longest``, each between half and all of it,
-    so that the processes which one failure stopped together do not come back together.
+    """Seconds to wait before the next attempt: ``first``, doubled up to ``longest``. Each pause is random, between half
+    and the full value, so that processes stopped by the same failure do not return at the same moment.
 
-    :param chance: ``(low, high)`` -> a number between them; the process's own generator unless a test says otherwise.
+    :param chance: ``(low, high)`` -> a number between them; by default the process's own generator.
     """
 
     def __init__(self, *, first: float, longest: float, chance: Callable[[float, float], float] | None = None) -> None:
@@ -31,5 +31,5 @@ class Backoff:
         return (self._chance or random.uniform)(pause / 2, pause)
 
     def reset(self) -> None:
-        """An attempt has worked."""
+        """Start again at ``first``, after an attempt has worked."""
         self._next = self._first

@@ -1,14 +1,14 @@
-"""The error tree. One root, so that a program can catch everything of ours with one name.
+"""The error tree. It has one root, so that a program can catch every error of Onceward with one name.
 
     OncewardError
     ├── ConfigurationError      usage: an argument or a setting is wrong; nothing was started         exit code 2
     ├── PreflightError          the clusters or the Spark session are unsafe; nothing was started     exit code 3
-    ├── HaltedError             a person must decide; no data was guessed about                       exit code 4
+    ├── HaltedError             a person must decide; nothing was guessed                              exit code 4
     ├── FencedError             a newer generation owns the job; this process must change nothing     exit code 5
     ├── GenerationEndedError    the coordinator has ended this generation; the driver opens the next one
-    ├── ClaimChangedError       somebody claimed the job meanwhile; nothing of it was touched
+    ├── ClaimChangedError       another claim appeared meanwhile; nothing of the job was touched
     ├── CoordinatorLostError    the coordinator cannot be reached or its store failed                 exit code 6
-    ├── RefusedError            the coordinator refused a call, state unchanged
+    ├── RefusedError            the coordinator refused a call; its state is unchanged
     ├── StoreError              the store failed; whether the last write happened is unknown
     └── CheckpointFailedError   one checkpoint cannot be completed; its records belong to the next one
 

@@ -1,14 +1,14 @@
-"""Kill points: named places between every two durable or remote actions, where a test can end the process.
+"""Kill points: named places between every two durable or remote actions, where a test can kill the process.
 
 A kill point is a call, ``kill_point(KillPoint.X)``. It costs one comparison unless the environment arms it:
 
 ``ONCEWARD_KILL_POINT``
     ``name`` or ``name:N`` (the N-th time this process passes it), several separated by commas. With ``name:N:stop``
-    the process does not die: it stands still by SIGSTOP, and wakes as a zombie by SIGCONT. With ``name:N:block`` only
-    the thread that passes stands still, until the file that it leaves (below) is removed; all others go on.
+    SIGSTOP suspends the process instead of killing it, and SIGCONT wakes it as a zombie. With ``name:N:block`` only the
+    passing thread stops, until the file that it leaves (below) is removed; all other threads continue.
 ``ONCEWARD_KILL_ONCE``
-    a directory shared by all processes: each armed entry fires in one process only, ever. The file that it leaves
-    there, named after the entry, proves that the point was reached. Without it every process that passes dies.
+    a directory shared by all processes: each armed entry fires only once, in one process. The file that it leaves
+    there, named after the entry, proves that the point was reached. Without the directory, every passing process dies.
 
 The process dies by SIGKILL: no handler, no flush, no ``finally``, as when a machine is lost.
 """

@@ -1,4 +1,4 @@
-"""Making a client of librdkafka, and what calls of its functions have in common."""
+"""Create a librdkafka client, and the calls that its users share."""
 
 import ctypes
 import logging
@@ -32,15 +32,15 @@ PRODUCER = 0
 CONSUMER = 1
 """RD_KAFKA_CONSUMER"""
 TEXT_BYTES = 512
-"""Room for what the library says."""
+"""Buffer size for the library's messages."""
 _LEVELS = (*[logging.CRITICAL] * 3, logging.ERROR, logging.WARNING, logging.INFO, logging.INFO, logging.DEBUG)
-"""Of syslog's 0 to 7."""
+"""Log levels for syslog's levels 0 to 7."""
 _REBOOTSTRAP_S = 1.0
 
 
 class Callbacks(NamedTuple):
-    """What a client calls, within the calls of its user. Must live as long as it, and not know its Python object: that
-    must go when its last reference goes."""
+    """Callbacks of a client, which run inside its user's calls. They must live as long as the client, and must not
+    reference its Python object, which must be freed with its last reference."""
 
     log: Any
     error: Any
@@ -53,7 +53,8 @@ class Callbacks(NamedTuple):
 
 
 def new_client(kind: int, config: Mapping[str, Any], callbacks: Callbacks) -> int:
-    """A client's address. ``config``: librdkafka's properties. Raises KafkaException when it is refused."""
+    """Return the address of a new client. ``config``: librdkafka's properties. Raises KafkaException when one is
+    rejected."""
     text = ctypes.create_string_buffer(TEXT_BYTES)
     conf = lib.conf_new()
     try:
@@ -71,16 +72,17 @@ def new_client(kind: int, config: Mapping[str, Any], callbacks: Callbacks) -> in
     except BaseException:
         lib.conf_destroy(conf)
         raise
-    lib.set_log_queue(client, None)  # the log is handed over within the user's calls, in the user's thread
+    lib.set_log_queue(client, None)  # deliver the log within the user's calls, in the user's thread
     return int(client)
 
 
 class Rebootstrap:
-    """Call this, as often as you like, while a client gets nowhere.
+    """Call this while a client makes no progress, as often as needed.
 
-    While all brokers are fenced those that answer name no broker, and the client drops all that it knows. With
-    ``metadata.recovery.strategy=none`` it asks nobody ever again (seen with 2.16.0). Here it gets its bootstrap servers
-    back; those that it still has are not added twice."""
+    While all brokers are fenced, the answering ones name no broker, and the client drops all that it knows. With
+    ``metadata.recovery.strategy=none`` it then never asks any broker again (seen with 2.16.0). This gives it its
+    bootstrap servers back; servers that it still has are not added twice.
+    """
 
     def __init__(self, client: int, config: Mapping[str, Any]) -> None:
         self._client, self._servers = client, str(config.get("bootstrap.servers", "")).encode()
@@ -94,8 +96,8 @@ class Rebootstrap:
 
 
 def released(owner: object, release: Callable[..., None], *what: object) -> "weakref.finalize[..., object]":
-    """``release(*what)`` when ``owner`` goes, or when this is called, and only in this process: a fork has none of a
-    client's threads and would wait for them for ever. Not at the interpreter's exit."""
+    """Call ``release(*what)`` when ``owner`` is freed, or when the result is called, but only in this process: a forked
+    child has none of a client's threads and would wait for them forever. Not called at the interpreter's exit."""
     process = os.getpid()
 
     def in_its_process() -> None:
@@ -109,7 +111,7 @@ def released(owner: object, release: Callable[..., None], *what: object) -> "wea
 
 @contextmanager
 def topic_partitions(positions: Sequence[TopicPartition]) -> Iterator[int]:
-    """``positions`` as the library's list, of which this is the address."""
+    """Yield the address of the library's list of ``positions``."""
     listed = lib.topic_partition_list_new(len(positions))
     try:
         for position in positions:
@@ -126,7 +128,7 @@ def topic_partitions(positions: Sequence[TopicPartition]) -> Iterator[int]:
 
 
 def check(code: int) -> None:
-    """Raises KafkaException for a code that is not 0."""
+    """Raise KafkaException for a code other than 0."""
     if code:
         raise KafkaException(KafkaError(code))
 
@@ -136,7 +138,7 @@ def ms(seconds: float) -> int:
 
 
 def _ignored(*_: object) -> None:
-    """What must not be missed is asked for (fatal errors) or reported (records); the log has the rest."""
+    """Ignore an event: fatal errors are polled for, records are reported, and the log has the rest."""
 
 
 def _logging(logger: logging.Logger) -> Callable[[int, int, bytes, bytes], None]:

@@ -1,10 +1,10 @@
-"""librdkafka's C interface (rdkafka.h), as far as records need it: the library that confluent-kafka brings along.
+"""librdkafka's C interface (rdkafka.h), as far as records need it, from the library that confluent-kafka ships.
 
-confluent-kafka makes Python objects of each record that it reads, and one call for each that it writes. The library
-itself gives and takes whole arrays of records; what that saves is in docs/performance.md. It keeps this interface and
-the layout of these structures compatible within ``librdkafka.so.1``.
+confluent-kafka creates Python objects for each record that it reads, and needs one call for each that it writes. The
+library itself reads and writes whole arrays of records; docs/performance.md has the savings. It keeps this interface
+and the layout of these structures compatible within ``librdkafka.so.1``.
 
-Loaded through confluent-kafka's own module, so it is the same library in the same version, wherever a wheel has it.
+The library is loaded through confluent-kafka's own module, so both use the same copy, wherever a wheel puts it.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 COPY = 0x2
-"""RD_KAFKA_MSG_F_COPY: the call copies key and value, so they may go afterwards."""
+"""RD_KAFKA_MSG_F_COPY: the call copies key and value, so the caller may free them afterwards."""
 PURGE_ALL = 0x1 | 0x2
 """RD_KAFKA_PURGE_F_QUEUE and _INFLIGHT."""
 
@@ -58,11 +58,11 @@ VALUE_UNION = np.dtype(
         "itemsize": 72,
     }
 )
-"""rd_kafka_vu_t: its kind, and a union of which the members here are those of the kinds in `ValueType`."""
+"""rd_kafka_vu_t: its kind, and a union; the members here are those of the kinds in `ValueType`."""
 
 
 class ValueType:
-    """rd_kafka_vtype_t: what an argument of ``rd_kafka_produceva`` says."""
+    """rd_kafka_vtype_t: the kinds of arguments of ``rd_kafka_produceva``."""
 
     TOPIC = 2
     PARTITION = 3
@@ -184,7 +184,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "consumer_close": (c_int, (c_void_p,)),
     "messages_destroy": (None, (c_void_p,)),
 }
-"""Without ``rd_kafka_``: what a function returns, and its arguments. They let other threads run meanwhile."""
+"""Result and argument types of functions, by name without ``rd_kafka_``. These calls release the interpreter's lock."""
 
 _SHORT_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "topic_name": (c_char_p, (c_void_p,)),
@@ -199,14 +199,14 @@ _SHORT_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "messages_count": (c_size_t, (c_void_p,)),
     "messages_get": (c_void_p, (c_void_p, c_size_t)),
 }
-"""Those that only look at memory keep the interpreter's lock: letting it go and taking it again costs more."""
+"""Functions that only look at memory. These calls keep the interpreter's lock: releasing and taking it costs more."""
 
 _YOUNG = frozenset({"messages_destroy", "messages_count", "messages_get"})
-"""Came with share consumers (KIP-932), of which the interface is not called stable; may be missing."""
+"""Added with share consumers (KIP-932), whose interface is not declared stable; may be missing."""
 
 
 class _Library:
-    """The functions, by their names without ``rd_kafka_``. Young ones may be None."""
+    """The functions, by name without ``rd_kafka_``. Those in `_YOUNG` may be None."""
 
     def __init__(self) -> None:
         file = cimpl.__file__
@@ -232,7 +232,7 @@ lib = _Library()
 
 
 def raise_error(error: int | None) -> None:
-    """Raises KafkaException with what a ``rd_kafka_error_t *`` says, and frees it; nothing for NULL."""
+    """Raise KafkaException with the content of an ``rd_kafka_error_t *``, and free it; do nothing for NULL."""
     if not error:
         return
     try:

@@ -1,4 +1,5 @@
-"""One call to the coordinator: always with a deadline, repeated while its outcome is unknown, refused with a reason."""
+"""One call to the coordinator: it always has a deadline, is retried while its outcome is unknown, and is refused with a
+reason."""
 
 import re
 import threading
@@ -38,24 +39,24 @@ REFUSALS = frozenset(
         grpc.StatusCode.UNAUTHENTICATED,
     }
 )
-"""The coordinator has looked at the call and will not carry it out. After anything else the outcome is unknown: a
-coordinator that stops answers CANCELLED, a broken connection may look like INTERNAL. Repeating is harmless: ask again.
-"""
+"""Codes with which the coordinator has rejected a call without carrying it out. After any other code the outcome is
+unknown: a stopping coordinator answers CANCELLED, a broken connection may look like INTERNAL. Retrying is harmless."""
 
 CALL_TIMEOUT_S = 8.0
-"""Of one attempt. After it the outcome is unknown, and the call is repeated."""
+"""Limit of one attempt. After it the outcome is unknown, and the call is retried."""
 _CONNECT_TIMEOUT_MS = 8_000
-"""Of TCP, and of the first words of HTTP/2 behind it."""
+"""Limit for the TCP connection and the HTTP/2 handshake that follows."""
 _FRAME_ALLOWANCE = 1024
 
 
 def call_backoff() -> Backoff:
-    """Between two attempts of a call or a stream."""
+    """Return the pauses between attempts of a call or a stream."""
     return Backoff(first=0.05, longest=1.0)
 
 
 def require_address(address: str) -> None:
-    """Raises ConfigurationError for what gRPC would try in vain for as long as a coordinator may be away."""
+    """Raise ConfigurationError for an address that gRPC would retry in vain for as long as a coordinator may be
+    away."""
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match["port"] or 1) < 65536:
         raise ConfigurationError(
@@ -65,21 +66,22 @@ def require_address(address: str) -> None:
 
 
 def open_channel(address: str, keep_alive: KeepAlive | None = None) -> grpc.Channel:
-    """``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``; connects when first used. Raises ConfigurationError."""
+    """Open a channel to ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``; connects on first use. Raises
+    ConfigurationError."""
     require_address(address)
     return grpc.insecure_channel(
         address,
         options=[
-            # what the environment says about proxies is meant for the web
+            # proxy settings in the environment are meant for the web
             ("grpc.enable_http_proxy", 0),
             ("grpc.enable_retries", 0),
             ("grpc.initial_reconnect_backoff_ms", 50),
-            # Also how long a connection may take: with less, no driver far away would ever be connected.
+            # Also limits how long a connection may take: with less, a distant driver would never connect.
             ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
             ("grpc.max_reconnect_backoff_ms", 1_000),
             ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
             ("grpc.max_send_message_length", MAX_REQUEST_BYTES),
-            # a channel of its own: no connection shared with an earlier, closed client
+            # own subchannel pool: share no connection with an earlier, closed client
             ("grpc.use_local_subchannel_pool", 1),
             *(keep_alive or KeepAlive()).client_arguments(),
         ],
@@ -89,9 +91,9 @@ def open_channel(address: str, keep_alive: KeepAlive | None = None) -> grpc.Chan
 class Caller:
     """Calls with retries. Thread-safe.
 
-    :param patience: seconds after which an unanswered call is CoordinatorLostError.
-    :param broken: tells of a coordinator in this process that has failed for good; None while it works.
-    :param links: where it is told that the coordinator does not answer.
+    :param patience: seconds after which an unanswered call raises CoordinatorLostError.
+    :param broken: returns the error of a coordinator in this process that has failed permanently; None while it works.
+    :param links: records that the coordinator does not answer.
     """
 
     def __init__(
@@ -120,7 +122,8 @@ class Caller:
         doing: str,
         patience: float | None = None,
     ) -> T:
-        """Raises CoordinatorLostError, RefusedError (malformed, unknown job), CheckpointFailedError (too large)."""
+        """Make a call. Raises CoordinatorLostError, RefusedError (malformed, unknown job), CheckpointFailedError (too
+        large)."""
         size = request.ByteSize()
         if size > MAX_REQUEST_BYTES - _FRAME_ALLOWANCE:
             raise CheckpointFailedError(
@@ -140,7 +143,7 @@ class Caller:
                     raise self._refused(code, detail, doing) from None
             except MalformedError as error:
                 raise self.not_understood(error, doing) from None
-            except ValueError:  # gRPC's word for a channel that was closed
+            except ValueError:  # gRPC raises this for a closed channel
                 raise self._lost(doing, "the client was closed") from None
             else:
                 self.links.worked(self.link)
@@ -151,7 +154,7 @@ class Caller:
             self._closed.wait(backoff.next())
 
     def require_working(self, doing: str) -> None:
-        """Raises CoordinatorLostError when no answer can ever come."""
+        """Raise CoordinatorLostError when no answer can ever come."""
         failure = self._broken()
         if failure is not None:
             raise self._lost(doing, f"its store failed: {failure}".rstrip(".")) from failure

@@ -1,4 +1,4 @@
-"""What people ask a coordinator. Synchronous."""
+"""The client for operators' requests to a coordinator. Synchronous."""
 
 import uuid
 from collections.abc import Collection, Iterable
@@ -32,9 +32,9 @@ __all__ = ["MAX_LISTED", "OperatorClient"]
 
 
 class OperatorClient:
-    """A person's connection. Calls raise CoordinatorLostError, and RefusedError for an unknown job.
+    """An operator's connection. Calls raise CoordinatorLostError, and RefusedError for an unknown job.
 
-    :param patience: how long an unreachable coordinator is asked again.
+    :param patience: how long to retry while the coordinator is unreachable.
     """
 
     def __init__(self, address: str, *, patience: Duration = "2s") -> None:
@@ -44,7 +44,7 @@ class OperatorClient:
         self._stub = OperatorServiceStub(in_pieces(channel))
 
     def jobs(self) -> list[JobSummary]:
-        """All jobs, by name."""
+        """Return all jobs, by name."""
         return self._caller.call(
             self._stub.ListJobs,
             pb.ListJobsRequest(),
@@ -53,7 +53,7 @@ class OperatorClient:
         )
 
     def store_id(self) -> str:
-        """Of the coordinator's store, as claims name it."""
+        """Return the id of the coordinator's store, as claims name it."""
         return self._caller.call(
             self._stub.ListJobs, pb.ListJobsRequest(), lambda r: str(r.store_id), doing="asking for the store's id"
         )
@@ -74,7 +74,7 @@ class OperatorClient:
         return self.describe(job).connected
 
     def checkpoints(self, job: JobName, limit: int = 20) -> list[CheckpointSummary]:
-        """Newest first."""
+        """Return checkpoints, newest first."""
         return self._caller.call(
             self._stub.ListCheckpoints,
             pb.ListCheckpointsRequest(job=job, limit=limit),
@@ -83,7 +83,7 @@ class OperatorClient:
         )
 
     def checkpoint(self, job: JobName, checkpoint: int) -> CheckpointDescription:
-        """Everything stored about one checkpoint."""
+        """Return everything stored about one checkpoint."""
         return self._caller.call(
             self._stub.DescribeCheckpoint,
             pb.DescribeCheckpointRequest(job=job, checkpoint=checkpoint),
@@ -92,7 +92,7 @@ class OperatorClient:
         )
 
     def generations(self, job: JobName, limit: int = 20) -> list[GenerationSummary]:
-        """Newest first."""
+        """Return generations, newest first."""
         return self._caller.call(
             self._stub.ListGenerations,
             pb.ListGenerationsRequest(job=job, limit=limit),
@@ -101,7 +101,7 @@ class OperatorClient:
         )
 
     def history(self, job: JobName, limit: int = 20) -> list[HistoryEntry]:
-        """What happened, newest first."""
+        """Return what happened, newest first."""
         return self._caller.call(
             self._stub.ListHistory,
             pb.ListHistoryRequest(job=job, limit=limit),
@@ -112,7 +112,7 @@ class OperatorClient:
     def request_checkpoint(
         self, job: JobName, kind: CheckpointKind, *, name: str = "", stop: bool = False, request: str = ""
     ) -> Answer:
-        """Ask for a checkpoint or a savepoint now. An accepted answer tells the request to ask for.
+        """Request a checkpoint or a savepoint now. An accepted answer names the request, for :meth:`request`.
 
         :param stop: end the job once it is completed; savepoints only.
         :param request: the token of an earlier call whose outcome is unknown; a new one by default.
@@ -129,7 +129,7 @@ class OperatorClient:
         )
 
     def request(self, job: JobName, request: RequestId) -> Request:
-        """What became of it so far. Raises RefusedError when it is not remembered."""
+        """Return the current state of a request. Raises RefusedError when the coordinator no longer knows it."""
         return self._caller.call(
             self._stub.DescribeRequest,
             pb.DescribeRequestRequest(job=job, request=request),
@@ -148,7 +148,7 @@ class OperatorClient:
         )
 
     def restore(self, job: JobName, checkpoint: int, reason: str) -> Answer:
-        """Have the next generation begin with the positions of an older checkpoint: output after that one repeats."""
+        """Start the next generation from the positions of an older checkpoint: output after that checkpoint repeats."""
         return self._caller.call(
             self._stub.RestoreJob,
             pb.RestoreJobRequest(job=job, checkpoint=checkpoint, reason=reason),
@@ -179,8 +179,8 @@ class OperatorClient:
     ) -> Answer:
         """Decide about slots of the newest completed checkpoint that are lost or in doubt.
 
-        :param evidence: what could be seen of them now; kept beside the decision.
-        :param forced: although the evidence says otherwise, or they are neither lost nor in doubt.
+        :param evidence: what is known of the slots now; stored with the decision.
+        :param forced: decide even if the evidence says otherwise, or the slots are neither lost nor in doubt.
         """
         message = pb.ResolveSlotsRequest(
             job=job,
@@ -195,9 +195,9 @@ class OperatorClient:
         return self._caller.call(self._stub.ResolveSlots, message, _answered, doing=f"resolving slots of job {job}")
 
     def losses(self, job: JobName | None = None, limit: int = 20, *, acknowledged: bool = False) -> list[LossReport]:
-        """Records that were given up, of one job or of all, newest first.
+        """Return records that were given up, of one job or of all, newest first.
 
-        :param acknowledged: those too that a person has acknowledged.
+        :param acknowledged: include those that a person has acknowledged.
         """
         return self._caller.call(
             self._stub.ListLosses,
@@ -209,10 +209,10 @@ class OperatorClient:
     def acknowledge_loss(
         self, job: JobName, checkpoint: int, participant: ParticipantName, reason: str, *, slots: Collection[int] = ()
     ) -> Answer:
-        """A person knows that records of a checkpoint were given up.
+        """Record that a person has acknowledged the loss of records of a checkpoint.
 
-        :param reason: who acknowledges it, and why; kept.
-        :param slots: empty for all of that checkpoint and sink.
+        :param reason: who acknowledges it, and why; stored.
+        :param slots: empty for all slots of that checkpoint and sink.
         """
         message = pb.AcknowledgeLossRequest(
             job=job, checkpoint=checkpoint, participant=participant, slots=sorted(slots), reason=reason
@@ -221,9 +221,9 @@ class OperatorClient:
         return self._caller.call(self._stub.AcknowledgeLoss, message, _answered, doing=doing)
 
     def forget(self, job: JobName, reason: str) -> Answer:
-        """Have a job deleted.
+        """Delete a job.
 
-        :param reason: who deletes it, and why; kept.
+        :param reason: who deletes it, and why; stored.
         """
         message = pb.ForgetJobRequest(job=job, reason=reason)
         return self._caller.call(self._stub.ForgetJob, message, _answered, doing=f"forgetting job {job}")
@@ -239,10 +239,10 @@ class OperatorClient:
         base: int = 0,
         only_look: bool = False,
     ) -> InputSkip:
-        """Have a job go on with ``offset`` in one partition, past input that is gone.
+        """Continue a job at ``offset`` in one partition, past input that is gone.
 
-        :param base: the newest completed checkpoint, as the person saw it; 0 for whichever it is.
-        :param only_look: change nothing, only tell what it would do.
+        :param base: the newest completed checkpoint, as the person saw it; 0 for the current one.
+        :param only_look: change nothing, only return what it would do.
         """
         message = pb.SkipInputRequest(
             job=job, base=base, topic=topic, partition=partition, offset=offset, reason=reason, only_look=only_look

@@ -1,4 +1,4 @@
-"""What it means for a driver that its generation is over."""
+"""The error that a driver gets when its generation is over."""
 
 from onceward.coordinator.errors import FencedError, GenerationEndedError, OncewardError
 from onceward.coordinator.protocol.answers import Answer
@@ -7,7 +7,8 @@ __all__ = ["generation_over"]
 
 
 def generation_over(job: str, generation: int, answer: Answer) -> OncewardError:
-    """For ``answer``, which is FENCED: GenerationEndedError where the driver may come back, else FencedError."""
+    """Return the error for ``answer``, which is FENCED: GenerationEndedError if the driver may come back, else
+    FencedError."""
     said = f"Generation {generation} of job {job} is over: {answer.detail}."
     if answer.may_return:
         return GenerationEndedError(f"{said} What is decided is settled, what is not is aborted and read again.")

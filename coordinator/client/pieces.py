@@ -1,4 +1,4 @@
-"""Long requests as several messages, because the coordinator refuses a long message before it reads it."""
+"""Send long requests as several messages: the coordinator rejects a long message before it reads it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -11,7 +11,7 @@ __all__ = ["in_pieces"]
 
 
 def in_pieces(channel: grpc.Channel) -> grpc.Channel:
-    """For stubs: the same channel, with requests that may be longer than one message."""
+    """Return a channel for stubs whose requests may be longer than one message."""
     return cast(grpc.Channel, _InPieces(channel))
 
 

@@ -1,4 +1,4 @@
-"""The lease of one session: a thread that says that the driver is alive."""
+"""A thread that renews the lease of one session, to show that the driver is alive."""
 
 import threading
 import time
@@ -10,9 +10,9 @@ __all__ = ["RenewThread"]
 
 
 class RenewThread:
-    """Calls ``renew`` every ``interval`` seconds until closed, or until it raised and the error was reported.
+    """Calls ``renew`` every ``interval`` seconds until closed, or until it raises; the error is reported.
 
-    Counted from call to call, so that a slow answer does not make the lease run out.
+    The interval runs from call to call, so that a slow answer does not let the lease expire.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class RenewThread:
         self._thread.start()
 
     def close(self) -> None:
-        """Does not wait: a call that is under way is harmless."""
+        """Stop without waiting: a call that is under way is harmless."""
         self._closed.set()
 
     def _run(self) -> None:

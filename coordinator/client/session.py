@@ -1,4 +1,4 @@
-"""What a driver does with its coordinator: connect, open the job, watch, answer, settle, leave. Synchronous.
+"""A driver's session with its coordinator: connect, open the job, watch, answer, settle, leave. Synchronous.
 
 >>> client = connect("localhost:7878")
 >>> session = client.open_job(job, participants, settings, claim, driver=token)
@@ -67,11 +67,11 @@ def connect(
     keep_alive: KeepAlive | None = None,
     links: Links | None = None,
 ) -> "CoordinatorClient":
-    """A client of the coordinator at ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``. Connects when first used.
+    """Return a client of the coordinator at ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``. Connects on first use.
 
-    :param patience: how long an unreachable coordinator is asked again before it counts as lost.
+    :param patience: how long to retry an unreachable coordinator before it counts as lost.
     :param broken: for a coordinator in this process, ``lambda: embedded.failed``: do not wait for a broken store.
-    :param links: where it is told that the coordinator does not answer.
+    :param links: records that the coordinator does not answer.
     """
     seconds = as_duration(patience).total_seconds()
     channel = open_channel(address, keep_alive)
@@ -100,18 +100,17 @@ class CoordinatorClient:
         on_wait: Callable[[str], None] | None = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> "Session":
-        """Ask for the next generation, waiting out a living or just vanished driver.
+        """Request the next generation; wait while another driver is alive or has just vanished.
 
         :param driver: a random token of this attempt.
-        :param takeover: replace a living driver. The call that does so names its generation, so it fences nobody else
-            should it arrive late.
+        :param takeover: replace a live driver. The call names that driver's generation, so a late call fences no other.
         :param wait: how long to wait for another driver; its lease and a bit more by default.
         :param on_error: called from a background thread when the session is over (see :class:`Session`).
-        :param on_wait: told once why it waits; logged by default.
-        :param stopping: ends the waiting with RefusedError.
+        :param on_wait: called once with the reason for waiting; logged by default.
+        :param stopping: when true, ends the wait with RefusedError.
         :raises HaltedError: a person must decide first.
         :raises RefusedError: another driver stays alive, the claim names another store, a participant is missing.
-        :raises CoordinatorLostError: it cannot be reached.
+        :raises CoordinatorLostError: the coordinator cannot be reached.
         """
         request = pb.OpenJobRequest(
             job=job,
@@ -152,7 +151,7 @@ class CoordinatorClient:
             time.sleep(min(max(answer.retry_after, 0.01), _LONGEST_POLL_S))
 
     def close(self) -> None:
-        """Close the connection. Sessions are closed by themselves."""
+        """Close the connection. Sessions are closed separately."""
         self._caller.close()
 
     def __enter__(self) -> Self:
@@ -163,11 +162,11 @@ class CoordinatorClient:
 
 
 class Session:
-    """One generation of a job. Thread-safe. Renews its lease from the beginning.
+    """One generation of a job. Thread-safe. Renews its lease from the start.
 
     All calls raise FencedError when a newer generation owns the job, GenerationEndedError when this one was ended and
-    no other driver has the job, CoordinatorLostError when the coordinator cannot be reached, RefusedError when it does
-    not know the job or what was said means nothing.
+    no other driver owns the job, CoordinatorLostError when the coordinator cannot be reached, RefusedError when it does
+    not know the job or cannot interpret the request.
     """
 
     def __init__(
@@ -182,24 +181,24 @@ class Session:
         self.job = job
         self.grant = grant
         self.driver = driver
-        """Its token, as in the call that opened the job."""
+        """The driver's token, as in the call that opened the job."""
         self.generation: Generation = grant.generation
         self._renewing = RenewThread(grant.lease / 3, renew=self.renew, on_error=on_error)
 
     def tell_oldest(self, oldest: Callable[[], Age | None]) -> None:
-        """Have each renewal say how old the oldest pre-committed transaction is, for listings. ``oldest`` is called
-        from a background thread."""
+        """Include the age of the oldest pre-committed transaction in each renewal, for listings. A background thread
+        calls ``oldest``."""
         self._oldest = oldest
 
     def tell_aborted(self, aborted: Callable[[], CheckpointId]) -> None:
-        """Have each renewal say which abort the main loop has carried out last: a driver that does not is given up.
-        ``aborted`` is called from a background thread."""
+        """Include the last abort that the main loop has carried out in each renewal: a driver that carries out none is
+        given up. A background thread calls ``aborted``."""
         self._aborted = aborted
 
     def start_watch(self, deliver: Callable[[Instruction], None]) -> None:
-        """Have ``deliver`` called, from one background thread, with what is wanted; repeats are possible.
+        """Call ``deliver`` with each instruction, from one background thread; repeats are possible.
 
-        Do it soon after opening: a driver without a stream may be replaced after ``stream_grace``. No checkpoint is
+        Start it soon after opening: a driver without a stream may be replaced after ``stream_grace``. No checkpoint is
         triggered before.
         """
         request = pb.WatchRequest(job=self.job, generation=self.generation)
@@ -213,10 +212,10 @@ class Session:
         *,
         good_for: Callable[[], float | None] = lambda: None,
     ) -> tuple[Answer, ...]:
-        """In one call for several participants; an answer for each, in the order of ``snapshots``.
+        """Acknowledge for several participants in one call; returns an answer for each, in the order of ``snapshots``.
 
-        ``good_for``: the seconds for which it can still be committed, asked before each attempt; None: without limit.
-        Raises CheckpointFailedError, before anything is sent, when they are too large.
+        ``good_for`` returns the seconds in which the checkpoint can still be committed, None for no limit; called
+        before each attempt. Raises CheckpointFailedError, before anything is sent, when the snapshots are too large.
         """
         doing = f"acknowledging checkpoint {checkpoint} for {' and '.join(snapshots)}"
         request = pb.AcknowledgeRequest(
@@ -263,7 +262,7 @@ class Session:
     ) -> Answer:
         """Report outcomes of a completed checkpoint's committables.
 
-        :param amendment: of the instruction to complete: says which committables the outcomes are of.
+        :param amendment: of the instruction to complete: says which committables the outcomes belong to.
         """
         request = pb.SettleRequest(
             job=self.job,
@@ -284,7 +283,7 @@ class Session:
         slots: Iterable[int],
         committables: Sequence[Committable],
     ) -> Answer:
-        """Lost slots of a completed checkpoint are written again: commit ``committables`` in place of the lost ones.
+        """Amend a completed checkpoint whose lost slots were written again: ``committables`` replace the lost ones.
 
         :param amendment: of the instruction to replay.
         :param committables: of ``slots``, in their order; none for a slot that had nothing to write.
@@ -303,16 +302,17 @@ class Session:
         return self._unless_fenced(self._caller.call(self._stub.Amend, request, _answered, doing=doing))
 
     def close(self, reason: CloseReason, detail: str = "") -> None:
-        """Leave: ends stream and lease, then tells the coordinator, as long as it takes."""
+        """Leave: end stream and lease, then report to the coordinator, however long that takes."""
         self.let_go()
         self._unless_fenced(self._close(reason, detail, None))
 
     def abandon(self, detail: str, *, back_within: float | None = None, halted: bool = False) -> FencedError | None:
-        """Leave after a failure, if the coordinator can be told quickly; else the lease runs out. Never raises.
+        """Leave after a failure. Reports to the coordinator if it answers quickly; else the lease expires. Never
+        raises.
 
         :param back_within: seconds after which the driver opens its next generation; None = it does not come back.
-        :param halted: a person has to do something first.
-        :return: that the driver must not come back: another one has the job, or it is at rest.
+        :param halted: a person must act first.
+        :return: the reason why the driver must not come back: another driver owns the job, or the job is at rest.
         """
         self.let_go()
         left = CloseReason.HALTED if halted else CloseReason.FAILED
@@ -326,7 +326,7 @@ class Session:
         return None
 
     def let_go(self) -> None:
-        """End stream and lease without a word. Says nothing more to the coordinator."""
+        """End stream and lease without a report to the coordinator."""
         self._renewing.close()
         if self._watch is not None:
             self._watch.close()
@@ -343,7 +343,7 @@ class Session:
         return self._caller.call(self._stub.CloseJob, request, _answered, doing=doing, patience=patience)
 
     def renew(self) -> None:
-        """Be alive, and learn whether this is still the current generation."""
+        """Renew the lease, and check that this is still the current generation."""
         oldest = self._oldest()
         request = pb.RenewRequest(
             job=self.job,

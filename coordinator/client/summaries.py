@@ -1,6 +1,6 @@
-"""What a coordinator tells people, as plain values. Ids are 0, times and durations None, where there is none.
+"""What a coordinator reports to operators, as plain values. A missing id is 0, a missing time or duration None.
 
-Times are wall clock. Durations are seconds on the coordinator's clock; 0 where a restart has forgotten the beginning.
+Times are wall clock. Durations are seconds on the coordinator's clock; 0 when a restart has lost the start time.
 """
 
 from collections.abc import Iterable, Mapping
@@ -60,16 +60,16 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Something that has to happen before a job goes on."""
+    """Something that must happen before a job continues."""
 
     what: str
     since: datetime | None
-    """Where the coordinator was restarted since, the time of that."""
+    """When the wait began; after a restart of the coordinator, the time of the restart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OldestTransaction:
-    """The pre-committed, unsettled transaction of a job that has been open for the longest."""
+    """The pre-committed, unsettled transaction of a job that has been open longest."""
 
     transaction: str
     open_for: float
@@ -90,24 +90,24 @@ class JobSummary:
     settled: bool
     """True when every commit of the newest completed checkpoint is proved."""
     ending: Ending | None
-    """What a person asked for, until it is reached."""
+    """What an operator requested, until it is reached."""
     failures: int
     """Consecutive failed checkpoints that count, in this generation."""
     open_requests: tuple[Request, ...]
     """Oldest first."""
     unreadable: str
-    """Why the newest completed checkpoint cannot be read; empty when it can."""
+    """Why the newest completed checkpoint cannot be read; empty when it can be read."""
     restore_from: int
-    """The checkpoint with whose positions the next generation begins, as a person ordered."""
+    """The checkpoint from whose positions the next generation starts, by an operator's order."""
     restore_reason: str
     orphan: str
     """What the coordinator does or waits for in place of a driver; empty for nothing."""
     unacknowledged_losses: int
-    """Slots whose records were given up, until a person acknowledges that."""
+    """Slots whose records were given up and that no person has acknowledged."""
     waits: tuple[Wait, ...]
-    """Also when everything is as usual; what ends first comes first."""
+    """Also filled in normal operation; the wait that ends first comes first."""
     oldest_transaction: OldestTransaction | None
-    """None also where it is not known: of a job without a driver, and a coordinator without its clusters."""
+    """None also when unknown: for a job without a driver, if the coordinator has no clusters."""
 
     @classmethod
     def from_wire(cls, message: pb.JobSummary) -> "JobSummary":
@@ -141,11 +141,11 @@ class JobDescription:
     settings: CheckpointSettings
     """Of the latest generation."""
     connected: bool
-    """True while the driver's instruction stream is there."""
+    """True while the driver has its instruction stream."""
     unresolved: Mapping[ParticipantName, Mapping[int, Outcome]]
     """Slots of the newest completed checkpoint about which a person must decide: lost or in doubt."""
     driven: bool
-    """A driver has it, or is expected back: what only a job without one allows is refused."""
+    """A driver owns the job, or is expected back: requests that need a job without a driver are refused."""
 
     @classmethod
     def from_wire(cls, message: pb.DescribeJobResponse) -> "JobDescription":
@@ -173,7 +173,7 @@ class CheckpointSummary:
     generation: int
     kind: CheckpointKind
     name: str
-    """Of a savepoint, for people."""
+    """Name of a savepoint."""
     state: CheckpointState
     abort_reason: AbortReason | None
     detail: str
@@ -181,20 +181,20 @@ class CheckpointSummary:
     decided_at: datetime | None
     settled_at: datetime | None
     waited: float
-    """Since it was due or asked for."""
+    """Seconds since it was due or requested."""
     ran: float | None
-    """From the trigger to the last acknowledgement, or to the abort."""
+    """Seconds from the trigger to the last acknowledgement, or to the abort."""
     decided: float | None
-    """From the last acknowledgement to the decision: waiting for its base to settle."""
+    """Seconds from the last acknowledgement to the decision: waiting for its base to settle."""
     settled: float | None
-    """From the decision to the last proved commit."""
+    """Seconds from the decision to the last proved commit."""
     records_read: int
     records_written: int
     bytes_read: int
     bytes_written: int
     committables: int
     amendment: int
-    """How often lost committables were replaced by replayed ones."""
+    """How often replayed committables replaced lost ones."""
 
     @classmethod
     def from_wire(cls, message: pb.CheckpointSummary) -> "CheckpointSummary":
@@ -249,16 +249,16 @@ class LossReport:
     checkpoint: int
     participant: ParticipantName
     settlement: Settlement
-    """Slot, outcome, and the proof or what was seen; for people, it names the records."""
+    """Slot, outcome, and the proof or evidence; names the records."""
     document: Document
-    """The lost committable, which only its sink can read: of Kafka's, ``inputs`` are the ranges and ``records`` counts
-    what was written."""
+    """The lost committable, which only its sink can read. In Kafka's, ``inputs`` are the ranges and ``records`` counts
+    the written records."""
     reason: str
-    """The policy, or who decided so, and why."""
+    """The policy, or the person who decided, and why."""
     recorded_at: datetime | None
     acknowledged_at: datetime | None
     acknowledgement: str
-    """Who acknowledged it, and why; empty while nobody has."""
+    """Who acknowledged it, and why; empty before that."""
 
     @classmethod
     def from_wire(cls, message: pb.LossReport) -> "LossReport":
@@ -277,13 +277,13 @@ class LossReport:
 
 @dataclass(frozen=True, kw_only=True)
 class InputSkip:
-    """What moving a job past input that is gone does, or would do."""
+    """What moving a job past missing input does, or would do."""
 
     answer: Answer
     base: int
-    """The checkpoint whose positions are moved; 0 where it was refused."""
+    """The checkpoint whose positions are moved; 0 when refused."""
     skipped: str
-    """What is left out: the partition and its offsets."""
+    """What is skipped: the partition and its offsets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,7 +314,7 @@ class HistoryEntry:
     event: str
     """The name of the fact or of the refused call."""
     verdict: Verdict | None
-    """For a refused call."""
+    """The verdict on a refused call; else None."""
     generation: int
     checkpoint: int
     participant: str

@@ -31,7 +31,7 @@ class StopFlag:
         return self._set
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it is set: True then, False after ``timeout`` seconds."""
+        """Return True as soon as it is set, False after ``timeout`` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._set, timeout)
 

@@ -303,7 +303,7 @@ class GenerationRun:
         self._send(checkpoint)
 
     def _forget_undone(self, base: CheckpointId) -> None:
-        """Drop answers that the trigger rules out: ``base`` is completed, and no answered checkpoint after it is."""
+        """Discard answers that came to nothing: ``base`` is completed, and no later checkpoint is."""
         for undone in [c for c in self._answers if c > base]:
             if self._answers[undone][2].committables:
                 self._abandon(undone, "the next checkpoint builds on an earlier one")
@@ -538,8 +538,8 @@ class GenerationRun:
         kill_point(KillPoint.DRIVER_AFTER_ABORT)
 
     def _asked_about(self, error: FencedError) -> OncewardError:
-        """Return the error to leave with when the clusters show a newer claim. The claim may be the coordinator's, when
-        it settles for a driver that it considers dead; renewing the lease shows whether another driver owns the job."""
+        """Return the error to leave with when the clusters show a newer owner. That may be the coordinator, which
+        settles for a driver that it considers dead; it knows whether another driver owns the job."""
         try:
             self._session.renew()
         except OncewardError as word:

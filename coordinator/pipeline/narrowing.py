@@ -16,10 +16,10 @@ def narrowed(
     fails: Callable[[Splits], bool],
     may_go_on: Callable[[], bool],
 ) -> Splits:
-    """The smallest part of ``splits`` that was seen to fail by itself.
+    """Return the smallest part of ``splits`` that fails on its own.
 
-    Each step runs half of what the former one ran, so all together run at most twice what failed. ``splits`` as they
-    are, when no half fails: the failure has passed, or needs records of both.
+    Each step runs half as much as the step before, so all steps together run at most twice the failed input. Returns
+    ``splits`` unchanged when no half fails: the failure has passed, or needs records of both halves.
     """
     while (parts := halves(splits)) is not None:
         for part in parts:

@@ -1,6 +1,6 @@
-"""Whether a transform's result for a record depends on that record alone, or on where checkpoints are cut.
+"""Check that a transform's result for a record depends on that record alone, not on where checkpoints are cut.
 
-Only operators that are known to treat each record by itself pass. The rules are those of Structured Streaming for a
+Only operators that are known to treat each record separately pass. The rules are those of Structured Streaming for a
 stream and a static table, without its state: no operator may need to see two records of the input together.
 """
 
@@ -34,7 +34,7 @@ _BY_RECORD = frozenset(
         "WithCTE",
     }
 )
-"""Operators of an analysed plan that treat each record by itself, or only move records."""
+"""Operators of an analysed plan that treat each record separately, or only move records."""
 
 _CALLED = {
     "Aggregate": "an aggregation",
@@ -61,14 +61,14 @@ _CALLED = {
 
 _INPUT_LEFT = frozenset({"Cross", "Inner", "LeftAnti", "LeftOuter", "LeftSemi", "LeftSingle"})
 _INPUT_RIGHT = frozenset({"Cross", "Inner", "RightOuter"})
-"""Types of joins whose result for a record of the input depends on that record and the other table alone."""
+"""Join types whose result for a record of the input depends only on that record and the other table."""
 
 _POSITIONS = frozenset({"MonotonicallyIncreasingID", "SparkPartitionID"})
 _SEEDED = frozenset({"RandStr", "Rand", "Randn", "Shuffle", "Uniform", "Uuid"})
 
 
 def refuse_per_checkpoint_operations(analyzed: Any) -> None:
-    """Raises ConfigurationError with everything that depends on where checkpoints are cut."""
+    """Raise ConfigurationError that names everything in the plan that depends on where checkpoints are cut."""
     judgement = _Judgement()
     judgement.of(analyzed)
     found = judgement.found | {_CALLED[kind(each)] for each in _nondeterministic(analyzed) if kind(each) in _POSITIONS}
@@ -80,7 +80,7 @@ def refuse_per_checkpoint_operations(analyzed: Any) -> None:
 
 
 class _Judgement:
-    """Of one analysed plan."""
+    """Judges one analysed plan."""
 
     def __init__(self) -> None:
         self.found: set[str] = set()
@@ -88,7 +88,7 @@ class _Judgement:
         """Ids of WITH clauses that hold the input."""
 
     def of(self, node: Any) -> bool:
-        """Whether the plan ``node`` holds the input; what is wrong with it goes to ``found``."""
+        """Return whether the plan ``node`` holds the input; collect its problems in ``found``."""
         if reads_input(node):
             return True
         name = kind(node)
@@ -105,7 +105,8 @@ class _Judgement:
 
 
 def _wrong(name: str, node: Any, children: list[bool]) -> str | None:
-    """What is wrong with an operator on the input; ``children``: which of its children hold the input."""
+    """Return the problem of an operator on the input; ``children``: which of its children hold the input. None = no
+    problem."""
     match name:
         case "Join":
             if all(children):
@@ -121,7 +122,7 @@ def _wrong(name: str, node: Any, children: list[bool]) -> str | None:
 
 
 def seeds(analyzed: Any) -> tuple[str | None, ...]:
-    """Of all that is drawn at random, in the plan's order; None where Spark has a new one for each plan."""
+    """Return the seed of each random draw, in the plan's order; None where Spark picks a new one for each plan."""
     sampled = [str(node.seed()) for node in _plan(analyzed) if kind(node) == "Sample"]
     drawn = [str(each.seedExpression().toString()) for each in _nondeterministic(analyzed) if kind(each) in _SEEDED]
     return tuple(None if seed == "None" else seed for seed in (*sampled, *drawn))
@@ -133,7 +134,7 @@ def _plan(node: Any) -> list[Any]:
 
 
 def _nondeterministic(node: Any) -> list[Any]:
-    """Expressions of the plan that are not deterministic by Spark's word."""
+    """Return the expressions of the plan that Spark does not mark as deterministic."""
     if node.deterministic():
         return []
     below = [*sequence(node.children()), *sequence(node.subqueries())]

@@ -1,8 +1,8 @@
-"""Writes lost slots of a completed checkpoint again, before anything later is written (docs/protocol.md#lost-slots).
+"""Write lost slots of a completed checkpoint again, before anything later is written (docs/protocol.md#lost-slots).
 
-Only the lost slots are read and written: one task for each, from the very ranges that made it, in the current
-generation's transactions. What was written counts once the coordinator has taken it as an amendment; until then it is
-aborted like everything that nobody acknowledged.
+Only the lost slots are read and written: one task per slot, from the exact ranges that made it, in transactions of the
+current generation. The result counts once the coordinator has accepted it as an amendment; until then it is aborted
+like any unacknowledged transaction.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["Replayer"]
 
 _LONGEST_REASON = 6_000
-"""Characters: which records are lost must fit into what the coordinator keeps."""
+"""Characters: the names of the lost records must fit into what the coordinator stores."""
 
 
 class Replayer:
-    """Carries out the coordinator's instructions to replay, on the driver's main thread."""
+    """Carries out the coordinator's replay instructions on the driver's main thread."""
 
     def __init__(self, members: "Members", session: Session, settler: Settler, mailbox: Mailbox) -> None:
         self._m = members
@@ -39,22 +39,23 @@ class Replayer:
     def replay(self, wanted: Replay) -> None:
         """Write the lost slots again and amend the checkpoint, or decline, which halts the job.
 
-        Everything later must be aborted already. Raises what ends the generation; the next one is told to replay what
-        still is lost.
+        Everything later must be aborted already. Raises the error that ends the generation; the next one is instructed
+        to replay what is still lost.
         """
         work = self._settler.work(wanted.checkpoint)
         if work is None or wanted.amendment != work.amendment:
-            return  # it is done: the instruction was sent before the coordinator had heard of it
+            return  # already amended: the coordinator sent this instruction before it knew of the amendment
         if self._m.sink.participant.on_lost is OnLost.SKIP:
-            # The loss was recorded under another policy: prove it again, and it is given up.
+            # The loss was recorded under another policy: prove it again; it is then given up.
             self._settler.complete(wanted.checkpoint, work.amendment)
             return
         lost = tuple(committable for committable in work.committables if committable.slot in wanted.slots)
-        # Confirmed: nothing that could be seen after the lost records is open any more.
+        # Confirmed: no open transaction could become visible after the lost records.
         self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
         kill_point(KillPoint.DRIVER_BEFORE_REPLAY)
         try:
-            # Whatever the sink says now: only another policy, or a person, can have wanted this.
+            # Write whatever the sink's policy is now: only another policy, or a person, can have caused this
+            # instruction.
             written = self._write(wanted, lost, work)
         except ReplayRefusedError as error:
             self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
@@ -70,11 +71,11 @@ class Replayer:
                 "by what the coordinator has on record."
             )
         kill_point(KillPoint.DRIVER_AFTER_AMEND)
-        # It was decided long ago. No instruction comes where nothing had to be written: then it is settled already.
+        # The checkpoint is long decided. If nothing had to be written, no instruction follows: it is settled already.
         self._settler.complete(wanted.checkpoint, wanted.amendment + 1)
 
     def _write(self, wanted: Replay, lost: Sequence[Committable], work: Work) -> tuple[Committable, ...]:
-        """Pre-commit the lost slots once more. Raises ReplayRefusedError, and what a Spark job raises."""
+        """Pre-commit the lost slots again. Raises ReplayRefusedError and the errors of a failed Spark job."""
         m, checkpoint = self._m, wanted.checkpoint
         splits = tuple(m.sink.lost_splits(lost))
         if work.positions is None:
@@ -110,7 +111,8 @@ class Replayer:
         return written
 
     def _known(self, checkpoint: int, error: Exception) -> OncewardError:
-        """What a failed job means: input that is gone ends the replay, everything else ends this generation."""
+        """Classify the error of a failed Spark job: missing input ends the replay, any other error ends this
+        generation."""
         known = error if isinstance(error, OncewardError) else self._m.source.diagnose(error)
         if isinstance(known, HaltedError):
             return ReplayRefusedError(str(known))
@@ -120,7 +122,7 @@ class Replayer:
         )
 
     def _decline(self, wanted: Replay, lost: Sequence[Committable], error: ReplayRefusedError) -> None:
-        """Have the job halted, naming exactly what is lost."""
+        """Decline, which halts the job; the reason names exactly what is lost."""
         records = "; ".join(self._m.committer.describe(committable) for committable in lost)
         reason = f"{error}. Lost: {records}"
         if len(reason) > _LONGEST_REASON:

@@ -1,4 +1,4 @@
-"""When a failed job comes back: exponential delay with jitter, as Flink does by default."""
+"""When a failed job restarts: exponential delay with jitter, Flink's default."""
 
 import random
 from dataclasses import dataclass
@@ -16,11 +16,12 @@ class Restart:
     maximum: Duration = "1min"
     multiplier: float = 1.5
     jitter: float = 0.1
-    """Part of the delay by which it varies to both sides."""
+    """Fraction of the delay by which it varies in both directions."""
     attempts: int | None = None
-    """Restarts in a row before the job gives up; None = for ever."""
+    """Restarts in a row before the job gives up; None = no limit."""
     reset_after: Duration = "1h"
-    """A generation that lived so long, or settled as much input as had failed, begins again at ``initial``."""
+    """The delay returns to ``initial`` after a generation that lived this long, or settled as much input as had
+    failed."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -35,7 +36,7 @@ class Restart:
             raise ConfigurationError("The restart strategy cannot be used:\n  " + "\n  ".join(problems))
 
     def delay(self, failures: int, chance: random.Random) -> float | None:
-        """Seconds to wait after the ``failures``-th failure in a row (from 1); None = give up."""
+        """Return the seconds to wait after the ``failures``-th failure in a row (from 1); None = give up."""
         if self.attempts is not None and failures > self.attempts:
             return None
         initial, maximum = (as_duration(d) / timedelta(seconds=1) for d in (self.initial, self.maximum))
@@ -48,32 +49,32 @@ NO_RESTART = Restart(attempts=0)
 
 @dataclass(frozen=True, kw_only=True)
 class Return:
-    """Whether a failed job comes back."""
+    """Whether a failed job restarts."""
 
     delay: float | None
     """Seconds until its next generation; None = never."""
     failures: int = 1
-    """In a row, without getting past the input that failed first."""
+    """Failures in a row without getting past the input that failed first."""
 
 
 class Restarts:
-    """Decides after each failure whether and when the job comes back."""
+    """Decides after each failure whether and when the job restarts."""
 
     def __init__(self, strategy: Restart, chance: random.Random) -> None:
         self._strategy = strategy
         self._chance = chance
         self._failures = 0
         self._ahead = 0
-        """Records to settle before the job has got past the input that failed."""
+        """Records to settle before the job has passed the input that failed."""
         self._decided: tuple[BaseException, Return] | None = None
 
     def after(self, error: BaseException, *, settled: int | None, failed: int, lasted: bool) -> Return:
-        """Asked again about the same error, the same answer.
+        """Return the decision about ``error``; asked again about the same error, return the same decision.
 
         :param settled: records that the generation has settled; None = it has settled nothing.
-        :param failed: records that its failed checkpoint was to read. Checkpoints get smaller with each failure and
-            settle the records before the one that fails, so less than this is no progress.
-        :param lasted: the generation lived long enough to begin a new row of failures.
+        :param failed: records in the plan of its failed checkpoint. Checkpoints get smaller with each failure and
+            settle the records before the one that fails, so settling fewer than this is no progress.
+        :param lasted: the generation lived long enough to reset the count of failures.
         """
         if self._decided is None or self._decided[0] is not error:
             if lasted or (settled is not None and settled >= self._ahead):

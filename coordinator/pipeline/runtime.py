@@ -1,6 +1,5 @@
-"""Time, threads and chance as the driver uses them: everything that a test replaces to run a generation on its own
-clock. Clients of Kafka and of the coordinator bring their own.
-"""
+"""Time, threads and random text for the driver: everything that a test replaces to run a generation on its own clock.
+The clients of Kafka and of the coordinator are not included; they bring their own."""
 
 import threading
 import time
@@ -15,7 +14,7 @@ __all__ = ["THREADS", "Condition", "Runtime", "Threads", "Worker"]
 
 
 class Condition(Protocol):
-    """The part of ``threading.Condition`` that is used here; its lock may be taken twice by one thread."""
+    """The part of ``threading.Condition`` that is used here; its lock is reentrant."""
 
     def __enter__(self) -> bool: ...
 
@@ -29,35 +28,35 @@ class Condition(Protocol):
 
 
 class Worker(Protocol):
-    """One thread that makes the calls it is given, in order."""
+    """One thread that makes the submitted calls in order."""
 
     def submit(self, call: Callable[[], None]) -> None: ...
 
     def close(self, *, wait: bool) -> None:
-        """Drop the calls that have not begun; with ``wait`` return when the one that has is over."""
+        """Drop calls that have not begun; with ``wait``, return when the running call has finished."""
 
 
 class Runtime(Protocol):
-    """What a generation asks its process for."""
+    """What a generation needs from its process."""
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Return seconds on a clock that never goes back."""
 
     def sleep(self, seconds: float) -> None: ...
 
     def token(self) -> str:
-        """Random text that nobody else has."""
+        """Return unique random text."""
 
     def lock(self) -> AbstractContextManager[object]: ...
 
     def condition(self) -> Condition: ...
 
     def worker(self, name: str) -> Worker:
-        """Starts with its first call."""
+        """Return a worker; its thread starts with the first call."""
 
 
 class Threads:
-    """The real one."""
+    """The runtime for production."""
 
     def monotonic(self) -> float:
         return time.monotonic()

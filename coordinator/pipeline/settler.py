@@ -1,4 +1,4 @@
-"""Carries decisions out: commits completed checkpoints beside the running job, proves it, reports it."""
+"""Carries out decisions: commits completed checkpoints alongside the running job, proves the commits, reports them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,21 +30,22 @@ _log = logger("onceward.pipeline")
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one checkpoint has to have committed."""
+    """What must be committed for one checkpoint."""
 
     committables: tuple[Committable, ...]
     positions: Document | None
-    """What its source reads next, for lag tools; and what says which topics its input came from."""
+    """The positions that its source reads next, for lag tools; they also name the topics of its input."""
     amendment: int = 0
-    """Which committables: those of the acknowledgement, or the last that replaced lost ones."""
+    """Version of the committables: 0 for those of the acknowledgement, else the last amendment that replaced lost
+    ones."""
     proved: Mapping[int, Settlement] = field(default_factory=dict)
-    """By slot: proved committed before the amendment."""
+    """Settlements by slot of committables that were proved committed before the amendment."""
     since: float
-    """When it was handed in, on the runtime's monotonic clock: from then on a decision is waited for."""
+    """When the checkpoint was registered, on the runtime's monotonic clock: the wait for the decision starts here."""
 
 
 class Settler:
-    """One thread, one checkpoint at a time: visibility stays in order."""
+    """One thread, one checkpoint at a time: checkpoints become visible in order."""
 
     def __init__(
         self,
@@ -60,8 +61,8 @@ class Settler:
         on_wait: Callable[[], None] = lambda: None,
         runtime: Runtime = THREADS,
     ) -> None:
-        """``on_lost``: the coordinator has a loss on record that will be replayed; ``on_wait``: commits are unanswered
-        and asked again. All of these are called from the thread."""
+        """``on_lost``: the coordinator has recorded a loss that will be replayed; ``on_wait``: commits are unanswered
+        and are retried. The settler's thread calls all of these."""
         self._session = session
         self._source = source
         self._sink = sink
@@ -82,7 +83,7 @@ class Settler:
         self.settled = NO_CHECKPOINT
         """The newest checkpoint that is settled, or had nothing to settle."""
         self.lost = NO_CHECKPOINT
-        """The newest checkpoint of which something is lost and waits to be written again."""
+        """The newest checkpoint with lost slots that wait to be written again."""
 
     def expect(
         self,
@@ -92,21 +93,21 @@ class Settler:
         *,
         amendment: int = 0,
     ) -> None:
-        """Remember what to commit if ``checkpoint`` is completed."""
+        """Register what to commit if ``checkpoint`` is completed."""
         with self._lock:
             now = self._runtime.monotonic()
             self._work[checkpoint] = Work(
                 committables=committables, positions=positions, amendment=amendment, since=now
             )
-            # Only what can never be committed or aborted again: an idle job burns an id each second while the brokers
-            # may take minutes to answer for the last checkpoint that wrote something.
+            # Remove only work that can never be committed or aborted again: an idle job burns one id per second, while
+            # the brokers may take minutes to answer for the last checkpoint that wrote something.
             done = [c for c, w in self._work.items() if c < checkpoint and (c <= self.settled or not w.committables)]
             for old in done:
                 del self._work[old]
             self._submitted = {turn: at for turn, at in self._submitted.items() if turn[0] in self._work}
 
     def prepare(self, checkpoint: CheckpointId) -> None:
-        """``checkpoint`` is about to be acknowledged: its claim is prepared while the decision is made."""
+        """Prepare the claim of ``checkpoint``, which is about to be acknowledged, while the decision is made."""
         with self._lock:
             work = self._work.get(checkpoint)
             if work is not None and work.committables and not self._closing:
@@ -114,12 +115,12 @@ class Settler:
                 self._worker.submit(lambda: self._safely(checkpoint, lambda: self._sink.prepare_claim(claim)))
 
     def work(self, checkpoint: CheckpointId) -> Work | None:
-        """What is remembered of ``checkpoint``."""
+        """Return the work registered for ``checkpoint``."""
         with self._lock:
             return self._work.get(checkpoint)
 
     def amend(self, checkpoint: CheckpointId, slots: frozenset[int], written: Sequence[Committable]) -> None:
-        """``written`` take the place of the lost ``slots``: from now on only the coordinator's word may end them."""
+        """Replace the lost ``slots`` by ``written``: from now on, only the coordinator's decision may end them."""
         with self._lock:
             former = self._work[checkpoint]
             reported = self._settlements.get((checkpoint, former.amendment), ())
@@ -134,12 +135,13 @@ class Settler:
             )
 
     def forget(self, checkpoint: CheckpointId) -> None:
-        """The decision went against ``checkpoint``."""
+        """Drop ``checkpoint``, which was aborted."""
         with self._lock:
             self._work.pop(checkpoint, None)
 
     def unsettled(self) -> tuple[Committable, ...]:
-        """Committables that only a decision may end: of checkpoints completed, or acknowledged and not yet decided."""
+        """Return the committables that only a decision may end: of checkpoints that are completed, or acknowledged and
+        not yet decided."""
         with self._lock:
             return tuple(
                 committable
@@ -149,7 +151,7 @@ class Settler:
             )
 
     def complete(self, checkpoint: CheckpointId, amendment: int = 0) -> None:
-        """Settle ``checkpoint``; repeated instructions settle it once and report the outcome again."""
+        """Settle ``checkpoint``; a repeated instruction settles nothing twice, it reports the outcome again."""
         with self._lock:
             work, turn = self._work.get(checkpoint), (checkpoint, amendment)
             if work is None or work.amendment != amendment or self._closing:
@@ -160,7 +162,7 @@ class Settler:
             self._worker.submit(lambda: self._safely(checkpoint, lambda: self.settle(checkpoint, amendment)))
 
     def passed(self, checkpoint: CheckpointId) -> None:
-        """``checkpoint`` is completed. If it has nothing to commit, no instruction comes for it: it is settled."""
+        """Settle a completed ``checkpoint`` that has nothing to commit: no instruction comes for it."""
         with self._lock:
             work = self._work.get(checkpoint)
             if work is None or work.committables or self._closing:
@@ -190,7 +192,7 @@ class Settler:
     def _named(
         self, settlements: tuple[Settlement, ...], committables: tuple[Committable, ...]
     ) -> tuple[Settlement, ...]:
-        """What is not proved committed must name its records, in the store and for whoever reads it."""
+        """Add the records to each settlement that is not proved committed, for the store and its readers."""
         by_slot = {committable.slot: committable for committable in committables}
         return tuple(
             settlement
@@ -204,22 +206,22 @@ class Settler:
     def settle(self, checkpoint: CheckpointId, amendment: int) -> None:
         """Renew the claim, commit, prove, report; then show the positions to lag tools."""
         work = self.work(checkpoint)
-        if work is None:  # told again, and while that waited for its turn the next one was written: it is settled
+        if work is None:  # a repeated instruction that waited until the next checkpoint was written: it is settled
             return
         if work.amendment != amendment:
-            # Told again, and while that waited for its turn lost slots were written again. The word was for what they
-            # replace: the coordinator may not have heard of the amendment, and would have it written once more.
+            # A repeated instruction that waited until lost slots were written again. It concerns the slots that were
+            # replaced: the coordinator may not know of the amendment yet, and would have the slots written again.
             return
         turn = (checkpoint, amendment)
         if turn not in self._settlements:
             kill_point(KillPoint.DRIVER_AFTER_DECISION)
-            # Ahead of the commits: a copy of the store that does not know this checkpoint is refused from now on.
+            # Renew before the commits: from now on, a copy of the store that does not know this checkpoint is rejected.
             if not self._renew_claim(checkpoint):
                 return  # leaving
             kill_point(KillPoint.DRIVER_AFTER_CLAIM_RENEWAL)
             settlements = self._commit(work)
             if len(settlements) < len(work.committables):
-                return  # leaving: nothing is known of the others, the next generation asks again
+                return  # leaving: the other outcomes are unknown, the next generation asks for them
             kill_point(KillPoint.DRIVER_AFTER_END_TXN)
             with self._lock:
                 self._settlements = {turn: settlements}
@@ -236,7 +238,7 @@ class Settler:
         self._done(checkpoint, work, settlements)
 
     def _done(self, checkpoint: CheckpointId, work: Work, settlements: tuple[Settlement, ...]) -> None:
-        """``checkpoint`` is settled: tell, show the positions."""
+        """Mark ``checkpoint`` as settled, report it, and show its positions to lag tools."""
         if checkpoint <= self.settled:
             return
         with self._lock:
@@ -252,7 +254,7 @@ class Settler:
             transactions=len(committed),
             steps={"decide": round(decided - work.since, 6), "settle": round(settled - decided, 6)},
         )
-        if not work.committables:  # nothing was renewed ahead of commits
+        if not work.committables:  # its claim was not renewed before: there were no commits
             self._renew_claim(checkpoint)
         if work.positions is not None:
             self._source.mirror(work.positions)
@@ -273,14 +275,14 @@ class Settler:
         return self._closing
 
     def _commit(self, work: Work) -> tuple[Settlement, ...]:
-        """Outcomes by slot; fewer than committables when the driver leaves."""
+        """Return outcomes by slot; fewer than committables when the driver leaves."""
         open_ = [committable for committable in work.committables if committable.slot not in work.proved]
         found = self._named(tuple(self._committer.commit(open_, give_up=self._leaving)), work.committables)
         proved = [work.proved[one.slot] for one in work.committables if one.slot in work.proved]
         return tuple(sorted((*proved, *found), key=lambda settlement: settlement.slot))
 
     def _goes_on(self, checkpoint: CheckpointId, settlements: tuple[Settlement, ...]) -> bool:
-        """True when nothing is left to do for the commits. Raises HaltedError when a person must decide."""
+        """Return True when the commits need no more work. Raises HaltedError when a person must decide."""
         unproved = [settlement for settlement in settlements if settlement.outcome is not Outcome.COMMITTED]
         if not unproved:
             return True

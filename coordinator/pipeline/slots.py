@@ -1,8 +1,7 @@
-"""Whether each slot of a physical plan holds the records of the split of its number, and whether it may run again.
+"""Determine whether each slot of a physical plan holds the records of its split, and whether the plan may run again.
 
-Spark hides shuffles in many operators (a sort with a limit is one), keeps their files, and gives them out again when
-the same plan runs again. So only operators that are known to leave records where they are pass; all others are taken to
-move them.
+Spark hides shuffles in many operators (a sort with a limit is one). It keeps shuffle files and reuses them when the
+same plan runs again. Only operators that are known to leave records in place pass; all others are assumed to move them.
 """
 
 from dataclasses import dataclass
@@ -35,11 +34,11 @@ _IN_PLACE = frozenset(
         "WholeStageCodegenExec",
     }
 )
-"""Each partition of the output is made of the partition of the input with its number."""
+"""Each partition of the output comes from the partition of the input with the same number."""
 _JOINS_IN_PLACE = frozenset({"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec"})
-"""So it is in these where the other table is the one that is sent to all tasks."""
+"""These too leave records in place if the other table is the one that is broadcast."""
 _GATHERING = frozenset({"CoalesceExec", "UnionExec"})
-"""Partitions are taken together or counted on, without a shuffle."""
+"""These merge or append whole partitions, without a shuffle."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +46,10 @@ class Slots:
     """Where a plan leaves the records of the input."""
 
     known: bool
-    """Only operators that move no record, or gather whole partitions: it can run again, and gives what is read then."""
+    """Every operator leaves records in place or gathers whole partitions: the plan can run again on newly read
+    records."""
     aligned: bool
-    """Each slot holds what was made of the split of its number, and nothing else."""
+    """Each slot holds only what comes from the split of the same number."""
 
 
 _AS_READ = Slots(known=True, aligned=True)
@@ -57,7 +57,8 @@ _MOVED = Slots(known=False, aligned=False)
 
 
 def slots_of(node: Any) -> Slots | None:
-    """Of a physical plan; None when it does not read the input. Raises ConfigurationError when a cache holds it."""
+    """Return the slots of a physical plan; None when it does not read the input. Raises ConfigurationError when a cache
+    holds the input."""
     if reads_input(node):
         return _AS_READ
     if kind(node) == "InMemoryTableScanExec":

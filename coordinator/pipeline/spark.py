@@ -1,4 +1,5 @@
-"""The Spark session: made or checked, never changed; our code is shipped to executors and proved to be what runs."""
+"""The Spark session: created or checked, never changed. Ships Onceward's code to executors and proves that they run
+it."""
 
 import hashlib
 import json
@@ -31,7 +32,7 @@ _LEAST_VERSIONS = {"confluent_kafka": "2.16.1", "pyarrow": "15"}
 _SOCKET_PATH_BYTES = 104
 """The shortest limit of the systems that Spark runs on (macOS; Linux has 108)."""
 _SOCKET_NAME_BYTES = 48
-"""Spark's names are a dot, a UUID and a suffix."""
+"""Spark's names consist of a dot, a UUID and a suffix."""
 
 _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 _UNIX_SOCKETS_SINCE = (4, 1)
@@ -53,31 +54,31 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.locality.wait": "0",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # What reaches the writer at once; records of 100 KB would make 2 GB of 20,000.
+    # Limits what reaches the writer at once; 20,000 records of 100 KB would be 2 GB.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     "spark.log.level": "WARN",
 }
 
 
 def make_session(job: str) -> "tuple[SparkSession, bool]":
-    """A session, and whether it was made here and must be stopped here.
+    """Return a session, and whether it was created here and must be stopped here.
 
-    One that runs in this process already belongs to somebody: it is used as it is. Else one is made with our defaults;
-    what spark-submit or spark-defaults.conf say is left as it is.
+    A session that already runs in this process is used unchanged. Otherwise one is created with Onceward's defaults,
+    which never override spark-submit or spark-defaults.conf.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     active = SparkContext._active_spark_context
     if active is not None and _has_stopped(active):
-        active.stop()  # PySpark has not noticed, and would hand it out for ever
+        active.stop()  # PySpark has not noticed, and would keep returning it
     elif active is not None:
         return SparkSession.builder.getOrCreate(), False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = _given_configuration()
     builder = SparkSession.builder
     if not given.contains("spark.master"):
-        # local mode has no task retry unless the second number says so
+        # local mode retries tasks only if the second number allows it
         builder = builder.master("local[*,4]")
     if not given.contains("spark.app.name"):
         builder = builder.appName(f"onceward {job}")
@@ -88,14 +89,14 @@ def make_session(job: str) -> "tuple[SparkSession, bool]":
 
 
 def _has_stopped(context: Any) -> bool:
-    """True when Spark has ended the context by itself: a cluster's master may take the application away."""
+    """True when Spark has ended the context on its own: a cluster's master may remove the application."""
     return context._jsc is None or bool(context._jsc.sc().isStopped())
 
 
 def _unix_sockets() -> dict[str, str]:
-    """Unix sockets between JVM and Python take 40 ms off each small Python task, just as long as Linux delays an
-    acknowledgement of TCP (measured on 2 cores: 2 empty tasks took 15 ms instead of 59). Spark keeps them in the JVM's
-    temporary directory; where its path is long they cannot be bound and TCP has to do."""
+    """Return the setting for Unix sockets between JVM and Python. They save 40 ms per small Python task, the time by
+    which Linux delays a TCP acknowledgement (measured on 2 cores: 2 empty tasks took 15 ms instead of 59). Spark
+    creates them in the JVM's temporary directory; if its path is too long they cannot be bound, and TCP remains."""
     from pyspark import SparkContext
 
     jvm: Any = SparkContext._jvm
@@ -105,7 +106,7 @@ def _unix_sockets() -> dict[str, str]:
 
 
 def _safe_retries() -> dict[str, str]:
-    """What :func:`check_retries` wants, as this Spark has it."""
+    """Return the settings that satisfy :func:`check_retries` in this Spark version."""
     import pyspark
 
     if _version(pyspark.__version__) >= _CHECKSUMS_SINCE:
@@ -114,7 +115,8 @@ def _safe_retries() -> dict[str, str]:
 
 
 def _given_configuration() -> Any:
-    """What spark-submit and spark-defaults.conf say. Without a JVM PySpark would say nothing, so one is started."""
+    """Return the settings of spark-submit and spark-defaults.conf. PySpark reads them only through a JVM, so start
+    one."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()
@@ -122,14 +124,14 @@ def _given_configuration() -> Any:
 
 
 def check_submission(*, embedded: bool) -> list[Finding]:
-    """What spark-submit was told, before anything is started; nothing when the program was not submitted."""
+    """Check the settings of spark-submit before anything starts; no findings when the program was not submitted."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return []
     return _check_configuration(_given_configuration(), embedded=embedded)
 
 
 def check_session(spark: Any, *, embedded: bool) -> list[Finding]:
-    """What makes a session unusable for exactly-once."""
+    """Return what makes a session unusable for exactly-once."""
     if not hasattr(spark, "_jsparkSession"):
         return [
             Finding(
@@ -144,12 +146,12 @@ def check_session(spark: Any, *, embedded: bool) -> list[Finding]:
 
 
 def is_on(conf: Any, name: str, default: str = "false") -> bool:
-    """Whether a setting in ``conf``, a SparkConf, is true; TRUE is."""
+    """True when a setting in ``conf``, a SparkConf, is true; upper or lower case."""
     return bool(conf.get(name, default).lower() == "true")
 
 
 def _check_sockets(conf: Any, version: str) -> list[Finding]:
-    """Of a session that is there. One that is made here has them wherever they are possible."""
+    """Check an existing session. A session that is created here has Unix sockets wherever they are possible."""
     enabled = is_on(conf, _UNIX_SOCKETS, os.environ.get("PYSPARK_UDS_MODE", "false"))
     if enabled or _version(version) < _UNIX_SOCKETS_SINCE:
         return []
@@ -164,18 +166,18 @@ def _check_sockets(conf: Any, version: str) -> list[Finding]:
 
 
 def check_retries(spark: Any) -> list[Finding]:
-    """Of a session whose job moves rows between tasks.
+    """Check a session whose job moves rows between tasks.
 
-    When shuffle files are lost Spark makes them again, and only tasks that have not voted yet read the new ones. A plan
-    that does not give each row the same place again (random values, a UDF, rows in another order) then has rows in two
-    slots or in none, and all slots vote (SPARK-38388). Spark notices it by checksums, where it has them; else a stage
-    that has lost its input must fail.
+    When shuffle files are lost, Spark computes them again, and only tasks that have not voted yet read the new files.
+    If the plan does not put each row in the same place again (random values, a UDF, rows in another order), a row then
+    appears in two slots or in none, and all slots vote (SPARK-38388). Spark detects this by checksums in versions that
+    have them; in other versions, a stage that has lost its input must fail.
     """
     conf = spark.sparkContext.getConf()
     if conf.get(_ATTEMPTS, "4") == "1" and not is_on(conf, _FORGIVING, "true"):
         return []
     checked = _version(spark.version) >= _CHECKSUMS_SINCE
-    # with push-based shuffle Spark leaves the checksums out (SPARK-54959)
+    # with push-based shuffle Spark omits the checksums (SPARK-54959)
     if checked and not is_on(conf, _PUSH) and all(spark.conf.get(name).lower() == "true" for name in _CHECKSUMS):
         return []
     remedy = f"set {_ATTEMPTS}=1 and {_FORGIVING}=false before the session is made"
@@ -230,12 +232,13 @@ def _check_configuration(conf: Any, *, embedded: bool) -> list[Finding]:
 
 
 def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -> None:
-    """Send our modules to all executors, then run one task that proves which code and which libraries they have.
+    """Send Onceward's modules to all executors, then run one task that proves which code and libraries they have.
 
-    ``modules`` are where reader and writer come from: a user's own folder ``sinks`` would win over what is shipped.
-    ``arrow``: checkpoints go through Arrow and the JVM. The proof is asked for in the same way: Spark keeps other
-    worker processes for the other way, and what is loaded for the proof is loaded for the checkpoints.
-    Raises PreflightError with everything that is missing, too old, or other code than here.
+    ``modules`` are the modules of reader and writer: a user's own folder ``sinks`` would take precedence over the
+    shipped one. ``arrow``: checkpoints go through Arrow and the JVM. The proof then takes the same way: Spark keeps
+    separate worker processes for each way, and what the proof loads stays loaded for the checkpoints.
+
+    Raises PreflightError that names everything missing, too old, or different from the driver's code.
     """
     context: Any = spark.sparkContext
     # the session's own directory: executors fetch the archive from it as long as the session lives
@@ -255,7 +258,7 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -
     except Exception as error:
         if not arrow:
             raise
-        # raised below unless the reason is found, perhaps that what Arrow needs is not there
+        # raised below unless the probe finds the reason, for example a missing library that Arrow needs
         failure, probes = error, _ask_plainly(spark, probe)
     problems = sorted({problem for found in probes for problem in _problems(found, expected)})
     if problems:
@@ -272,7 +275,7 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -
 def _ask_through_arrow(
     spark: "SparkSession", probe: "Callable[[object], Iterator[dict[str, str]]]"
 ) -> list[dict[str, str]]:
-    # by value too, so it imports what it uses
+    # pickled by value too, so it imports what it uses
     def through_arrow(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import json
 
@@ -292,7 +295,7 @@ def _ask_plainly(spark: "SparkSession", probe: "Callable[[object], Iterator[dict
 
 
 def _probe_task(libraries: tuple[str, ...], modules: tuple[str, ...]) -> Any:
-    # Defined inside a function so that it is pickled by value: it must run where our modules may be missing.
+    # Defined inside a function so that it is pickled by value: it must run where Onceward's modules may be missing.
     def probe(_: object) -> Iterator[dict[str, str]]:
         import hashlib
         import platform
@@ -331,13 +334,13 @@ def _problems(probe: dict[str, str], expected: dict[str, str]) -> Iterator[str]:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: ``2.16.1rc1`` -> (2, 16, 1)."""
+    """Return the leading numbers of a version: ``2.16.1rc1`` -> (2, 16, 1)."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
     root = Path(str(import_module(_PACKAGE).__file__)).parent
-    # in a checkout the folders are links, which Path.rglob does not follow
+    # in a checkout the folders are symbolic links, which Path.rglob does not follow
     for directory, folders, files in os.walk(root, followlinks=True):
         folders.sort()
         for path in sorted(Path(directory, name) for name in files if name.endswith(".py")):

@@ -1,7 +1,7 @@
-"""One Spark job per checkpoint: the RDD or DataFrame from reader to votes, reused where that is right.
+"""One Spark job per checkpoint: the RDD or DataFrame from reader to votes, reused where that is safe.
 
-Where nothing goes through the JVM, tasks are those of an RDD: it takes half the time of a query of the same tasks to
-start them and to have their votes (measured on 2 cores; a query is planned and announced each time).
+When no records go through the JVM, the job is an RDD: starting its tasks and collecting their votes takes half the time
+of a query with the same tasks (measured on 2 cores; Spark plans and announces each query).
 """
 
 import contextlib
@@ -25,40 +25,41 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _RECORDS_PER_TASK = 1_000_000
-"""More tasks than run at a time only where each has about as many. A task with its transaction costs as much as 20,000
-records (docs/performance.md), so what it costs is a few hundredths of what it does."""
+"""Records per task above which there are more tasks than run at a time. A task with its transaction costs as much as
+20,000 records (docs/performance.md), a few hundredths of its work."""
 _RECORDS_PER_TASK_ELASTIC = 20_000
-"""With dynamic allocation: Spark asks for executors only while tasks wait for one
-(``spark.dynamicAllocation.schedulerBacklogTimeout``), and as many tasks as run at a time never do."""
+"""The same with dynamic allocation: Spark requests executors only while tasks wait for one
+(``spark.dynamicAllocation.schedulerBacklogTimeout``), and tasks never wait when there are only as many as run at a
+time."""
 _KEPT_BUILDS = 16
 _COPIED = ("key", "value", "headers")
-"""What a job without a transform takes over, as Spark's Kafka sink does; the partition follows from the key, as for any
-producer. Timestamps would cost the client's fast path; a transform that selects them keeps them."""
+"""Columns that a job without a transform copies, as Spark's Kafka sink does; the partition follows from the key, as for
+any producer. Timestamps would cost the client's fast path; a transform that selects them keeps them."""
 
 
 class Path(StrEnum):
-    """Which way records go between reader and writer."""
+    """The path of records between reader and writer."""
 
     COPY = "copy"
-    """Reader and writer in one Python worker: there is no transform, or one that only chooses and renames columns."""
+    """Reader and writer in one Python worker: there is no transform, or one that only selects and renames columns."""
     BATCHES = "batches"
-    """A function on Arrow batches between them, in the same worker."""
+    """A function on Arrow batches between reader and writer, in the same worker."""
     DATAFRAME = "dataframe"
     """Through the JVM, where Spark runs the transform."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Built:
-    """What collects votes, and what was found out about its plan."""
+    """A job that collects votes, and the facts of its plan."""
 
     path: Path
     votes: Callable[[], Iterable[str]]
-    """Runs the job."""
+    """Runs the job and returns the votes."""
     facts: plans.PlanFacts
     expected: int | None
-    """Number of votes where it is known before the job."""
+    """Number of votes, if it is known before the job; else None."""
     examined: "DataFrame | None" = None
-    """That ``facts`` are about; None where there is no transform for Spark."""
+    """The DataFrame that ``facts`` describe; None without a transform for Spark."""
 
 
 class CheckpointJob:
@@ -87,30 +88,30 @@ class CheckpointJob:
         elastic = is_on(spark.sparkContext.getConf(), "spark.dynamicAllocation.enabled")
         self._records_per_task = _RECORDS_PER_TASK_ELASTIC if elastic else _RECORDS_PER_TASK
         self._builds: dict[int, _Built] = {}
-        """By number of splits, those that may be used again; the one that is used latest is at the end."""
+        """Reusable builds by number of splits; the most recently used is last."""
         self._leaves: dict[int, DataFrame] = {}
         self._built: _Built | None = None
         self._ran: tuple[Plan, tuple[JsonObject, ...]] | None = None
-        """The plan that was run last, and its splits as tasks read them."""
+        """The plan that ran last, and its splits as the tasks read them."""
 
     @property
     def path(self) -> Path:
-        """The way records go, by the last plan that was looked at."""
+        """The path of records in the last plan that was built."""
         assert self._built is not None, "checked before it is asked"
         return self._built.path
 
     @property
     def moving(self) -> bool:
-        """Whether rows may move between tasks, by the last plan that was looked at."""
+        """Whether rows may move between tasks in the last plan that was built."""
         return self._built is not None and self._built.facts.moving
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the source that are read, by the last plan that was looked at."""
+        """Columns of the source that the last built plan reads."""
         return self._built.facts.columns if self._built is not None else ()
 
     def check(self) -> None:
-        """Build the plan once without running it. Raises ConfigurationError for a transform that cannot be used."""
+        """Build the plan without running it. Raises ConfigurationError for a transform that cannot be used."""
         # two splits: with one, Spark leaves out the exchanges that more would need
         seeds = self._build(2).facts.seeds
         if seeds and not self._per_checkpoint_operations:
@@ -126,7 +127,7 @@ class CheckpointJob:
         """Read, transform and write the plan's splits. Nothing of it is visible yet.
 
         Raises CheckpointFailedError when votes are missing, ConfigurationError when the batches of
-        ``transform_batches`` cannot be written, and whatever Spark raises.
+        ``transform_batches`` cannot be written, and any error of Spark.
         """
         submitted = time.time()
         splits = self._joined(plan)
@@ -157,7 +158,7 @@ class CheckpointJob:
         return check_votes(votes, built.expected)
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
-        """The splits that made each slot of the plan that was run last: one where no rows move, else all of them."""
+        """Return the splits that made each slot of the plan that ran last: one if no rows move, else all of them."""
         if self._built is None or self._ran is None or self._ran[0] is not plan:
             raise CheckpointFailedError("This plan was not run. Nothing was written.")
         splits = self._ran[1]
@@ -166,8 +167,8 @@ class CheckpointJob:
         return [list(splits)] * slots
 
     def cancel(self) -> None:
-        """Stop the running job, from any thread. Its tasks may go on for seconds; their transactions are swept."""
-        with contextlib.suppress(Exception):  # a JVM that is gone runs nothing; the main thread notices by itself
+        """Stop the running job, from any thread. Its tasks may continue for seconds; their transactions are swept."""
+        with contextlib.suppress(Exception):  # a JVM that is gone runs nothing; the main thread detects it
             self._spark.sparkContext.cancelJobGroup(self._group)
 
     def _joined(self, plan: Plan) -> tuple[JsonObject, ...]:
@@ -188,7 +189,7 @@ class CheckpointJob:
         return built
 
     def _look_again(self, built: _Built, splits: int) -> None:
-        """At a plan that has run for the first time: Spark may have changed it."""
+        """Examine a plan again after its first run: Spark may have changed it."""
         assert built.examined is not None
         facts = replace(plans.after_run(built.facts, built.examined), adaptive=False)
         self._built = looked = replace(built, facts=facts)
@@ -228,7 +229,7 @@ class CheckpointJob:
             )
         if facts.chosen is not None:
             return self._copied(splits, facts.chosen)
-        # asking an adaptive plan would run parts of it
+        # counting the partitions of an adaptive plan would run parts of it
         expected = None if facts.moving or facts.adaptive else _partitions(df)
         return _Built(
             path=Path.DATAFRAME,
@@ -239,7 +240,7 @@ class CheckpointJob:
         )
 
     def _leaf(self, splits: int) -> "DataFrame":
-        """Kept: Spark knows a plan that is built again by its leaf."""
+        """Return the cached leaf: Spark recognises a rebuilt plan by its leaf."""
         leaf = self._leaves.get(splits)
         if leaf is None:
             if len(self._leaves) == _KEPT_BUILDS:
@@ -249,10 +250,10 @@ class CheckpointJob:
 
 
 def numbers(spark: "SparkSession", splits: int) -> "DataFrame":
-    """One row per split, each in a partition of its own.
+    """Return one row per split, each in its own partition.
 
-    As rows of an RDD: of a range Spark would know that it is tiny, and in a join it would send the input to all tasks
-    instead of the other table.
+    The rows come from an RDD. For a range, Spark would know that it is tiny and broadcast the input in a join instead
+    of the other table.
     """
     from pyspark.sql import DataFrame
 
@@ -261,7 +262,7 @@ def numbers(spark: "SparkSession", splits: int) -> "DataFrame":
 
 
 def _tasks(records: int, at_a_time: int, records_per_task: int) -> int:
-    """As many as run at a time, and more, twice as many each time, only where each has much to do."""
+    """Return the number of tasks: as many as run at a time, doubled while each would have too many records."""
     tasks = max(1, at_a_time)
     while tasks * records_per_task < records:
         tasks *= 2
@@ -269,7 +270,7 @@ def _tasks(records: int, at_a_time: int, records_per_task: int) -> int:
 
 
 def _same(df: "DataFrame", other: "DataFrame | None") -> bool:
-    """Whether both have one optimised plan."""
+    """True when both have the same optimised plan."""
     if other is None:
         return False
     plan: Any = df._jdf.queryExecution().optimizedPlan()

@@ -1,4 +1,4 @@
-"""What a generation needs of Spark, started when it is needed."""
+"""The Spark side of a generation, started when it is needed."""
 
 import contextlib
 import signal
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 
 class Tasks(Protocol):
-    """Runs the tasks of one checkpoint after the other."""
+    """Runs the tasks of checkpoints, one checkpoint at a time."""
 
     def start(self) -> None:
-        """Make everything ready; called once per generation, does nothing the second time."""
+        """Prepare everything; called once per generation. A second call does nothing."""
 
     def alive(self) -> bool:
         """False when tasks can never run again in this process."""
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
-        """Read, transform and write the plan's splits; complete votes, ordered by slot."""
+        """Read, transform and write the plan's splits; returns complete votes, ordered by slot."""
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
-        """The splits that made each slot."""
+        """Return the splits that made each slot."""
 
     def cancel(self) -> None:
-        """Stop what runs, from any thread."""
+        """Stop the running tasks, from any thread."""
 
 
 class SparkTasks:
-    """Tasks on Spark: a session given or made, our code shipped, the plan checked, one job per checkpoint."""
+    """Runs tasks on Spark: uses or creates a session, ships the code, checks the plan, runs one job per checkpoint."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class SparkTasks:
         self._checkpoint_job: CheckpointJob | None = None
 
     def start(self) -> None:
-        """Raises PreflightError and ConfigurationError for a session or a transform that cannot be used."""
+        """Raises PreflightError or ConfigurationError for a session or a transform that cannot be used."""
         if self._checkpoint_job is not None:
             return
         if self._spark is None:
@@ -108,7 +108,7 @@ class SparkTasks:
             self._checkpoint_job.cancel()
 
     def close(self) -> None:
-        """Stop a session that was made here; one that was given stays."""
+        """Stop a session that was created here; a given session stays."""
         if self._made and self._spark is not None:
             with contextlib.suppress(Exception):  # a JVM that is gone cannot be stopped
                 self._spark.stop()
@@ -121,7 +121,7 @@ class SparkTasks:
 
 @contextlib.contextmanager
 def _our_handlers_kept() -> Iterator[None]:
-    """Spark takes SIGINT for itself when it starts: it would cancel all jobs and leave."""
+    """Restore the SIGINT handler: Spark replaces it at its start, and would cancel all jobs and leave."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What travels between the driver and an executor task. Imported on executors: standard library only."""
+"""The data exchanged between the driver and an executor task. Imported on executors: standard library only."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ A local property instead of a closure lets one DataFrame serve many checkpoints 
 
 
 def ranges_of(split: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The ranges that ``split`` holds, in the order in which they are read: itself, unless several were joined."""
+    """Return the ranges in ``split`` in reading order: the split itself, unless it joins several."""
     ranges: Sequence[Mapping[str, Any]] = split.get("ranges", (split,))
     return ranges
 
@@ -31,9 +31,9 @@ class CheckpointTask:
     sink: str
     """The sink participant's name."""
     sink_options: Mapping[str, Any] = field(default_factory=dict)
-    """What the sink wants all of its writers to know in this checkpoint."""
+    """Options for all of the sink's writers in this checkpoint."""
     submitted: float = 0.0
-    """When the driver began with its tasks, in seconds since the epoch."""
+    """When the driver began the tasks, in seconds since the epoch."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -53,13 +53,13 @@ class Vote:
     attempt: int
     """Spark's task attempt id, unique in the application."""
     records: int
-    """Records that the broker confirmed. Equal to the number produced, or the task had failed."""
+    """Records that the broker confirmed. Equal to the number produced; otherwise the task would have failed."""
     bytes: int
     """Bytes of keys and values of those records."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """What the sink's ``pre_commit`` needs; empty for a slot without a record, which has no transaction."""
+    """What the sink's ``pre_commit`` needs; empty for a slot without records, which has no transaction."""
     steps: Mapping[str, float] = field(default_factory=dict)
-    """Seconds that each step of the task took (``steps.py``); empty where nobody measured."""
+    """Seconds of each step of the task (``timings.py``); empty when not measured."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

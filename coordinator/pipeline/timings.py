@@ -1,4 +1,4 @@
-"""Where the time of a checkpoint goes, step by step: measured in the worker, carried to the driver by the vote.
+"""Where the time of a checkpoint goes, step by step: measured in the worker, sent to the driver with the vote.
 
 Imported on executors: standard library only. Clocks are read for each batch of up to 10,000 records, never per record.
 """
@@ -15,13 +15,13 @@ _DIGITS = 6
 
 
 class Timed(Generic[T]):
-    """Passes on what an iterator yields, and adds up how long that took."""
+    """Passes on the items of an iterator and adds up the time it takes to get them."""
 
     def __init__(self, given: Iterable[T]) -> None:
         self._given = iter(given)
         self.seconds = 0.0
         self.ended: float | None = None
-        """When there was nothing more, on the clock of ``time.perf_counter``."""
+        """When the iterator ended, on the clock of ``time.perf_counter``."""
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -38,16 +38,16 @@ class Timed(Generic[T]):
 
 
 class Stopwatch:
-    """Starts when it is made: at the beginning of a slot's task."""
+    """Starts when it is created: at the beginning of a slot's task."""
 
     def __init__(self) -> None:
         self._began, self._at = time.perf_counter(), time.time()
 
     def steps(self, submitted: float, written: Timed[T], read: Timed[T] | None) -> dict[str, float]:
-        """Seconds of each step of a slot that has been written just now.
+        """Return the seconds of each step of a slot that has just been written.
 
-        ``submitted``: when the driver began with the job, in seconds since the epoch. ``written``: the batches that the
-        writer has taken; ``read``: what they were made of, None where that happened in another process.
+        ``submitted``: when the driver began the job, in seconds since the epoch. ``written``: the batches that the
+        writer has taken; ``read``: the batches they were made from, None if that happened in another process.
         """
         now = time.perf_counter()
         flush = 0.0 if written.ended is None else now - written.ended
@@ -61,16 +61,16 @@ class Stopwatch:
             "produce": now - self._began - written.seconds - flush,
             "flush": flush,
         }
-        # below 0: the executor's clock is behind the driver's, or the function reads ahead in a thread of its own
+        # below 0: the executor's clock is behind the driver's, or the function reads ahead in its own thread
         return {step: round(max(0.0, seconds), _DIGITS) for step, seconds in steps.items()}
 
 
 def of_checkpoint(slots: Iterable[Mapping[str, float]], seconds: float) -> dict[str, float]:
-    """Seconds of each step of a checkpoint whose tasks took ``seconds`` with all that Spark did for them.
+    """Return the seconds of each step of a checkpoint whose tasks took ``seconds``, Spark's overhead included.
 
-    The slot that voted last is told: its steps are what everybody waited for. `schedule` is the time until the first
-    task began, `queue` how much later that slot's did, for want of a free core; `vote` lies between the last vote and
-    the driver's having all of them. Empty where no slot tells anything.
+    The steps are those of the slot that voted last, which all others waited for. `schedule` is the time until the first
+    task began; `queue` is how much later that slot's task began, for lack of a free core; `vote` is the time from the
+    last vote until the driver has all votes. Empty when no slot has steps.
     """
     told = [steps for steps in slots if steps]
     if not told:

@@ -1,4 +1,5 @@
-"""Warns in time: a transaction that nobody ends is aborted by the brokers, and what was decided for it is lost then."""
+"""Warn about old transactions: the brokers abort a transaction that is not ended in time; what was decided for it is
+then lost."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -24,9 +25,9 @@ _LONGEST_RESERVE = timedelta(minutes=1)
 
 
 def good_for(timeouts: Iterable[timedelta]) -> float | None:
-    """Seconds after its beginning in which a checkpoint must be decided, so that transactions with these timeouts can
-    still be committed: all but a tenth of the shortest one, at most a minute, which is for the decision's way to the
-    brokers. None when nothing times out."""
+    """Return the seconds from its beginning within which a checkpoint must be decided, so that transactions with these
+    timeouts can still be committed; None when nothing times out. A tenth of the shortest timeout, at most a minute, is
+    reserved for the decision's way to the brokers."""
     shortest = min(timeouts, default=None)
     if shortest is None:
         return None
@@ -42,7 +43,8 @@ class _Stage(IntEnum):
 
 
 class Ages:
-    """Watches the age of pre-committed transactions. Tells each stage once, for all that reach it together."""
+    """Watches the age of pre-committed transactions. Logs each stage once, for all transactions that reach it
+    together."""
 
     def __init__(self, committer: Committer, journal: Journal, runtime: Runtime = THREADS) -> None:
         self._committer = committer
@@ -54,15 +56,15 @@ class Ages:
         self._began: dict[str, float] = {}
         """When this process began transactions, on its monotonic clock: the wall clocks of machines differ."""
         self._oldest: Age | None = None
-        """At the last look."""
+        """The oldest at the last look."""
 
     def began(self, ages: Iterable[Age], at: float) -> None:
-        """This process began these transactions, not before ``at`` on its monotonic clock."""
+        """Record that this process began these transactions, not before ``at`` on its monotonic clock."""
         with self._lock:
             self._began |= {age.transaction: at for age in ages}
 
     def look(self, held: Callable[[], Iterable[Committable]]) -> None:
-        """Look at ``held()``, at most once a second: for loops that wait for something, in any thread."""
+        """Check the ages of ``held()``, at most once a second: for loops that wait, in any thread."""
         with self._lock:
             if self._monotonic() - self._looked < _LOOK_INTERVAL_S:
                 return
@@ -83,12 +85,12 @@ class Ages:
             self._tell(stage, transactions)
 
     def _ours(self, age: Age) -> Age:
-        """By our own clock where we began the transaction."""
+        """Measure the age on this process's clock if this process began the transaction."""
         at = self._began.get(age.transaction)
         return age if at is None else replace(age, open_for=timedelta(seconds=self._looked - at))
 
     def oldest(self, held: Callable[[], Iterable[Committable]]) -> Age | None:
-        """The oldest of ``held()``, as it was up to a second ago; None when none is held."""
+        """Return the oldest of ``held()``, at most a second out of date; None when none is held."""
         self.look(held)
         with self._lock:
             return self._oldest

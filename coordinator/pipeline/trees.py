@@ -1,4 +1,4 @@
-"""Spark's plans as trees, read through py4j. A node is known by its class, never by its text."""
+"""Spark's plans as trees, read through py4j. Nodes are recognised by class, never by text."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ __all__ = ["expressions", "inner", "kind", "nodes", "parts", "reads_input", "seq
 
 
 def kind(node: Any) -> str:
-    """The node's class, for example ``Join`` or ``ShuffleExchangeExec``."""
+    """Return the node's class, for example ``Join`` or ``ShuffleExchangeExec``."""
     return str(node.getClass().getSimpleName()).removesuffix("$")
 
 
@@ -18,7 +18,7 @@ def sequence(scala: Any) -> list[Any]:
 
 
 def inner(node: Any) -> list[Any]:
-    """Physical plans that Spark keeps inside a node without calling them its children."""
+    """Return the physical plans that Spark keeps inside a node without calling them its children."""
     match kind(node):
         case "AdaptiveSparkPlanExec":
             return [node.executedPlan()]
@@ -32,7 +32,7 @@ def inner(node: Any) -> list[Any]:
 
 
 def parts(node: Any) -> list[Any]:
-    """What the node is made of: children, plans inside it, plans of subqueries."""
+    """Return the node's children, the plans inside it and the plans of its subqueries."""
     return [*sequence(node.children()), *inner(node), *sequence(node.subqueries())]
 
 
@@ -49,7 +49,7 @@ def expressions(expression: Any) -> Iterator[Any]:
 
 
 def reads_input(node: Any) -> bool:
-    """True for our reader, in a logical and in a physical plan."""
+    """True for Onceward's reader, in a logical and in a physical plan."""
     match kind(node):
         case "MapInArrow":
             return str(node.functionExpr().name()) == READER_NAME

@@ -1,4 +1,4 @@
-"""Votes of one Spark job: complete, or the checkpoint fails."""
+"""Check that the votes of one Spark job are complete; otherwise the checkpoint fails."""
 
 from collections.abc import Iterable
 
@@ -7,10 +7,10 @@ from onceward.coordinator.pipeline.tasks import Vote
 
 
 def check_votes(texts: Iterable[str], expected: int | None) -> tuple[Vote, ...]:
-    """Votes ordered by slot: 0..n-1, each once.
+    """Return the votes ordered by slot: 0..n-1, each once.
 
-    ``expected`` is n where it is known before the job (plans without a shuffle), else None: Spark may choose it while
-    it runs. Raises CheckpointFailedError when a slot is missing or voted twice: its records would be lost or doubled.
+    ``expected`` is n if it is known before the job (plans without a shuffle), else None: Spark may choose it during the
+    run. Raises CheckpointFailedError when a slot is missing or voted twice: its records would be lost or doubled.
     """
     votes = sorted((Vote.from_json(text) for text in texts), key=lambda vote: vote.slot)
     slots = [vote.slot for vote in votes]
