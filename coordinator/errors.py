@@ -3,7 +3,7 @@
     OncewardError
     ├── ConfigurationError      usage: an argument or a setting is wrong; nothing was started         exit code 2
     ├── PreflightError          the clusters or the Spark session are unsafe; nothing was started     exit code 3
-    ├── HaltedError             a person must decide; nothing was guessed                              exit code 4
+    ├── HaltedError             a person must decide; nothing was guessed                             exit code 4
     ├── FencedError             a newer generation owns the job; this process must change nothing     exit code 5
     ├── GenerationEndedError    the coordinator has ended this generation; the driver opens the next one
     ├── ClaimChangedError       another claim appeared meanwhile; nothing of the job was touched
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class ExitCode(IntEnum):
-    """What a job's process tells its supervisor (docs/operations.md#exit-codes)."""
+    """Exit code of a job's process, for its supervisor (docs/operations.md#exit-codes)."""
 
     FINISHED = 0
     BUG = 1
@@ -44,7 +44,7 @@ class ExitCode(IntEnum):
     FENCED = 5
     COORDINATOR_LOST = 6
     LOSSES = 7
-    """Of listings: records were given up, and nobody has acknowledged it."""
+    """For listings: records were given up, and their loss is not acknowledged."""
 
 
 class OncewardError(Exception):
@@ -60,13 +60,14 @@ class ConfigurationError(OncewardError):
 
 
 class PreflightError(OncewardError):
-    """The clusters or the Spark session do not allow exactly-once. Nothing was started; the message lists all."""
+    """The clusters or the Spark session do not allow exactly-once. Nothing was started; the message lists every
+    problem."""
 
     exit_code = ExitCode.PREFLIGHT
 
 
 class HaltedError(OncewardError):
-    """The job cannot go on without a person; nothing was guessed and nothing was dropped."""
+    """The job cannot continue without a person; nothing was guessed and nothing was dropped."""
 
     exit_code = ExitCode.HALTED
 
@@ -79,16 +80,16 @@ class FencedError(OncewardError):
 
 class GenerationEndedError(OncewardError):
     """The coordinator has ended this generation, for example because it heard nothing from its driver for a lease. No
-    other driver has the job: this one may open the next generation, and must change nothing more for this one."""
+    other driver owns the job: this one may open the next generation, and must change nothing more for this one."""
 
 
 class ClaimChangedError(OncewardError):
-    """Somebody claimed the job after the coordinator was asked for it. Nothing of the job was touched. The
-    driver's next attempt asks the coordinator whether the job may be run from its store."""
+    """Another claim on the job appeared after the coordinator was asked for the job. Nothing of the job was touched.
+    The driver's next attempt asks the coordinator whether the job may run from its store."""
 
 
 class CoordinatorLostError(OncewardError):
-    """The coordinator did not answer for too long, or had to leave because its store failed."""
+    """The coordinator did not answer for too long, or had to exit because its store failed."""
 
     exit_code = ExitCode.COORDINATOR_LOST
 
@@ -100,7 +101,7 @@ class RefusedError(OncewardError):
 
 
 class StoreError(OncewardError):
-    """The store failed. Whether the last write happened is unknown: leave, reopen, read again."""
+    """The store failed. Whether the last write happened is unknown: exit, reopen, read again."""
 
     exit_code = ExitCode.COORDINATOR_LOST
 

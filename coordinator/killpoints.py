@@ -28,7 +28,7 @@ KILL_ONCE_VARIABLE = "ONCEWARD_KILL_ONCE"
 
 
 class KillPoint(StrEnum):
-    """The registry: every kill point there is, in the order in which a run passes them."""
+    """The registry: all kill points, in the order in which a run passes them."""
 
     DRIVER_BEFORE_OPEN = "driver.before_open"
     DRIVER_AFTER_OPEN = "driver.after_open"
@@ -110,12 +110,12 @@ _passed: Counter[KillPoint] = Counter()
 
 
 def armed(point: KillPoint) -> bool:
-    """Whether the environment armed ``point``: only then may a place that costs something be made for it."""
+    """True if the environment armed ``point``: a place that costs something may exist only for an armed point."""
     return point in _armed
 
 
 def kill_point(point: KillPoint) -> None:
-    """End this process here by SIGKILL, stop it, or block this thread, if the environment armed ``point``; otherwise do
+    """If the environment armed ``point``: kill this process by SIGKILL, stop it, or block this thread. Otherwise do
     nothing."""
     if not _armed or point not in _armed:
         return

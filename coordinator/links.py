@@ -1,7 +1,7 @@
-"""Which links of this process do not work now: since when, why, and what waits. For the log, and for listings.
+"""Which links of this process do not work now: since when, why, and what waits. For the log and for listings.
 
-A link is the way to one peer, in words for people: ``cluster 'main'``, ``coordinator at localhost:7878``. Whoever uses
-it says after each attempt how it went; nothing is asked here.
+A link is the connection to one peer, named for people: ``cluster 'main'``, ``coordinator at localhost:7878``. Its users
+report the result of each attempt; this module makes no attempts.
 """
 
 import logging
@@ -18,11 +18,11 @@ __all__ = ["Links", "Trouble"]
 _log = logger("onceward.links")
 
 TELL_EVERY_S = 10.0
-"""Lines about one link, at most: one that comes and goes all the time must not fill the log."""
+"""Minimum time between reports that one link is down: an unsteady link must not fill the log."""
 FORGET_AFTER_S = 120.0
-"""Without another attempt: a broker that was removed is never asked again."""
+"""A link is forgotten after this time without an attempt: a removed broker gets no further requests."""
 MAX_LINKS = 64
-"""Broken at the same time; others are not told."""
+"""Most links recorded as broken at the same time; others are not reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Trouble:
     for_s: float
     """Seconds since the first attempt that failed."""
     why: str
-    """Of the last attempt."""
+    """Reason of the last failure."""
     waiting: str
     """What the last attempt was for."""
 
@@ -42,15 +42,15 @@ class Trouble:
 class _Entry:
     since: float
     last: float
-    """Attempt."""
+    """Time of the last attempt."""
     why: str
     waiting: str
     told: bool = False
 
 
 class Links:
-    """The broken links of one process. Thread-safe. Log lines name the link, since when, and what waits: when it
-    begins, every 10 s while it lasts, and when it is over."""
+    """The broken links of one process. Thread-safe. Log lines name the link, since when, and what waits: at the first
+    failure, every 10 s while it lasts, and at its end."""
 
     def __init__(self, *, clock: Callable[[], float] | None = None, wall: Callable[[], datetime] | None = None) -> None:
         self._clock = clock or (lambda: time.monotonic())
@@ -58,16 +58,16 @@ class Links:
         self._lock = threading.Lock()
         self._broken: dict[str, _Entry] = {}
         self._told: dict[str, float] = {}
-        """When a line about a link was written last."""
+        """When the last line about each link was written."""
         self._follow: Callable[[], None] = lambda: None
 
     def follow(self, look: Callable[[], None]) -> None:
-        """``look`` is called after each attempt that failed and when a trouble is over, by the thread of the attempt;
-        it may ask for `troubles`, must be quick, and must not raise."""
+        """Call ``look`` after each failed attempt and when a link works again, in the thread of the attempt. ``look``
+        may call `troubles`; it must be quick and must not raise."""
         self._follow = look
 
     def failed(self, link: str, why: object, *, waiting: str) -> None:
-        """An attempt was not answered."""
+        """Record an attempt without an answer."""
         now = self._clock()
         with self._lock:
             before = self._broken.get(link)
@@ -87,7 +87,7 @@ class Links:
         self._follow()
 
     def worked(self, link: str) -> None:
-        """An attempt was answered."""
+        """Record an answered attempt."""
         if link not in self._broken:
             return
         now = self._clock()
@@ -102,7 +102,7 @@ class Links:
         self._follow()
 
     def troubles(self) -> tuple[Trouble, ...]:
-        """The links that do not work now, the oldest trouble first."""
+        """Return the links that do not work now, the oldest trouble first."""
         self._forget()
         now = self._clock()
         with self._lock:

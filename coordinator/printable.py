@@ -1,5 +1,5 @@
-"""Text from elsewhere, made safe to print: a reason may carry what a record, a broker or a person put there, and a
-terminal obeys control characters."""
+"""Make text from outside safe to print: a reason may contain text from a record, a broker or a person, and a terminal
+obeys control characters."""
 
 import logging
 
@@ -10,7 +10,8 @@ _FORMATTER = logging.Formatter()
 
 
 def printable(text: str) -> str:
-    r"""``text`` with everything that is no visible character, space, newline or tab escaped, for example ``\x1b``."""
+    r"""Return ``text`` with every character escaped that is not visible, a space, a newline or a tab, for example
+    ``\x1b``."""
     if text.isprintable():
         return text
     return "".join(
@@ -19,7 +20,7 @@ def printable(text: str) -> str:
 
 
 def logger(name: str) -> logging.Logger:
-    """The standard library's logger of that name. What is logged there is printable, traceback included."""
+    """Return the standard library's logger of that name. Everything logged there is printable, tracebacks included."""
     made = logging.getLogger(name)
     if _escape not in made.filters:
         made.addFilter(_escape)
@@ -27,14 +28,15 @@ def logger(name: str) -> logging.Logger:
 
 
 def escape_logs() -> None:
-    """The same for everything that this process logs, also by other libraries: for programs that configured logging."""
+    """Make everything that this process logs printable, other libraries' lines too: for programs that configured
+    logging."""
     for handler in logging.getLogger().handlers:
         if _escape not in handler.filters:
             handler.addFilter(_escape)
 
 
 def _escape(record: logging.LogRecord) -> bool:
-    """A filter that drops nothing."""
+    """Escape a log record; this filter drops nothing."""
     said = record.getMessage()
     if (shown := printable(said)) != said:
         record.msg, record.args = shown, ()

@@ -1,4 +1,4 @@
-"""The instruction stream of one session: a thread that keeps it up and delivers what comes."""
+"""The instruction stream of one session: a thread that keeps the stream open and delivers its instructions."""
 
 import threading
 import time
@@ -22,9 +22,9 @@ __all__ = ["WatchThread"]
 _log = logger("onceward.client")
 
 _STREAM_S = 3600.0
-"""After which a stream is opened anew: whatever holds one up unseen does so no longer than this."""
+"""Seconds after which a stream is reopened; an undetected stall lasts no longer than this."""
 _STEADY_S = 5.0
-"""A stream that broke sooner is followed by the next one after a longer pause, although it was there."""
+"""Seconds that a stream must last to reset the pause; after a shorter stream the pause grows, although it connected."""
 
 
 class WatchThread:
@@ -50,7 +50,7 @@ class WatchThread:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the stream; no instruction is delivered afterwards, unless called from a delivery."""
+        """End the stream; no instruction is delivered afterwards, unless called from a delivery."""
         self._closed.set()
         with self._lock:
             if self._call is not None:
@@ -90,14 +90,15 @@ class WatchThread:
             self._closed.wait(backoff.next())
 
     def _watch_once(self) -> bool:
-        """One stream, to its end. True when it was up. Raises CoordinatorLostError, or what `generation_over` says."""
+        """Run one stream to its end. Returns True when it was up. Raises CoordinatorLostError or the error of
+        `generation_over`."""
         connected = False
         try:
             with self._lock:
                 if self._closed.is_set():
                     return False
                 self._call = self._stub.Watch(self._request, timeout=_STREAM_S)
-            self._call.initial_metadata()  # the service sends it once the stream counts
+            self._call.initial_metadata()  # the service sends it once it counts the stream
             connected = self._call.is_active()
             if connected:
                 self._caller.links.worked(self._caller.link)

@@ -1,1 +1,1 @@
-"""For people: the command line."""
+"""The command line for operators."""

@@ -1,7 +1,7 @@
-"""What the brokers say to a person: asked by the command itself, through the committers that are installed.
+"""Ask the brokers on behalf of a command, through the installed committers.
 
-The coordinator is blind to Kafka; a command that is given ``--clusters FILE`` connects by itself (entry point
-``onceward.committers``). Whoever cannot be asked is named, and what they would have said is unknown, never left out.
+The coordinator does not talk to Kafka; a command with ``--clusters FILE`` connects on its own (entry point
+``onceward.committers``). A cluster that cannot be asked is named; its answer is reported as unknown, never left out.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,29 +20,30 @@ from onceward.coordinator.service.committers import installed_committers
 __all__ = ["Brokers", "MakeCommitter", "Seen", "brokers"]
 
 MakeCommitter: TypeAlias = Callable[[Iterable[Any]], Committer]
-"""Clusters -> committer; clusters are what the clusters file was read to."""
+"""Clusters -> committer; the clusters are the content of the clusters file."""
 
 _AT_ONCE = 16
-"""Committables that are looked at at the same time; each look takes seconds."""
+"""Committables looked at concurrently; each look takes seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What can be said of one committable of a completed checkpoint now."""
+    """What is known now about one committable of a completed checkpoint."""
 
     committable: Committable
     holds: str
-    """Where its records are, how many, from which input; empty where nobody could read it."""
+    """Where its records are, how many, from which input; empty when it could not be read."""
     handle: tuple[str, tuple[int, int]] | None
-    """As open transactions are named."""
+    """Id and owner, as in the list of open transactions."""
     settlement: Settlement | None
-    """What the brokers and the receipt prove; None when they were not or could not be asked."""
+    """What the brokers and the receipt prove; None when they could not be asked or were not asked."""
     unasked: str
-    """Why not."""
+    """Why they were not asked."""
 
 
 class Brokers:
-    """All clusters of a clusters file, for each kind of sink. Without any nothing can be asked, and says so."""
+    """All clusters of a clusters file, for each kind of sink. Without clusters, every answer says that none were
+    asked."""
 
     def __init__(self, makers: Mapping[str, MakeCommitter], clusters: Mapping[str, Any]) -> None:
         self._makers = makers
@@ -56,7 +57,8 @@ class Brokers:
         return bool(self._clusters)
 
     def open_transactions(self, job: JobName, kind: str) -> tuple[list[OpenTransaction], list[str]]:
-        """What is open at the brokers, and why some of them could not say. One cluster that is away hides no other."""
+        """Return the open transactions at the brokers, and why some brokers could not answer. One unreachable cluster
+        hides no other."""
         if not self._clusters:
             return [], [f"job {job}: no --clusters FILE was given, so no broker was asked what is open"]
         found: list[OpenTransaction] = []
@@ -73,11 +75,11 @@ class Brokers:
         return found, problems
 
     def look(self, kind: str, committables: Sequence[Committable]) -> list[Seen]:
-        """What is provable of each now, changing nothing."""
+        """Return what can be proved about each now, without changing anything."""
         return self._each(committables, lambda one: self._seen(kind, one, lambda c: c.outcome(one)))
 
     def commit(self, kind: str, committables: Sequence[Committable], give_up: Callable[[], bool]) -> list[Seen]:
-        """Ask once more to commit each, and prove the outcome, until ``give_up()``."""
+        """Retry each commit and prove the outcome, until ``give_up()``."""
 
         def commit(committer: Committer, committable: Committable) -> Settlement | None:
             settlements = committer.commit([committable], give_up=give_up)
@@ -86,11 +88,11 @@ class Brokers:
         return self._each(committables, lambda one: self._seen(kind, one, lambda c: commit(c, one)))
 
     def abort(self, kind: str, committables: Sequence[Committable]) -> None:
-        """End those that are still open. Raises OncewardError; they end with the job's next start then."""
+        """Abort those that are still open. Raises OncewardError; the job's next start then aborts them."""
         self._committer(kind).abort(committables)
 
     def forget(self, job: JobName, kind: str, last: Claim) -> None:
-        """Remove what they keep of a job that is deleted. Raises OncewardError."""
+        """Remove what the clusters keep of a deleted job. Raises OncewardError."""
         self._committer(kind).forget(job, last)
 
     def close(self) -> None:
@@ -117,7 +119,7 @@ class Brokers:
         return Seen(committable=committable, holds=holds, handle=handle, settlement=settlement, unasked=unasked)
 
     def _committer(self, kind: str) -> Committer:
-        """One for all clusters: which one is asked is in the committable."""
+        """Return one committer for all clusters: the committable names its cluster."""
         if kind not in self._together:
             committer = self._maker(kind)(self._clusters.values())
             self._stack.callback(committer.close)
@@ -136,7 +138,7 @@ class Brokers:
 
 @contextmanager
 def brokers(clusters: Path | None) -> Iterator[Brokers]:
-    """Connections by the file's names, closed at the end. Raises ConfigurationError."""
+    """Yield connections to the clusters in the file; closes them at the end. Raises ConfigurationError."""
     if clusters is None:
         reached = Brokers({}, {})
     else:

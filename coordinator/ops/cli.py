@@ -1,4 +1,4 @@
-"""The command ``onceward``. What a command needs is imported when it runs: serving needs neither Spark nor Kafka."""
+"""The command ``onceward``. Each command imports what it needs when it runs: serving needs neither Spark nor Kafka."""
 
 import logging
 import sys
@@ -103,7 +103,7 @@ def verify(
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a job's output with its input: exactly once? Exit code 0 for PASS, 1 for FAIL, 10 for UNKNOWN."""
+    """Check a job's output against its input: exactly once? Exit code 0 for PASS, 1 for FAIL, 10 for UNKNOWN."""
     try:
         from onceward.coordinator.ops.verify.command import Wanted, run_verify
     except ImportError as error:
@@ -129,7 +129,7 @@ def doctor(
     coordinator: CoordinatorOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check what this machine needs for jobs; with --coordinator, also whether it answers."""
+    """Check that this machine has what jobs need; with --coordinator, also that the coordinator answers."""
     from onceward.coordinator.ops.doctor import run_doctor
 
     raise typer.Exit(run_doctor(coordinator, as_json=as_json))
@@ -137,14 +137,14 @@ def doctor(
 
 @app.command()
 def health(coordinator: CoordinatorOption = None) -> None:
-    """Ask whether a coordinator takes calls, for supervisors and containers: exit code 0 or 1."""
+    """Check whether a coordinator accepts calls, for supervisors and containers: exit code 0 or 1."""
     from onceward.coordinator.ops.health import run_health
 
     raise typer.Exit(run_health(coordinator or _DEFAULT_LISTEN))
 
 
 def _add_plugged_in() -> None:
-    """Commands of another distribution, `onceward-dev`, which may not be installed."""
+    """Add the commands of another distribution, `onceward-dev`, which may not be installed."""
     for plugged in entry_points(group="onceward.commands"):
         try:
             command = plugged.load()
@@ -174,11 +174,11 @@ _add_plugged_in()
 
 
 def main() -> None:
-    """Entry point: errors of ours become one message on standard error, and their exit code."""
-    # what a client warns of while it asks again
+    """Entry point: an error of Onceward becomes one message on standard error and its exit code."""
+    # warnings of a client while it retries
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="onceward: %(message)s")
     escape_logs()
-    # kafka-python warns of steps of its own that take a tenth of a second, as they do on any busy machine
+    # kafka-python warns about its own steps that take a tenth of a second, which is normal on a busy machine
     logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
     try:
         app()

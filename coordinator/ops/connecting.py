@@ -1,4 +1,4 @@
-"""How a command finds its coordinator, and the job that it is about."""
+"""How a command finds its coordinator and its job."""
 
 import sys
 import time
@@ -20,12 +20,12 @@ __all__ = ["Place", "job_name", "operators", "without_driver"]
 
 _POLL_S = 0.1
 OWNED = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING)
-"""A driver has the job, or is expected back."""
+"""A driver owns the job, or is expected back."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where to ask: an address, or a state directory."""
+    """Where to find the coordinator: an address, or a state directory."""
 
     coordinator: str | None
     state_dir: Path | None
@@ -33,12 +33,12 @@ class Place:
 
 @contextmanager
 def operators(place: Place, *, patience: Duration = "2s") -> Iterator[tuple[OperatorClient, bool]]:
-    """A client of the coordinator at the address given, or of a job's own one, found through its directory.
+    """Yield a client of the coordinator at the given address, or of a job's embedded one, found through its directory.
 
-    A directory that no job uses now is served for the moment, so that history outlives every process; then the second
-    value is True.
+    If no job is using the directory, a temporary coordinator serves it, so that history outlives every process; the
+    second value is then True.
 
-    :param patience: how long an unreachable coordinator is asked again.
+    :param patience: how long to retry an unreachable coordinator.
     """
     with ExitStack() as stack:
         served = None
@@ -52,7 +52,8 @@ def operators(place: Place, *, patience: Duration = "2s") -> Iterator[tuple[Oper
 
 
 def _served_for_the_moment(directory: StateDirectory, stack: ExitStack) -> str | None:
-    """The address of a coordinator that ends with ``stack``; None when there is no store, or its owner is running."""
+    """Return the address of a coordinator that ends with ``stack``; None when there is no store, or its owner is
+    running."""
     if not directory.has_store:
         return None
     try:
@@ -64,10 +65,8 @@ def _served_for_the_moment(directory: StateDirectory, stack: ExitStack) -> str |
 
 
 def without_driver(client: OperatorClient, job: JobName) -> None:
-    """In a directory served for the moment: wait until a driver that was killed counts as gone, at most its lease.
-
-    It cannot come back here, because it would need the directory for itself.
-    """
+    """With a temporary coordinator: wait until a killed driver counts as gone, at most its lease. It cannot come back
+    meanwhile, because it would need the directory exclusively."""
     description = client.describe(job)
     limit = description.settings.seconds("lease") + 5.0
     if not description.driven:
@@ -84,7 +83,7 @@ def without_driver(client: OperatorClient, job: JobName) -> None:
 
 
 def job_name(text: str) -> JobName:
-    """Raises ConfigurationError."""
+    """Parse a job's name. Raises ConfigurationError."""
     try:
         return JobName(text)
     except ValueError as error:

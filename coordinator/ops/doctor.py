@@ -1,4 +1,4 @@
-"""``onceward doctor``: what this machine has of what jobs need. Changes nothing."""
+"""``onceward doctor``: check what this machine has of what jobs need. Changes nothing."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class Check:
 
 
 def run_doctor(coordinator: str | None, *, as_json: bool) -> int:
-    """Show all findings; 0 when everything is there, else 1."""
+    """Show all findings; return 0 when nothing is missing, else 1."""
     checks = [*_local(), *([_coordinator(coordinator)] if coordinator is not None else [])]
     if as_json:
         print(json.dumps([asdict(check) for check in checks], indent=2))

@@ -1,7 +1,7 @@
-"""``onceward forget``: delete a job, in the coordinator's store and at the brokers.
+"""``onceward forget``: delete a job in the coordinator's store and at the brokers.
 
-First the store, then the brokers, the claim last: whenever it is killed, the same command goes on. The store keeps the
-job's name and last ids, so that a new job of that name begins above them, whatever is still left of the old one.
+The store comes first, then the brokers, the claim last; if the command is killed, running it again continues. The store
+keeps the job's name and last ids, so that a new job of that name begins above them, whatever remains of the old one.
 """
 
 from pathlib import Path
@@ -19,7 +19,8 @@ __all__ = ["forget_job"]
 
 
 def forget_job(job: str, reason: str, place: Place, clusters: Path | None, *, yes: bool) -> None:
-    """Raises RefusedError when something of it is undecided, unsettled or open, ConfigurationError without clusters."""
+    """Delete a job. Raises RefusedError if anything is undecided, unsettled or open, ConfigurationError without
+    clusters."""
     if clusters is None:
         raise ConfigurationError(
             "Nothing was deleted. Name the clusters of the job's sinks with --clusters FILE: they are asked whether "

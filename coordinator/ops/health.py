@@ -1,4 +1,5 @@
-"""``onceward health``: does a coordinator take calls? For supervisors and container engines; changes nothing."""
+"""``onceward health``: check whether a coordinator accepts calls, for supervisors and container engines. Changes
+nothing."""
 
 import sys
 
@@ -11,13 +12,13 @@ from onceward.coordinator.printable import printable
 __all__ = ["run_health"]
 
 _TIMEOUT_S = 4.0
-"""Below what container engines usually allow a check."""
+"""Shorter than the usual timeout of a container engine's check."""
 
 
 def run_health(address: str) -> int:
-    """Ask the standard gRPC health service once; 0 when it serves, else 1 with the reason on standard error.
+    """Ask the standard gRPC health service once; return 0 when it serves, else 1 with the reason on standard error.
 
-    :param address: ``HOST:PORT``. Raises ConfigurationError when it is none.
+    :param address: ``HOST:PORT``. Raises ConfigurationError when it is not an address.
     """
     with open_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)

@@ -1,4 +1,4 @@
-"""The commands that are about jobs. What one needs is imported when it runs."""
+"""The commands about jobs. Each imports what it needs when it runs."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ __all__ = ["COMMANDS"]
 
 
 def jobs(coordinator: CoordinatorOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> None:
-    """List all jobs. Exit code 7 when records were given up and nobody has acknowledged it; so for all listings."""
+    """List all jobs. All listings exit with code 7 while a loss of records is not acknowledged."""
     from onceward.coordinator.ops.listings import list_jobs
 
     raise typer.Exit(list_jobs(place_of(coordinator, state_dir), as_json=as_json))
@@ -38,7 +38,7 @@ def checkpoints(
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List a job's checkpoints, newest first, with how long they waited, ran, and took to decide and to settle."""
+    """List a job's checkpoints, newest first, with the seconds they waited, ran, and took to decide and to settle."""
     from onceward.coordinator.ops.listings import list_checkpoints, show_checkpoint
 
     if show is not None:
@@ -54,7 +54,7 @@ def history(
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List a job's generations and what happened to it, refused calls included, newest first."""
+    """List a job's generations and its events, including refused calls, newest first."""
     from onceward.coordinator.ops.listings import list_history
 
     raise typer.Exit(list_history(job, limit, place_of(coordinator, state_dir), as_json=as_json))
@@ -106,7 +106,7 @@ def stop(
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Have a job finish and settle the running checkpoint and leave; waits until it has. Ctrl-C ends only the wait."""
+    """Stop a job after it has settled the running checkpoint; waits for that. Ctrl-C ends only the wait."""
     from onceward.coordinator.ops.operator_requests import stop_job, take
     from onceward.coordinator.protocol.values import CheckpointKind
 
@@ -120,7 +120,7 @@ def stop(
 
 
 def cancel(job: JobArgument, coordinator: CoordinatorOption = None, state_dir: StateDirOption = None) -> None:
-    """Ask a job to abort the running checkpoint, to settle what is decided and to leave. Does not wait for it."""
+    """Cancel a job: it aborts the running checkpoint, settles what is decided and leaves. Does not wait."""
     from onceward.coordinator.ops.operator_requests import cancel_job
 
     cancel_job(job, place_of(coordinator, state_dir))
@@ -134,7 +134,7 @@ def restore(
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Have a stopped job begin with an older checkpoint when it is started next. Output after that one repeats."""
+    """Start a stopped job from an older checkpoint next time. Output after that checkpoint repeats."""
     from onceward.coordinator.ops.operator_requests import restore_job
 
     restore_job(job, source, reason, place_of(coordinator, state_dir), yes=yes)
@@ -147,7 +147,7 @@ def transactions(
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what is open, unsettled or in doubt: its owner, age, time left, and what is known about it."""
+    """List transactions that are open, unsettled or in doubt: owner, age, time left, and what is known about each."""
     from onceward.coordinator.ops.transactions import list_transactions
 
     list_transactions(job, place_of(coordinator, state_dir), clusters, as_json=as_json)
@@ -165,7 +165,7 @@ def losses(
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List records that were given up, newest first; exit code 7 while one of them waits for being acknowledged."""
+    """List records that were given up, newest first; exit code 7 while a loss is not acknowledged."""
     from onceward.coordinator.ops.losses import acknowledge_losses, list_losses
 
     place = place_of(coordinator, state_dir)
@@ -193,7 +193,7 @@ def resolve(
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Decide what a halted job cannot prove. SLOTS: numbers with commas, or all. The last resort."""
+    """Decide what a halted job cannot prove. SLOTS: comma-separated numbers, or all. Use only as a last resort."""
     from onceward.coordinator.ops.resolving import Wish, resolve_slots, slots_of
     from onceward.coordinator.ops.skipping import skip_input as skip
     from onceward.coordinator.protocol.requests import Ruling
@@ -221,7 +221,7 @@ def forget(
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Delete a job that has ended, with everything settled: its checkpoints and history, its receipts and its claim."""
+    """Delete a job that has ended and is settled: its checkpoints, history, receipts and claim."""
     from onceward.coordinator.ops.forgetting import forget_job
 
     forget_job(job, reason, place_of(coordinator, state_dir), clusters, yes=yes)
@@ -241,4 +241,4 @@ COMMANDS = (
     resolve,
     forget,
 )
-"""In the order in which the help lists them."""
+"""In the order of the help."""

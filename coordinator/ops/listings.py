@@ -1,4 +1,4 @@
-"""``onceward jobs``, ``onceward checkpoints``, ``onceward history``: ask a coordinator, show the answer."""
+"""``onceward jobs``, ``onceward checkpoints``, ``onceward history``: ask a coordinator and show its answer."""
 
 from datetime import UTC, datetime
 
@@ -37,7 +37,7 @@ def list_jobs(place: Place, *, as_json: bool) -> ExitCode:
 
 
 _USUAL_S = 5.0
-"""Every job always waits for something, for so long without anything being wrong."""
+"""Waits up to this long are normal: every job always waits for something."""
 
 
 def _unusual(wait: Wait) -> bool:
@@ -45,7 +45,7 @@ def _unusual(wait: Wait) -> bool:
 
 
 def job_detail(job: JobSummary) -> str:
-    """Everything that is not as usual."""
+    """Describe everything that is not normal."""
     parts = [job.status_detail]
     if job.ending is not None:
         parts.append(f"asked to {job.ending.value}")
@@ -118,7 +118,7 @@ def list_checkpoints(job: str, limit: int, place: Place, *, as_json: bool) -> Ex
 
 
 def show_checkpoint(job: str, checkpoint: int, place: Place) -> None:
-    """What a new job needs to go on behind it, among all else."""
+    """Print everything about one checkpoint, including what a new job needs to continue from it."""
     with operators(place) as (client, _):
         print_json(client.checkpoint(job_name(job), checkpoint))
 

@@ -1,4 +1,4 @@
-"""``onceward losses``: records that were given up, until a person has acknowledged them."""
+"""``onceward losses``: list records that were given up, until a person has acknowledged the loss."""
 
 from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
 from onceward.coordinator.client.summaries import LossReport
@@ -14,12 +14,12 @@ _ALL = "all"
 
 
 def exit_code(unacknowledged: int) -> ExitCode:
-    """Of a listing: a loss that nobody has acknowledged must not be overlooked by whoever only looks at that."""
+    """Return the exit code of a listing: a caller that checks only the code must notice an unacknowledged loss."""
     return ExitCode.LOSSES if unacknowledged else ExitCode.FINISHED
 
 
 def list_losses(job: str | None, limit: int, place: Place, *, acknowledged: bool, as_json: bool) -> ExitCode:
-    """Of one job or of all, newest first; with ``acknowledged`` also those that a person knows of."""
+    """List losses of one job or of all, newest first; with ``acknowledged`` also the acknowledged ones."""
     with operators(place) as (client, _):
         found = client.losses(job_name(job) if job is not None else None, limit, acknowledged=acknowledged)
     if as_json:
@@ -42,7 +42,7 @@ def list_losses(job: str | None, limit: int, place: Place, *, acknowledged: bool
 
 
 def acknowledge_losses(job: str, checkpoint: str, reason: str, place: Place) -> None:
-    """Of one checkpoint, or of all of the job. Raises RefusedError when there are none."""
+    """Acknowledge the losses of one checkpoint, or all of the job. Raises RefusedError when there are none."""
     known = job_name(job)
     with operators(place) as (client, _):
         losses = _unacknowledged(client, known, checkpoint)
@@ -62,7 +62,7 @@ def acknowledge_losses(job: str, checkpoint: str, reason: str, place: Place) -> 
 def _unacknowledged(
     client: OperatorClient, job: JobName, checkpoint: str
 ) -> dict[tuple[int, ParticipantName], list[int]]:
-    """Slots by checkpoint and participant."""
+    """Return slots by checkpoint and participant."""
     if checkpoint != _ALL and not (checkpoint.isascii() and checkpoint.isdigit()):
         raise ConfigurationError(f"{checkpoint!r} is no checkpoint. Nothing was changed. Give its number, or {_ALL}.")
     found: dict[tuple[int, ParticipantName], list[int]] = {}

@@ -1,4 +1,4 @@
-"""``onceward savepoint``, ``checkpoint``, ``stop``, ``cancel``, ``restore``: ask something of a job."""
+"""``onceward savepoint``, ``checkpoint``, ``stop``, ``cancel``, ``restore``: send a request to a job."""
 
 import contextlib
 import sys
@@ -19,11 +19,12 @@ __all__ = ["cancel_job", "delete_savepoint", "restore_job", "stop_job", "take"]
 
 
 def take(job: str, place: Place, kind: CheckpointKind, *, name: str = "", stop: bool = False, wait: bool) -> None:
-    """Ask for a checkpoint or a savepoint, and wait until it is decided; its id goes to standard output.
+    """Request a checkpoint or a savepoint, and wait until it is decided; print its id on standard output.
 
-    :param stop: then wait until the job has stopped, too.
+    :param stop: also wait until the job has stopped.
 
-    Raises RefusedError when it is not taken on, CheckpointFailedError when it fails, and what `until_ended` raises.
+    Raises RefusedError when the request is rejected, CheckpointFailedError when it fails, and the errors of
+    `until_ended`.
     """
     known = job_name(job)
     with operators(place) as (client, momentary):
@@ -61,7 +62,7 @@ def _remedy(answer: Answer) -> str:
 
 
 def _decided(place: Place, job: JobName, request: Request) -> Request:
-    """Wait until it is decided, and say where it is meanwhile."""
+    """Wait until the request is decided, and report its state meanwhile."""
     shown: RequestState | None = None
     begun = time.monotonic()
 
@@ -83,7 +84,7 @@ def _decided(place: Place, job: JobName, request: Request) -> Request:
 
 @contextlib.contextmanager
 def _told_that_it_goes_on(what: str, job: JobName) -> Iterator[None]:
-    """Ctrl-C ends the waiting, not what was asked for."""
+    """Say on Ctrl-C that only the wait ends, and that the request stays in force."""
     try:
         yield
     except KeyboardInterrupt:
@@ -92,7 +93,7 @@ def _told_that_it_goes_on(what: str, job: JobName) -> Iterator[None]:
 
 
 def delete_savepoint(job: str, checkpoint: int, place: Place) -> None:
-    """Raises RefusedError when it is no savepoint, or the job's next start needs it."""
+    """Release a savepoint to retention. Raises RefusedError if it is no savepoint, or the job's next start needs it."""
     with operators(place) as (client, _):
         answer = client.delete_savepoint(job_name(job), checkpoint)
     if answer.verdict is not Verdict.ACCEPTED:
@@ -104,7 +105,7 @@ def delete_savepoint(job: str, checkpoint: int, place: Place) -> None:
 
 
 def stop_job(job: str, place: Place, *, wait: bool) -> None:
-    """Raises RefusedError when the job is unknown or not running, and what `until_ended` raises."""
+    """Stop a job. Raises RefusedError when it is unknown or not running, and the errors of `until_ended`."""
     known = job_name(job)
     with operators(place) as (client, momentary):
         if momentary:
@@ -122,7 +123,8 @@ def stop_job(job: str, place: Place, *, wait: bool) -> None:
 
 
 def cancel_job(job: str, place: Place) -> None:
-    """Raises RefusedError when the job is unknown, has ended, or has decided transactions and no driver to end them."""
+    """Cancel a job. Raises RefusedError when it is unknown, has ended, or has decided transactions but no driver to end
+    them."""
     with operators(place) as (client, momentary):
         if momentary:
             without_driver(client, job_name(job))
@@ -137,9 +139,9 @@ def cancel_job(job: str, place: Place) -> None:
 
 
 def restore_job(job: str, checkpoint: int, reason: str, place: Place, *, yes: bool) -> None:
-    """Say what will repeat, have it confirmed, and order the next generation back to an older checkpoint.
+    """Say what will repeat, ask for confirmation, and order the next generation back to an older checkpoint.
 
-    Raises ConfigurationError without a confirmation, RefusedError when it cannot be done.
+    Raises ConfigurationError without a confirmation, RefusedError when the coordinator rejects it.
     """
     known = job_name(job)
     with operators(place) as (client, momentary):

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands take."""
+"""Options and arguments that several commands share."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,7 +57,7 @@ def place_of(coordinator: str | None, state_dir: Path | None) -> "Place":
 
 
 def clusters_of(file: Path, done: str) -> Mapping[str, Any]:
-    """What ``--clusters`` names. Raises ConfigurationError; ``done`` is what has not been done then."""
+    """Return the clusters that ``--clusters`` names. Raises ConfigurationError; ``done`` says what was not done."""
     try:
         from onceward.connections.clusters_file import load_clusters
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What a command says while it works, and what it asks before it changes something."""
+"""Progress messages of a command, and its question before a change."""
 
 import sys
 
@@ -11,12 +11,12 @@ __all__ = ["confirm", "say"]
 
 
 def say(text: str) -> None:
-    """On standard error: standard output is for what was asked for."""
+    """Print to standard error: standard output is for results."""
     print(f"onceward: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def confirm(yes: bool, otherwise: str) -> None:
-    """Go on with ``yes``, or when a person at a terminal says so. Raises ConfigurationError, which begins with
-    ``otherwise``: what has not happened."""
+    """Return with ``yes``, or when a person at a terminal agrees. Otherwise raises ConfigurationError that begins with
+    ``otherwise``: what did not happen."""
     if not yes and not (sys.stdin.isatty() and typer.confirm("Go on?", default=False, err=True)):
         raise ConfigurationError(f"{otherwise}. Nothing was changed. Say --yes if that is what you want.")

@@ -19,7 +19,7 @@ __all__ = ["ALL_SLOTS", "Wish", "decide", "resolve_slots", "slots_of"]
 
 ALL_SLOTS = "all"
 _COMMIT_PATIENCE_S = 60.0
-"""A commit that nobody answers for so long is left to the next start of the job."""
+"""If a commit is unanswered for this long, it is left to the next start of the job."""
 
 _CONSEQUENCE = {
     Ruling.COMMITTED: "it counts as committed. If it is not, its records are missing, and no report says so",
@@ -30,20 +30,20 @@ _CONSEQUENCE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What a person wants to become of slots."""
+    """A person's decision about slots."""
 
     ruling: Ruling
     slots: frozenset[int] | None
     """None for all that are unresolved."""
     sink: str | None
-    """None for the only one that has some."""
+    """None for the only sink that has unresolved slots."""
     reason: str
     forced: bool
     yes: bool
 
 
 def slots_of(text: str) -> frozenset[int] | None:
-    """``all``, or numbers separated by commas. Raises ConfigurationError."""
+    """Parse ``all``, or numbers separated by commas. Raises ConfigurationError."""
     if text == ALL_SLOTS:
         return None
     try:
@@ -58,7 +58,8 @@ def slots_of(text: str) -> frozenset[int] | None:
 
 
 def resolve_slots(job: str, wish: Wish, place: Place, clusters: Path | None) -> None:
-    """Look at the evidence, say what follows, have it confirmed, decide. Raises RefusedError, ConfigurationError."""
+    """Check the evidence, state the consequence, ask for confirmation, decide. Raises RefusedError,
+    ConfigurationError."""
     known = job_name(job)
     with operators(place) as (client, momentary), brokers(clusters) as reached:
         if momentary:
@@ -136,7 +137,7 @@ def _committables(
 def _refuse_blindness(
     reached: Brokers, unresolved: Mapping[int, Outcome], seen: Sequence[Seen], ruling: Ruling
 ) -> None:
-    """What was proved lost needs no second look. Everything else is not decided blindly."""
+    """Refuse to decide about a slot without a look at the brokers, unless it was proved lost."""
     for one in seen:
         slot = one.committable.slot
         proved = unresolved.get(slot) is Outcome.LOST and ruling is not Ruling.COMMITTED
@@ -150,7 +151,7 @@ def _refuse_blindness(
 
 
 def _refuse_what_is_open(reached: Brokers, kind: str, job: JobName, seen: Sequence[Seen], ruling: Ruling) -> None:
-    """What is open is not committed, and counted as committed it would be aborted by the next start."""
+    """Refuse to count an open transaction as committed: it is not committed, and the next start would abort it."""
     doubtful = [one for one in seen if one.settlement is not None and one.settlement.outcome is Outcome.IN_DOUBT]
     if ruling is not Ruling.COMMITTED or not doubtful:
         return
@@ -163,7 +164,7 @@ def _refuse_what_is_open(reached: Brokers, kind: str, job: JobName, seen: Sequen
 
 
 def _look(reached: Brokers, kind: str, committables: Sequence[Committable], ruling: Ruling) -> list[Seen]:
-    """To commit is what the decision says anyhow, so that is tried; everything else only looks."""
+    """Look at the committables. For COMMITTED, try to commit them, because the decision says the same."""
     if ruling is not Ruling.COMMITTED:
         return reached.look(kind, committables)
     return reached.commit(kind, committables, _after(_COMMIT_PATIENCE_S))
@@ -185,7 +186,7 @@ def _shown(seen: Seen, recorded: Mapping[int, Settlement]) -> str:
 
 
 def _evidence(seen: Seen, recorded: Mapping[int, Settlement]) -> Settlement | None:
-    """What is kept beside the decision; it names the records, because a loss is told with it."""
+    """Return the evidence to store with the decision. It names the records, because a report of a loss includes it."""
     if seen.settlement is not None:
         return replace(seen.settlement, evidence=f"{seen.holds}. {seen.settlement.evidence}")
     halted = recorded.get(seen.committable.slot)
@@ -193,12 +194,13 @@ def _evidence(seen: Seen, recorded: Mapping[int, Settlement]) -> Settlement | No
 
 
 def _end(reached: Brokers, kind: str, seen: Sequence[Seen]) -> None:
-    """So that readers do not wait for it. The decision stands already: the next start of the job would do it too."""
+    """Abort what is still open, so that readers do not wait for it. The decision is already recorded: the next start of
+    the job would abort it too."""
     try:
         reached.abort(kind, [one.committable for one in seen])
     except OncewardError as error:
         say(f"what is still open could not be aborted now, the next start of the job does it: {error}")
-        if isinstance(error, HaltedError):  # the brokers say now that it is committed
+        if isinstance(error, HaltedError):  # the brokers now say that it is committed
             raise
 
 

@@ -1,4 +1,4 @@
-"""``onceward resolve --skip-input``: a person moves a job past input that is gone."""
+"""``onceward resolve --skip-input``: a person moves a job past missing input."""
 
 from onceward.coordinator.errors import ConfigurationError, RefusedError
 from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
@@ -9,7 +9,7 @@ __all__ = ["skip_input"]
 
 
 def skip_input(job: str, where: str, offset: int, reason: str, place: Place, *, yes: bool) -> None:
-    """Say what will be left out, have it confirmed, and move the job's positions. Raises RefusedError."""
+    """Say what will be skipped, ask for confirmation, and move the job's positions. Raises RefusedError."""
     known = job_name(job)
     topic, partition = _partition(where)
     with operators(place) as (client, momentary):

@@ -1,4 +1,4 @@
-"""How commands show what they found: tables for people, JSON for programs."""
+"""How commands show results: tables for people, JSON for programs."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ _WIDTH_OF_A_PIPE = 400
 
 
 def print_json(values: Any) -> None:
-    """Dataclasses, alone, in lists or by name; times as ISO 8601."""
+    """Print dataclasses as JSON: one, a list, or a mapping by name; times as ISO 8601."""
     print(json.dumps(_plain(values), default=_text, indent=2))
 
 
@@ -37,7 +37,7 @@ def _text(value: Any) -> str:
 
 
 class _Table(Table):
-    """Cells are text from anywhere."""
+    """A table that escapes its cells, whose text may come from anywhere."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
         super().add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells), **options)
@@ -52,7 +52,7 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 def print_table(shown: Table, if_empty: str) -> None:
     if shown.row_count:
-        # a pipe has no width to wrap at
+        # a pipe has no width at which to wrap
         width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
         Console(markup=False, highlight=False, width=width).print(shown)
     else:
@@ -60,7 +60,7 @@ def print_table(shown: Table, if_empty: str) -> None:
 
 
 def as_time(time: datetime | None) -> str:
-    """Local."""
+    """Format a time in the local time zone."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time is not None else "-"
 
 
@@ -69,7 +69,7 @@ def as_seconds(seconds: float | None) -> str:
 
 
 def as_bytes(count: int) -> str:
-    """Three digits and a unit: 512 B, 12.3 kB, 4.56 MB."""
+    """Format a size with three digits and a unit: 512 B, 12.3 kB, 4.56 MB."""
     size, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if size < 999.5 or unit == "TB":

@@ -1,4 +1,4 @@
-"""``onceward transactions``: what is open, unsettled or in doubt, whose it is, and what is known about it."""
+"""``onceward transactions``: list what is open, unsettled or in doubt, with its owner and what is known about it."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ _ENDED = "not open"
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionRow:
-    """One transaction of a job, with everything that is known about it. Text is ``unknown`` where nobody could say."""
+    """One transaction of a job, with everything known about it. A text is ``unknown`` when no source could tell."""
 
     job: str
     transaction: str
@@ -31,31 +31,32 @@ class TransactionRow:
     cluster: str
     sink: str
     generation: int | None
-    """That began it."""
+    """The generation that began it."""
     worker: str
     checkpoint: int | None
-    """Where it belongs to one that is completed and not settled; so for ``slot``."""
+    """The completed, unsettled checkpoint that it belongs to, if any; likewise ``slot``."""
     slot: int | None
     decision: str
-    """From the coordinator's store: ``completed`` (it has to be committed), ``none`` (it belongs to what runs, or to
-    something that was aborted), or ``unknown`` (it is newer than this store knows of)."""
+    """From the coordinator's store: ``completed`` (it must be committed), ``none`` (it belongs to the running
+    checkpoint or to something that was aborted), or ``unknown`` (it is newer than this store)."""
     state: str
-    """In the words of the broker; ``not open`` where it lists none of this id and owner."""
+    """The broker's name for the state; ``not open`` when it lists none with this id and owner."""
     age_s: float | None
     left_s: float | None
-    """Until the brokers abort it by themselves."""
+    """Seconds until the brokers abort it."""
     receipt: str
-    """Of what is open: ``written``, so that it may be pre-committed, or ``none``."""
+    """For an open transaction: ``written``, so that it may be pre-committed, or ``none``."""
     outcome: str
-    """Of an unsettled one: ``committed``, ``lost``, ``in_doubt``; as recorded when the job halted, unless that can be
-    told better now."""
+    """For an unsettled transaction: ``committed``, ``lost``, ``in_doubt``; as recorded when the job halted, unless more
+    is known now."""
     evidence: str
     holds: str
-    """Which records, from which input; of what is only open the partitions that it wrote to."""
+    """Which records, from which input; for a transaction that is only open, the partitions that it wrote to."""
 
 
 def list_transactions(job: str | None, place: Place, clusters: Path | None, *, as_json: bool) -> None:
-    """Of one job, or of all. What could not be asked goes to standard error, and shows as unknown."""
+    """List the transactions of one job, or of all. Failed questions go to standard error; their answers show as
+    unknown."""
     found: list[TransactionRow] = []
     with operators(place) as (client, _), brokers(clusters) as reached:
         names = [job_name(job)] if job is not None else [JobName(one.job) for one in client.jobs()]
@@ -91,7 +92,7 @@ def list_transactions(job: str | None, place: Place, clusters: Path | None, *, a
 
 
 def rows(client: OperatorClient, reached: Brokers, job: JobName) -> tuple[list[TransactionRow], list[str]]:
-    """The unsettled committables of a job and what else is open, and what could not be asked."""
+    """Return the unsettled committables of a job, its other open transactions, and which questions failed."""
     description = client.describe(job)
     kinds = {one.name: one.kind for one in description.participants if one.role is Role.SINK}
     open_ones: dict[tuple[str, tuple[int, int]], OpenTransaction] = {}
@@ -116,7 +117,7 @@ def rows(client: OperatorClient, reached: Brokers, job: JobName) -> tuple[list[T
 def _unsettled(
     client: OperatorClient, description: JobDescription
 ) -> Iterable[tuple[ParticipantName, CheckpointDescription]]:
-    """The sinks that still have something to commit."""
+    """Yield the sinks that still have something to commit."""
     summary = description.summary
     if summary.settled or not summary.last_completed or summary.unreadable:
         return
@@ -133,7 +134,7 @@ def _unsettled_row(
     recorded = next((one for name, one in checkpoint.settlements if (name, one.slot) == (sink, slot)), None)
     settlement = seen.settlement
     if settlement is None or (settlement.outcome is Outcome.IN_DOUBT and recorded is not None):
-        settlement = recorded or settlement  # a proof stays one when nobody can see it any more
+        settlement = recorded or settlement  # a proof remains valid when its evidence can no longer be seen
     known: Mapping[int, Outcome] = description.unresolved.get(sink, {})
     outcome = settlement.outcome if settlement is not None else known.get(slot)
     return TransactionRow(
@@ -157,7 +158,7 @@ def _unsettled_row(
 
 
 def _with_state(row: TransactionRow, transaction: OpenTransaction | None, *, complete: bool) -> TransactionRow:
-    """``complete``: all brokers said what is open, so what they do not list is not."""
+    """``complete``: all brokers listed their open transactions, so what they do not list is not open."""
     if transaction is None:
         return replace(row, state=_ENDED, receipt="-") if complete else row
     return replace(

@@ -1,4 +1,4 @@
-"""Wait for what a job was asked to do, and say what it waits for meanwhile."""
+"""Wait until a job has done what was requested, and report meanwhile what it waits for."""
 
 import time
 from collections.abc import Callable
@@ -18,25 +18,25 @@ T = TypeVar("T")
 
 _POLL_S = 0.1
 _PATIENCE_S = 60.0
-"""A coordinator that restarts is waited for as long as a driver waits for it."""
+"""A command waits for a restarting coordinator as long as a driver does."""
 _NEWS_S = 1.0
-"""Progress that changes is shown at most this often,"""
+"""Minimum time between lines about progress that changes."""
 _REMINDER_S = 10.0
-"""and progress that does not change this often."""
+"""Time between lines while the progress does not change."""
 
 
 def until(place: Place, job: JobName, found: Callable[[OperatorClient], T | None]) -> T:
-    """Ask until there is an answer. The coordinator may restart meanwhile. One inside a driver ends with it: then its
-    directory has the answer.
+    """Ask until there is an answer. The coordinator may restart meanwhile. An embedded one ends with its driver: then
+    its directory has the answer.
 
-    Raises CoordinatorLostError, and OncewardError when the driver ended without doing what it was asked to do.
+    Raises CoordinatorLostError, and OncewardError when the driver ended without doing what was requested.
     """
     heard = time.monotonic()
     while True:
         try:
             with operators(place, patience=0) as (client, momentary):
                 while (answer := found(client)) is None:
-                    if momentary:  # to wait would keep the next driver out of its directory
+                    if momentary:  # waiting would keep the next driver out of its directory
                         raise OncewardError(
                             f"The program of job {job} has ended without doing what it was asked to do. What is "
                             "decided stays decided, the rest is read again. Start the program: it goes on. See "
@@ -52,9 +52,9 @@ def until(place: Place, job: JobName, found: Callable[[OperatorClient], T | None
 
 
 def until_ended(place: Place, job: JobName) -> str:
-    """Wait until ``job`` has reached the end that a person asked for; what to say of it.
+    """Wait until ``job`` has reached the end that was requested; return a description of it.
 
-    Raises HaltedError, and what :func:`until` raises.
+    Raises HaltedError, and the errors of :func:`until`.
     """
     progress = _Progress(job)
 
@@ -86,7 +86,7 @@ def _ended(job: JobSummary) -> str | None:
 
 
 class _Progress:
-    """Lines on standard error, few of them."""
+    """Prints progress on standard error, in few lines."""
 
     def __init__(self, job: JobName) -> None:
         self._job = job

@@ -1,1 +1,1 @@
-"""The PySpark loop and the interfaces of sources and sinks."""
+"""The PySpark loop, and the interfaces of sources and sinks."""

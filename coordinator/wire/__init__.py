@@ -1,1 +1,1 @@
-"""The wire: protocol values to messages and back, for the service and the client alike."""
+"""Convert protocol values to messages and back, for the service and the client."""

@@ -56,7 +56,7 @@ def _seconds(microseconds: int) -> float:
 
 
 def answer_to_wire(answer: Answer) -> pb.Answer:
-    """Without grant and request, which have their own fields."""
+    """Encode an answer without grant and request, which have their own fields."""
     return pb.Answer(
         verdict=VERDICT.to_wire(answer.verdict),  # type: ignore[arg-type]
         detail=answer.detail[:MAX_TEXT],

@@ -1,4 +1,4 @@
-"""gRPC's channel arguments: how a silent peer is noticed, on both sides."""
+"""gRPC's channel arguments, for both sides: how a silent peer is detected."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ __all__ = ["KeepAlive"]
 
 @dataclass(frozen=True, kw_only=True)
 class KeepAlive:
-    """A ping after ``time_ms`` without traffic; the peer is gone when it does not answer within ``timeout_ms``."""
+    """Pings after ``time_ms`` without traffic; a peer that does not answer within ``timeout_ms`` counts as gone."""
 
     time_ms: int = 4_000
     timeout_ms: int = 7_000
-    """Above any round trip that is to be lived with: on a slow path a late answer must not look like none."""
+    """Longer than any acceptable round trip: on a slow path a late answer must not look like none."""
 
     def client_arguments(self) -> list[tuple[str, int]]:
         return [
             ("grpc.keepalive_time_ms", self.time_ms),
             ("grpc.keepalive_timeout_ms", self.timeout_ms),
-            # without this one a silent peer is noticed only after a minute
+            # without this, a silent peer is detected only after a minute
             ("grpc.http2.ping_timeout_ms", self.timeout_ms),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
@@ -26,7 +26,7 @@ class KeepAlive:
     def server_arguments(self) -> list[tuple[str, int]]:
         return [
             *self.client_arguments(),
-            # allow the pings of our own clients, and do not punish more frequent ones
+            # allow the pings of Onceward's clients, and do not punish more frequent ones
             ("grpc.http2.min_recv_ping_interval_without_data_ms", min(1_000, self.time_ms // 2)),
             ("grpc.http2.max_ping_strikes", 0),
         ]

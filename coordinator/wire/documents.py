@@ -1,4 +1,4 @@
-"""A document's body: JSON that means the same to every reader."""
+"""A document's body: JSON that every reader interprets in the same way."""
 
 import json
 import math
@@ -18,7 +18,7 @@ def document_to_wire(document: Document) -> pb.Document:
 
 
 def document_from_wire(message: pb.Document) -> Document:
-    """Raises MalformedError."""
+    """Decode a document. Raises MalformedError."""
     kind = as_kind(message.kind)
     if not 1 <= message.version <= MAX_VERSION:
         raise MalformedError(f"version: {message.version} of a {kind} document; versions begin at 1")
@@ -26,12 +26,12 @@ def document_from_wire(message: pb.Document) -> Document:
 
 
 def body_to_text(body: JsonObject) -> str:
-    """Raises ValueError or TypeError for what JSON cannot say."""
+    """Encode a body. Raises ValueError or TypeError for values that JSON cannot represent."""
     return _ENCODER.encode(body)
 
 
 def body_from_text(text: str) -> JsonObject:
-    """Raises MalformedError for anything but one finite, unambiguous, not too deep JSON object."""
+    """Decode a body. Raises MalformedError for anything but one finite, unambiguous, not too deep JSON object."""
     try:
         body = _DECODER.decode(text)
     except RecursionError:
@@ -42,7 +42,7 @@ def body_from_text(text: str) -> JsonObject:
         raise MalformedError(f"body: not JSON: {error}") from None
     if not isinstance(body, dict):
         raise MalformedError("body: a document is a JSON object")
-    if text.count("{") + text.count("[") > MAX_DEPTH:  # else it cannot be deeper than that
+    if text.count("{") + text.count("[") > MAX_DEPTH:  # fewer brackets cannot be nested deeper
         _check_depth(body)
     return body
 
@@ -83,6 +83,6 @@ def _too_deep() -> MalformedError:
     return MalformedError(f"body: more than {MAX_DEPTH} levels deep")
 
 
-# Made once: a sink of ten thousand slots has ten thousand documents.
+# Created once: a sink of ten thousand slots has ten thousand documents.
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_unambiguous)

@@ -1,4 +1,4 @@
-"""Closed enumerations on the wire: UNSPECIFIED and numbers of a newer schema are refused, never guessed at."""
+"""Closed enumerations on the wire: UNSPECIFIED and numbers of a newer schema are rejected, never guessed."""
 
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
@@ -36,7 +36,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class ClosedEnum(Generic[E]):
-    """One of our enums and its numbers on the wire; both must have the same members."""
+    """One enum of the protocol and its numbers on the wire; both must have the same members."""
 
     def __init__(self, enum: type[E], wire: object) -> None:
         assert isinstance(wire, EnumTypeWrapper)
@@ -52,7 +52,7 @@ class ClosedEnum(Generic[E]):
         return self._to_wire[member]
 
     def from_wire(self, number: int) -> E:
-        """Raises MalformedError."""
+        """Decode a number. Raises MalformedError."""
         try:
             return self._from_wire[number]
         except KeyError:

@@ -1,4 +1,4 @@
-"""What a malformed message is refused with, and the checks of single values."""
+"""The error for a malformed message, and the checks of single values."""
 
 import re
 from functools import lru_cache
@@ -25,7 +25,7 @@ _TOKEN = re.compile(rf"[!-~]{{1,{MAX_TOKEN}}}")
 
 
 class MalformedError(ValueError):
-    """A message that means nothing: the state is unchanged; the message names the field and what is wrong with it."""
+    """A message that cannot be interpreted; the state is unchanged. The error names the field and the problem."""
 
 
 def as_job(text: str) -> JobName:
@@ -42,7 +42,7 @@ def as_participant(text: str) -> ParticipantName:
         raise MalformedError(f"participant: {_short(error)}") from None
 
 
-@lru_cache(maxsize=256)  # the same few, many times
+@lru_cache(maxsize=256)  # the same few values recur
 def as_kind(text: str) -> str:
     try:
         return str(Name(text))
@@ -55,7 +55,7 @@ def as_generation(number: int) -> Generation:
 
 
 def as_owner(number: int) -> Generation:
-    """A generation or 0 for none."""
+    """Return a generation, or 0 for none."""
     return Generation(_within("generation", number, 0))
 
 
@@ -64,7 +64,7 @@ def as_checkpoint(number: int) -> CheckpointId:
 
 
 def as_base(number: int, field: str = "base") -> CheckpointId:
-    """A checkpoint id or 0 for none."""
+    """Return a checkpoint id, or 0 for none."""
     return CheckpointId(_within(field, number, 0))
 
 
@@ -79,7 +79,7 @@ def as_text(text: str, field: str) -> str:
 
 
 def as_reason(text: str) -> str:
-    """What a person gives as a reason; it is kept."""
+    """Return a person's reason, which is stored."""
     if not text.strip():
         raise MalformedError("reason: say who asks and why; it is kept")
     return as_text(text, "reason")

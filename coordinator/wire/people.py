@@ -1,4 +1,4 @@
-"""What people asked for, as messages. Decoding raises MalformedError."""
+"""Operators' requests as messages. Decoding raises MalformedError."""
 
 from onceward.coordinator.protocol.requests import Request
 from onceward.coordinator.protocol.values import RequestId

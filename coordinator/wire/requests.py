@@ -1,4 +1,4 @@
-"""Requests of drivers and people, decoded to the protocol's events. Raises MalformedError."""
+"""Decode requests of drivers and operators to the protocol's events. Raises MalformedError."""
 
 from datetime import timedelta
 
@@ -93,7 +93,7 @@ def renew(request: pb.RenewRequest, now: float) -> Renew:
 
 
 def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[Acknowledge]:
-    """One event for each acknowledgement: all of them can be read, or nothing happens."""
+    """Return one event for each acknowledgement; if one cannot be decoded, none has an effect."""
     if not 1 <= len(request.acknowledgements) <= MAX_PARTICIPANTS:
         raise MalformedError(f"acknowledgements: {len(request.acknowledgements)}, must be 1 to {MAX_PARTICIPANTS}")
     if not all(one.HasField("snapshot") for one in request.acknowledgements):
@@ -217,7 +217,7 @@ def forget_job(request: operators.ForgetJobRequest, now: float) -> ForgetJob:
 
 
 def limit(number: int) -> int:
-    """Of a listing: 0 stands for the default."""
+    """Return the limit of a listing: 0 stands for the default."""
     if not 0 <= number <= MAX_LISTED:
         raise MalformedError(f"limit: {number} is not within 1 and {MAX_LISTED}")
     return number or _LISTED

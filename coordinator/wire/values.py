@@ -1,4 +1,4 @@
-"""The protocol's values as messages. Decoding raises MalformedError with the field and what is wrong with it."""
+"""The protocol's values as messages. Decoding raises MalformedError that names the field and the problem."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -130,7 +130,7 @@ def committable_from_wire(message: pb.Committable, shared: JsonObject = MappingP
 
 
 def slots_from_wire(slots: Iterable[int]) -> frozenset[int]:
-    """Raises MalformedError also for none at all and for one named twice."""
+    """Decode slots. Raises MalformedError also when there are none, and when one is named twice."""
     listed = [as_count(slot, "slots") for slot in slots]
     if not listed or len(set(listed)) != len(listed):
         raise MalformedError("slots: name at least one, and each once")

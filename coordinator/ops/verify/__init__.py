@@ -1,4 +1,5 @@
-"""Did every input record take effect exactly once? A pure judge of recorded histories, and ``onceward verify``."""
+"""Check that every input record took effect exactly once: a pure judge of recorded histories, and ``onceward
+verify``."""
 
 from onceward.coordinator.ops.verify.files import HistoryWriter, read_history, write_history
 from onceward.coordinator.ops.verify.history import (

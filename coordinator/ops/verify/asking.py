@@ -1,4 +1,4 @@
-"""What a coordinator, or the store that one has left, says of a job's checkpoints."""
+"""Read a job's checkpoints from a coordinator, or from the store of one that has stopped."""
 
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
@@ -16,11 +16,11 @@ __all__ = ["origin_of", "positions_of", "told_by_coordinator", "told_by_store"]
 
 _DECIDED_FOR = ("completed", "settled")
 _READABLE = {("kafka-positions", 1), ("kafka-positions", 2)}
-"""Kinds and versions of positions; version 2 adds leader epochs, which say nothing here."""
+"""Kinds and versions of positions; version 2 adds leader epochs, which do not matter here."""
 
 
 def positions_of(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[Lane, int]:
-    """Input partition -> the offset to read next. Raises ValueError for positions of another kind than Kafka's."""
+    """Return the next offset to read by input partition. Raises ValueError for positions of any kind but Kafka's."""
     found: dict[Lane, int] = {}
     for snapshot in snapshots.values():
         document = snapshot.positions
@@ -34,7 +34,8 @@ def positions_of(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[Lane, in
 
 
 def origin_of(snapshots: Mapping[ParticipantName, Snapshot]) -> tuple[str, Mapping[str, str]]:
-    """The id of the cluster, and of each topic, that the positions are about. Raises ValueError as `positions_of`."""
+    """Return the ids of the cluster and of each topic that the positions refer to. Raises ValueError as
+    `positions_of`."""
     positions_of(snapshots)
     documents = [one.positions.body for one in snapshots.values() if one.positions is not None]
     topics = {name: str(topic["id"]) for body in documents for name, topic in body["topics"].items()}
@@ -50,11 +51,10 @@ def told_by_coordinator(
     cache: MutableMapping[int, dict[Lane, int] | None] | None = None,
     last: bool = False,
 ) -> list[Told]:
-    """Checkpoints by id, ascending; those that are ``known`` in a state already are left out.
+    """Return the checkpoints by id, ascending, without those already ``known`` in their state.
 
-    ``cache``: positions that were asked for before, by checkpoint; they never change.
-
-    Raises OncewardError when the coordinator does not answer or does not know the job.
+    ``cache``: positions read before, by checkpoint; they never change. Raises OncewardError when the coordinator does
+    not answer or does not know the job.
     """
     listed = client.checkpoints(job, limit)
     told = []
@@ -65,7 +65,7 @@ def told_by_coordinator(
         if one.state.value in _DECIDED_FOR:
             ends = cache.get(one.checkpoint) if cache is not None else None
             if ends is None:
-                with suppress(RefusedError):  # removed by retention since it was listed
+                with suppress(RefusedError):  # retention has removed it since it was listed
                     ends = positions_of(client.checkpoint(job, one.checkpoint).snapshots) or None
             if cache is not None:
                 cache[one.checkpoint] = ends
@@ -74,9 +74,9 @@ def told_by_coordinator(
 
 
 def told_by_store(url: str, job: JobName) -> list[Told]:
-    """All checkpoints in a store that no coordinator has open, by id, ascending.
+    """Return all checkpoints in a store that no coordinator has open, by id, ascending.
 
-    Raises StoreUnusableError when one has, and StoreDamagedError.
+    Raises StoreUnusableError when a coordinator has it open, and StoreDamagedError.
     """
     store = Store.open(url)
     try:

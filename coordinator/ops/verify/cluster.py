@@ -1,4 +1,4 @@
-"""What a cluster says, asked with plain clients: offsets, open transactions, records. Changes nothing.
+"""Questions to a cluster, with plain clients: offsets, open transactions, records. Changes nothing.
 
 Shares no code with the sources and the sinks.
 """
@@ -25,12 +25,12 @@ __all__ = ["ClusterView", "Raw", "Reader", "read_range"]
 _T = TypeVar("_T")
 _ANSWER_S = 15.0
 _LISTED_S = 40.0
-"""Above the limits of kafka-python's own, 30 s."""
+"""Longer than kafka-python's own limits, 30 s."""
 _PATIENCE_S = 60.0
-"""For brokers that are being restarted."""
+"""Covers a restart of brokers."""
 _AT_REST = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 _NEVER_LOST: Mapping[str, Setting] = {"metadata.recovery.strategy": "rebootstrap"}
-"""A client that knows no broker any more begins again with its bootstrap servers."""
+"""A client that no longer knows any broker starts again from its bootstrap servers."""
 _SETTINGS: Mapping[str, Setting] = {
     **_NEVER_LOST,
     "group.id": "onceward-verify",
@@ -64,14 +64,14 @@ class Raw(NamedTuple):
 
 
 class ClusterView:
-    """Questions to one cluster. Each call raises KafkaException when it is not answered for a minute."""
+    """Questions to one cluster. Each call raises KafkaException after a minute without an answer."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self.cluster = cluster
         self._admin: AdminClient = admin_client(cluster, **_NEVER_LOST)
 
     def lanes(self, topics: Sequence[str]) -> list[Lane]:
-        """All partitions. Raises KafkaException for a topic that is not there for a minute."""
+        """Return all partitions. Raises KafkaException when a topic does not exist for a minute."""
 
         def ask() -> list[Lane]:
             known = self._admin.list_topics(timeout=_ANSWER_S).topics
@@ -83,17 +83,18 @@ class ClusterView:
         return _asked_again(ask)
 
     def beginnings(self, topics: Sequence[str]) -> dict[Lane, int]:
-        """Lowest offset of every partition."""
+        """Return the lowest offset of every partition."""
         return self._offsets(topics, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
 
     def ends(self, topics: Sequence[str]) -> list[PartitionEnd]:
-        """High watermark and last stable offset of every partition; the latter is asked first, so it is not ahead."""
+        """Return high watermark and last stable offset of every partition. The latter is read first, so it is not
+        ahead."""
         stable = self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
         high = self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
         return [PartitionEnd(lane, high[lane], stable[lane]) for lane in sorted(stable)]
 
     def identity(self, topics: Sequence[str]) -> tuple[str, Mapping[str, str]]:
-        """The cluster's id and the topics' ids: a topic that was deleted and made again has another one."""
+        """Return the ids of the cluster and of the topics: a topic that was deleted and recreated has a new id."""
 
         def ask() -> tuple[str, Mapping[str, str]]:
             cluster = self._admin.describe_cluster(request_timeout=_ANSWER_S).result(_ANSWER_S)
@@ -104,7 +105,7 @@ class ClusterView:
         return _asked_again(ask)
 
     def compacted(self, topics: Sequence[str]) -> list[str]:
-        """Topics out of whose middle the brokers may remove records, or whose settings may not be read."""
+        """Return the topics from whose middle the brokers may remove records, or whose settings may not be read."""
 
         def ask() -> list[str]:
             wanted = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
@@ -118,7 +119,8 @@ class ClusterView:
         return _asked_again(ask)
 
     def open_transactions(self, job: str) -> Mapping[str, str]:
-        """Transactional ids of ``job`` that are neither committed nor aborted -> state at the broker."""
+        """Return the transactional ids of ``job`` that are neither committed nor aborted, with their state at the
+        broker."""
 
         def listing() -> Mapping[int, Sequence[Any]]:
             admin = KafkaAdminClient(**self.cluster.control_config())
@@ -156,8 +158,8 @@ class ClusterView:
 
 
 def _within(limit_s: float, work: Callable[[], _T]) -> _T:
-    """For a library that waits without an end where a TLS handshake is never answered (kafka-python 3.0.12): its thread
-    is left behind then. Raises TimeoutError, and what ``work`` raises."""
+    """Limit a call into a library that waits forever on an unanswered TLS handshake (kafka-python 3.0.12); its thread
+    is then left behind. Raises TimeoutError, and the errors of ``work``."""
     done: Future[_T] = Future()
 
     def run() -> None:
@@ -171,7 +173,8 @@ def _within(limit_s: float, work: Callable[[], _T]) -> _T:
 
 
 def _asked_again(ask: Callable[[], _T]) -> _T:
-    """Leaders and coordinators need a moment after they were made, moved or restarted."""
+    """Call ``ask``, with retries: leaders and coordinators need a moment after they were created, moved or
+    restarted."""
     limit = time.monotonic() + _PATIENCE_S
     backoff = Backoff(first=0.1, longest=1.0)
     while True:
@@ -187,15 +190,15 @@ def _asked_again(ask: Callable[[], _T]) -> _T:
 
 
 class Reader:
-    """A ``read_committed`` reader without a group: nothing is remembered at the brokers. A context manager."""
+    """A ``read_committed`` reader without a group, so the brokers store nothing about it. A context manager."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._consumer = Consumer(cluster.client_config(**_SETTINGS))
         self.reached: dict[Lane, int] = {}
-        """Everything below this offset has been handed out, or never will be."""
+        """Every record below this offset was returned, or never will be."""
 
     def add(self, starts: Mapping[Lane, int]) -> None:
-        """Read these partitions too, from these offsets on."""
+        """Also read these partitions, from these offsets on."""
         new = {lane: start for lane, start in starts.items() if lane not in self.reached}
         if not new:
             return
@@ -203,11 +206,12 @@ class Reader:
         self._consumer.incremental_assign([TopicPartition(*lane, start) for lane, start in new.items()])
 
     def drop(self, lane: Lane) -> None:
-        """Read this one no longer."""
+        """Stop reading this partition."""
         self._consumer.incremental_unassign([TopicPartition(*lane)])
 
     def read(self, timeout_s: float = 0.1) -> list[Raw]:
-        """What has arrived; each partition in order. Raises KafkaException for what will not get better by itself."""
+        """Return the records that have arrived; each partition in order. Raises KafkaException for errors that retrying
+        does not cure."""
         records = []
         for message in self._consumer.consume(5_000, timeout_s):
             lane, offset = Lane(message.topic() or "", _number(message.partition())), _number(message.offset())
@@ -232,7 +236,7 @@ class Reader:
 
 
 def _kafka_id(topic_id: object) -> str:
-    """As Kafka's own tools print it: librdkafka writes the same bytes in the other base64 alphabet."""
+    """Return the id as Kafka's own tools print it: librdkafka writes the same bytes in the other base64 alphabet."""
     return str(topic_id).replace("+", "-").replace("/", "_")
 
 
@@ -248,7 +252,7 @@ def _bytes(part: bytes | str | None) -> bytes | None:
 def read_range(
     cluster: KafkaCluster, starts: Mapping[Lane, int], ends: Mapping[Lane, int], *, stuck_s: float = _PATIENCE_S
 ) -> Iterator[Raw]:
-    """All records of ``[starts, ends)``, each partition in order.
+    """Yield all records of ``[starts, ends)``, each partition in order.
 
     Raises KafkaException when records are deleted meanwhile, and when nothing arrives for ``stuck_s``.
     """

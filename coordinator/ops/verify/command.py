@@ -1,4 +1,4 @@
-"""``onceward verify``: what people say, and what they are told."""
+"""``onceward verify``: its command line and its output."""
 
 import importlib
 import json
@@ -26,7 +26,7 @@ from onceward.coordinator.protocol.status import JobStatus
 __all__ = ["EXIT_CODES", "Wanted", "run_verify"]
 
 EXIT_CODES: Mapping[Grade, int] = {Grade.PASS: 0, Grade.FAIL: 1, Grade.UNKNOWN: 10}
-"""Apart from what a job's process or any command may end with."""
+"""The code for UNKNOWN is not used by a job's process or by any other command."""
 
 _RUNNING = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING)
 _TELL_EVERY_S = 1.0
@@ -89,7 +89,7 @@ def run_verify(wanted: Wanted, place: Place) -> int:
 
 
 def _topics(option: str, named: Sequence[str], wanted: Wanted) -> tuple[KafkaCluster, list[str]]:
-    """The one cluster, and its topics."""
+    """Return the one cluster, and its topics."""
     if (wanted.servers is None) == (wanted.clusters is None):
         raise _usage("say where the topics are, either with --servers HOST:PORT or with --clusters FILE")
     if wanted.servers is not None:
@@ -116,7 +116,7 @@ def _expected(text: str | None, outputs: Sequence[str]) -> Expected:
             raise _usage("a copy goes to one topic; for several say with --expected-by MODULE:FUNCTION what goes where")
         return lambda _topic, key, value: [(outputs[0], key, value)]
     module, _, function = text.partition(":")
-    sys.path.insert(0, "")  # as python -m does: the user's own module is in the directory at hand
+    sys.path.insert(0, "")  # like python -m: the user's module is in the current directory
     try:
         found: Any = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
@@ -127,7 +127,7 @@ def _expected(text: str | None, outputs: Sequence[str]) -> Expected:
 
 
 def _checked(function: Callable[..., Any], text: str) -> Expected:
-    """What the user's function gives, with a clear word when it is something else."""
+    """Wrap the user's function; report clearly when its result has the wrong form."""
 
     def expected(topic: str, key: bytes | None, value: bytes | None) -> list[tuple[str, bytes | None, bytes | None]]:
         records = list(function(topic, key, value))

@@ -1,4 +1,4 @@
-"""One decision per checkpoint, made once, on one base, and carried out."""
+"""Check the decisions: one per checkpoint, made once, on one base, and carried out."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,16 +13,16 @@ _STEPS = {
     "settled": ("settled",),
     "aborted": ("aborted",),
 }
-"""What may be told of a checkpoint after a state was told."""
+"""The states that may be reported of a checkpoint after each state."""
 
 
 def broken_decisions(told: Sequence[Told]) -> Iterator[Breach]:
-    """Decisions that were changed, made twice, or made on something that was not decided"""
+    """Yield decisions that were changed, made twice, or made on a base that was not completed."""
     before: dict[int, Told] = {}
     successors: dict[int, Told] = {}
     for one in told:
         if one.state not in _STEPS:
-            continue  # unreadable: the judge says that it is missing
+            continue  # unreadable: the judge reports that it is missing
         former = before.get(one.checkpoint)
         if former is not None:
             yield from _changes(former, one)
@@ -65,12 +65,12 @@ def _changes(former: Told, now: Told) -> Iterator[Breach]:
 
 
 def _restored(told: Sequence[Told], base: int) -> bool:
-    """A person went back to ``base``: the history forks there on purpose."""
+    """True if a person went back to ``base``: the history forks there on purpose."""
     return any(one.kind == "restore" and one.base == base for one in told)
 
 
 def unsettled(told: Sequence[Told]) -> Iterator[Breach]:
-    """What is left at the end."""
+    """Yield what is unsettled or undecided at the end."""
     for one in told:
         if one.last and one.state == "completed":
             yield Breach("", "checkpoints are not settled", f"{one.checkpoint} of generation {one.generation}")

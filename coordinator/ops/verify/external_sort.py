@@ -1,7 +1,8 @@
-"""Multisets and orders of many millions of records in little memory: records go to files by key, then file by file.
+"""Compare multisets and orders of many millions of records in little memory: records go to files by key; the files are
+compared one by one.
 
-Of each record one line of fixed length is kept, in the order of reading: digests of key and content, partition, offset.
-All records of a key are in one file, and one file at a time is in memory.
+Each record becomes one line of fixed length, in reading order: digests of key and content, partition, offset. All
+records of a key are in one file, and only one file at a time is in memory.
 """
 
 import hashlib
@@ -39,27 +40,27 @@ class Entry(NamedTuple):
     """One record of one side."""
 
     group: bytes
-    """Digest of topic and key; of topic and whole content for a record without a key, which has no order."""
+    """Digest of topic and key; for a record without a key, which has no order, digest of topic and whole content."""
     content: bytes
     """Digest of topic, key and value."""
     lane: int
-    """Place of its partition among all partitions of its side."""
+    """Index of its partition among all partitions of its side."""
     topic: int
-    """Place of its output topic among the job's; one more than the last for any other."""
+    """Index of its output topic among the job's; one more than the last for any other topic."""
     flags: int
     offset: int
 
 
 _KEYED = 1
 COVERED = 2
-"""It must be visible: a completed checkpoint has it."""
+"""It must be visible: a completed checkpoint covers it."""
 REPEATED = 4
-"""Covered once more, after a restore."""
+"""Covered again, after a restore."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Differing:
-    """A group whose two sides are not the same: all its records, each side in the order of reading."""
+    """A group whose two sides differ: all its records, each side in reading order."""
 
     expected: list[Entry]
     visible: list[Entry]
@@ -67,13 +68,13 @@ class Differing:
 
 @dataclass(kw_only=True)
 class _Sum:
-    """What is known of one group on one side."""
+    """Summary of one group on one side."""
 
     count: int = 0
     total: int = 0
-    """Of content digests: does not depend on the order."""
+    """Sum of content digests: independent of the order."""
     chain: int = 0
-    """Depends on it."""
+    """Digest that depends on the order."""
     lane: int = -1
     """-2: several."""
 
@@ -98,12 +99,12 @@ class ExternalSort:
         self.counts: dict[Side, int] = defaultdict(int)
         """Records that count, by side."""
         self.unordered = 0
-        """Keys whose records come from several input partitions, so that their order was not compared."""
+        """Keys whose records come from several input partitions, so their order was not compared."""
         self.differing = 0
         """Groups whose sides differ."""
 
     def add(self, side: Side, record: Record, *, lane: int, offset: int, flags: int = COVERED) -> None:
-        """``lane``: place of its partition among those of this side, below 65,536."""
+        """Add a record. ``lane``: index of its partition among those of this side, below 65,536."""
         topic, key, value = record
         content = _digest(topic, key, value)
         if key is None:
@@ -117,7 +118,7 @@ class ExternalSort:
             self.counts[side] += 1
 
     def compare(self) -> Iterator[Differing]:
-        """Every group whose sides differ, in multiset or in order. Closes and removes the files."""
+        """Yield every group whose sides differ, in multiset or in order. Closes and removes the files."""
         for files in self._files.values():
             for file in files:
                 file.close()
@@ -125,7 +126,7 @@ class ExternalSort:
             yield from self._compare(self._entries(Side.EXPECTED, number), self._entries(Side.VISIBLE, number))
 
     def content(self, entry: Entry) -> Content:
-        """For the judge, which compares digests only."""
+        """Return the content for the judge, which compares only digests."""
         topic = self._topics[entry.topic] if entry.topic < len(self._topics) else "another topic"
         return Content(topic, f"#{entry.group.hex()}" if entry.flags & _KEYED else None, f"#{entry.content.hex()}")
 
@@ -184,7 +185,7 @@ def _sums(entries: list[Entry]) -> dict[bytes, tuple[_Sum, bool]]:
 
 
 def _digest(topic: str, key: bytes | None, value: bytes | None) -> bytes:
-    """128 bits; null and empty differ, and no two parts can be shifted into each other."""
+    """Return 128 bits; null and empty differ, and different splits into parts never give the same input."""
     digest = hashlib.blake2b(topic.encode(), digest_size=16)
     for part in (key, value):
         digest.update(b"\0-" if part is None else b"\0+" + len(part).to_bytes(8, "little") + part)

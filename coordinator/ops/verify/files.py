@@ -1,6 +1,6 @@
-"""Histories as files: one JSON object per line, written as things happen, with an end that tells how many there are.
+"""Histories as files: one JSON object per line, written as events happen, and a last line with the number of lines.
 
-A file whose end is missing, or that has another number of lines than it says, was cut: then no part of it is complete.
+A file without that last line, or with another number of lines, was cut: then no part of it is complete.
 """
 
 import json
@@ -17,7 +17,7 @@ _VERSION = 1
 
 
 class HistoryWriter:
-    """Appends to a new file. For one thread at a time; everything is in the file when ``flush`` returns."""
+    """Appends to a new file. For one thread at a time; ``flush`` returns when everything is in the file."""
 
     def __init__(self, file: Path, job: str) -> None:
         self._file = file.open("x", encoding="ascii")
@@ -44,14 +44,14 @@ class HistoryWriter:
         self._row({"row": "open", "id": name, "state": state})
 
     def gap(self, part: Part, why: str) -> None:
-        """``part`` is not complete, or was not recorded at all."""
+        """Record that ``part`` is not complete, or was not recorded at all."""
         self._row({"row": "gap", "part": part.name, "why": why})
 
     def flush(self) -> None:
         self._file.flush()
 
     def finish(self, *, whole_input: bool, by_key: bool = True) -> None:
-        """Write the end, without which the file is not believed, and close."""
+        """Write the last line, without which the file counts as cut, and close."""
         self._row({"row": "finished", "whole_input": whole_input, "by_key": by_key, "rows": self._rows + 1})
         self.close()
 
@@ -83,7 +83,7 @@ def _visible(row: str, one: Visible) -> Mapping[str, Any]:
 
 
 def write_history(history: History, file: Path) -> None:
-    """A whole history as a new file."""
+    """Write a whole history to a new file."""
     with HistoryWriter(file, history.job) as writer:
         for fed in history.fed:
             writer.fed(fed)
@@ -104,7 +104,7 @@ def write_history(history: History, file: Path) -> None:
 
 
 def read_history(file: Path) -> History:
-    """What is in the file. What a cut file lacks is in its gaps. Raises ValueError for a file of something else."""
+    """Read the file. The parts that a cut file lacks are in its gaps. Raises ValueError for any other file."""
     rows: list[dict[str, Any]] = []
     cut = ""
     lines = file.read_bytes().split(b"\n")

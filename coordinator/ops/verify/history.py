@@ -1,6 +1,6 @@
-"""A recorded history: what was fed, what a reader saw, what the coordinator said, what was open. Values only.
+"""A recorded history: the input, what a reader saw, what the coordinator reported, what was open. Values only.
 
-Records are known by digests of key and value, so a history stays small and shows no long content.
+Records are identified by digests of key and value, so a history stays small and shows no long content.
 """
 
 import hashlib
@@ -12,12 +12,12 @@ from typing import NamedTuple
 __all__ = ["Content", "Fed", "History", "Lane", "Part", "PartitionEnd", "Told", "Visible", "digest", "shown"]
 
 _READABLE = 48
-"""Bytes up to which printable content stands for itself."""
+"""Most bytes of printable content that is stored as text."""
 
 
 def digest(part: bytes | None, readable: int = _READABLE) -> str | None:
-    """Printable ASCII of at most ``readable`` bytes as ``=text``, anything else as ``#`` and 128 bits of BLAKE2b; None
-    for null."""
+    """Return printable ASCII of at most ``readable`` bytes as ``=text``, anything else as ``#`` and 128 bits of
+    BLAKE2b; None for null."""
     if part is None:
         return None
     if len(part) <= readable and part.isascii() and (text := part.decode("ascii")).isprintable():
@@ -36,7 +36,7 @@ class Lane(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A record of an output topic as :func:`digest` knows it."""
+    """A record of an output topic, as :func:`digest` represents it."""
 
     topic: str
     key: str | None
@@ -47,12 +47,12 @@ class Content(NamedTuple):
 
 
 def shown(part: str | None) -> str:
-    """A digest for people."""
+    """Return a digest as shown to people."""
     return "null" if part is None else part.removeprefix("=")
 
 
 class Fed(NamedTuple):
-    """One input record, and what must become of it."""
+    """One input record and its required effect."""
 
     lane: Lane
     offset: int
@@ -61,20 +61,20 @@ class Fed(NamedTuple):
 
 
 class Visible(NamedTuple):
-    """One record as a ``read_committed`` reader got it."""
+    """One record as a ``read_committed`` reader received it."""
 
     lane: Lane
     offset: int
     content: Content
     at: float = 0.0
-    """Unix seconds, taken after the reader had it. 0: not noted."""
+    """Unix seconds, taken after the reader received it. 0: not recorded."""
 
     def __str__(self) -> str:
         return f"{self.lane} offset {self.offset}: {self.content}"
 
 
 class Told(NamedTuple):
-    """What the coordinator said of one checkpoint when it was asked."""
+    """What the coordinator reported about one checkpoint at one time."""
 
     checkpoint: int
     base: int
@@ -84,25 +84,25 @@ class Told(NamedTuple):
     state: str
     """``triggered``, ``completed``, ``settled``, ``aborted`` or ``unreadable``."""
     ends: Mapping[Lane, int] | None = None
-    """Of a completed one: input partition -> the offset to read next. None: it did not say."""
+    """For a completed one: input partition -> the offset to read next. None: not reported."""
     decided_at: float = 0.0
     """Unix seconds on the coordinator's clock, taken before the decision was written. 0: not decided or not known."""
     last: bool = False
-    """Said when everything was over."""
+    """Reported after the end of the run."""
 
 
 class PartitionEnd(NamedTuple):
-    """Of an output partition, when everything was over."""
+    """The end of an output partition after the run."""
 
     lane: Lane
     high: int
     """High watermark."""
     stable: int
-    """Last stable offset: what a ``read_committed`` reader can reach."""
+    """Last stable offset: how far a ``read_committed`` reader can read."""
 
 
 class Part(StrEnum):
-    """What a history consists of."""
+    """The parts of a history."""
 
     FED = "what was fed"
     SEEN = "what a concurrent reader saw"
@@ -114,22 +114,22 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """One run of one job, recorded. Sequences are in the order in which things were noted."""
+    """One recorded run of one job. Sequences are in the order of recording."""
 
     job: str
     fed: Sequence[Fed]
     """Each input partition by offset."""
     rest: Sequence[Visible]
-    """Read once more when everything was over."""
+    """The output, read again after the run."""
     seen: Sequence[Visible] = ()
-    """By a reader that read while the job ran."""
+    """Records of a reader that read while the job ran."""
     told: Sequence[Told] = ()
     ends: Sequence[PartitionEnd] = ()
     open: Mapping[str, str] = field(default_factory=dict)
     """Transactional ids of the job that are not at rest -> their state at the broker."""
     whole_input: bool = False
-    """The job was to process all that was fed; else all that completed checkpoints cover."""
+    """The job was to process the whole input; else only what completed checkpoints cover."""
     by_key: bool = True
-    """A key keeps its output partition; without that nobody could see an order per key."""
+    """A key keeps its output partition; without that, no order per key is visible."""
     gaps: Mapping[Part, Sequence[str]] = field(default_factory=dict)
     """What was not recorded, and why."""

@@ -1,7 +1,8 @@
-"""The judge: a recorded history in, a verdict out. Pure; shares no code with sources, sinks, pipeline and coordinator.
+"""The judge: turns a recorded history into a verdict. Pure; shares no code with sources, sinks, pipeline and
+coordinator.
 
-A breach is called FAIL only when everything was recorded that could explain it, and nothing is called PASS unless all
-was recorded that could breach it. Between the two lies UNKNOWN.
+A breach is FAIL only if everything that could explain it was recorded. A property is PASS only if everything that could
+breach it was recorded. Everything between is UNKNOWN.
 """
 
 from collections import defaultdict
@@ -19,9 +20,9 @@ __all__ = ["AT_REST", "EVERYTHING", "NOT_AT_LEAST_ONCE", "judge"]
 
 EVERYTHING = frozenset(Property)
 AT_REST = EVERYTHING - {Property.PREFIX, Property.ONE_DECISION}
-"""What can be asked without having watched the run."""
+"""Properties that can be judged without watching the run."""
 NOT_AT_LEAST_ONCE = frozenset({Property.NOTHING_TWICE, Property.NOTHING_UNDECIDED, Property.ORDER})
-"""What records that are written again without transactions break."""
+"""Properties that records written again without transactions break."""
 
 _SHOWN = 5
 """Examples per kind of breach."""
@@ -35,11 +36,11 @@ class _Found:
 
     certain: Iterable[Breach] = ()
     doubtful: Iterable[Breach] = ()
-    """Another reading of the history has them not."""
+    """Breaches that another reading of the history does not have."""
 
 
 def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verdict:
-    """Rule on each property that is asked for. Coordinator and concurrent reader must have used one clock."""
+    """Rule on each requested property. Coordinator and concurrent reader must have used the same clock."""
     laid = streams(history)
     matched = match(laid, history.rest)
     gaps = {part: list(words) for part, words in history.gaps.items()}
@@ -64,7 +65,7 @@ def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verdict
 
 
 def _needs(name: Property, history: History, watched: bool) -> tuple[set[Part], set[Part]]:
-    """What must have been recorded to call the property broken, and to call it kept."""
+    """Return the parts that must be recorded to call the property broken, and to call it kept."""
     covered = {Part.COORDINATOR} if history.told or not history.whole_input else set()
     watching = {Part.SEEN, Part.PAST} if watched else set()
     match name:
@@ -110,7 +111,7 @@ def _rule(name: Property, found: _Found, explained: list[Collection[str]], missi
 
 
 def _told(breaches: Iterable[Breach]) -> list[str]:
-    """Each kind in each topic, with its count and its first examples."""
+    """Describe each kind of breach in each topic, with its count and its first examples."""
     kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
     for one in breaches:
         kinds[one.topic, one.kind].append(one.what)
@@ -207,7 +208,7 @@ def _prefix(history: History, _laid: Streams, matched: Matched) -> _Found:
 
 
 def _sorted(kind: str, inversions: Iterable[Inversion]) -> tuple[list[Breach], list[Breach]]:
-    """Certain ones, and those which another choice among equal records might not have."""
+    """Return certain inversions, and those that another choice among equal records might avoid."""
     both: tuple[list[Breach], list[Breach]] = ([], [])
     for one in inversions:
         both[one.chosen].append(Breach(one.later.lane.topic, kind, str(one)))

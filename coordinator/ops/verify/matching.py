@@ -1,9 +1,9 @@
-"""Which input record each visible record is the effect of, and which order follows from that.
+"""Match each visible record to the input record that caused it, and check the resulting order.
 
-A record is known by its content, so two equal input records cannot be told apart. Each visible record takes the first
-free place of its content behind the place that its output partition has reached in that input partition. Where all
-come out in order, an order-keeping history is shown to exist. Where they do not and there was never a choice, none
-exists; where there was one, it is not known.
+Records are identified by content, so equal input records cannot be told apart. Each visible record takes the first free
+place of its content after the place that its output partition has reached in that input partition. If all records come
+out in order, an order-keeping history exists. If not, and there was never a choice, none exists; if there was a choice,
+the answer is unknown.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ __all__ = ["Inversion", "Matched", "match"]
 
 @dataclass(frozen=True, kw_only=True)
 class Inversion:
-    """Two records of one input partition that one output partition shows the wrong way round."""
+    """Two records of one input partition that one output partition shows in the wrong order."""
 
     earlier: Visible
     later: Visible
@@ -36,27 +36,27 @@ class Inversion:
 
 @dataclass(kw_only=True)
 class Matched:
-    """Everything visible, sorted."""
+    """All visible records, classified."""
 
     found: list[tuple[Visible, Place]] = field(default_factory=list)
     surplus: list[Visible] = field(default_factory=list)
-    """More often than expected."""
+    """Visible more often than expected."""
     undecided: list[tuple[Visible, Fed]] = field(default_factory=list)
-    """Fed, and in no completed checkpoint."""
+    """In the input, but in no completed checkpoint."""
     misrouted: list[tuple[Visible, str]] = field(default_factory=list)
-    """In another topic than the one named."""
+    """In a topic other than the named one, where they belong."""
     foreign: list[Visible] = field(default_factory=list)
-    """The effect of nothing that was fed."""
+    """The effect of no input record."""
     lost: list[Place] = field(default_factory=list)
     inversions: list[Inversion] = field(default_factory=list)
     early: list[Inversion] = field(default_factory=list)
-    """A checkpoint's record behind one of a later checkpoint, in one output partition."""
+    """A checkpoint's record after one of a later checkpoint, in one output partition."""
     choices: bool = False
     """Equal records left a choice somewhere."""
 
 
 def match(streams: Streams, visible: Iterable[Visible]) -> Matched:
-    """Sort what is visible, each output partition in its order. Uses up ``streams.places``."""
+    """Classify the visible records, each output partition in its order. Uses up ``streams.places``."""
     partitions: dict[Lane, list[Visible]] = defaultdict(list)
     homes: dict[Content, Lane] = {}
     spread: set[Content] = set()
@@ -77,10 +77,10 @@ def match(streams: Streams, visible: Iterable[Visible]) -> Matched:
 
 
 class _Partition:
-    """One output partition, from its first record to its last."""
+    """Matches one output partition, from its first record to its last."""
 
     def __init__(self, streams: Streams, matched: Matched, spread: Set[Content]) -> None:
-        """``spread``: contents that are in several output partitions."""
+        """``spread``: contents that occur in several output partitions."""
         self._streams = streams
         self._matched = matched
         self._spread = spread

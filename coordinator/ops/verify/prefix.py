@@ -1,17 +1,17 @@
-"""The prefix rule: what a ``read_committed`` reader that reads beside the running job had seen at any time.
+"""The prefix rule: what a ``read_committed`` reader that reads during the run may have seen at any time.
 
-Kafka shows the transactions of one checkpoint one by one, and orders what it shows within an output partition only
-(docs/protocol.md#visibility). So at any time, for each output partition *o* by itself:
+Kafka shows the transactions of one checkpoint one by one, and keeps an order only within an output partition
+(docs/protocol.md#visibility). So at any time, for each output partition *o* separately:
 
 1. what the reader had of *o* is a prefix of what *o* holds at rest: no record twice, none going backwards, none that
-   appears behind the reader's back, none that is gone afterwards;
+   appears at an offset the reader has passed, none that is gone afterwards;
 2. for each input partition *i*, what it had of *i* in *o* is a prefix of what *i* has for *o*, in the order of *i*;
-3. that prefix ends on a checkpoint boundary, but for the newest checkpoint that *o* shows: of this one, which is
-   decided, single transactions may be visible, and, behind one that is not yet ended, parts of them. So a record of a
-   checkpoint is never in *o* behind a record of a later one.
+3. that prefix ends on a checkpoint boundary, except for the newest checkpoint in *o*: this one is decided, so single
+   transactions of it may be visible, and parts of those that follow one that is not yet ended. So no record of a
+   checkpoint is ever in *o* after a record of a later one.
 
-2 and 3 are properties of the log, because readers follow it: where 1 holds, the log at rest shows them (``matching``).
-That a checkpoint was decided before any of its records was seen is judged with the clock, under *nothing undecided*.
+Rules 2 and 3 are properties of the log, because readers follow it: where rule 1 holds, the log at rest shows them
+(``matching``). *Nothing undecided* uses the clock to check that a checkpoint was decided before its records were seen.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ __all__ = ["broken_prefixes"]
 
 
 def broken_prefixes(history: History) -> Iterator[Breach]:
-    """Breaches of 1."""
+    """Yield breaches of rule 1."""
     rest: dict[Lane, dict[int, Visible]] = defaultdict(dict)
     for one in history.rest:
         rest[one.lane][one.offset] = one

@@ -1,6 +1,6 @@
-"""When a job can be judged: a moment at which everything that is completed is settled, seen beside a running job too.
+"""Find a moment to judge a job: every completed checkpoint is settled, even if the job is running.
 
-And what keeps it from being judged at all: input that is deleted, compacted or made anew, a beginning nobody knows.
+Also find what prevents a judgement: input that is deleted, compacted or recreated, or an unknown beginning.
 """
 
 import time
@@ -23,20 +23,20 @@ class Job:
 
     name: str
     told: Callable[[], Sequence[Told]]
-    """All checkpoints that are still known, as they are now."""
+    """All checkpoints that are still stored, in their present state."""
     running: Callable[[], bool]
-    """Whether it has a driver."""
+    """Whether the job has a driver."""
     origin: Callable[[int], tuple[str, Mapping[str, str]]]
-    """Checkpoint -> the id of the cluster, and of each topic, that its positions are about."""
+    """Checkpoint -> the ids of the cluster, and of each topic, that its positions refer to."""
 
 
 @dataclass(kw_only=True)
 class Moment:
-    """What was so at one time."""
+    """The state at one moment."""
 
     told: Sequence[Told]
     ends: Sequence[PartitionEnd]
-    """Of the output: all that completed checkpoints wrote is below ``stable``, and nothing else."""
+    """Ends of the output: below ``stable`` is everything that completed checkpoints wrote, and nothing else."""
     open: Mapping[str, str]
     running: bool
     gaps: dict[Part, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -52,15 +52,15 @@ class Moment:
 
 
 def steady_moment(job: Job, sink: ClusterView, outputs: Sequence[str], patience_s: float) -> Moment:
-    """Look until everything completed is settled and nothing is open, for at most ``patience_s``.
+    """Poll until every completed checkpoint is settled and nothing is open, for at most ``patience_s``.
 
-    What a running job has open, or has not settled, is no breach; where it does not come to rest this is not known.
+    Open or unsettled work of a running job is no breach; if the job does not come to rest, the answer is unknown.
     """
     limit = time.monotonic() + patience_s
     while True:
         before = Moment(told=job.told(), ends=sink.ends(outputs), open=sink.open_transactions(job.name), running=True)
         after = job.told()
-        # a completed checkpoint between the two looks may be visible in part
+        # a checkpoint completed between the two looks may be partly visible
         still = before.newest == max(completed(after), default=0) and not before.unsettled
         at_rest = still and not before.open and all(one.high == one.stable for one in before.ends)
         if at_rest or time.monotonic() > limit:
@@ -81,7 +81,7 @@ def steady_moment(job: Job, sink: ClusterView, outputs: Sequence[str], patience_
 def unusable_input(
     job: Job, source: ClusterView, inputs: Sequence[str], covered: Ranges, moment: Moment, *, from_earliest: bool
 ) -> None:
-    """Note in ``moment`` what keeps the input from being compared."""
+    """Record in ``moment`` what prevents a comparison of the input."""
     fed = moment.gaps[Part.FED]
     if not moment.newest:
         moment.gaps[Part.COORDINATOR].append("no checkpoint is completed")
@@ -104,7 +104,7 @@ def unusable_input(
 
 
 def deleted(beginnings: Mapping[Lane, int], covered: Ranges) -> list[str]:
-    """What completed checkpoints have read and the brokers have no longer."""
+    """Describe the input that completed checkpoints have read and the brokers have deleted."""
     starts = {
         lane: min(one.start for one in each if one.end > one.start)
         for lane, each in sorted(covered.lanes.items())

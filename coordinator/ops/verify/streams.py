@@ -1,8 +1,8 @@
-"""What must be visible: the completed checkpoints laid over what was fed.
+"""What must be visible: the completed checkpoints applied to the input.
 
-A completed checkpoint covers, of each input partition, the offsets from its base's position up to its own. The
-*stream* of an input partition is what these ranges hold, checkpoint after checkpoint. A restore repeats a range on
-purpose: it is in the stream as often as a completed checkpoint covers it.
+A completed checkpoint covers, of each input partition, the offsets from its base's position up to its own. The *stream*
+of an input partition is the content of these ranges, checkpoint after checkpoint. A restore repeats a range on purpose:
+the stream contains it as often as completed checkpoints cover it.
 """
 
 from bisect import bisect_left
@@ -17,7 +17,7 @@ __all__ = ["Place", "Range", "Ranges", "Streams", "completed", "ranges", "stream
 
 _DECIDED_FOR = ("completed", "settled")
 _READING = ("checkpoint", "savepoint")
-"""Kinds of checkpoints that cover what lies between their base and them; a restore and a skip only move positions."""
+"""Kinds of checkpoints that cover the offsets since their base; a restore and a skip only move positions."""
 
 
 class Range(NamedTuple):
@@ -26,19 +26,19 @@ class Range(NamedTuple):
     start: int
     end: int
     checkpoint: int
-    """0 when it is not known which."""
+    """0 when the checkpoint is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranges:
-    """Of all completed checkpoints."""
+    """The ranges of all completed checkpoints."""
 
     lanes: Mapping[Lane, Sequence[Range]]
-    """In the order of the checkpoints."""
+    """Ranges in the order of the checkpoints."""
     unknown: Sequence[str] = ()
-    """What the coordinator did not say of completed checkpoints, in words."""
+    """What the coordinator did not report about completed checkpoints, as text."""
     cut: int = 0
-    """The oldest checkpoint whose base is not known any more; 0: all are."""
+    """The oldest checkpoint whose base is no longer known; 0: all are known."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,10 +47,10 @@ class Place:
 
     lane: Lane
     number: int
-    """In the stream of its lane."""
+    """Its index in the stream of its lane."""
     offset: int
     checkpoint: int
-    """That covers it; 0 when it is not known which."""
+    """The checkpoint that covers it; 0 when not known."""
     content: Content
     taken: bool = False
 
@@ -61,11 +61,11 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Streams:
-    """Every place by content, and what is in none."""
+    """Every place by content, and the records without a place."""
 
     places: Mapping[Content, Sequence[Place]]
     uncovered: Mapping[Content, Sequence[Fed]]
-    """Fed, and in no completed checkpoint: must not be visible."""
+    """In the input, but in no completed checkpoint: must not be visible."""
     ranges: Ranges
     decided_at: Mapping[int, float] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ class Streams:
 
 
 def completed(told: Sequence[Told]) -> dict[int, Told]:
-    """Completed checkpoints by id, ascending, each as last told with positions."""
+    """Return completed checkpoints by id, ascending, each as last reported with positions."""
     known: dict[int, Told] = {}
     for one in told:
         if one.state in _DECIDED_FOR and (one.ends is not None or one.checkpoint not in known):
@@ -84,9 +84,9 @@ def completed(told: Sequence[Told]) -> dict[int, Told]:
 
 
 def ranges(told: Sequence[Told], lowest: Mapping[Lane, int]) -> Ranges:
-    """What the completed checkpoints cover, in their order.
+    """Return what the completed checkpoints cover, in their order.
 
-    ``lowest``: per input partition, where the job began if its first checkpoint is known no longer.
+    ``lowest``: where the job began in each input partition, if its first checkpoint is no longer known.
     """
     known = completed(told)
     found: dict[Lane, list[Range]] = defaultdict(list)
@@ -100,7 +100,7 @@ def ranges(told: Sequence[Told], lowest: Mapping[Lane, int]) -> Ranges:
         for lane, end in one.ends.items():
             if one.base in known:
                 found[lane].append(Range((known[one.base].ends or {}).get(lane, 0), end, one.checkpoint))
-            elif one.base:  # whoever came before it has covered what lies between
+            elif one.base:  # earlier checkpoints have covered the offsets between
                 start = max((each.end for each in found[lane]), default=lowest.get(lane, 0))
                 found[lane].append(Range(start, end, 0))
     cut = next((one.checkpoint for one in known.values() if one.base and one.base not in known), 0)
@@ -108,7 +108,7 @@ def ranges(told: Sequence[Told], lowest: Mapping[Lane, int]) -> Ranges:
 
 
 def streams(history: History) -> Streams:
-    """Lay ``history.told`` over ``history.fed``; when nothing was told, all that was fed must be visible."""
+    """Apply ``history.told`` to ``history.fed``; without any report, the whole input must be visible."""
     lanes: dict[Lane, list[Fed]] = defaultdict(list)
     for one in history.fed:
         lanes[one.lane].append(one)

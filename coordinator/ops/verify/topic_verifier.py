@@ -1,7 +1,7 @@
-"""Judges a user's own topics: what completed checkpoints cover of the input against all that is visible in the output.
+"""Judge a user's topics: what completed checkpoints cover of the input against everything visible in the output.
 
-Both topics are read once. Of the records only digests are kept, in files of a temporary directory; what belongs to keys
-that differ goes before the judge, record by record.
+Both topics are read once. Only digests of the records are kept, in files of a temporary directory; the judge gets the
+records of keys that differ, one by one.
 """
 
 import tempfile
@@ -23,19 +23,19 @@ from onceward.coordinator.ops.verify.verdict import Grade, Property, Verdict
 __all__ = ["Asked", "Expected", "Progress", "Verified", "verify"]
 
 Expected: TypeAlias = Callable[[str, bytes | None, bytes | None], Iterable[Record]]
-"""(input topic, key, value) -> the output records that must follow from it, as (topic, key, value)."""
+"""(input topic, key, value) -> the required output records, as (topic, key, value)."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""(what, offsets passed, offsets in all)."""
+"""(what, offsets passed, offsets in total)."""
 
 _SAMPLE = 20_000
-"""Records that are judged one by one; whole keys only."""
+"""Limit of records that are judged one by one; whole keys only."""
 _TOLD_EVERY = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What is to be compared."""
+    """What to compare."""
 
     source: KafkaCluster
     inputs: Sequence[str]
@@ -43,29 +43,29 @@ class Asked:
     outputs: Sequence[str]
     expected: Expected
     from_earliest: bool = False
-    """The job began at offset 0; else its first checkpoint says where."""
+    """The job began at offset 0; otherwise its first checkpoint says where."""
     order: bool = True
-    """Compare the order per key too."""
+    """Also compare the order per key."""
     at_least_once: bool = False
-    """Whether the job's sink promises only that nothing is lost."""
+    """The job's sink promises only that nothing is lost."""
     patience_s: float = 30.0
-    """For a moment at which everything completed is settled and nothing is open."""
+    """Seconds to wait for a moment at which every completed checkpoint is settled and nothing is open."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """The verdict, and numbers for people."""
+    """The verdict, and figures for people."""
 
     verdict: Verdict
     checkpoint: int
-    """The last one that was completed."""
+    """The last completed checkpoint."""
     expected: int = 0
-    """Records."""
+    """Number of records."""
     visible: int = 0
     differing: int = 0
-    """Keys whose records differ, or are in another order."""
+    """Keys whose records or order differ."""
     judged: int = 0
-    """How many of these were looked at record by record."""
+    """How many of these keys were judged record by record."""
 
 
 def verify(job: Job, asked: Asked, progress: Progress = lambda _what, _done, _all: None) -> Verified:
@@ -84,7 +84,7 @@ def verify(job: Job, asked: Asked, progress: Progress = lambda _what, _done, _al
     starts = sink.beginnings(asked.outputs)
     moment.gaps[Part.REST].extend(f"{lane} is deleted below offset {at}" for lane, at in starts.items() if at)
     if any(moment.gaps[part] for part in (Part.FED, Part.REST, Part.COORDINATOR)):
-        # whatever would be read, nothing could be said
+        # whatever the records are, no judgement is possible
         return Verified(verdict=judge(_history(job, moment), properties), checkpoint=moment.newest)
     with tempfile.TemporaryDirectory(prefix="onceward-verify-") as directory:
         spill = ExternalSort(Path(directory), asked.outputs)
@@ -126,9 +126,10 @@ def _with_unordered(verdict: Verdict, keys: int) -> Verdict:
 def _read_input(
     asked: Asked, source: ClusterView, covered: Ranges, spill: ExternalSort, progress: Progress
 ) -> dict[int, Lane]:
-    """What completed checkpoints cover, range after range; then what is there and in none, which must not be visible.
+    """Read what completed checkpoints cover, range by range; then the records in no checkpoint, which must not be
+    visible.
 
-    The partitions by the place that stands for them in the spill.
+    Returns the partitions by their index in the spill.
     """
     ends = {one.lane: one.stable for one in source.ends(asked.inputs)}
     places = {lane: place for place, lane in enumerate(sorted(ends))}
@@ -151,7 +152,7 @@ def _read_input(
 
 
 def _rounds(covered: Ranges, ends: Mapping[Lane, int]) -> Iterator[tuple[int, dict[Lane, Range]]]:
-    """Ranges to read, with the flags of their records; more than one covered round only after a restore."""
+    """Yield the ranges to read, with the flags of their records; more than one covered round only after a restore."""
     merged: dict[Lane, list[Range]] = defaultdict(list)
     for lane, each in covered.lanes.items():
         for one in each:
@@ -186,13 +187,13 @@ def _counted(cluster: KafkaCluster, each: Mapping[Lane, Range], begun: int) -> I
         yield one, number
 
 
-# -- what differs
+# -- differences
 
 
 def _sample(
     spill: ExternalSort, inputs: Mapping[int, Lane], outputs: Mapping[int, Lane]
 ) -> tuple[list[Fed], list[Visible], int]:
-    """All records of keys that differ, as far as they are judged one by one, and how many keys these are."""
+    """Return the records of differing keys that are judged one by one, and the number of these keys."""
     effects: dict[tuple[Lane, int], list[Content]] = defaultdict(list)
     rest: list[Visible] = []
     judged = taken = 0

@@ -1,4 +1,4 @@
-"""What a judge says: each property by itself, with its evidence. Unknown is never a pass."""
+"""The judge's verdict: each property separately, with its evidence. Unknown is never a pass."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,47 +12,47 @@ class Grade(StrEnum):
     PASS = "PASS"
     FAIL = "FAIL"
     UNKNOWN = "UNKNOWN"
-    """Something that is needed was not recorded, or allows more than one reading."""
+    """Something necessary was not recorded, or allows more than one reading."""
 
 
 class Property(StrEnum):
-    """What is promised to a ``read_committed`` reader of the output, and what keeps it so."""
+    """What is promised to a ``read_committed`` reader of the output, and what ensures it."""
 
     NOTHING_LOST = "nothing lost"
     NOTHING_TWICE = "nothing twice"
     NOTHING_FOREIGN = "nothing foreign"
     """Every visible record is the effect of some input record, in the topic where it belongs."""
     NOTHING_UNDECIDED = "nothing undecided visible"
-    """Every visible record is of a completed checkpoint, and was not visible before that was decided."""
+    """Every visible record belongs to a completed checkpoint, and was not visible before the decision."""
     ORDER = "order kept"
     """Per key, and per pair of an input and an output partition."""
     PREFIX = "prefix rule"
-    """What a concurrent reader had seen at any time; stated in ``onceward.coordinator.ops.verify.prefix``."""
+    """What a concurrent reader saw at any time; defined in ``onceward.coordinator.ops.verify.prefix``."""
     ONE_DECISION = "one decision"
-    """Of each checkpoint, on one base, and never changed."""
+    """Each checkpoint has one decision, on one base, which never changes."""
     EVERYTHING_SETTLED = "everything settled"
     NOTHING_OPEN = "nothing open"
     """No transaction of the job is open, and nothing holds a reader back: LSO = HW."""
 
 
 class Breach(NamedTuple):
-    """One thing that is wrong."""
+    """One breach of a property."""
 
     topic: str
-    """Where; empty for what is in no topic."""
+    """The topic concerned; empty if none is."""
     kind: str
     what: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling:
-    """About one property."""
+    """The ruling on one property."""
 
     property: Property
     grade: Grade
     evidence: tuple[str, ...] = ()
-    """Exact records, offsets and checkpoints: the first ones of each kind, each kind with its count. For UNKNOWN what
-    was missing."""
+    """Exact records, offsets and checkpoints: the first ones of each kind, each kind with its count. For UNKNOWN, what
+    is missing."""
 
     def __str__(self) -> str:
         return "; ".join([f"{self.grade.value:<7} {self.property.value}", *self.evidence])
@@ -66,7 +66,7 @@ class Verdict:
 
     @property
     def grade(self) -> Grade:
-        """FAIL when anything fails, else UNKNOWN when anything is unknown or nothing was asked, else PASS."""
+        """FAIL if any property fails, else UNKNOWN if any is unknown or none was requested, else PASS."""
         grades = {ruling.grade for ruling in self.rulings.values()} or {Grade.UNKNOWN}
         return next(grade for grade in (Grade.FAIL, Grade.UNKNOWN, Grade.PASS) if grade in grades)
 
@@ -74,7 +74,7 @@ class Verdict:
         return frozenset(name for name, ruling in self.rulings.items() if ruling.grade is grade)
 
     def text(self) -> str:
-        """One line per property, the overall grade first."""
+        """Return one line per property, the overall grade first."""
         return "\n".join([self.grade.value, *(f"  {ruling}" for ruling in self.rulings.values())])
 
     def to_json(self) -> dict[str, Any]:
