@@ -191,8 +191,8 @@ class Session:
         self._oldest = oldest
 
     def tell_aborted(self, aborted: Callable[[], CheckpointId]) -> None:
-        """Include the last abort that the main loop has carried out in each renewal: a driver that carries out none is
-        given up. A background thread calls ``aborted``."""
+        """Include the last abort that the main loop has carried out in each renewal: a driver that leaves an abort
+        undone is given up. A background thread calls ``aborted``."""
         self._aborted = aborted
 
     def start_watch(self, deliver: Callable[[Instruction], None]) -> None:

@@ -1,6 +1,6 @@
 """Ask the brokers on behalf of a command, through the installed committers.
 
-The coordinator does not talk to Kafka; a command with ``--clusters FILE`` connects on its own (entry point
+A coordinator may have no connection to Kafka, so a command with ``--clusters FILE`` connects on its own (entry point
 ``onceward.committers``). A cluster that cannot be asked is named; its answer is reported as unknown, never left out.
 """
 

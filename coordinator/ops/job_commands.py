@@ -22,7 +22,7 @@ __all__ = ["COMMANDS"]
 
 
 def jobs(coordinator: CoordinatorOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> None:
-    """List all jobs. All listings exit with code 7 while a loss of records is not acknowledged."""
+    """List all jobs. Exit code 7 while a loss is not acknowledged; the same for checkpoints, history and losses."""
     from onceward.coordinator.ops.listings import list_jobs
 
     raise typer.Exit(list_jobs(place_of(coordinator, state_dir), as_json=as_json))

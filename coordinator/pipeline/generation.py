@@ -50,7 +50,8 @@ _log = logger("onceward.pipeline")
 _IDLE_POLL = 0.05
 """Seconds between polls for new data while a triggered checkpoint waits for some."""
 _IDLE_WAIT = 1.0
-"""Seconds after which a checkpoint without new data is acknowledged unchanged; far below every timeout."""
+"""Seconds after which a checkpoint without new data is acknowledged unchanged, or a quarter of the checkpoint timeout
+if that is less."""
 _SETTLE_LIMIT = 60.0
 """Seconds to finish decided commits after Spark is lost; the next generation commits the rest."""
 _ENDS_LIMIT = 60.0

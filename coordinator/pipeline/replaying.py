@@ -54,8 +54,7 @@ class Replayer:
         self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
         kill_point(KillPoint.DRIVER_BEFORE_REPLAY)
         try:
-            # Write whatever the sink's policy is now: only another policy, or a person, can have caused this
-            # instruction.
+            # Write under any policy: if the sink's policy is not REPLAY now, another policy or a person ordered this.
             written = self._write(wanted, lost, work)
         except ReplayRefusedError as error:
             self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())

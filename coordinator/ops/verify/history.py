@@ -12,7 +12,7 @@ from typing import NamedTuple
 __all__ = ["Content", "Fed", "History", "Lane", "Part", "PartitionEnd", "Told", "Visible", "digest", "shown"]
 
 _READABLE = 48
-"""Most bytes of printable content that is stored as text."""
+"""Printable content of at most this many bytes is stored as text."""
 
 
 def digest(part: bytes | None, readable: int = _READABLE) -> str | None:

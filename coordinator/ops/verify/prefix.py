@@ -7,8 +7,8 @@ Kafka shows the transactions of one checkpoint one by one, and keeps an order on
    appears at an offset the reader has passed, none that is gone afterwards;
 2. for each input partition *i*, what it had of *i* in *o* is a prefix of what *i* has for *o*, in the order of *i*;
 3. that prefix ends on a checkpoint boundary, except for the newest checkpoint in *o*: this one is decided, so single
-   transactions of it may be visible, and parts of those that follow one that is not yet ended. So no record of a
-   checkpoint is ever in *o* after a record of a later one.
+   transactions of it may be visible, or only parts of them where one that is not yet ended holds readers back. So no
+   record of a checkpoint is ever in *o* after a record of a later one.
 
 Rules 2 and 3 are properties of the log, because readers follow it: where rule 1 holds, the log at rest shows them
 (``matching``). *Nothing undecided* uses the clock to check that a checkpoint was decided before its records were seen.
