@@ -25,9 +25,8 @@ _SETTINGS: Mapping[str, Setting] = {
     # librdkafka sends requests about topics to the controller that it knows. When that controller dies, it looks for
     # another only at the next refresh, by default after 5 min; until then every request times out (seen with 2.16.0).
     "topic.metadata.refresh.interval.ms": 1_000,
-    # A sparse client, which connects only when a request needs it, reconnects without a pause while the broker refuses
-    # the connection: 8,000 attempts a second (seen with 2.16.0). With this setting it connects to every broker, with
-    # its usual pauses.
+    # A sparse client connects only when a request needs it, and reconnects without a pause while the broker refuses:
+    # 8,000 attempts a second (seen with 2.16.0). With this setting it connects to every broker, with its usual pauses.
     "enable.sparse.connections": False,
 }
 """Defaults; the cluster's configuration overrides them."""
@@ -53,8 +52,7 @@ def _make(cluster: KafkaCluster, overrides: dict[str, Any], logger: logging.Logg
 
 
 def cluster_id(admin: AdminClient, timeout: float = 10.0) -> str:
-    """Return the id that the brokers were formatted with. Raises KafkaException without an answer in ``timeout``
-    seconds."""
+    """Return the id that the brokers were formatted with. Raises KafkaException after ``timeout`` seconds."""
     question = admin.describe_cluster(request_timeout=timeout)
     try:
         description = question.result(timeout=timeout + _GRACE_SECONDS)

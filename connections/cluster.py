@@ -41,8 +41,7 @@ class KafkaCluster:
     """``host:port``, several separated by commas."""
     _: KW_ONLY
     name: str = "main"
-    """Documents store the name with the cluster's id, so that a coordinator can find the cluster in its clusters
-    file."""
+    """Documents store the name and the cluster's id, so that a coordinator finds the cluster in its clusters file."""
     config: Mapping[str, Setting] = field(default_factory=dict)
     """librdkafka keys. Passwords are ``env:NAME`` or ``file:/absolute/path``; user names and PEM paths may be.
 

@@ -50,8 +50,7 @@ IN_FLIGHT = 64
 """Concurrent requests per connection. The library rejects more, so `send_all` sends waves of this size."""
 
 SILENT_WAVES = 20
-"""After this many waves in a row without any answer, start over from the bootstrap servers: all known brokers may be
-gone."""
+"""Start over from the bootstrap servers after this many silent waves in a row: all known brokers may be gone."""
 
 _T = TypeVar("_T")
 
@@ -65,8 +64,7 @@ class NoAnswer:
 
     why: str
     code: int | None = None
-    """Set when the request was not sent, so it certainly was not carried out: the cause as an error code of the
-    protocol."""
+    """Set when the request was not sent, so it was not carried out: the cause as an error code of the protocol."""
     begin_anew: bool = False
     """True when the library would remember the cause forever: refused credentials, an unknown broker, an ended loop."""
 
@@ -105,8 +103,7 @@ class BrokerRequests:
         )
 
     def send_all(self, requests: Sequence[tuple[int | None, Request]]) -> list[Any]:
-        """Send all at once, each to its broker; returns one answer or :class:`NoAnswer` per request, in the same
-        order."""
+        """Send all at once, each to its broker; return one answer or :class:`NoAnswer` per request, in order."""
         answers: list[Any] = []
         for start in range(0, len(requests), IN_FLIGHT):
             answers += self._wave(requests[start : start + IN_FLIGHT])

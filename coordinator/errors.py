@@ -60,8 +60,8 @@ class ConfigurationError(OncewardError):
 
 
 class PreflightError(OncewardError):
-    """The clusters or the Spark session do not allow exactly-once. Nothing was started; the message lists every
-    problem."""
+    """The clusters or the Spark session do not allow exactly-once. Nothing was started; the message lists all
+    problems."""
 
     exit_code = ExitCode.PREFLIGHT
 

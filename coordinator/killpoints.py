@@ -115,7 +115,7 @@ def armed(point: KillPoint) -> bool:
 
 
 def kill_point(point: KillPoint) -> None:
-    """If the environment armed ``point``: kill this process by SIGKILL, stop it, or block this thread. Otherwise do
+    """If the environment armed ``point``, kill this process by SIGKILL, stop it, or block this thread; else do
     nothing."""
     if not _armed or point not in _armed:
         return

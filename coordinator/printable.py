@@ -10,8 +10,7 @@ _FORMATTER = logging.Formatter()
 
 
 def printable(text: str) -> str:
-    r"""Return ``text`` with every character escaped that is not visible, a space, a newline or a tab, for example
-    ``\x1b``."""
+    r"""Return ``text`` with all but visible characters, spaces, newlines and tabs escaped, for example ``\x1b``."""
     if text.isprintable():
         return text
     return "".join(
@@ -28,7 +27,7 @@ def logger(name: str) -> logging.Logger:
 
 
 def escape_logs() -> None:
-    """Make everything that this process logs printable, other libraries' lines too: for programs that configured
+    """Make everything that this process logs printable, other libraries' lines too. Call it after configuring
     logging."""
     for handler in logging.getLogger().handlers:
         if _escape not in handler.filters:

@@ -53,8 +53,7 @@ class Callbacks(NamedTuple):
 
 
 def new_client(kind: int, config: Mapping[str, Any], callbacks: Callbacks) -> int:
-    """Return the address of a new client. ``config``: librdkafka's properties. Raises KafkaException when one is
-    rejected."""
+    """Return the address of a new client. ``config``: librdkafka's properties. Raises KafkaException for a bad one."""
     text = ctypes.create_string_buffer(TEXT_BYTES)
     conf = lib.conf_new()
     try:

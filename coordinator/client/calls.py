@@ -1,4 +1,4 @@
-"""One call to the coordinator: it always has a deadline, is retried while its outcome is unknown, and is refused with a
+"""Calls to the coordinator: each has a deadline, is retried while its outcome is unknown, and is refused with a
 reason."""
 
 import re
@@ -55,8 +55,7 @@ def call_backoff() -> Backoff:
 
 
 def require_address(address: str) -> None:
-    """Raise ConfigurationError for an address that gRPC would retry in vain for as long as a coordinator may be
-    away."""
+    """Raise ConfigurationError for an address that gRPC would retry in vain until the patience ends."""
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match["port"] or 1) < 65536:
         raise ConfigurationError(
@@ -66,8 +65,7 @@ def require_address(address: str) -> None:
 
 
 def open_channel(address: str, keep_alive: KeepAlive | None = None) -> grpc.Channel:
-    """Open a channel to ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``; connects on first use. Raises
-    ConfigurationError."""
+    """Open a channel to ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``, lazily. Raises ConfigurationError."""
     require_address(address)
     return grpc.insecure_channel(
         address,
@@ -122,7 +120,7 @@ class Caller:
         doing: str,
         patience: float | None = None,
     ) -> T:
-        """Make a call. Raises CoordinatorLostError, RefusedError (malformed, unknown job), CheckpointFailedError (too
+        """Call. Raises CoordinatorLostError, RefusedError (malformed, unknown job), CheckpointFailedError (too
         large)."""
         size = request.ByteSize()
         if size > MAX_REQUEST_BYTES - _FRAME_ALLOWANCE:

@@ -7,8 +7,7 @@ __all__ = ["generation_over"]
 
 
 def generation_over(job: str, generation: int, answer: Answer) -> OncewardError:
-    """Return the error for ``answer``, which is FENCED: GenerationEndedError if the driver may come back, else
-    FencedError."""
+    """Return the error for a FENCED ``answer``: GenerationEndedError if the driver may come back, else FencedError."""
     said = f"Generation {generation} of job {job} is over: {answer.detail}."
     if answer.may_return:
         return GenerationEndedError(f"{said} What is decided is settled, what is not is aborted and read again.")

@@ -90,7 +90,7 @@ class WatchThread:
             self._closed.wait(backoff.next())
 
     def _watch_once(self) -> bool:
-        """Run one stream to its end. Returns True when it was up. Raises CoordinatorLostError or the error of
+        """Run one stream to its end. True when it was up. Raises CoordinatorLostError or the error of
         `generation_over`."""
         connected = False
         try:

@@ -42,8 +42,7 @@ class Seen:
 
 
 class Brokers:
-    """All clusters of a clusters file, for each kind of sink. Without clusters, every answer says that none were
-    asked."""
+    """All clusters of a clusters file, for each kind of sink. Without clusters, every answer says that."""
 
     def __init__(self, makers: Mapping[str, MakeCommitter], clusters: Mapping[str, Any]) -> None:
         self._makers = makers
@@ -57,8 +56,8 @@ class Brokers:
         return bool(self._clusters)
 
     def open_transactions(self, job: JobName, kind: str) -> tuple[list[OpenTransaction], list[str]]:
-        """Return the open transactions at the brokers, and why some brokers could not answer. One unreachable cluster
-        hides no other."""
+        """Return the open transactions, and why some brokers could not answer. An unreachable cluster hides no
+        other."""
         if not self._clusters:
             return [], [f"job {job}: no --clusters FILE was given, so no broker was asked what is open"]
         found: list[OpenTransaction] = []

@@ -52,8 +52,7 @@ def operators(place: Place, *, patience: Duration = "2s") -> Iterator[tuple[Oper
 
 
 def _served_for_the_moment(directory: StateDirectory, stack: ExitStack) -> str | None:
-    """Return the address of a coordinator that ends with ``stack``; None when there is no store, or its owner is
-    running."""
+    """Return the address of a coordinator that ends with ``stack``; None without a store, or while its owner runs."""
     if not directory.has_store:
         return None
     try:

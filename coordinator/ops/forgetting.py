@@ -19,7 +19,7 @@ __all__ = ["forget_job"]
 
 
 def forget_job(job: str, reason: str, place: Place, clusters: Path | None, *, yes: bool) -> None:
-    """Delete a job. Raises RefusedError if anything is undecided, unsettled or open, ConfigurationError without
+    """Raises RefusedError if anything of the job is undecided, unsettled or open, ConfigurationError without
     clusters."""
     if clusters is None:
         raise ConfigurationError(

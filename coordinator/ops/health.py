@@ -1,5 +1,4 @@
-"""``onceward health``: check whether a coordinator accepts calls, for supervisors and container engines. Changes
-nothing."""
+"""``onceward health``: check whether a coordinator accepts calls, for supervisors and containers. Changes nothing."""
 
 import sys
 

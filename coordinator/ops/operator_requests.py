@@ -123,8 +123,7 @@ def stop_job(job: str, place: Place, *, wait: bool) -> None:
 
 
 def cancel_job(job: str, place: Place) -> None:
-    """Cancel a job. Raises RefusedError when it is unknown, has ended, or has decided transactions but no driver to end
-    them."""
+    """Cancel a job. Raises RefusedError if it is unknown, has ended, or has decided transactions but no driver."""
     with operators(place) as (client, momentary):
         if momentary:
             without_driver(client, job_name(job))

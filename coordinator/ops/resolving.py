@@ -58,8 +58,7 @@ def slots_of(text: str) -> frozenset[int] | None:
 
 
 def resolve_slots(job: str, wish: Wish, place: Place, clusters: Path | None) -> None:
-    """Check the evidence, state the consequence, ask for confirmation, decide. Raises RefusedError,
-    ConfigurationError."""
+    """Check the evidence, state the consequence, have it confirmed, decide. Raises RefusedError, ConfigurationError."""
     known = job_name(job)
     with operators(place) as (client, momentary), brokers(clusters) as reached:
         if momentary:
@@ -194,8 +193,8 @@ def _evidence(seen: Seen, recorded: Mapping[int, Settlement]) -> Settlement | No
 
 
 def _end(reached: Brokers, kind: str, seen: Sequence[Seen]) -> None:
-    """Abort what is still open, so that readers do not wait for it. The decision is already recorded: the next start of
-    the job would abort it too."""
+    """Abort what is still open, so that readers do not wait for it. The decision is recorded: the next start would do
+    it too."""
     try:
         reached.abort(kind, [one.committable for one in seen])
     except OncewardError as error:

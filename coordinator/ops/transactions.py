@@ -55,8 +55,7 @@ class TransactionRow:
 
 
 def list_transactions(job: str | None, place: Place, clusters: Path | None, *, as_json: bool) -> None:
-    """List the transactions of one job, or of all. Failed questions go to standard error; their answers show as
-    unknown."""
+    """List the transactions of one job, or of all. Unanswered questions go to standard error and show as unknown."""
     found: list[TransactionRow] = []
     with operators(place) as (client, _), brokers(clusters) as reached:
         names = [job_name(job)] if job is not None else [JobName(one.job) for one in client.jobs()]

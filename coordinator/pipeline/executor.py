@@ -92,8 +92,7 @@ def choosing(columns: Mapping[str, str]) -> BatchesTransform:
 
 
 def applied(transform: BatchesTransform, batches: Batches) -> Batches:
-    """Yield the batches that ``transform`` makes of ``batches``. Raises ConfigurationError when it breaks its
-    contract."""
+    """Yield what ``transform`` makes of ``batches``. Raises ConfigurationError when it breaks its contract."""
     given = _Given(batches)
     made = transform(given)
     try:

@@ -131,8 +131,8 @@ class GenerationRun:
         self._open()
         try:
             self._recover()
-            # Start Spark only after recovery: it takes seconds, and open transactions hold readers back until recovery
-            # ends them.
+            # Start Spark only after recovery: it takes seconds, and readers wait until recovery has ended open
+            # transactions.
             if not self._mailbox.stopping:
                 self._m.tasks.start()
                 self._restore()
@@ -196,8 +196,7 @@ class GenerationRun:
         to_commit: tuple[Committable, ...] = ()
         if completed is not None and not completed.settled:
             to_commit = completed.snapshots[m.sink.participant.name].committables
-            # Register them before anything can fail: a failing generation sweeps everything that its settler does not
-            # hold.
+            # Register before anything can fail: a failing generation sweeps all that its settler does not hold.
             self._settler.expect(completed.id, to_commit, None)
         m.sink.begin_generation(self._session.generation)
         if completed is not None:
@@ -263,8 +262,7 @@ class GenerationRun:
                     return CloseReason.STOPPED
             match self._mailbox.next(0.1):
                 case Abort() as abort:
-                    # only the last abort is delivered: the driver may have missed aborts between its base and its
-                    # checkpoint
+                    # only the last abort is delivered: the driver may have missed earlier ones since the base
                     unheard = [c for c in self._answers if abort.base < c < abort.checkpoint]
                     for checkpoint in (*unheard, abort.checkpoint):
                         self._abandon(checkpoint, abort.reason.value)
@@ -354,8 +352,7 @@ class GenerationRun:
         except Exception:
             m.source.observe_run(plan, m.runtime.monotonic() - began, failed=True)
             raise
-        # Measured from before the first transaction began, on this process's clock: the transactions are younger than
-        # that.
+        # Measured from before the first transaction began, on this process's clock: no transaction is older.
         ages = [age for age in map(m.committer.age, committables) if age is not None]
         self._ages.began(ages, began)
         lasting = good_for(age.timeout for age in ages)
@@ -453,8 +450,7 @@ class GenerationRun:
     # -- failures
 
     def _failed(self, checkpoint: CheckpointId, error: Exception) -> None:
-        """Handle a failure before the acknowledgement: decline and abort. The coordinator decides whether the
-        generation goes on."""
+        """Decline and abort before the acknowledgement. The coordinator decides whether the generation goes on."""
         self._mailbox.raise_error()
         known = error if isinstance(error, OncewardError) else self._m.source.diagnose(error)
         if self._mailbox.aborted(checkpoint):
@@ -487,8 +483,8 @@ class GenerationRun:
         )
 
     def _narrow(self, checkpoint: CheckpointId, plan: Plan) -> Sequence[JsonObject]:
-        """Return the smallest part of the plan that fails on its own. What these runs write is aborted with the
-        checkpoint."""
+        """Return the smallest part of the plan that fails on its own. The checkpoint's abort covers what is written
+        here."""
         m = self._m
         give_up = m.runtime.monotonic() + min(_NARROWING, m.settings.seconds("timeout") / 4)
 

@@ -39,8 +39,7 @@ SlotWriter: TypeAlias = "Callable[[CheckpointTask, int, int, Iterator[pa.RecordB
 
 
 class ReplayRefusedError(OncewardError):
-    """Lost slots cannot be written again exactly as they were; the message says why. The job halts; nothing was
-    written."""
+    """Lost slots cannot be written again exactly as they were, and why. The job halts; nothing was written."""
 
 
 class Severity(StrEnum):
@@ -120,8 +119,7 @@ class Source(ABC):
 
     @abstractmethod
     def restore(self, positions: Document) -> None:
-        """Check that reading can continue from ``positions``. Raises HaltedError when the input is gone or was
-        replaced."""
+        """Check that reading can continue from ``positions``. Raises HaltedError if the input is gone or replaced."""
 
     @abstractmethod
     def plan(self, base: Document) -> Plan:
@@ -195,8 +193,7 @@ class Sink(ABC):
 
     @abstractmethod
     def prepare(self, df: "DataFrame") -> "DataFrame":
-        """Check the columns and project to those that the writer takes. Raises ConfigurationError that names what is
-        missing."""
+        """Check the columns and project to the writer's. Raises ConfigurationError that names what is missing."""
 
     @abstractmethod
     def write(self) -> SlotWriter:

@@ -35,8 +35,8 @@ class Mailbox:
         on_interrupt: Callable[[], None],
         runtime: Runtime = THREADS,
     ) -> None:
-        """``on_complete`` hands a completed checkpoint and its amendment to the settler; ``on_interrupt`` cancels the
-        Spark job."""
+        """``on_complete`` hands a checkpoint and its amendment to the settler; ``on_interrupt`` cancels the Spark
+        job."""
         self._changed = runtime.condition()
         self._on_complete = on_complete
         self._on_interrupt = on_interrupt
@@ -125,8 +125,7 @@ class Mailbox:
             self._changed.notify_all()
 
     def fail(self, error: OncewardError) -> None:
-        """Leave now. The first error wins, but an error that says the generation is over replaces any other except a
-        halt."""
+        """Leave now. The first error wins, except that the end of the generation replaces any error but a halt."""
         with self._changed:
             over = isinstance(error, (FencedError, GenerationEndedError))
             if self._error is None or (over and not isinstance(self._error, HaltedError)):
@@ -169,7 +168,7 @@ class Mailbox:
         return self._carried_out
 
     def next(self, timeout: float) -> Trigger | Abort | Replay | None:
-        """Return the next instruction, or None after ``timeout`` seconds. Raises the error that another thread
+        """Return the next instruction, or None after ``timeout`` seconds. Raises an error that another thread
         reported."""
         with self._changed:
             self._carried_out = self._handled_abort  # the main thread asks for the next after finishing the last
@@ -185,8 +184,7 @@ class Mailbox:
             return trigger
 
     def wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until ``done()``, without limit when ``timeout`` is None. Raises the error that another thread
-        reported."""
+        """Wait until ``done()``, without limit if ``timeout`` is None. Raises an error that another thread reported."""
         with self._changed:
             result = self._changed.wait_for(lambda: self._error is not None or done(), timeout)
             self.raise_error()

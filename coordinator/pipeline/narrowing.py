@@ -34,8 +34,7 @@ def narrowed(
 
 
 class Narrowing:
-    """Narrowing for one job: remembers its last result, so that a job that keeps failing on the same input checks only
-    there."""
+    """Narrowing for one job: remembers the last result, so that a repeated failure is first looked for there."""
 
     def __init__(self) -> None:
         self._found: Splits = ()

@@ -63,8 +63,7 @@ class PlanFacts:
 
 
 def examine(df: "DataFrame", source_columns: tuple[str, ...], *, per_checkpoint_operations: bool) -> PlanFacts:
-    """Check the plan of ``df``, which ends with the writer. Raises ConfigurationError for a plan whose output would be
-    wrong."""
+    """Check the plan of ``df``, which ends with the writer. Raises ConfigurationError if its output would be wrong."""
     execution = df._jdf.queryExecution()
     analyzed, optimized = execution.analyzed(), execution.optimizedPlan()
     if not per_checkpoint_operations:

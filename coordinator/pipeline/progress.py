@@ -113,8 +113,7 @@ class Progress:
         """Draw the line, unless it was drawn a moment ago. On a terminal, a link that fails or recovers is shown at
         once: no other update may come for a long time, and the line would stay out of date."""
         now = self._clock()
-        # Called after every checkpoint and every failed attempt, so a call that does not draw must cost next to
-        # nothing.
+        # Called after every checkpoint and every failed attempt, so a call that does not draw must be cheap.
         broken = tuple(trouble.link for trouble in self._links.troubles()) if self._live else ()
         with self._lock:
             changed = self._live and broken != (self._drawn or ())

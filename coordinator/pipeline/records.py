@@ -105,8 +105,7 @@ class _Judgement:
 
 
 def _wrong(name: str, node: Any, children: list[bool]) -> str | None:
-    """Return the problem of an operator on the input; ``children``: which of its children hold the input. None = no
-    problem."""
+    """Return what is wrong with an operator on the input; ``children``: which of its children hold the input."""
     match name:
         case "Join":
             if all(children):

@@ -110,8 +110,7 @@ class Replayer:
         return written
 
     def _known(self, checkpoint: int, error: Exception) -> OncewardError:
-        """Classify the error of a failed Spark job: missing input ends the replay, any other error ends this
-        generation."""
+        """Classify the error of a failed Spark job: missing input ends the replay, any other ends this generation."""
         known = error if isinstance(error, OncewardError) else self._m.source.diagnose(error)
         if isinstance(known, HaltedError):
             return ReplayRefusedError(str(known))

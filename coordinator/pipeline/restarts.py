@@ -20,8 +20,7 @@ class Restart:
     attempts: int | None = None
     """Restarts in a row before the job gives up; None = no limit."""
     reset_after: Duration = "1h"
-    """The delay returns to ``initial`` after a generation that lived this long, or settled as much input as had
-    failed."""
+    """Life of a generation that resets the delay to ``initial``; settling as much input as had failed does so too."""
 
     def __post_init__(self) -> None:
         problems = []

@@ -36,8 +36,7 @@ class Work:
     positions: Document | None
     """The positions that its source reads next, for lag tools; they also name the topics of its input."""
     amendment: int = 0
-    """Version of the committables: 0 for those of the acknowledgement, else the last amendment that replaced lost
-    ones."""
+    """Version of the committables: 0 for those of the acknowledgement, else the last amendment."""
     proved: Mapping[int, Settlement] = field(default_factory=dict)
     """Settlements by slot of committables that were proved committed before the amendment."""
     since: float
@@ -140,8 +139,8 @@ class Settler:
             self._work.pop(checkpoint, None)
 
     def unsettled(self) -> tuple[Committable, ...]:
-        """Return the committables that only a decision may end: of checkpoints that are completed, or acknowledged and
-        not yet decided."""
+        """Return the committables that only a decision may end: those of completed checkpoints and of acknowledged,
+        undecided ones."""
         with self._lock:
             return tuple(
                 committable

@@ -46,8 +46,7 @@ class Slots:
     """Where a plan leaves the records of the input."""
 
     known: bool
-    """Every operator leaves records in place or gathers whole partitions: the plan can run again on newly read
-    records."""
+    """Every operator leaves records in place or gathers whole partitions: the plan can run again on new records."""
     aligned: bool
     """Each slot holds only what comes from the split of the same number."""
 

@@ -1,5 +1,4 @@
-"""The Spark session: created or checked, never changed. Ships Onceward's code to executors and proves that they run
-it."""
+"""The Spark session: created or checked, never changed. Ships Onceward's code and proves that executors run it."""
 
 import hashlib
 import json
@@ -115,7 +114,7 @@ def _safe_retries() -> dict[str, str]:
 
 
 def _given_configuration() -> Any:
-    """Return the settings of spark-submit and spark-defaults.conf. PySpark reads them only through a JVM, so start
+    """Return the settings of spark-submit and spark-defaults.conf. Starts a JVM: PySpark reads them only through
     one."""
     from pyspark import SparkConf, SparkContext
 

@@ -43,8 +43,7 @@ class _Stage(IntEnum):
 
 
 class Ages:
-    """Watches the age of pre-committed transactions. Logs each stage once, for all transactions that reach it
-    together."""
+    """Watches the age of pre-committed transactions. Logs each stage once, for all that reach it together."""
 
     def __init__(self, committer: Committer, journal: Journal, runtime: Runtime = THREADS) -> None:
         self._committer = committer

@@ -34,8 +34,7 @@ MAX_PARTICIPANTS = 16
 """Participants of one job."""
 
 MAX_RESPONSE_BYTES = 2 * MAX_CHECKPOINT_BYTES
-"""Of one response: a grant carries the contributions of all participants, including lost slots that were written
-again."""
+"""Of one response: a grant carries the contributions of all participants, including rewritten lost slots."""
 
 MAX_TEXT = 8192
 """Characters of a reason, a detail or an evidence. The client cuts longer ones; the service rejects them."""

@@ -1,5 +1,4 @@
-"""Check that every input record took effect exactly once: a pure judge of recorded histories, and ``onceward
-verify``."""
+"""Check that every input record took effect exactly once: a pure judge of histories, and ``onceward verify``."""
 
 from onceward.coordinator.ops.verify.files import HistoryWriter, read_history, write_history
 from onceward.coordinator.ops.verify.history import (

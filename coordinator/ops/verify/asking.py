@@ -34,8 +34,7 @@ def positions_of(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[Lane, in
 
 
 def origin_of(snapshots: Mapping[ParticipantName, Snapshot]) -> tuple[str, Mapping[str, str]]:
-    """Return the ids of the cluster and of each topic that the positions refer to. Raises ValueError as
-    `positions_of`."""
+    """Return the ids of the cluster and of each topic that the positions refer to. Raises as `positions_of`."""
     positions_of(snapshots)
     documents = [one.positions.body for one in snapshots.values() if one.positions is not None]
     topics = {name: str(topic["id"]) for body in documents for name, topic in body["topics"].items()}

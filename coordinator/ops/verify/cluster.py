@@ -87,8 +87,7 @@ class ClusterView:
         return self._offsets(topics, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
 
     def ends(self, topics: Sequence[str]) -> list[PartitionEnd]:
-        """Return high watermark and last stable offset of every partition. The latter is read first, so it is not
-        ahead."""
+        """Return high watermark and last stable offset of every partition; the latter is read first, so never ahead."""
         stable = self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
         high = self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
         return [PartitionEnd(lane, high[lane], stable[lane]) for lane in sorted(stable)]
@@ -119,8 +118,7 @@ class ClusterView:
         return _asked_again(ask)
 
     def open_transactions(self, job: str) -> Mapping[str, str]:
-        """Return the transactional ids of ``job`` that are neither committed nor aborted, with their state at the
-        broker."""
+        """Return the transactional ids of ``job`` that are neither committed nor aborted -> state at the broker."""
 
         def listing() -> Mapping[int, Sequence[Any]]:
             admin = KafkaAdminClient(**self.cluster.control_config())
@@ -173,8 +171,7 @@ def _within(limit_s: float, work: Callable[[], _T]) -> _T:
 
 
 def _asked_again(ask: Callable[[], _T]) -> _T:
-    """Call ``ask``, with retries: leaders and coordinators need a moment after they were created, moved or
-    restarted."""
+    """Call ``ask`` with retries: leaders and coordinators need a moment after a creation, a move or a restart."""
     limit = time.monotonic() + _PATIENCE_S
     backoff = Backoff(first=0.1, longest=1.0)
     while True:
@@ -210,8 +207,8 @@ class Reader:
         self._consumer.incremental_unassign([TopicPartition(*lane)])
 
     def read(self, timeout_s: float = 0.1) -> list[Raw]:
-        """Return the records that have arrived; each partition in order. Raises KafkaException for errors that retrying
-        does not cure."""
+        """Return the arrived records; each partition in order. Raises KafkaException for errors that retrying cannot
+        cure."""
         records = []
         for message in self._consumer.consume(5_000, timeout_s):
             lane, offset = Lane(message.topic() or "", _number(message.partition())), _number(message.offset())
