@@ -175,7 +175,8 @@ class Source(ABC):
 
 
 class Sink(ABC):
-    """Writes the output. No output of a checkpoint is visible before the decision."""
+    """Writes the output. Nothing of a checkpoint is visible before the decision if :meth:`hides_until_decided` is
+    true."""
 
     participant: Participant
 
