@@ -5,8 +5,9 @@ Shares no code with the sources and the sinks.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -28,6 +29,8 @@ _LISTED_S = 40.0
 """Longer than kafka-python's own limits, 30 s."""
 _PATIENCE_S = 60.0
 """Covers a restart of brokers."""
+_SILENCE_S = 5.0
+"""After so long without a message a reader asks whether it still knows a broker."""
 _AT_REST = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 _NEVER_LOST: Mapping[str, Setting] = {"metadata.recovery.strategy": "rebootstrap"}
 """A client that no longer knows any broker starts again from its bootstrap servers."""
@@ -190,7 +193,10 @@ class Reader:
     """A ``read_committed`` reader without a group, so the brokers store nothing about it. A context manager."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
-        self._consumer = Consumer(cluster.client_config(**_SETTINGS))
+        self._cluster = cluster
+        self._consumer = self._connected()
+        self._heard_at = time.monotonic()
+        self._assigned: set[Lane] = set()
         self.reached: dict[Lane, int] = {}
         """Every record below this offset was returned, or never will be."""
 
@@ -200,17 +206,23 @@ class Reader:
         if not new:
             return
         self.reached.update(new)
-        self._consumer.incremental_assign([TopicPartition(*lane, start) for lane, start in new.items()])
+        self._assign(new)
 
     def drop(self, lane: Lane) -> None:
         """Stop reading this partition."""
+        self._assigned.discard(lane)
         self._consumer.incremental_unassign([TopicPartition(*lane)])
 
     def read(self, timeout_s: float = 0.1) -> list[Raw]:
         """Return the arrived records; each partition in order. Raises KafkaException for errors that retrying cannot
         cure."""
         records = []
-        for message in self._consumer.consume(5_000, timeout_s):
+        messages = self._consumer.consume(5_000, timeout_s)
+        if messages:
+            self._heard_at = time.monotonic()
+        elif self._assigned and time.monotonic() - self._heard_at > _SILENCE_S:
+            self._reconnect_if_lost()
+        for message in messages:
             lane, offset = Lane(message.topic() or "", _number(message.partition())), _number(message.offset())
             error = message.error()
             if error is None:
@@ -224,6 +236,24 @@ class Reader:
 
     def close(self) -> None:
         self._consumer.close()
+
+    def _connected(self) -> Consumer:
+        return Consumer(self._cluster.client_config(**_SETTINGS))
+
+    def _assign(self, lanes: Iterable[Lane]) -> None:
+        self._assigned.update(lanes)
+        self._consumer.incremental_assign([TopicPartition(*lane, self.reached[lane]) for lane in lanes])
+
+    def _reconnect_if_lost(self) -> None:
+        """Replace a consumer that has dropped all its brokers: ``rebootstrap`` does not always bring them back."""
+        with suppress(KafkaException):
+            if self._consumer.list_topics(next(iter(self._assigned)).topic, timeout=_ANSWER_S).brokers:
+                self._heard_at = time.monotonic()
+                return
+        self._heard_at = time.monotonic()
+        self._consumer.close()
+        self._consumer = self._connected()
+        self._assign(self._assigned)
 
     def __enter__(self) -> "Reader":
         return self
