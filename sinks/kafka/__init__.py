@@ -1,1 +1,1 @@
-"""Kafka sink: transactions written on executors, ended by the driver or anybody else who has the committable."""
+"""Kafka sink: executors write transactions; the driver, or any process with the committable, ends them."""

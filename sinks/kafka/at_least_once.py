@@ -2,12 +2,12 @@
 
 Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
 
-What is written is visible at once, and stays if the checkpoint comes to nothing: its records are then read and written
-again. The vote rests on the same count as that of the transactional writer (see ``delivery.py``): everything
-that the client accepted was delivered, so nothing of a completed checkpoint can be missing.
+Records are visible as soon as they are written, and remain if the checkpoint is aborted; a later checkpoint then reads
+and writes them a second time. The vote rests on the same count as the transactional writer's (see ``delivery.py``):
+every record that the client accepted was delivered, so a completed checkpoint misses none.
 
-A producer serves the slots of its process one after the other: when one has voted nothing is under way. After a failure
-it is never used again, and what it still holds is dropped.
+One producer serves the slots of its process in sequence: after a vote it has no request in flight. After a failure the
+producer is not reused, and its undelivered records are dropped.
 """
 
 import contextlib
@@ -39,19 +39,19 @@ class AtLeastOnceWriter:
 
     cluster: KafkaCluster
     topic: str | None
-    """Where everything goes; None to route by the ``topic`` column."""
+    """The topic of all records; None to route by the ``topic`` column."""
     topics: tuple[str, ...]
-    """What the ``topic`` column may say."""
+    """Topics that the ``topic`` column may name."""
     limit_ms: int
-    """For which a record may wait for the brokers, and a slot in all."""
+    """Limit for a record to be delivered, and for the whole slot."""
     batch_limit: int | None = None
-    """Bytes of a batch that the topics take; None where the brokers do not tell."""
+    """Bytes of the largest batch that all topics accept; None if the brokers do not report it."""
 
     def __call__(self, task: CheckpointTask, slot: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Vote:
-        """Write ``batches`` and vote when the brokers have confirmed all of it.
+        """Write ``batches`` and vote once the brokers have confirmed every record.
 
-        The vote has no body: nothing has to be committed. Raises DeliveryError, RouteError, ConfigurationError
-        for batches that cannot be written, and what ``batches`` raises.
+        The vote has no body, because there is nothing to commit. Raises DeliveryError, RouteError, ConfigurationError
+        for batches that cannot be written, and whatever ``batches`` raises.
         """
         filled = BatchColumns(routed=self.topic is None).filled(batches)
         first = next(filled, None)
@@ -72,17 +72,17 @@ class AtLeastOnceWriter:
             delivery.flush()
         except BaseException:
             with contextlib.suppress(KafkaException):
-                idle.producer.purge()  # what has not left yet would only be there twice
+                idle.producer.purge()  # records not yet sent would only become duplicates
             raise
         kill_point(KillPoint.TASK_AFTER_FLUSH)
         _idle.mine()[self] = idle
         return Vote(slot=slot, attempt=attempt, records=delivery.records.total(), bytes=delivery.bytes)
 
     def _take(self) -> IdleProducer:
-        """The producer of this process for this sink; a new one where there is none that is in order."""
+        """Return this process's producer for this sink; a new one if there is no usable one."""
         kept = _idle.mine()
         idle = kept.pop(self, None)
-        kept.clear()  # of other jobs and other settings: nobody comes back to them
+        kept.clear()  # producers of other jobs or settings, which no slot will use again
         return idle if idle is not None and idle.usable else self._make()
 
     def _make(self) -> IdleProducer:

@@ -2,8 +2,8 @@
 
 Imports only the standard library, pyarrow and our pure modules.
 
-A column without any type, because all that it holds is null, is taken as nulls of the right one: that is what
-``pyarrow.array([None])`` makes of a batch that happens to have no keys.
+An untyped column, which holds only nulls, becomes nulls of the right type: ``pyarrow.array([None])`` produces one for a
+batch that happens to have no keys.
 """
 
 import itertools
@@ -47,18 +47,18 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str, pa.DataType]] = {
         pa.timestamp("us", tz="UTC"),
     ),
 }
-"""What a column may be: a test, its words, and what nulls without a type become."""
+"""Per column: a test of its type, the allowed types in words, and the type given to untyped nulls."""
 
 
 _ENOUGH = 2_000
 _ENOUGH_BYTES = 1 << 20
-"""Records of a batch, or bytes of memory that it keeps, with which it is not joined with the next one. To hand a batch
-to the client takes about as long as two thousand of its records do (0.5 ms, measured), and a filter may leave fifty of
-ten thousand."""
+"""A batch with this many records, or this many bytes of memory, is not joined with the next one. Handing a batch to the
+client takes about as long as two thousand of its records (0.5 ms, measured), and a filter may leave fifty of ten
+thousand."""
 
 
 def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small ones joined, with what comes behind them."""
+    """Join small batches with those that follow."""
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -67,7 +67,7 @@ def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             small, rows, size = [], 0, 0
         small.append(batch)
         rows += batch.num_rows
-        size += batch.get_total_buffer_size()  # a slice keeps all of what it was cut from
+        size += batch.get_total_buffer_size()  # a slice keeps the whole buffer alive
         if rows >= _ENOUGH or size >= _ENOUGH_BYTES:
             yield small[0] if len(small) == 1 else pa.concat_batches(small)
             small, rows, size = [], 0, 0
@@ -76,24 +76,24 @@ def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class BatchColumns:
-    """Takes the sink's columns out of batches, whatever else is in them."""
+    """Selects the sink's columns from batches and ignores the others."""
 
     def __init__(self, *, routed: bool) -> None:
-        """``routed``: the ``topic`` column says where a record goes; else it is ignored."""
+        """``routed``: route by the ``topic`` column; otherwise the column is ignored."""
         self._routed = routed
         self._schema: pa.Schema | None = None
         self._taken: list[tuple[int, str, pa.DataType | None]] = []
-        """Of the last schema: index, the sink's name, type that nulls are given."""
+        """For the last schema: index, the sink's column name, type for untyped nulls."""
 
     def filled(self, batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """Those with a record in them, as `of` takes them; small ones are joined, but for the first, which begins a
-        transaction: whatever is wrong with that should not wait."""
+        """Yield the non-empty batches, converted by `of`. Small ones are joined, except the first: it begins a
+        transaction, and an error in it should surface at once."""
         filled = (taken for taken in map(self.of, batches) if taken.num_rows)
         yield from itertools.islice(filled, 1)
         yield from _together(filled)
 
     def of(self, batch: Any) -> pa.RecordBatch:
-        """``batch`` with the sink's columns only. Raises ConfigurationError with everything that is wrong."""
+        """Return ``batch`` with the sink's columns only. Raises ConfigurationError listing every problem."""
         if not isinstance(batch, pa.RecordBatch):
             raise ConfigurationError(
                 f"A transform yielded {type(batch).__name__} instead of pyarrow.RecordBatch. Nothing of this "
@@ -131,6 +131,6 @@ class BatchColumns:
             elif not found and wanted == "topic" and self._routed:
                 yield "topic: the column is missing; add it, or give the sink topic= for all records"
             elif found and wanted == "topic" and not self._routed:
-                continue  # topic= overrides the column, whatever it holds
+                continue  # topic= overrides the column, whatever its type
             elif found and not (kinds.is_null(found[0]) or allowed(found[0])):
                 yield f"{wanted}: is {found[0]}, must be {words}; cast it"

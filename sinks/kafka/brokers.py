@@ -1,4 +1,4 @@
-"""What the brokers say about themselves: topics, settings, rights."""
+"""What the brokers report about themselves: topics, settings, permissions."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -23,13 +23,13 @@ __all__ = [
 ]
 
 _READ, _WRITE = 3, 4
-"""Bits of operations in a set of authorized operations."""
+"""Bit numbers in a set of authorized operations."""
 _NOT_TOLD = 31
-"""The bit that is set when the brokers tell nothing."""
+"""The bit that is set if the brokers do not report authorized operations."""
 
 
 class Resource(IntEnum):
-    """Whose settings to read."""
+    """The kind of resource whose settings are read."""
 
     TOPIC = 2
     BROKER = 4
@@ -37,26 +37,26 @@ class Resource(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TopicFacts:
-    """One topic as the cluster tells it."""
+    """One topic as the cluster reports it."""
 
     name: str
     code: int
-    """0 = exists; 3 = unknown; 29 = not allowed to look."""
+    """0 = exists; 3 = unknown; 29 = describing it is not authorized."""
     id: str = ""
-    """Another one for a topic that was deleted and made again; empty when the brokers do not tell."""
+    """Changes when a topic is deleted and recreated; empty if the brokers do not report it."""
     partitions: int = 0
     replication: int = 0
-    """Replicas of the partition that has the fewest."""
+    """The smallest number of replicas of any partition."""
     may_write: bool | None = None
-    """None when the brokers do not tell."""
+    """None if the brokers do not report it."""
     may_read: bool | None = None
-    """None when the brokers do not tell."""
+    """None if the brokers do not report it."""
     leaders: Mapping[int, int] = field(default_factory=dict)
-    """By partition; -1 for none."""
+    """By partition; -1 if it has no leader."""
 
 
 def topic_facts(control: ControlPlane, names: Collection[str]) -> dict[str, TopicFacts]:
-    """Existence, size and rights of topics. Creates nothing. Raises ControlPlaneError."""
+    """Return existence, size and permissions of topics. Creates nothing. Raises ControlPlaneError."""
     if not names:
         return {}
     topic = MetadataRequest.MetadataRequestTopic
@@ -87,7 +87,7 @@ def _facts(entry: Any) -> TopicFacts:
 
 
 def create_topic(control: ControlPlane, name: str, *, replication: int) -> int:
-    """Create a topic of one partition. Returns the error code, 0 also when it exists. Raises ControlPlaneError."""
+    """Create a topic with one partition. Returns the error code, 0 also if it exists. Raises ControlPlaneError."""
     creatable = CreateTopicsRequest.CreatableTopic(
         name=name, num_partitions=1, replication_factor=replication, assignments=[], configs=[]
     )
@@ -97,7 +97,7 @@ def create_topic(control: ControlPlane, name: str, *, replication: int) -> int:
 
 
 def settings(control: ControlPlane, kind: Resource, name: str, keys: Collection[str]) -> dict[str, str] | None:
-    """Settings in force, or None when they may not be read or nobody answers."""
+    """Return the effective settings, or None if reading them is not allowed or no broker answers."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     request = DescribeConfigsRequest(
         resources=[resource(resource_type=int(kind), resource_name=name, configuration_keys=sorted(keys))],
@@ -111,13 +111,13 @@ def settings(control: ControlPlane, kind: Resource, name: str, keys: Collection[
 
 
 def batch_limit(control: ControlPlane, topics: Collection[str]) -> int | None:
-    """Bytes of the largest batch that each of ``topics`` takes; None when no broker tells it."""
+    """Return the bytes of the largest batch that all ``topics`` accept; None if no broker reports it."""
     found = (settings(control, Resource.TOPIC, topic, [BATCH_LIMIT]) or {} for topic in topics)
     return min((int(each[BATCH_LIMIT]) for each in found if BATCH_LIMIT in each), default=None)
 
 
 def broker_settings(control: ControlPlane, keys: Collection[str]) -> Mapping[str, str] | None:
-    """Settings of one broker; they are the same on all brokers of a sane cluster. None when they may not be read."""
+    """Return the settings of one broker; a sane cluster has the same on all. None if they cannot be read."""
     try:
         nodes = control.nodes()
     except ControlPlaneError:
@@ -126,5 +126,5 @@ def broker_settings(control: ControlPlane, keys: Collection[str]) -> Mapping[str
 
 
 BATCH_LIMIT = "max.message.bytes"
-"""A topic's, for a whole batch, whatever its name says."""
+"""A topic's limit for a whole batch, despite its name."""
 _EXISTS = 36

@@ -1,10 +1,11 @@
 """The claim: an offset commit that says which store and generation own a job (docs/protocol.md#claim).
 
 Group ``<job>.claim``, partition 0 of the receipts' topic, offset = the newest completed checkpoint, metadata = JSON.
-It lives on the sink's cluster, where a second or wiped store would do its damage.
+It is stored on the sink's cluster, where a second or wiped store would do its damage.
 
-It is written in a transaction whose id is the group's name. InitProducerId on that id ends what others have under way
-and refuses them from then on, so what is read after it stays true until the own transaction commits, or does not.
+It is written in a transaction whose id is the group's name. InitProducerId on that id ends transactions that other
+processes have open under it and fences those processes, so a claim read afterwards stays valid until this process's
+own transaction commits or aborts.
 """
 
 import json
@@ -34,22 +35,22 @@ __all__ = ["ClaimHolder", "read_claim"]
 
 _VERSION = 2
 _TIMEOUT_MS = 10_000
-"""Of a transaction that takes milliseconds; nobody waits for it."""
+"""Timeout of a transaction that takes milliseconds; no process waits for it to expire."""
 _MOMENT_S = 0.5
-"""For a claim that somebody is writing right now. If it takes longer, its writer is dead or cut off."""
+"""How long to wait for a claim that another process is writing. If it takes longer, that process is dead or cut off."""
 _REFUSED = frozenset({47, 48, 49, 90, 120})
-"""Answers to a producer that somebody fenced, whose id was forgotten, or whose transaction timed out."""
+"""Error codes for a producer that was fenced, whose id was forgotten, or whose transaction timed out."""
 _UNKNOWN = frozenset({-1, 7})
-"""Answers after which a request may be carried out yet."""
+"""Error codes after which a request may still be carried out."""
 _UNSTABLE = 88
-"""Answer to a look while somebody's claim is being written."""
+"""Error code of a read while another process writes a claim."""
 
 
 def read_claim(control: ControlPlane, job: str, clock: Clock) -> Claim | None:
-    """Who owns ``job``, or None if nobody ever claimed it (or the claim expired).
+    """Return the claim on ``job``, or None if it was never claimed (or the claim expired).
 
-    A claim that is being written right now may be missing: only a :class:`ClaimHolder` knows more.
-    Raises ControlPlaneError when the brokers do not say within 30 s, HaltedError when the claim is unreadable.
+    A claim that is being written at this moment may be missing: only a :class:`ClaimHolder` sees it.
+    Raises ControlPlaneError if the brokers do not answer within 30 s, HaltedError if the claim is unreadable.
     """
     group = claim_name(job)
     deadline = clock.monotonic() + PATIENCE_S
@@ -64,7 +65,7 @@ def read_claim(control: ControlPlane, job: str, clock: Clock) -> Claim | None:
 
 
 class ClaimHolder:
-    """One process's hold on the claim of one job. For one thread at a time."""
+    """One process's hold on the claim of one job. Not thread-safe."""
 
     def __init__(self, control: ControlPlane, job: str, clock: Clock) -> None:
         self._control = control
@@ -72,18 +73,18 @@ class ClaimHolder:
         self._name = claim_name(job)
         self._clock = clock
         self._producer: tuple[int, int] | None = None
-        """Id and epoch to write with. None: others must be refused first."""
+        """Id and epoch to write with. None: other processes must be fenced first."""
         self._used = False
-        """Something was sent under that epoch."""
+        """Whether a request was sent under that epoch."""
         self._held: Claim | None = None
         self._prepared: Claim | None = None
         self._places: dict[CoordinatorKind, Located] = {}
 
     def take(self, claim: Claim, seen: Collection[Claim]) -> None:
-        """Write ``claim`` in the place of one of ``seen``, or where there is none.
+        """Replace one of ``seen`` by ``claim``, or write it where no claim exists.
 
-        Raises ClaimChangedError when another one is there, ControlPlaneError when the brokers do not confirm within
-        30 s, HaltedError for an unreadable claim.
+        Raises ClaimChangedError if the present claim is another one, ControlPlaneError if the brokers do not confirm
+        within 30 s, HaltedError for an unreadable claim.
         """
         deadline = self._clock.monotonic() + PATIENCE_S
         code = self._write_over(claim, seen, lambda: self._clock.monotonic() >= deadline)
@@ -91,14 +92,14 @@ class ClaimHolder:
             raise _failed("write", self._job, code)
 
     def prepare(self, claim: Claim) -> None:
-        """Do what can be done ahead of :meth:`renew`. It reports nothing; if it fails, :meth:`renew` starts over."""
+        """Do the part of :meth:`renew` that can be done ahead. Reports no failure; :meth:`renew` then starts over."""
         if self._stage(claim) == CODE_NONE:
             self._prepared = claim
 
     def renew(self, claim: Claim, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Write ``claim`` in the place of what was written last, for as long as it takes; False when it gave up.
+        """Replace the claim written last by ``claim``, without a time limit; return False if ``give_up`` said so.
 
-        Raises FencedError when another one is there, ControlPlaneError when the brokers refuse, HaltedError.
+        Raises FencedError if the present claim is another one, ControlPlaneError if the brokers refuse, HaltedError.
         """
         held = self._held
         assert held is not None, "taken before it is renewed"
@@ -106,7 +107,7 @@ class ClaimHolder:
         while classify(code := self._write(claim)) is EndAnswer.AGAIN and self._producer is not None:
             if give_up():
                 return False
-            self._clock.wait(backoff.next())  # the markers of the last write, a coordinator that moves
+            self._clock.wait(backoff.next())  # markers of the last write are pending, or a coordinator moves
         if code == CODE_NONE:
             self._held = claim
             return True
@@ -118,7 +119,7 @@ class ClaimHolder:
     def _write_over(
         self, claim: Claim, seen: Collection[Claim], give_up: Callable[[], bool], *, look: bool = True
     ) -> Code:
-        """CODE_NONE, or the last answer when it gave up. ``look``: somebody else may hold the claim."""
+        """Return CODE_NONE, or the last error code if it gave up. ``look``: another process may hold the claim."""
         backoff = broker_backoff()
         patient = self._clock.monotonic() + _MOMENT_S
         while True:
@@ -134,7 +135,7 @@ class ClaimHolder:
             self._clock.wait(backoff.next())
 
     def _attempt(self, claim: Claim, seen: Collection[Claim], look: bool) -> Code:
-        # First a look that disturbs nobody: fencing ends what the rightful holder has under way.
+        # Read first, without fencing: fencing would end a transaction of the rightful holder.
         for fenced in (False, True) if look else (True,):
             if fenced and (code := self._fence()) != CODE_NONE:
                 return code
@@ -143,7 +144,7 @@ class ClaimHolder:
                 return offset.code
             found = _parse(self._job, offset)
             if fenced and found == claim:
-                return CODE_NONE  # an earlier attempt went unanswered, and was carried out
+                return CODE_NONE  # an earlier, unanswered attempt was carried out
             if found is not None and found != claim and found not in seen:
                 raise ClaimChangedError(
                     f"Job {self._job} was claimed by store {found.store_id} for generation {found.generation}, while "
@@ -155,12 +156,12 @@ class ClaimHolder:
         return self._write(claim)
 
     def _fence(self) -> Code:
-        """Ends what others have under way. CONCURRENT_TRANSACTIONS until that has ended."""
+        """End what other processes have open. Returns CONCURRENT_TRANSACTIONS until that has ended."""
         self._producer, self._prepared = None, None
         return self._initialise((-1, -1))
 
     def _initialise(self, expected: tuple[int, int]) -> Code:
-        """A new epoch after the ``expected`` one, refused if there is a newer one; (-1, -1) after any."""
+        """Get a new epoch after the ``expected`` one, refused if there is a newer one; (-1, -1) after any."""
         request = InitProducerIdRequest(
             transactional_id=self._name,
             transaction_timeout_ms=_TIMEOUT_MS,
@@ -175,22 +176,22 @@ class ClaimHolder:
         return code
 
     def _write(self, claim: Claim) -> Code:
-        """One attempt under the present epoch."""
+        """Make one attempt under the present epoch."""
         if self._prepared != claim and (code := self._stage(claim)) != CODE_NONE:
             return code
         self._prepared = None
         return self._send(CoordinatorKind.TRANSACTION, EndTxnRequest, committed=True, min_version=3, max_version=4)
 
     def _stage(self, claim: Claim) -> Code:
-        """All but the commit. What was staged before and not committed is forgotten by it."""
+        """Do all but the commit. Discards a write that was staged before and not committed."""
         self._prepared = None
         if self._producer is not None and self._used:
-            # A request of the last write that is still on its way must not get into this one.
+            # A delayed request of the last write must not get into this transaction.
             code = self._initialise(self._producer)
             if code != CODE_NONE:
                 return code
         self._used = True
-        # Versions up to 4 mean the same at every transaction.version, and leave the epoch as it is.
+        # Versions up to 4 mean the same at every transaction.version, and keep the epoch unchanged.
         code = self._send(CoordinatorKind.TRANSACTION, AddOffsetsToTxnRequest, group_id=self._name, max_version=3)
         if code != CODE_NONE:
             return code
@@ -203,7 +204,7 @@ class ClaimHolder:
         sent = request(transactional_id=self._name, producer_id=producer_id, producer_epoch=epoch, **fields)
         code = _code(self._ask(kind, sent))
         if isinstance(code, NoAnswer) or code in _UNKNOWN:
-            # It may be carried out yet, whatever is sent after it: only a new epoch keeps it from that.
+            # It may still be carried out, whatever is sent after it: only a new epoch prevents that.
             self._producer = None
         return code
 
@@ -213,7 +214,7 @@ class ClaimHolder:
         places = {self._name: self._places[kind]}
         answer = self._control.send_located(kind, {self._name: request}, located=places)[self._name]
         if _code(answer) != CODE_NONE:
-            del self._places[kind]  # it may have moved
+            del self._places[kind]  # the coordinator may have moved
         return answer
 
 

@@ -15,7 +15,7 @@ _LONGEST_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """Wall clock for people and ages, monotonic seconds for time-outs, and a way to wait."""
+    """Wall clock for display and ages, monotonic seconds for timeouts, and a way to wait."""
 
     now: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
     monotonic: Callable[[], float] = time.monotonic
@@ -23,5 +23,5 @@ class Clock:
 
 
 def broker_backoff() -> Backoff:
-    """Between two rounds of requests of the control plane."""
+    """Backoff between two rounds of control plane requests."""
     return Backoff(first=_FIRST_S, longest=_LONGEST_S)

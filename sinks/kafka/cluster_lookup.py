@@ -1,4 +1,4 @@
-"""Which of the clusters at hand a committable's transaction is on: told by the cluster's id, never by its address."""
+"""Finds the cluster of a committable's transaction among those at hand, by the cluster's id, never by its address."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ __all__ = ["ClusterLookup", "reach"]
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterLookup:
-    """Where committables are now."""
+    """The clusters on which committables were found."""
 
     found: Sequence[tuple[ControlPlane, Sequence[KafkaCommittable]]]
     elsewhere: dict[int, str]
-    """By slot, why it is nowhere: every cluster answered, and none is the right one. Nothing was asked there."""
+    """By slot, why no cluster matches: all clusters answered, and none has the id. No request about it was sent."""
 
 
 def reach(controls: Iterable[ControlPlane], handles: Sequence[KafkaCommittable]) -> ClusterLookup:
-    """Ask the clusters who they are; those that do not answer are asked again by whoever calls this again.
+    """Ask the clusters for their ids. Clusters that do not answer are asked again in the caller's next call.
 
-    Clusters of the committables' names come first, and nobody is asked once all are found: one that is dead holds up
-    only what is on it.
+    Clusters that the committables name are asked first, and the search ends once all are found: a dead cluster delays
+    only its own committables.
     """
     names = {handle.cluster_name for handle in handles}
     wanted = {handle.cluster_id for handle in handles}

@@ -1,8 +1,8 @@
-"""The columns of a DataFrame as this sink understands them: Spark's Kafka sink, and a timestamp.
+"""The columns of a DataFrame that this sink understands: those of Spark's Kafka sink, and a timestamp.
 
 ``value`` (string or binary) is required; ``key`` (string or binary), ``topic`` (string), ``partition`` (int),
 ``headers`` (array<struct<key:string,value:binary>>) and ``timestamp`` (timestamp) are optional; other columns are
-ignored, as Spark does. Text becomes UTF-8.
+ignored, as in Spark. Text is encoded as UTF-8.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ _FIXES: dict[str, str] = {
 
 
 def column_problems(columns: Sequence[tuple[str, str]], *, routed: bool) -> list[str]:
-    """Everything wrong with ``columns`` (name, Spark type as text), in words. ``routed``: ``topic`` is needed."""
+    """Describe every problem of ``columns`` (name, Spark type as text). ``routed``: ``topic`` is required."""
     return list(_problems(columns, routed))
 
 
@@ -49,20 +49,20 @@ def _problems(columns: Sequence[tuple[str, str]], routed: bool) -> Iterator[str]
         elif not found and wanted == "topic" and routed:
             yield "topic: the column is missing; add it, or give the sink topic= for all records"
         elif found and wanted == "topic" and not routed:
-            continue  # topic= overrides the column, whatever it holds
+            continue  # topic= overrides the column, whatever its type
         elif found and _plain(found[0][1]) not in types:
             yield f"{wanted}: is {found[0][1]}, must be {' or '.join(types)}; {_FIXES[wanted]}"
 
 
 def _plain(kind: str) -> str:
-    """Collations do not matter: text is written as it is."""
+    """Strip the collation, which does not affect the bytes written."""
     return "string" if kind.startswith("string collate") else kind
 
 
 def project(df: "DataFrame", *, routed: bool) -> "DataFrame":
-    """The columns that the writer takes, text as binary. Adds a projection to the plan and nothing else.
+    """Select the columns that the writer takes, with text as binary. Adds only a projection to the plan.
 
-    Raises ConfigurationError with everything that is wrong.
+    Raises ConfigurationError listing every problem.
     """
     columns = [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
     problems = column_problems(columns, routed=routed)

@@ -1,7 +1,7 @@
 """The committable of this sink as a document: ``kafka-transaction``, version 1.
 
-It holds all that any process needs to end the transaction on the right cluster, to prove its outcome, and to name or
-write again exactly its records.
+It holds what any process needs to end the transaction on the right cluster, to prove its outcome, and to name its
+records or write exactly them again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,11 @@ class TopicRecords:
 
     records: int
     partitions: tuple[int, ...]
-    """Partitions that the broker had enlisted, in order."""
+    """Partitions that were enlisted at the broker, sorted."""
     id: str = ""
-    """The topic's, when the generation began; empty when it was not known."""
+    """The topic id when the generation began; empty if unknown."""
     count: int = 0
-    """Of all its partitions, when the generation began; 0 when it was not known."""
+    """The topic's number of partitions when the generation began; 0 if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,22 +40,22 @@ class KafkaCommittable:
     cluster_id: str
     transaction: Transaction
     token: str
-    """Of the receipt; minted for this transaction alone."""
+    """The receipt's token, unique to this transaction."""
     topics: Mapping[str, TopicRecords]
     records: int
     bytes: int
     """Of keys and values."""
     inputs: Sequence[JsonObject]
-    """The splits whose records are in it: what a replay reads. Slots of a shuffle have one list in common, sent and
-    stored once."""
+    """The splits whose records the transaction contains: a replay reads them. Slots of a shuffle share one list, which
+    is sent and stored once."""
     pre_committed: datetime
-    """Wall clock of the driver, before the decision: receipts are kept for a time counted from later than this."""
+    """Wall clock of the driver, before the decision: the retention of receipts counts from a later time."""
     timeout: timedelta = field(default=timedelta(0))
-    """The transaction's: the broker aborts it that long after the first partition was enlisted."""
+    """The transaction timeout: the broker aborts that long after the first partition was enlisted."""
     began: datetime | None = None
-    """When that was, by the broker's clock; None when it is not known."""
+    """When the first partition was enlisted, by the broker's clock; None if unknown."""
     replayable: bool = False
-    """All records of the only one of ``inputs``, and no others, are in it: writing that again replaces the slot."""
+    """Whether it holds exactly the records of its single input: rewriting that input then replaces the slot."""
 
     def to_committable(self) -> Committable:
         return Committable(slot=self.slot, document=Document(kind=KIND, version=VERSION, body=self._body()))
@@ -89,7 +89,7 @@ class KafkaCommittable:
 
     @classmethod
     def of(cls, committable: Committable) -> "KafkaCommittable":
-        """Read a document. Raises HaltedError for a kind, version or content that this release does not know."""
+        """Parse a document. Raises HaltedError for a kind, version or content that this release does not know."""
         document = committable.document
         if document.kind != KIND or document.version != VERSION:
             raise _unreadable(committable, f"this release reads {KIND} version {VERSION}")
@@ -126,14 +126,14 @@ def _read(slot: int, body: JsonObject) -> KafkaCommittable:
         inputs=_splits(body["inputs"]),
         pre_committed=datetime.fromtimestamp(int(body["pre_committed_ms"]) / 1000, tz=UTC),
         timeout=timedelta(milliseconds=int(body["transaction_timeout_ms"])),
-        # documents of earlier releases lack these: unknown is never replayed
+        # documents of earlier releases lack these; a slot of unknown age or content is never replayed
         began=None if body.get("began_ms") is None else datetime.fromtimestamp(int(body["began_ms"]) / 1000, tz=UTC),
         replayable=bool(body.get("replayable", False)),
     )
 
 
 def _splits(found: Any) -> Sequence[JsonObject]:
-    """The list itself: a copy for each slot of a shuffle would cost slots x ranges each time it is read."""
+    """Return the list itself: a copy for each slot of a shuffle would cost slots x ranges at each read."""
     if not isinstance(found, list) or not {*map(type, found)} <= {dict}:
         raise TypeError("inputs: not a list of objects")
     return found

@@ -1,4 +1,4 @@
-"""The control plane: requests about transactions and groups, each to the broker that coordinates it."""
+"""The control plane: requests about transactions and groups, each sent to the broker that coordinates it."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ __all__ = [
 ]
 
 TRANSACTIONS_TOPIC = "__transaction_state"
-"""Where the transaction coordinators keep what they know; who leads a partition coordinates its ids."""
+"""Topic in which transaction coordinators keep their state; the leader of a partition coordinates its ids."""
 
 
 class CoordinatorKind(IntEnum):
-    """Whose coordinator to find."""
+    """The kind of coordinator to find."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -33,7 +33,7 @@ class CoordinatorKind(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """Where a coordinator is now, or why that is not known (an error code of the brokers)."""
+    """The node of a coordinator, or why it is unknown (a broker error code)."""
 
     node: int = -1
     code: int = 0
@@ -43,7 +43,7 @@ class ControlPlane(BrokerRequests):
     """Requests to the brokers of the sink's cluster."""
 
     def transaction_version(self) -> int:
-        """The cluster's finalized feature ``transaction.version``, 0 where the feature does not exist."""
+        """Return the cluster's finalized feature ``transaction.version``, 0 if the feature does not exist."""
         answer = self.ask(
             ApiVersionsRequest(client_software_name="onceward", client_software_version="1", min_version=3)
         )
@@ -53,7 +53,7 @@ class ControlPlane(BrokerRequests):
         return 0
 
     def highest_version(self, request: type) -> int:
-        """The highest version of ``request`` that both sides have. Raises ControlPlaneError."""
+        """Return the highest version of ``request`` that both sides support. Raises ControlPlaneError."""
         try:
             connected = self._connected()
         except KafkaError as error:
@@ -61,22 +61,22 @@ class ControlPlane(BrokerRequests):
         return int(connected.broker_version_data.api_version(request()))
 
     def coordinators(self) -> "tuple[int, ...] | None":
-        """The brokers that together know every transaction, or None when one is missing now: a partition of the
-        coordinators' log has no leader, as after a broker's failure. Raises ControlPlaneError."""
+        """Return the brokers that together know every transaction, or None if one is missing: a partition of the
+        coordinators' log has no leader, as after a broker failure. Raises ControlPlaneError."""
         log = MetadataRequest.MetadataRequestTopic(name=TRANSACTIONS_TOPIC)
         answer = self.ask(MetadataRequest(topics=[log], allow_auto_topic_creation=False, min_version=4, max_version=12))
         nodes = {int(broker.node_id) for broker in answer.brokers}
-        # Where the topic may not be looked at, or nobody ever began a transaction, no partition is told.
+        # No partition is reported if describing the topic is not allowed, or if no transaction was ever begun.
         leaders = {int(partition.leader_id) for topic in answer.topics for partition in topic.partitions}
         return tuple(sorted(nodes)) if leaders <= nodes else None
 
     def nodes(self) -> tuple[int, ...]:
-        """Ids of the brokers that the cluster names now. Raises ControlPlaneError when nobody answers."""
+        """Return the ids of the brokers that the cluster lists. Raises ControlPlaneError if none answers."""
         answer = self.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4))
         return tuple(sorted(int(broker.node_id) for broker in answer.brokers))
 
     def locate(self, kind: CoordinatorKind, keys: Collection[str]) -> dict[str, Located]:
-        """Ask the brokers afresh where the coordinators of ``keys`` are. Never cached: they move when brokers fail."""
+        """Look up the coordinators of ``keys``. Never cached: coordinators move when brokers fail."""
         unique = sorted(set(keys))
         if not unique:
             return {}
@@ -93,7 +93,10 @@ class ControlPlane(BrokerRequests):
     def send_located(
         self, kind: CoordinatorKind, keyed: Mapping[str, Request], *, located: Mapping[str, Located] | None = None
     ) -> dict[str, Any]:
-        """Send each request to the coordinator of its key, freshly located; an unlocated one is :class:`NoAnswer`."""
+        """Send each request to its key's coordinator; an unlocated one gets :class:`NoAnswer`.
+
+        Looks the coordinators up unless ``located`` is given.
+        """
         places = self.locate(kind, keyed.keys()) if located is None else located
         sendable = [key for key in keyed if places[key].code == 0]
         answers = self.send_all([(places[key].node, keyed[key]) for key in sendable])

@@ -1,12 +1,12 @@
-"""Hands a slot's records to a producer and sees all of them delivered, in the slot's time. Runs on executors.
+"""Hands a slot's records to a producer and confirms their delivery within the slot's time limit. Runs on executors.
 
 Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
 
-Why no failure report means that everything was delivered: the client accepts a record (``produce`` counted it) and then
-owes exactly one report for it. With ``delivery.report.only.error`` the reports of successes are dropped by the client,
-those of failures are not. ``flush() == 0`` says that no accepted record waits
-and no report is unserved. Nobody purges the queue before the vote; a fatal error purges it with failure reports. So
-accepted = delivered + failures seen, and a slot votes only when accepted = produced and failures = 0.
+Why no failure report means that every record was delivered: the client accepts a record (``produce`` counted it) and
+then owes exactly one report for it. With ``delivery.report.only.error`` the client drops the reports of successes, not
+those of failures. ``flush() == 0`` means that no accepted record is undelivered and no report is unserved. The queue is
+never purged before the vote; a fatal error purges it with failure reports. Therefore accepted = delivered + failures
+seen, and a slot votes only if accepted = produced and failures = 0.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ __all__ = ["Delivery"]
 
 _FLUSH_SLICE_S = 1.0
 _REPORTS_S = 0.1
-"""For the report behind an error that is already there."""
+"""How long to poll for the report behind an error that was already raised."""
 _STALLED_S = 60.0
-"""As a reader's: a client to which nothing comes for so long is given up, and the next attempt has a new one."""
+"""As for a reader: a client without progress for this long is given up; the next attempt creates a new one."""
 
 
 class Delivery:
-    """Of one slot, by one producer that nobody else uses meanwhile."""
+    """The delivery of one slot, by one producer that has no other user meanwhile."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Delivery:
         limit_ms: int,
         failed: Callable[[str], DeliveryError],
     ) -> None:
-        """``failures``: what the producer's reports say, while it polls or flushes. ``topic``: where everything goes;
-        None to route by the ``topic`` column among ``topics``. ``limit_ms``: from now, for all of it. ``failed``: the
-        error that says what a failure means, from its cause in a few words."""
+        """``failures``: errors that the producer reports during `poll` and `flush`. ``topic``: the topic of all records;
+        None to route by the ``topic`` column among ``topics``. ``limit_ms``: time from now for the whole slot.
+        ``failed``: creates the error to raise from a short cause."""
         self._producer, self._failures = producer, failures
         self._limit_ms = limit_ms
         self._deadline = time.monotonic() + limit_ms / 1000
@@ -61,18 +61,18 @@ class Delivery:
 
     @property
     def bytes(self) -> int:
-        """Of their keys and values."""
+        """Bytes of the accepted keys and values."""
         return self._target.bytes
 
     def produce(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> None:
-        """Hand all records to the client. Raises DeliveryError, RouteError, what ``rest`` raises."""
+        """Hand all records to the client. Raises DeliveryError, RouteError, and what ``rest`` raises."""
         self._target.produce(first, self._check)
         kill_point(KillPoint.TASK_MID_WRITE)
         for batch in rest:
             self._target.produce(batch, self._check)
 
     def flush(self) -> None:
-        """Wait until the brokers have confirmed every record. Raises DeliveryError when one was refused or is late."""
+        """Wait until the brokers have confirmed every record. Raises DeliveryError if one was refused or is late."""
         with self.client_says():
             while self._producer.flush(_FLUSH_SLICE_S):
                 self._check()
@@ -80,11 +80,11 @@ class Delivery:
 
     @contextlib.contextmanager
     def client_says(self) -> Iterator[None]:
-        """Only around calls of ours: what the transform or the source raises must keep its own words."""
+        """Convert client errors. Only around our own calls: errors of the transform or source pass unchanged."""
         try:
             yield
         except KafkaException as error:
-            # A refused record breaks the transaction, and whatever is asked next then fails with "erroneous state".
+            # A refused record breaks the transaction, and the next call then fails with "erroneous state".
             with contextlib.suppress(KafkaException):
                 self._producer.poll(_REPORTS_S)
             self._refuse_failures()

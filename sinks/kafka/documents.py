@@ -1,4 +1,4 @@
-"""The name and version of this sink's documents, for a coordinator that has no Kafka client installed."""
+"""Kind and version of this sink's documents, for a coordinator that has no Kafka client installed."""
 
 from onceward.coordinator.protocol.values import Document
 
@@ -10,9 +10,9 @@ _NEEDED = {"cluster", "transactional_id", "producer_id", "epoch", "end_txn_versi
 
 
 def check_committable(document: Document, base: Document | None) -> None:
-    """What the coordinator asks before it takes a committable (entry point ``onceward.documents``).
+    """Validate a committable before the coordinator accepts it (entry point ``onceward.documents``).
 
-    Raises ValueError for a version that is not known, and for one that lacks what is needed to end its transaction.
+    Raises ValueError for an unknown version, and for a document that lacks what is needed to end its transaction.
     """
     if document.version != VERSION:
         raise ValueError(f"it has version {document.version}, and this program knows only version {VERSION}")

@@ -1,10 +1,10 @@
-"""librdkafka's producer for records that are columns: what confluent-kafka does record by record, batch by batch.
+"""librdkafka's producer for columns of records: what confluent-kafka does per record, done per batch.
 
-The library itself and what its clients have in common are in connections/rdkafka.
+The library binding and what all its clients share are in connections/rdkafka.
 
 producer.py     ArrowProducer: a producer and its transactions
 messages.py     Arrow columns as the structures that the library reads
-partitioner.py  which partition a key belongs to
+partitioner.py  the partition of a key
 """
 
 from onceward.sinks.kafka.client.messages import UnfitRecordError

@@ -1,7 +1,7 @@
-"""Which partition a key belongs to: as Java's producers and librdkafka's ``murmur2_random`` say. Pure.
+"""The partition of a key, as Java's producers and librdkafka's ``murmur2_random`` compute it. Pure.
 
-Decided here, for a column of keys at once, because it is most of what the client does when it takes a record: records
-of one partition that come together are taken in a third of the time (docs/performance.md).
+Computed here for a whole column of keys, because partitioning is most of the client's work when it takes a record:
+it takes consecutive records of one partition in a third of the time (docs/performance.md).
 """
 
 from itertools import repeat
@@ -14,7 +14,7 @@ from onceward.connections.rdkafka.library import lib
 __all__ = ["LONGEST_KEY", "murmur2", "partitions"]
 
 LONGEST_KEY = 256
-"""Bytes. Longer keys take one call of the library each, which is faster from about there on."""
+"""Bytes. Each longer key takes one call of the library, which is faster from about that length."""
 
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
@@ -25,7 +25,7 @@ _LAST_BYTES = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], dtype=np.uint32)
 def partitions(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], count: int
 ) -> npt.NDArray[np.int32]:
-    """Of keys with ``lengths`` bytes at ``starts`` of ``data``, for a topic of ``count`` partitions.
+    """Return the partitions of keys with ``lengths`` bytes at ``starts`` of ``data``; the topic has ``count`` of them.
 
     Java: ``Utils.toPositive(Utils.murmur2(key)) % count`` (``BuiltInPartitioner.partitionForKey``).
     """
@@ -42,13 +42,13 @@ def partitions(
 def murmur2(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint32]:
-    """Hashes as those of ``org.apache.kafka.common.utils.Utils.murmur2``, word by word for all keys at once."""
+    """Return hashes equal to ``org.apache.kafka.common.utils.Utils.murmur2``, word by word for all keys at once."""
     hashes = _SEED ^ lengths.astype(np.uint32)
     if not len(lengths):
         return hashes
     if len(data) < 4:
         data = np.concatenate([data, np.zeros(4, np.uint8)])
-    words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))  # one at every byte
+    words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))  # one word starting at every byte
     whole, rest = lengths >> 2, lengths & 3
     shortest = int(whole.min())
     for index in range(shortest):
@@ -60,7 +60,7 @@ def murmur2(
         longer = longer[whole[longer] > index]
     if rest.any():
         at = starts + 4 * whole
-        inside = np.minimum(at, len(words) - 1)  # the last bytes of the data are the upper ones of the last word
+        inside = np.minimum(at, len(words) - 1)  # the data's last bytes are the upper bytes of the last word
         last = words[inside] >> np.minimum(8 * (at - inside), 24).astype(np.uint32) & _LAST_BYTES[rest]
         hashes = np.where(rest > 0, (hashes ^ last) * _M, hashes)
     hashes ^= hashes >> np.uint32(13)

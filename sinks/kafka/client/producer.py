@@ -1,13 +1,13 @@
 """ArrowProducer: a producer of librdkafka that takes Arrow batches. Runs on executors.
 
-What it raises and reports is confluent-kafka's: KafkaException with a KafkaError, which says whether it is fatal, may
-be tried again, or asks for an abort. Unlike confluent-kafka's own Producer it
+It raises and reports confluent-kafka's errors: KafkaException with a KafkaError, which says whether it is fatal, can be
+retried, or requires an abort. It differs from confluent-kafka's own Producer in two points:
 
-- lets the library drop the reports of delivered records (``delivery.report.only.error``), where confluent-kafka takes
-  the interpreter's lock for each of them;
-- raises in `poll` and `flush`, now and ever after, once the client cannot go on (``rd_kafka_fatal_error``).
+- the library drops the reports of delivered records (``delivery.report.only.error``); confluent-kafka takes the
+  interpreter's lock for each of them;
+- once the client has a fatal error (``rd_kafka_fatal_error``), every `poll` and `flush` raises.
 
-When the last reference goes the client goes, and an open transaction stays as it is: nothing is aborted.
+Dropping the last reference destroys the client and leaves an open transaction open: nothing is aborted.
 """
 
 import ctypes
@@ -38,14 +38,14 @@ from onceward.sinks.kafka.client.messages import Places, argument_lists, by_part
 __all__ = ["ArrowProducer"]
 
 _ANSWERS = 5
-"""Asked for at most: two are enough, unless connections break meanwhile."""
+"""At most this many metadata requests: two are enough, unless connections break meanwhile."""
 _LOOK_MS = 2
-"""While it flushes. Deliveries are not reported, so the client must look whether all are over; by itself it does so
-every 10 ms, which is as long as a small transaction takes in all."""
+"""Poll interval of `flush`. Deliveries are not reported, so the client must check whether all are done; by itself it
+checks every 10 ms, which is as long as a small transaction takes in total."""
 
 
 class ArrowProducer:
-    """One client with its threads and connections. Not for several threads at once."""
+    """One client with its threads and connections. Not thread-safe."""
 
     def __init__(
         self,
@@ -55,38 +55,38 @@ class ArrowProducer:
         failed: Callable[[KafkaError], object],
         logger: logging.Logger,
     ) -> None:
-        """``config``: librdkafka's properties. ``topics``: all that it will write to. ``failed`` is called for each
-        record that could not be delivered, within `poll` and `flush`. Raises KafkaException when the configuration is
-        refused."""
+        """``config``: librdkafka's properties. ``topics``: every topic that it will write to. ``failed`` is called for
+        each record that could not be delivered, during `poll` and `flush`. Raises KafkaException if librdkafka rejects
+        the configuration."""
         self.accepted = 0
-        """Records that the client took, since it was made."""
+        """Records that the client accepted since it was created."""
         callbacks = Callbacks.of(logger, _reporting(failed))
         self._client = new_client(PRODUCER, {**config, "delivery.report.only.error": True}, callbacks)
         self.rebootstrap = Rebootstrap(self._client, config)
-        """For a producer that gets nothing delivered."""
+        """For a producer whose records are not being delivered."""
         self._topics: dict[str, int] = {}
-        """Handles."""
+        """Topic handles."""
         released(self, _destroy, self._client, self._topics, callbacks)
         for topic in topics:
             self._topics[topic] = self._handle(topic)
         self._places: dict[str, Iterator[Places] | KafkaError] = {}
-        """Of each topic, for one batch after the other; or why the brokers do not tell its partitions."""
+        """Per topic, the places for successive batches; or why the brokers do not report its partitions."""
 
     def __len__(self) -> int:
-        """Records that wait to be delivered, and what is reported and not yet seen by `poll` or `flush`."""
+        """Return the number of undelivered records and of reports that `poll` or `flush` has not yet served."""
         return int(lib.outq_len(self._client))
 
     def load_metadata(self, timeout: float) -> None:
-        """Ask the brokers for the topics' partitions, before anything else. Raises KafkaException.
+        """Load the topics' partitions from the brokers, before any other request. Raises KafkaException.
 
         The client drops its connection to a bootstrap server once it knows the brokers, and `init_transactions` waits
-        for half a second when it finds no other connection. So this asks until a broker answers on a connection that
-        stays."""
+        for half a second if there is no other connection. Therefore this repeats the request until a broker answers on
+        a connection that lasts."""
         ends = time.monotonic() + timeout
         for _ in range(_ANSWERS):
             found = ctypes.POINTER(Metadata)()
             left = max(0.0, ends - time.monotonic())
-            # of the topics that it has handles of, not of all topics of the cluster
+            # only topics that the client has handles of, not all topics of the cluster
             check(lib.metadata(self._client, 0, None, ctypes.byref(found), ms(left)))
             try:
                 said = found.contents
@@ -97,24 +97,24 @@ class ArrowProducer:
                 lib.metadata_destroy(found)
 
     def init_transactions(self, timeout: float) -> None:
-        """Take the transactional id over, aborting what is open under it. Raises KafkaException."""
+        """Take over the transactional id and abort its open transaction. Raises KafkaException."""
         raise_error(lib.init_transactions(self._client, ms(timeout)))
 
     def begin_transaction(self) -> None:
-        """Local: the brokers learn of it with the first record. Raises KafkaException."""
+        """Begin locally: the brokers learn of it with the first record. Raises KafkaException."""
         raise_error(lib.begin_transaction(self._client))
 
     def abort_transaction(self, timeout: float) -> None:
-        """Drop what waits and abort what the brokers know of. Raises KafkaException."""
+        """Drop undelivered records and abort the transaction at the brokers. Raises KafkaException."""
         raise_error(lib.abort_transaction(self._client, ms(timeout)))
 
     def produce(self, topic: str, records: pa.RecordBatch, full: Callable[[], None]) -> None:
-        """Hand all ``records`` to the client, those of one partition in their order.
+        """Hand all ``records`` to the client, in order within each partition.
 
-        ``records``: ``value`` and, where they are given, ``key``, ``partition``, ``timestamp`` and ``headers``, as the
-        sink's columns are; partitions are not negative. ``full`` is called while the client's queue has no room: it
-        waits, or raises to end it. Raises KafkaException when a record is refused, UnfitRecordError when one cannot be
-        written at all; then some of the others may have been taken.
+        ``records`` has the sink's columns: ``value`` and optionally ``key``, ``partition``, ``timestamp`` and
+        ``headers``; partitions are not negative. ``full`` is called while the client's queue is full: it waits, or
+        raises to give up. Raises KafkaException if a record is refused, UnfitRecordError if one cannot be written at
+        all; some of the others may have been taken by then.
         """
         if any(column_of(records, name) is not None for name in ("headers", "timestamp")):
             self._one_by_one(topic, records, full)
@@ -123,12 +123,12 @@ class ArrowProducer:
                 self._together(topic, partition, messages, full)
 
     def poll(self, timeout: float) -> None:
-        """Serve reports and the log, for so long at most. Raises KafkaException when the client cannot go on."""
+        """Serve reports and log lines for up to ``timeout`` s. Raises KafkaException after a fatal error."""
         lib.poll(self._client, ms(timeout))
         self._refuse_broken()
 
     def flush(self, timeout: float) -> int:
-        """Wait until nothing waits; how many still do. Raises KafkaException when the client cannot go on."""
+        """Wait for delivery; return how many records are still undelivered. Raises KafkaException after a fatal error."""
         ends = time.monotonic() + timeout
         while lib.flush(self._client, _LOOK_MS) and time.monotonic() < ends:
             pass
@@ -136,11 +136,11 @@ class ArrowProducer:
         return len(self)
 
     def purge(self) -> None:
-        """Drop what waits; each record is reported as failed."""
+        """Drop undelivered records; each is reported as failed."""
         check(lib.purge(self._client, PURGE_ALL))
 
     def send_offsets_to_transaction(self, group: str, positions: Sequence[TopicPartition], timeout: float) -> None:
-        """Commit ``positions`` for ``group``, which has no members, with the transaction. Raises KafkaException."""
+        """Commit ``positions`` for ``group``, which has no members, in the transaction. Raises KafkaException."""
         members = lib.consumer_group_metadata_new(group.encode())
         try:
             with topic_partitions(positions) as offsets:
@@ -170,7 +170,7 @@ class ArrowProducer:
             refused = messages["err"]
             for code in refused[(refused != 0) & (refused != KafkaError._QUEUE_FULL)][:1].tolist():
                 raise KafkaException(KafkaError(code))
-            # Once the queue is full for one, the client takes none that follows it: what is left is the end.
+            # Once the queue is full for a record, the client takes none after it: the rest is a suffix.
             messages = messages[taken:]
             if len(messages):
                 full()
@@ -196,15 +196,16 @@ class ArrowProducer:
 
 
 def _destroy(client: int, topics: dict[str, int], _callbacks: object) -> None:
-    """What waits is dropped. The callbacks must live until then."""
+    """Destroy the client and drop undelivered records. The callbacks must live until then."""
     for handle in topics.values():
         lib.topic_destroy(handle)
     lib.destroy(client)
 
 
 def _places(topic: Any) -> Iterator[Places] | KafkaError:
-    """``topic``: its metadata. Records without a key go to one partition for each batch, as Java's and the client's own
-    producers do, and to the next one for the next batch; not to one that has no leader, as long as another has."""
+    """Yield places from the metadata of ``topic``. As in Java's and the client's own producers, all keyless records of
+    a batch go to one partition, those of the next batch to the next; a partition without a leader is skipped if another
+    has one."""
     count = topic.partition_cnt
     if topic.err or not count:
         return KafkaError(topic.err or KafkaError.LEADER_NOT_AVAILABLE)
