@@ -1,6 +1,6 @@
-"""Ends the transactions of this sink: in the driver, or in the coordinator for a job whose driver is gone.
+"""Ends the transactions of this sink: in the driver, or in the coordinator for a job without a driver.
 
-Nothing here is remembered between calls; what is needed is in the committables and at the brokers.
+It keeps no state between calls: the committables and the brokers hold all it needs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -33,9 +33,9 @@ _BEING_ENDED = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 
 class KafkaCommitter(Committer):
-    """Ends transactions on one or more clusters; which one is decided by the cluster id in the committable.
+    """Ends transactions on one or more clusters; the cluster id in the committable selects the cluster.
 
-    Thread-safe: it keeps nothing between calls but connections.
+    Thread-safe: it keeps only connections between calls.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class KafkaCommitter(Committer):
         clock: Clock | None = None,
         generation: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`clusters` get connections of their own, closed with this; `controls` are shared and stay open.
+        """`clusters` get their own connections, closed with this object; `controls` are shared and stay open.
 
-        `generation`: what this process was granted, once it is; a sweep refuses to touch anything newer.
+        `generation` returns the generation granted to this process, once granted; a sweep refuses to touch newer ones.
         """
         self._generation = generation
         self._owned = [ControlPlane(KafkaCluster.of(cluster)) for cluster in clusters]
@@ -63,15 +63,15 @@ class KafkaCommitter(Committer):
     def commit(
         self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
     ) -> Sequence[Settlement]:
-        """See :meth:`Committer.commit`. Raises HaltedError before anything is asked when a document is unreadable."""
+        """See :meth:`Committer.commit`. Raises HaltedError before any request if a document is unreadable."""
         handles = [KafkaCommittable.of(committable) for committable in committables]
         return Settling(self._controls, handles, self._clock, give_up).run()
 
     def abort(self, committables: Sequence[Committable]) -> None:
         """See :meth:`Committer.abort`.
 
-        Raises ContradictionError when one turns out committed, ControlPlaneError when the brokers do not confirm within
-        30 s; what is left then ends by its timeout, and the next sweep looks again.
+        Raises ContradictionError if a transaction turns out committed, ControlPlaneError if the brokers do not confirm
+        within 30 s; remaining transactions then end by their timeout, and the next sweep looks for them.
         """
         handles = [KafkaCommittable.of(committable) for committable in committables]
         reached = reach(self._controls, handles)
@@ -87,7 +87,7 @@ class KafkaCommitter(Committer):
             )
 
     def outcome(self, committable: Committable) -> Settlement:
-        """See :meth:`Committer.outcome`. Looks twice if the first look is no positive proof; fences nothing."""
+        """See :meth:`Committer.outcome`. Looks twice unless the first look proves a commit; fences nothing."""
         handle = KafkaCommittable.of(committable)
         seen: list[Judgement] = []
         for looked in range(2):
@@ -119,12 +119,12 @@ class KafkaCommitter(Committer):
         )
 
     def handle(self, committable: Committable) -> tuple[str, tuple[int, int]]:
-        """See :meth:`Committer.handle`. Raises HaltedError for a document that is unreadable."""
+        """See :meth:`Committer.handle`. Raises HaltedError for an unreadable document."""
         transaction = KafkaCommittable.of(committable).transaction
         return transaction.id, (transaction.producer_id, transaction.epoch)
 
     def age(self, committable: Committable) -> Age | None:
-        """See :meth:`Committer.age`. The brokers' clock says when it began, ours what time it is."""
+        """See :meth:`Committer.age`. The brokers' clock gives the start, our clock the present time."""
         handle = KafkaCommittable.of(committable)
         if not handle.timeout:
             return None
@@ -132,18 +132,18 @@ class KafkaCommitter(Committer):
         return Age(transaction=handle.transaction.id, open_for=self._clock.now() - began, timeout=handle.timeout)
 
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
-        """See :meth:`Committer.leftovers`. Raises ControlPlaneError when a broker cannot say."""
+        """See :meth:`Committer.leftovers`. Raises ControlPlaneError if a broker cannot tell."""
         kept = {KafkaCommittable.of(committable).transaction.id for committable in keep}
         found = [identifier for control in self._controls for identifier in list_open(control, job, self._clock)]
         return sorted(str(identifier) for identifier in found if str(identifier) not in kept)
 
     def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
-        """See :meth:`Committer.transactions`. Raises ControlPlaneError when a broker cannot say."""
+        """See :meth:`Committer.transactions`. Raises ControlPlaneError if a broker cannot tell."""
         found = [one for control in self._controls for one in open_transactions(control, job, self._clock)]
         return sorted(found, key=lambda one: one.id)
 
     def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
-        """See :meth:`Committer.ending`. Raises ControlPlaneError when a broker cannot say."""
+        """See :meth:`Committer.ending`. Raises ControlPlaneError if a broker cannot tell."""
         controls: Sequence[ControlPlane] = self._controls
         if beside:
             handles = [KafkaCommittable.of(committable) for committable in beside]
@@ -154,8 +154,8 @@ class KafkaCommitter(Committer):
     def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         """See :meth:`Committer.sweep`.
 
-        Raises FencedError when a newer generation is at work, ControlPlaneError when the brokers do not confirm within
-        30 s.
+        Raises FencedError if a newer generation has an open transaction, ControlPlaneError if the brokers do not
+        confirm within 30 s.
         """
         generation = self._generation()
         kept = {KafkaCommittable.of(committable).transaction.id for committable in keep}
@@ -170,13 +170,13 @@ class KafkaCommitter(Committer):
         return sorted(swept)
 
     def claims(self, job: JobName) -> Sequence[Claim]:
-        """See :meth:`Committer.claims`. Raises ControlPlaneError after 30 s, HaltedError for an unreadable one."""
+        """See :meth:`Committer.claims`. Raises ControlPlaneError after 30 s, HaltedError for an unreadable claim."""
         found = (read_claim(control, job, self._clock) for control in self._controls)
         return [claim for claim in found if claim is not None]
 
     def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
-        """See :meth:`Committer.take_claim`. Raises also ControlPlaneError when the brokers do not confirm within 30 s,
-        HaltedError for an unreadable one."""
+        """See :meth:`Committer.take_claim`. Also raises ControlPlaneError if the brokers do not confirm within 30 s,
+        HaltedError for an unreadable claim."""
         for control in self._controls:
             if read_claim(control, job, self._clock) is not None:
                 ClaimHolder(control, job, self._clock).take(claim, seen)

@@ -45,7 +45,7 @@ class Delivery:
         limit_ms: int,
         failed: Callable[[str], DeliveryError],
     ) -> None:
-        """``failures``: errors that the producer reports during `poll` and `flush`. ``topic``: the topic of all records;
+        """``failures``: errors that the producer reports during `poll` and `flush`. ``topic``: topic of all records;
         None to route by the ``topic`` column among ``topics``. ``limit_ms``: time from now for the whole slot.
         ``failed``: creates the error to raise from a short cause."""
         self._producer, self._failures = producer, failures

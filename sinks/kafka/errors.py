@@ -1,14 +1,14 @@
-"""What can go wrong between us and the sink's cluster.
+"""Errors between Onceward and the sink's cluster.
 
 OncewardError
-├── ControlPlaneError              the cluster gave no usable answer; nothing is known, nothing was guessed
-│   └── ControlPlaneClosedError    nothing was asked: the connections were closed before
+├── ControlPlaneError              the cluster gave no usable answer; the state is unknown
+│   └── ControlPlaneClosedError    no request was sent: the connections were already closed
 ├── CheckpointFailedError
 │   ├── DeliveryError              a record was not confirmed; the slot does not vote
 │   ├── RouteError                 a record names a topic that the sink did not declare
-│   └── PreCommitError             a vote's transaction is not open any more, or another's
+│   └── PreCommitError             a vote's transaction is no longer open, or belongs to another program
 └── HaltedError
-    └── ContradictionError         the broker's state contradicts what was decided; a person must look
+    └── ContradictionError         the broker's state contradicts the decision; a person must look
 """
 
 from onceward.connections.errors import ControlPlaneClosedError, ControlPlaneError
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class DeliveryError(CheckpointFailedError):
-    """Not every record was confirmed by the brokers. The slot does not vote, so nothing of it becomes visible."""
+    """The brokers did not confirm every record. The slot does not vote, so none of its records becomes visible."""
 
 
 class RouteError(CheckpointFailedError):
@@ -37,4 +37,4 @@ class PreCommitError(CheckpointFailedError):
 
 
 class ContradictionError(HaltedError):
-    """The broker contradicts a durable decision. Nothing further was changed."""
+    """The broker contradicts a durable decision. Nothing is changed after that."""

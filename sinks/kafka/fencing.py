@@ -1,7 +1,7 @@
-"""Aborting with confirmation: by EndTxn where the transaction is known, by the fence where only the id is.
+"""Aborts with confirmation: by EndTxn for a known transaction, by the fence where only the id is known.
 
-Each call returns only when the brokers confirmed, and gives up with an error after 30 s: an abort that is not confirmed
-is not done, but nothing waits for it for ever; what is left ends by its timeout or in the next sweep.
+Each call returns once the brokers have confirmed, and raises after 30 s. An unconfirmed abort does not count as done,
+but no caller waits forever: remaining transactions end by their timeout or in the next sweep.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -28,25 +28,25 @@ PATIENCE_S = 30.0
 
 
 def fence_ids(control: ControlPlane, ids: Collection[str], clock: Clock) -> None:
-    """Abort whatever is open under each id and refuse every older epoch, confirmed.
+    """Abort the open transaction of each id and fence every older epoch, with confirmation.
 
-    Never call it for an id whose transaction's fate is undecided or decided as committed but not settled.
+    Never call it for the id of a transaction that is undecided, or decided as committed but not settled.
     Raises ControlPlaneError.
     """
     transactions = Transactions(control)
 
     def attempt(left: Collection[str]) -> dict[str, Code]:
         codes = transactions.fence(left)
-        # Every refusal is asked again: only NONE says that older epochs are refused from now on.
+        # Every refusal is retried: only NONE confirms that older epochs are fenced.
         return {name: code for name, code in codes.items() if code != CODE_NONE}
 
     _until_done(attempt, ids, clock, "fence")
 
 
 def abort_transactions(control: ControlPlane, handles: Sequence[KafkaCommittable], clock: Clock) -> None:
-    """Abort exactly these transactions, confirmed; what is aborted or fenced already is fine.
+    """Abort exactly these transactions, with confirmation; already aborted or fenced ones are skipped.
 
-    Raises ContradictionError when one was committed, ControlPlaneError.
+    Raises ContradictionError if one was committed, ControlPlaneError.
     """
     transactions = Transactions(control)
     by_id = {handle.transaction.id: handle.transaction for handle in handles}
@@ -65,12 +65,12 @@ def abort_transactions(control: ControlPlane, handles: Sequence[KafkaCommittable
 
 
 def _is_over(transaction: Transaction, view: TransactionView) -> bool:
-    """Whether a refused abort needs no repeating. Raises ContradictionError for a committed transaction."""
+    """Return whether a refused abort needs no retry. Raises ContradictionError for a committed transaction."""
     if view.code != CODE_NONE:
         return view.code == CODE_NOT_FOUND
     at_ours = (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch)
     raised = view.producer_id == transaction.producer_id and view.epoch == transaction.epoch + 1
-    committed = view.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)  # what is prepared cannot be undone
+    committed = view.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)  # PREPARE_COMMIT cannot be undone
     if committed and (at_ours or (raised and transaction.version >= 5)):
         raise ContradictionError(
             f"Transaction {transaction.id} (producer {transaction.producer_id}, epoch {transaction.epoch}) was to be "
@@ -83,8 +83,8 @@ def _is_over(transaction: Transaction, view: TransactionView) -> bool:
 def list_open(
     control: ControlPlane, job: str, clock: Clock, *, states: Collection[State] = (State.ONGOING,)
 ) -> list[TransactionalId]:
-    """Every id of ``job`` with an open transaction. Raises ControlPlaneError when a broker cannot say for 30 s: an
-    incomplete list would leave transactions open unnoticed."""
+    """Return every id of ``job`` with an open transaction. Raises ControlPlaneError if a broker cannot tell for 30 s:
+    an incomplete list would leave transactions open unnoticed."""
     transactions = Transactions(control)
     found: list[TransactionalId] = []
 

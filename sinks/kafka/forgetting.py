@@ -1,4 +1,4 @@
-"""What the brokers keep of a job that is deleted: its receipts' groups and, last, its claim."""
+"""Deletes what the brokers keep of a deleted job: its receipts' groups and, last, its claim."""
 
 from kafka.protocol.admin import ListGroupsRequest
 
@@ -16,7 +16,7 @@ __all__ = ["forget_job"]
 
 
 def forget_job(control: ControlPlane, job: str, last: Claim, clock: Clock) -> None:
-    """See :meth:`Committer.forget`. Raises ControlPlaneError when a transaction is open, or brokers do not confirm
+    """See :meth:`Committer.forget`. Raises ControlPlaneError if a transaction is open, or if the brokers do not confirm
     within 30 s."""
     deadline, backoff = clock.monotonic() + PATIENCE_S, broker_backoff()
     found = sorted(map(str, list_open(control, job, clock)))

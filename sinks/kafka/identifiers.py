@@ -1,9 +1,9 @@
 """Transactional ids: ``<job>.<sink>.<generation>.<worker>.<n>`` (docs/protocol.md#transactional-ids).
 
-Names cannot contain a dot, so five parts separated by four dots are ours and nothing else is: a job never mistakes
-another job's id for its own, even when one name is a prefix of the other.
+Names cannot contain a dot, so exactly the ids with five parts separated by four dots are ours: a job never mistakes
+another job's id for its own, even if one name is a prefix of the other.
 
-Runs on executors too: standard library only.
+Also runs on executors: standard library only.
 """
 
 import re
@@ -19,7 +19,7 @@ _ID = re.compile(
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class TransactionalId:
-    """An id that one Python worker process of one generation owns; nobody else ever begins a transaction with it."""
+    """An id owned by one Python worker process of one generation; no other process begins transactions with it."""
 
     job: str
     sink: str
@@ -27,19 +27,19 @@ class TransactionalId:
     worker: str
     """Random token of one Python worker process, lower-case hex."""
     n: int
-    """Counts the ids of that worker."""
+    """Running number of the id within its worker."""
 
     def __str__(self) -> str:
         return f"{self.job}.{self.sink}.{self.generation}.{self.worker}.{self.n}"
 
     @property
     def suffix(self) -> str:
-        """What tells the ids of one job, sink and generation apart."""
+        """The part that distinguishes the ids of one job, sink and generation."""
         return f"{self.worker}.{self.n}"
 
     @classmethod
     def parse(cls, text: str) -> "TransactionalId | None":
-        """The parts of one of our ids, or None when ``text`` is somebody else's."""
+        """Return the parts of one of our ids, or None if ``text`` is not one."""
         match = _ID.fullmatch(text)
         if match is None:
             return None
@@ -53,10 +53,10 @@ class TransactionalId:
 
 
 def job_pattern(job: str) -> str:
-    """What every id of ``job`` matches, for the broker (RE2/J, matched against the whole id)."""
+    """Return the pattern that every id of ``job`` matches, for the broker (RE2/J, matched against the whole id)."""
     return re.escape(job) + r"\..*"
 
 
 def claim_name(job: str) -> str:
-    """The consumer group whose offset says who owns ``job``, and the transactional id that it is written with."""
+    """Return the consumer group whose offset is the claim of ``job``; also the transactional id that writes it."""
     return f"{job}.claim"

@@ -1,4 +1,4 @@
-"""What a job has open at the brokers, for people: who began it, how old it is, and how long the brokers still wait."""
+"""Lists a job's open transactions for display: the worker that began each, its age, the time until its timeout."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,9 +19,9 @@ _NO_TIMEOUT_MS = 2**31 - 1
 
 
 def open_transactions(control: ControlPlane, job: str, clock: Clock) -> list[OpenTransaction]:
-    """Everything of ``job`` on one cluster that is open or being ended, by id. What ends meanwhile is left out.
+    """Return the open and ending transactions of ``job`` on one cluster, by id; omits those that end meanwhile.
 
-    Raises ControlPlaneError when a broker cannot say.
+    Raises ControlPlaneError if a broker cannot tell.
     """
     identifiers = list_open(control, job, clock, states=_LISTED)
     views = Transactions(control).describe([str(identifier) for identifier in identifiers])

@@ -1,6 +1,6 @@
-"""The log of a partition as its leader keeps it, with the batches that clients never see: control markers.
+"""The log of a partition as its leader keeps it, including control markers, which clients never see.
 
-Asked with raw requests, because a consumer shows no markers. Only headers are parsed.
+Read with raw requests, because a consumer hides markers. Only headers are parsed.
 """
 
 import struct
@@ -25,11 +25,11 @@ _EARLIEST, _LATEST = -2, -1
 _NOT_ALLOWED = 29
 _ABORT, _COMMIT = 0, 1
 _LATER = frozenset({-1, 5, 6, 7, 8, 9, 13, 14, 15, 16, 56, 72, 74, 75, 76, 78})
-"""Answers that change when brokers come back or leaders are elected."""
+"""Error codes that clear when brokers return or leaders are elected."""
 
 
 class UnreadableError(Exception):
-    """The log cannot be read: for now (`again`), or as things are."""
+    """The log cannot be read: temporarily (`again`), or until something is changed."""
 
     def __init__(self, why: str, *, again: bool) -> None:
         super().__init__(why)
@@ -38,7 +38,7 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Header of a batch; of a control batch also what it says."""
+    """Header of a batch; for a control batch also its type."""
 
     last_offset: int
     producer_id: int
@@ -46,25 +46,25 @@ class Batch:
     commit: bool | None = None
     """True or False for a marker that ends a transaction, None for records."""
     records: int = 0
-    """Of the pair (producer id, epoch) in this partition, up to the end of this batch; 0 where that is not known."""
+    """Number of records of (producer id, epoch) in this partition up to the end of this batch; 0 if unknown."""
 
 
 class Log:
     """One partition, read at its leader. Every method raises UnreadableError."""
 
     def __init__(self, control: ControlPlane, place: Place, *, limit: int) -> None:
-        """`limit`: of bytes read in all."""
+        """`limit`: total bytes to read."""
         self._control = control
         self._place = place
         self._limit = self._left = limit
         self._leader = self._find_leader()
         self.first = self._offset(_EARLIEST)
-        """Offset of the first record that is still there."""
+        """Offset of the first record that the log still has."""
         self.end = self._offset(_LATEST)
         """The high watermark."""
 
     def read(self, offset: int, end: int) -> Iterator[Batch]:
-        """Batches whose last offset is in [`offset`, `end`)."""
+        """Yield the batches whose last offset is in [`offset`, `end`)."""
         while offset < end:
             if self._left <= 0:
                 raise UnreadableError(f"nothing of it is in the {self._limit >> 20} MiB that were read", again=False)
@@ -124,7 +124,7 @@ class Log:
             max_wait_ms=0,
             min_bytes=0,
             max_bytes=FETCH_BYTES,
-            isolation_level=0,  # up to the high watermark, without waiting for what is open
+            isolation_level=0,  # up to the high watermark, without waiting for open transactions
             session_id=0,
             session_epoch=-1,
             topics=[topic(topic=self._place[0], partitions=[partition])],
@@ -147,21 +147,21 @@ class Log:
 
 
 def parse(fetched: bytes) -> Iterator[Batch]:
-    """The headers in what a fetch returned. Its last batch may be cut off, and is left out then."""
+    """Yield the headers of the batches in a fetch response. Skips the last batch if it is truncated."""
     records = MemoryRecords(fetched)
     while (batch := records.next_batch()) is not None:
         commit: bool | None = None
-        transactional = batch.magic >= 2  # older formats know no producers
+        transactional = batch.magic >= 2  # older formats have no producer ids
         if transactional and batch.is_control_batch:
             _, kind = struct.unpack_from(">hh", next(iter(batch)).key)
             commit = {_ABORT: False, _COMMIT: True}.get(kind)
-            transactional = commit is not None  # other control records say nothing about transactions
+            transactional = commit is not None  # other control records do not concern transactions
         yield Batch(
             last_offset=int(batch.next_offset) - 1,
             producer_id=int(batch.producer_id) if transactional else -1,
             epoch=int(batch.producer_epoch) if transactional else -1,
             commit=commit,
-            # a pair begins at sequence 0, so its last sequence counts its records
+            # a pair begins at sequence 0, so its last sequence gives its number of records
             records=int(batch.last_sequence) + 1 if transactional and commit is None else 0,
         )
 

@@ -1,11 +1,11 @@
 """How transactions ended, read from the output itself (docs/protocol.md#outcomes).
 
-The end of a transaction is written into every partition that it wrote to: a control marker, COMMIT or ABORT, behind its
-records. A coordinator forgets an ended transaction with the next one of its id, and a receipt can expire or be deleted;
-the log forgets only together with the records. A pair (producer id, epoch) stands for one transaction for ever, so the
-first marker of the producer behind records of the pair is about that transaction and about no other.
+Each partition that a transaction wrote to gets a control marker, COMMIT or ABORT, after its records. A coordinator
+forgets an ended transaction when the next one with its id begins, and a receipt can expire or be deleted; a marker
+remains in the log as long as the records. A pair (producer id, epoch) belongs to one transaction forever, so the
+producer's first marker after records of the pair ends that transaction and no other.
 
-It costs reading the log backwards from its end, and is therefore asked only where nothing else proves anything.
+The search reads the log backwards from its end. It is costly, and used only if nothing else proves the outcome.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,11 +19,11 @@ from onceward.sinks.kafka.logs import Log, Place, UnreadableError
 __all__ = ["READ_LIMIT", "Ending", "LogProof", "read_endings"]
 
 READ_LIMIT = 256 * 1024 * 1024
-"""Bytes of a partition that are searched. Behind the newest completed checkpoint of a job only others add records, so
-those of the job are near the end."""
+"""Bytes searched per partition. After a job's newest completed checkpoint only other programs add records, so the
+job's records are near the end."""
 
 _FIRST_WINDOW = 1_000
-"""Offsets searched first; each further window, in front of the last, has eight times as many."""
+"""Offsets in the first window; each further window, before the last, has eight times as many."""
 _WIDER = 8
 
 _Pair = tuple[int, int]
@@ -31,32 +31,32 @@ _Pair = tuple[int, int]
 
 
 class Ending(StrEnum):
-    """What the output tells about a transaction."""
+    """What the output shows about a transaction."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
     AGAIN = "again"
     """A partition did not answer."""
     UNKNOWN = "unknown"
-    """Its records, or the marker behind them, cannot be found."""
+    """Its records, or the marker after them, cannot be found."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogProof:
-    """What the output tells, and in words for people from where."""
+    """What the output shows, and where, in words."""
 
     ending: Ending
     detail: str
     aborted: bool = False
-    """A partition shows ABORT, whatever the others show."""
+    """Whether a partition shows ABORT, whatever the others show."""
 
 
 def read_endings(control: ControlPlane, handles: Iterable[KafkaCommittable]) -> dict[str, LogProof]:
-    """How each transaction ended, by transactional id. Changes nothing.
+    """Return how each transaction ended, by transactional id. Changes nothing.
 
-    One COMMIT marker proves a commit: none is written before the coordinator has decided so. An abort is believed when
-    every partition shows it, for the marker of a single one can come from a tool that cleans up that partition: then
-    what that one holds is lost, and the rest is not.
+    One COMMIT marker proves a commit, because none is written before the coordinator has decided to commit. An abort
+    counts as proved only if every partition shows it: a tool that cleans up one partition can write a single ABORT
+    marker. Then the records in that partition are lost, the others are not.
     """
     wanted: dict[Place, list[KafkaCommittable]] = {}
     told: dict[str, list[LogProof]] = {}
@@ -88,11 +88,11 @@ def _pair(handle: KafkaCommittable) -> _Pair:
 
 
 def _search(control: ControlPlane, place: Place, pairs: Collection[_Pair]) -> dict[_Pair, LogProof]:
-    """Search one partition window by window, from its end backwards."""
+    """Search one partition window by window, backwards from its end."""
     name = f"{place[0]}-{place[1]}"
     producers = {producer_id for producer_id, _ in pairs}
     markers: dict[int, tuple[int, bool]] = {}
-    """Producer id -> offset of its first marker in the windows searched so far, and whether it says COMMIT."""
+    """Producer id -> offset of its first marker in the windows searched so far, and whether it is a COMMIT."""
     found: dict[_Pair, LogProof] = {}
     try:
         log = Log(control, place, limit=READ_LIMIT)

@@ -1,25 +1,25 @@
 """What the broker's answers prove about a transaction of a completed checkpoint (docs/protocol.md#outcomes). Pure.
 
-A (producer id, epoch) pair serves one transaction for ever, so a state at that pair is about ours and about no other.
-Ending raises the epoch by one with EndTxn version 5. With version 4 it does not: there a state at epoch + 1 may belong
-to a later owner of the id, although mostly it is what the broker's timeout leaves.
+A (producer id, epoch) pair belongs to one transaction forever, so a state at that pair describes our transaction and no
+other. EndTxn version 5 raises the epoch by one. Version 4 does not: there, a state at epoch + 1 may belong to a later
+owner of the id, although it is mostly the result of the broker's timeout.
 
     EndTxn answers NONE, or the receipt holds our token  -> committed   unless the log shows ABORT
     CompleteCommit at ours                               -> committed   unless the log shows ABORT
     CompleteAbort at ours                                -> lost        (at the next epoch: unless the log shows COMMIT)
-    the output's log shows COMMIT behind our records     -> committed
+    the output's log shows COMMIT after our records      -> committed
     ... and ABORT in some partitions                     -> committed in part
     the output's log shows ABORT in every partition      -> lost
     open at ours, and a partition has lost its part      -> torn: abort the rest, then it is lost
     open at another pair                                 -> fence it, look again
     open at ours though EndTxn refuses, receipt hidden   -> ask again, for a while
     being ended, unreachable                             -> ask again
-    everything else                                      -> nothing is proved
+    anything else                                        -> nothing is proved
 
-The log is read only where a commit was not made by ourselves just after a look at every part (`parts`), and where
-nothing else proves enough. A missing receipt proves nothing, however young it would be: it may have been deleted. One
-positive proof is enough: a commit cannot be undone. A negative one must be seen twice, some time apart, because a stale
-coordinator can be wrong for seconds (KAFKA-21181).
+The log is read only if nothing else proves enough, or if the transaction is committed but this process did not commit
+it just after a look at every part (`parts`). A missing receipt proves nothing, however recent it would be: it may have
+been deleted. One positive proof is enough, because a commit cannot be undone. A negative proof must be seen twice, some
+time apart, because a stale coordinator can be wrong for seconds (KAFKA-21181).
 """
 
 from collections.abc import Sequence
@@ -47,17 +47,17 @@ __all__ = [
 ]
 
 LOOKS_WITHOUT_PROOF = 15
-"""Looks in a row that contradict a refused EndTxn without an end before the outcome counts as in doubt (about 30 s)."""
+"""Consecutive looks that contradict a refused EndTxn before the outcome counts as in doubt (about 30 s)."""
 
 
 class EndAnswer(StrEnum):
-    """What an answer to EndTxn or InitProducerId is worth."""
+    """What an answer to EndTxn or InitProducerId proves."""
 
     DONE = "done"
     AGAIN = "again"
-    """No answer, or one that says to ask again: nothing is known."""
+    """No answer, or one that requests a retry: nothing is known."""
     DOUBT = "doubt"
-    """A refusal. It proves nothing by itself: the same codes come after a commit and after an abort."""
+    """A refusal. It proves nothing: the same codes come after a commit and after an abort."""
 
 
 class Proof(StrEnum):
@@ -65,37 +65,37 @@ class Proof(StrEnum):
 
     COMMITTED = "committed"
     PARTLY = "partly"
-    """Committed, and some partitions had lost their part before."""
+    """Committed, but some partitions had already lost their part."""
     LOST = "lost"
     TORN = "torn"
-    """Ours is still open, and a partition has lost its part: it can be aborted, but not be committed whole."""
+    """Ours is still open, and a partition has lost its part: it can be aborted, but not committed completely."""
     OPEN = "open"
-    """Ours is still open: EndTxn must be asked again."""
+    """Ours is still open: EndTxn must be retried."""
     OPEN_ELSEWHERE = "open_elsewhere"
     """Ours has ended, and another transaction is open under the id."""
     UNSTABLE = "unstable"
-    """Ours has ended, and somebody's open transaction still hides the receipt."""
+    """Ours has ended, but another open transaction still hides the receipt."""
     AGAIN = "again"
-    """Not answered, or being ended right now."""
+    """Not answered, or the transaction is being ended."""
     NOTHING = "nothing"
-    """Answered, and it proves nothing."""
+    """Answered, but the answer proves nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One look at everything there is, freshly located."""
+    """One look at all evidence, from freshly located coordinators."""
 
     end: Code | None
-    """The answer to EndTxn (commit) just before; None when it was not asked."""
+    """The preceding answer to EndTxn (commit); None if it was not sent."""
     view: TransactionView
     receipt: Receipt
     log: LogProof | None = None
-    """What the output itself tells; None when it was not read."""
+    """What the output itself shows; None if it was not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What a look proves, and what was seen, in words for people."""
+    """What a look proves, and the evidence in words."""
 
     proof: Proof
     evidence: str
@@ -123,7 +123,7 @@ _NAMES = {
 
 
 def classify(code: Code) -> EndAnswer:
-    """What an answer is worth. Codes unknown to us are doubt: they are answers, and they prove nothing."""
+    """Classify an answer. Unknown codes are doubt: the brokers answered, and it proves nothing."""
     if isinstance(code, NoAnswer):
         return EndAnswer.AGAIN
     if code == CODE_NONE:
@@ -132,14 +132,14 @@ def classify(code: Code) -> EndAnswer:
 
 
 def describe_code(code: Code) -> str:
-    """An answer in words."""
+    """Describe an answer in words."""
     if isinstance(code, NoAnswer):
         return f"no answer ({code.why})"
     return f"{code} {_NAMES[code]}" if code in _NAMES else f"error {code}"
 
 
 def judge(transaction: Transaction, look: Look) -> Judgement:
-    """What ``look`` proves about ``transaction``."""
+    """Return what ``look`` proves about ``transaction``."""
     proof = _proof(transaction, look)
     view = look.view
     if view.code == CODE_NONE:
@@ -161,8 +161,8 @@ def judge(transaction: Transaction, look: Look) -> Judgement:
 
 
 def judge_torn(transaction: Transaction, view: TransactionView, gone: Sequence[str]) -> Judgement | None:
-    """What is proved by partitions that do not hold their part (``gone``, in words); None: that ours has ended, so that
-    an end shows more."""
+    """Return what partitions without their part (``gone``, in words) prove; None if ours is not open, so that EndTxn
+    shows more."""
     if view.code != CODE_NONE and classify(view.code) is EndAnswer.AGAIN:
         return Judgement(proof=Proof.AGAIN, evidence=f"DescribeTransactions: {describe_code(view.code)}")
     ours = (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch)
@@ -176,9 +176,10 @@ def judge_torn(transaction: Transaction, view: TransactionView, gone: Sequence[s
 
 
 def needs_log(transaction: Transaction, look: Look) -> bool:
-    """Whether the output itself can tell more: it has ended as committed, and nobody saw that no partition had lost its
-    part; or brokers and receipt were heard, and they prove nothing, or a loss only by the next epoch. That one is ours
-    as long as the cluster never went back to a transaction.version that raises none."""
+    """Return whether the output itself can prove more. It can if the transaction ended as committed and no look
+    confirmed that every partition held its part; or if brokers and receipt answered but prove nothing, or prove a loss
+    only by the next epoch, which is ours unless the cluster went back to a transaction.version that does not raise
+    epochs."""
     match _shown(transaction, look):
         case Proof.COMMITTED | Proof.NOTHING | Proof.UNSTABLE:
             return True
@@ -206,7 +207,7 @@ def _proof(transaction: Transaction, look: Look) -> Proof:
 
 
 def _shown(transaction: Transaction, look: Look) -> Proof:
-    """By everything but the log."""
+    """Return what all evidence but the log proves."""
     if look.end == CODE_NONE or look.receipt.state is ReceiptState.PRESENT:
         return Proof.COMMITTED
     return _shown_by_coordinator(transaction, look)
@@ -221,7 +222,7 @@ def _shown_by_coordinator(transaction: Transaction, look: Look) -> Proof:
     same_producer = view.producer_id == transaction.producer_id
     at_ours = same_producer and view.epoch == transaction.epoch
     ended_ours = at_ours or (same_producer and transaction.version >= 5 and view.epoch == transaction.epoch + 1)
-    # An epoch that is not higher than ours would be a view from before our transaction.
+    # With an epoch not higher than ours, the view would predate our transaction.
     later = not same_producer or view.epoch > transaction.epoch
     match view.state:
         case State.COMPLETE_COMMIT if ended_ours:
@@ -243,12 +244,12 @@ def _shown_by_coordinator(transaction: Transaction, look: Look) -> Proof:
 
 
 def _moved_on(look: Look) -> Proof:
-    """Ours has ended, and its coordinator has forgotten how."""
+    """Ours has ended, and its coordinator no longer knows how."""
     return Proof.UNSTABLE if look.receipt.state is ReceiptState.UNSTABLE else Proof.NOTHING
 
 
 def conclude(judgements: Sequence[Judgement]) -> tuple[Outcome, str] | None:
-    """The outcome that looks in a row (oldest first, some seconds apart) prove, or None: look again."""
+    """Return the outcome that consecutive looks (oldest first, some seconds apart) prove, or None to look again."""
     if not judgements:
         return None
     last = judgements[-1]

@@ -1,8 +1,8 @@
-"""Whether every partition still holds its part of an open transaction: the leaders say, with DescribeProducers.
+"""Whether every partition still holds its part of an open transaction, by DescribeProducers from the leaders.
 
-EndTxn is answered by the transaction's coordinator, which does not know what the partitions hold. The brokers' tool for
-hanging transactions (``kafka-transactions abort``) writes an ABORT marker into one partition, and an unclean election
-cuts off records. A commit is answered with NONE all the same, and that part never becomes visible.
+The transaction's coordinator answers EndTxn without knowing what the partitions hold. The brokers' tool for hanging
+transactions (``kafka-transactions abort``) writes an ABORT marker into one partition, and an unclean leader election
+truncates records. A commit is still answered with NONE, and the lost part never becomes visible.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ __all__ = ["Parts", "read_parts"]
 
 _UNKNOWN_TOPIC = 3
 _REFUSED = frozenset({29, 35})
-"""The user may not look, which takes DESCRIBE and READ on the topic, or the brokers are too old for it."""
+"""Error codes if the user lacks DESCRIBE and READ on the topic, or the brokers do not support the request."""
 
 _Held = Mapping[tuple[int, int], int]
 """What one partition holds: (producer id, epoch) of each open transaction -> its records."""
@@ -32,18 +32,21 @@ class Parts:
     """What the partitions of one transaction hold."""
 
     gone: tuple[str, ...] = ()
-    """Parts that are not there, or not whole, in words for people."""
+    """Missing or incomplete parts, in words."""
     unknown: bool = False
     """A leader did not answer."""
 
     @property
     def whole(self) -> bool:
-        """Nothing is missing, as far as anybody may look: a commit makes all of it visible."""
+        """No part is known to be missing: a commit makes every record visible.
+
+        Partitions that the user may not describe count as whole.
+        """
         return not self.gone and not self.unknown
 
 
 def read_parts(control: ControlPlane, handles: Collection[KafkaCommittable]) -> dict[int, Parts]:
-    """The parts of each transaction, by slot. Changes nothing."""
+    """Return the parts of each transaction, by slot. Changes nothing."""
     try:
         topics = topic_facts(control, {name for handle in handles for name in handle.topics})
     except ControlPlaneError:
@@ -55,7 +58,7 @@ def read_parts(control: ControlPlane, handles: Collection[KafkaCommittable]) -> 
 def _held(
     control: ControlPlane, topics: Mapping[str, TopicFacts], handles: Collection[KafkaCommittable]
 ) -> dict[Place, _Held | None]:
-    """What each partition holds; None where nobody may look, no entry where the leader did not answer."""
+    """Return what each partition holds; None if describing is not allowed, no entry if the leader did not answer."""
     producers = {handle.transaction.producer_id for handle in handles}
     asked: dict[int, dict[str, set[int]]] = {}
     for handle in handles:
@@ -123,7 +126,7 @@ def _missing(name: str, written: TopicRecords, transaction: Transaction, held: S
         if found is None:
             yield f"{name}-{number} holds no open part of it"
             continue
-        # A pair (producer id, epoch) begins at sequence 0 and serves one transaction: its last one counts its records.
+        # A pair (producer id, epoch) begins at sequence 0 and serves one transaction: the last one counts its records.
         records += found
     if records < written.records:
         yield f"{records} of {written.records} records of {name} are there"

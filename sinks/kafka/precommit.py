@@ -1,4 +1,4 @@
-"""From votes to committables: prove that each vote's transaction is open, whole and ours, and abort the losers'."""
+"""From votes to committables: prove that each vote's transaction is open, complete and ours, and abort all others."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +23,12 @@ __all__ = ["Owner", "abort_losers", "make_committables", "refuse_newer", "requir
 _PATIENCE_S = 10.0
 _UNKNOWN_TOPIC = 3
 _OFFSETS_TOPIC = "__consumer_offsets"
-"""Where the broker keeps the receipt: enlisted means that the receipt is in the transaction."""
+"""Topic in which the broker keeps the receipt; if it is enlisted, the receipt is in the transaction."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """Whose transactions they are, and how they are ended."""
+    """The owner of the transactions, and the EndTxn version that ends them."""
 
     job: str
     generation: Generation
@@ -36,7 +36,7 @@ class Owner:
     cluster_id: str
     end_txn_version: int
     topics: Mapping[str, TopicFacts] = field(default_factory=dict)
-    """The sink's, as they were when the generation began."""
+    """The sink's topics when the generation began."""
 
 
 def make_committables(
@@ -47,7 +47,7 @@ def make_committables(
     inputs: Sequence[Sequence[JsonObject]],
     clock: Clock,
 ) -> tuple[KafkaCommittable, ...]:
-    """One committable per vote that has a transaction, by slot. Raises PreCommitError."""
+    """Return one committable per vote that has a transaction, in the order of the votes. Raises PreCommitError."""
     with_transaction = [vote for vote in votes if vote.body]
     by_id = {str(vote.body["id"]): vote for vote in with_transaction}
     if len(by_id) != len(with_transaction):
@@ -145,8 +145,11 @@ def _require_ours(view: TransactionView, vote: Vote, checkpoint: CheckpointId) -
 
 
 def require_same_topics(control: ControlPlane, ids: Mapping[str, str]) -> None:
-    """Raises HaltedError when a topic has another id than in ``ids`` (topic -> id): it was deleted and made again, and
-    what the job wrote to the former one is gone. Raises PreCommitError when one is not there, ControlPlaneError."""
+    """Check that topics still have their ``ids`` (topic -> id).
+
+    Raises HaltedError if an id differs: the topic was deleted and recreated, and the job's earlier output is gone.
+    Raises PreCommitError if a topic does not exist, ControlPlaneError.
+    """
     now = topic_facts(control, ids)
     for name, known in ids.items():
         if now[name].code == _UNKNOWN_TOPIC:
@@ -165,9 +168,9 @@ def require_same_topics(control: ControlPlane, ids: Mapping[str, str]) -> None:
 
 
 def abort_losers(control: ControlPlane, owner: Owner, keep: Collection[str], clock: Clock) -> list[str]:
-    """Fence every open id of the job that is not in ``keep``: what losing attempts and older generations left.
+    """Fence every open id of the job that is not in ``keep``: ids of losing attempts and of older generations.
 
-    Raises FencedError when a newer generation is at work, ControlPlaneError.
+    Raises FencedError if a newer generation has an open transaction, ControlPlaneError.
     """
     found = list_open(control, owner.job, clock)
     refuse_newer(owner.job, owner.generation, found)
@@ -177,7 +180,10 @@ def abort_losers(control: ControlPlane, owner: Owner, keep: Collection[str], clo
 
 
 def refuse_newer(job: str, generation: int, found: Sequence[TransactionalId]) -> None:
-    """A process that was paused and taken over must not abort its successor's transactions. Raises FencedError."""
+    """Raise FencedError if ``found`` holds an id of a newer generation.
+
+    It keeps a process that was paused and taken over from aborting its successor's transactions.
+    """
     newer = [identifier for identifier in found if identifier.generation > generation]
     if newer:
         raise FencedError(

@@ -1,4 +1,4 @@
-"""What would make this sink unsafe, compared with the live brokers, all findings together."""
+"""Checks this sink's settings against the live brokers and returns all unsafe ones together."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from onceward.sinks.kafka.transactions import Code, Transaction, Transactions
 __all__ = ["RESTART_ALLOWANCE", "SinkCheck", "examine", "transaction_timeout"]
 
 RESTART_ALLOWANCE = timedelta(minutes=10)
-"""A pre-committed transaction must outlive a checkpoint that takes as long as it may, and a restart of the job."""
+"""A pre-committed transaction must outlive the longest permitted checkpoint plus a restart of the job."""
 
 LONGEST_DEFAULT = timedelta(minutes=15)
 _CREATION_LIMIT_S = 10.0
@@ -44,12 +44,12 @@ _OURS: Mapping[str, tuple[str, ...]] = {
     "max.in.flight": ("1", "2", "3", "4", "5"),
     "max.in.flight.requests.per.connection": ("1", "2", "3", "4", "5"),
 }
-"""Settings that the promise depends on, and the values that keep it."""
+"""Settings that exactly-once depends on, and their permitted values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkCheck:
-    """What is to be checked."""
+    """The sink to check and its settings."""
 
     cluster: KafkaCluster
     job: str
@@ -57,13 +57,13 @@ class SinkCheck:
     topics: Sequence[str]
     checkpoint_timeout: timedelta
     transaction_timeout: timedelta | None
-    """As the user gave it; None for the default."""
+    """The user's value; None for the default."""
     transactional: bool = True
-    """Whether this run will write transactions. Those of earlier runs are settled and swept in any case."""
+    """Whether this run writes transactions. Those of earlier runs are settled and swept in any case."""
 
 
 def examine(control: ControlPlane, check: SinkCheck) -> list[Finding]:
-    """All findings. Creates the receipts' topic when it is missing, and nothing else. Raises ControlPlaneError."""
+    """Return all findings. Creates the receipts' topic if it is missing, nothing else. Raises ControlPlaneError."""
     return [
         *_settings(check.cluster),
         *_topics(control, check),
@@ -75,7 +75,7 @@ def examine(control: ControlPlane, check: SinkCheck) -> list[Finding]:
 
 
 def transaction_timeout(control: ControlPlane, given: timedelta | None) -> timedelta:
-    """What the writers use: the given one, else the brokers' cap, at most 15 min (also when the cap is not told)."""
+    """Return the writers' timeout: the given one, else the brokers' cap, at most 15 min (also if the cap is unknown)."""
     if given is not None:
         return given
     cap = _cap(control)
@@ -83,7 +83,7 @@ def transaction_timeout(control: ControlPlane, given: timedelta | None) -> timed
 
 
 def size_limits(control: ControlPlane, topics: Sequence[str]) -> str:
-    """What to know when a record was refused for its size."""
+    """Return the advice for a record that was refused because of its size."""
     limits = ", ".join(f"topic {name} takes {_limit(control, name)} ({BATCH_LIMIT})" for name in topics)
     return (
         f"A record is larger than its output topic allows: {limits}. Raise the limit with kafka-configs, or make the "
@@ -185,7 +185,7 @@ def _receipts(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
 
 
 def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
-    """Asked with requests that change nothing: an abort for an id that cannot exist is refused, and how tells."""
+    """Probe permissions with requests that change nothing: an abort of an impossible id is refused, with a telling code."""
     probe = str(TransactionalId(job=check.job, sink=check.sink, generation=0, worker="0" * 12, n=0))
     transactions = Transactions(control)
     prefix = f"transactional ids {check.job}.*"
@@ -204,8 +204,8 @@ def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
 
 
 def _answered(ask: Callable[[], Code]) -> Code:
-    """The answer, asked for again while the brokers say so: on a new cluster the first question makes them create the
-    topics of their coordinators, which takes a moment. Raises ControlPlaneError when they never answer."""
+    """Return the answer; retries while the brokers request it. On a new cluster the first request makes them create
+    their coordinators' topics, which takes a moment. Raises ControlPlaneError after 10 s without an answer."""
     backoff, deadline = broker_backoff(), time.monotonic() + _ANSWER_LIMIT_S
     while classify(code := ask()) is EndAnswer.AGAIN:
         if time.monotonic() > deadline:

@@ -1,12 +1,12 @@
-"""Producers of one Python worker process: one new producer per transaction, ids owned by the process. Executors only.
+"""Producers of one Python worker process: a new producer per transaction, ids owned by the process. Executors only.
 
-Rules (docs/protocol.md#transactional-ids): an id is used by the process that has its seat (`seats.py`), one
-transaction at a time, each begun with ``init_transactions`` on a new producer. It is taken again only when a task says
-that the transaction which used it last is settled as committed; after a failure or any doubt it is never touched again.
-Initialising a producer under an id aborts what is open there, so a mistake here would lose decided records.
+Rules (docs/protocol.md#transactional-ids): the process that holds the seat (`seats.py`) of an id is its only user. An
+id serves one transaction at a time, each begun with ``init_transactions`` on a new producer. It is reused only if a
+task states that its last transaction is settled as committed; after a failure or any doubt it is never reused.
+Initialising a producer aborts the id's open transaction, so a mistake here would lose decided records.
 
-From the second transaction of a process on the producer after the current one is made ahead, in a thread: that costs
-about 20 ms, off the critical path.
+From the second transaction of a process on, a thread prepares the next producer ahead. This takes about 20 ms off the
+critical path.
 """
 
 import threading
@@ -40,18 +40,18 @@ __all__ = [
 _LOGGER = logger("onceward.kafka")
 _INIT_LIMIT_S = 30.0
 _STALE_AFTER_S = 300.0
-"""A producer older than this is made anew: connections and broker state behind it may be gone, and partitions added."""
+"""A producer older than this is replaced: its connections or broker state may be gone, and partitions added."""
 
 _FORCED: Mapping[str, Any] = {
     "enable.idempotence": True,
     "acks": "all",
-    # As Java's: keyed joins with topics that Java producers wrote need the same partition for the same key.
+    # As in Java: keyed joins with topics written by Java producers need the same partition for the same key.
     "partitioner": "murmur2_random",
-    # A topic that was deleted must be missed, not made again with whatever settings the brokers have.
+    # A deleted topic must cause an error, not be recreated with the brokers' default settings.
     "allow.auto.create.topics": False,
 }
 _TUNED: Mapping[str, Any] = {
-    # Nobody waits for it: a slot writes as fast as it can and then flushes, which lingers no longer.
+    # Lingering delays no one: a slot writes as fast as it can and then flushes, and a flush does not linger.
     "linger.ms": 50,
     "batch.num.messages": 10_000,
     "queue.buffering.max.messages": 1_000_000,
@@ -59,28 +59,28 @@ _TUNED: Mapping[str, Any] = {
     "socket.nagle.disable": True,
     "retry.backoff.ms": 5,
 }
-"""Ours unless the cluster's configuration says otherwise."""
+"""Our defaults; the cluster's configuration overrides them."""
 _DEFAULT_BATCH = 1_000_000
-"""librdkafka's."""
+"""librdkafka's default."""
 
 
 def producer_settings(cluster: KafkaCluster, batch_limit: int | None) -> dict[str, Any]:
-    """What every producer of the sink has: idempotent, all replicas, Java's partitioner, tuned for batches.
-    ``batch_limit``: bytes of a batch that its topics take; None where the brokers do not tell."""
+    """Return the settings that all producers of the sink share: idempotent, all replicas, Java's partitioner, tuned for
+    batches. ``batch_limit``: bytes of a batch that its topics accept; None if the brokers do not report it."""
     tuned = {key: value for key, value in _TUNED.items() if key not in cluster.config}
     size = batch_bytes(cluster) if batch_limit is None else min(batch_bytes(cluster), batch_limit)
     return {**tuned, **_FORCED, "batch.size": size}
 
 
 def batch_bytes(cluster: KafkaCluster) -> int:
-    """How large the client makes batches by itself."""
+    """Return the client's batch size before topic limits."""
     said = (str(cluster.config.get(key, "")) for key in ("batch.size", "message.max.bytes"))
     return min(int(text) if text.isdigit() else _DEFAULT_BATCH for text in said)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolKey:
-    """What producers of a pool have in common; another value means another pool."""
+    """What producers of a pool have in common; a different value means a different pool."""
 
     job: str
     sink: str
@@ -88,24 +88,24 @@ class PoolKey:
     cluster: KafkaCluster
     transaction_timeout_ms: int
     topics: tuple[str, ...]
-    """That are written to."""
+    """Topics to write to."""
     batch_limit: int | None = None
     """Bytes; see `producer_settings`."""
 
 
 @dataclass(kw_only=True)
 class IdleProducer:
-    """A producer with nothing under way."""
+    """A producer without requests in flight."""
 
     producer: ArrowProducer
     failures: list[KafkaError] = field(default_factory=list)
-    """Delivery reports of records that failed; filled while the producer polls or flushes."""
+    """Delivery reports of failed records; filled while the producer polls or flushes."""
     made_at: float = field(default_factory=time.monotonic)
 
     @property
     def usable(self) -> bool:
         try:
-            self.producer.poll(0)  # lets the client report what it noticed meanwhile
+            self.producer.poll(0)  # lets the client report errors that occurred while idle
         except KafkaException:
             return False
         return not self.failures and time.monotonic() - self.made_at < _STALE_AFTER_S
@@ -113,14 +113,14 @@ class IdleProducer:
 
 @dataclass(kw_only=True)
 class PreparedProducer(IdleProducer):
-    """A producer that is initialised and has begun nothing."""
+    """A producer that is initialised and has not begun a transaction."""
 
     id: TransactionalId
 
 
 def connected(config: Mapping[str, Any], topics: Sequence[str]) -> tuple[ArrowProducer, list[KafkaError]]:
-    """A producer that knows the partitions of ``topics``, and where it will report failed records. Raises
-    KafkaException."""
+    """Return a producer that knows the partitions of ``topics``, and the list that receives its failed records' errors.
+    Raises KafkaException."""
     failures: list[KafkaError] = []
     producer = ArrowProducer(config, topics=topics, failed=failures.append, logger=_LOGGER)
     producer.load_metadata(_INIT_LIMIT_S)
@@ -128,9 +128,9 @@ def connected(config: Mapping[str, Any], topics: Sequence[str]) -> tuple[ArrowPr
 
 
 class ProducerPool:
-    """The ids and the next producer of this process for one job, sink, generation and configuration.
+    """This process's ids and next producer for one job, sink, generation and configuration.
 
-    `take` and `return_*` are called by the one task that runs in the process at a time.
+    A process runs one task at a time, and only that task calls `take`, `voted` and `failed`.
     """
 
     def __init__(self, key: PoolKey) -> None:
@@ -138,11 +138,11 @@ class ProducerPool:
         self._seat = take_seat(key.job, key.sink, key.generation)
         self._ahead: _Making | None = None
         self._taken = False
-        """Before. A process that writes one slot and ends must not leave an id at the brokers that it never used."""
+        """Whether `take` was called. A process that writes one slot must not leave an unused id at the brokers."""
 
     def take(self, committed: Mapping[str, int]) -> PreparedProducer:
-        """A producer to begin one transaction with. `committed`: id suffix -> the last checkpoint whose transaction
-        under that id is settled as committed. Raises DeliveryError when the brokers do not let us begin."""
+        """Return a producer for one transaction. `committed`: id suffix -> the last checkpoint whose transaction under
+        that id is settled as committed. Raises DeliveryError if the brokers do not allow a transaction to begin."""
         making, self._ahead = self._ahead, None
         prepared = making.result() if making is not None else None
         if prepared is not None and prepared.usable and self._may_use(prepared.id.n, committed):
@@ -155,22 +155,22 @@ class ProducerPool:
         return prepared
 
     def voted(self, identifier: TransactionalId, checkpoint: int) -> None:
-        """The id's transaction is flushed and voted for; the id waits until it is known as committed."""
+        """Record that the id's transaction is flushed and voted for; the id waits until that is known as committed."""
         self._seat.keep(identifier.n, checkpoint)
 
     def failed(self) -> None:
-        """An attempt failed: its id is never used again (it is struck out), and what was made ahead is not trusted
-        either, so that a stale producer cannot fail one attempt after the other."""
+        """Record a failed attempt: its id is struck out and never reused. The producer prepared ahead is discarded too,
+        so that a stale producer cannot fail one attempt after another."""
         self._ahead = None
 
     def _may_use(self, number: int, committed: Mapping[str, int]) -> bool:
         last = self._seat.last.get(number)
-        # The checkpoint must be that of the last use: an older one says nothing about a transaction that may be decided
-        # and not yet settled. An id that is not offered any more has no receipt (`reuse.py`).
+        # The checkpoint must be that of the last use: an older one does not cover a transaction that may be decided but
+        # not yet settled. An id that is no longer offered has no receipt (`reuse.py`).
         return last == NOTHING or (last is not None and committed.get(self._id(number).suffix) == last)
 
     def _next(self, committed: Mapping[str, int]) -> tuple[int, int]:
-        """Strike out the id that is initialised next: its number, and its last checkpoint or `NOTHING`."""
+        """Strike out the next id to initialise; return its number, and its last checkpoint or `NOTHING`."""
         number = next((one for one in tuple(self._seat.last) if self._may_use(one, committed)), self._seat.count)
         return number, self._seat.strike(number)
 
@@ -181,7 +181,7 @@ class ProducerPool:
         )
 
     def _silence(self) -> Mapping[str, Any]:
-        """The client wants its patience with a broker not above the transaction's timeout."""
+        """The client requires a socket timeout not above the transaction timeout."""
         if "socket.timeout.ms" in self.key.cluster.config:
             return {}
         return {"socket.timeout.ms": min(SILENCE_MS, self.key.transaction_timeout_ms)}
@@ -208,7 +208,7 @@ class ProducerPool:
 
 
 class _Making:
-    """One producer being made in a thread of its own."""
+    """One producer that a separate thread prepares."""
 
     def __init__(self, pool: ProducerPool, number: int, last: int) -> None:
         self._prepared: PreparedProducer | None = None
@@ -222,8 +222,8 @@ class _Making:
             self._prepared = pool._make(number)
             pool._seat.keep(number, last)
         except Exception:
-            # `take` makes another one and meets the cause there. This id stays struck out: the request that initialises
-            # it may reach the brokers late, and would abort what is written under the id by then.
+            # `take` makes another producer and reports the cause. This id stays struck out: its initialising request
+            # may reach the brokers late and would then abort what is written under the id.
             _LOGGER.info("a producer could not be made ahead", exc_info=True)
 
     def result(self) -> PreparedProducer | None:
@@ -235,7 +235,7 @@ _pools: PerProcess[tuple[str, str], ProducerPool] = PerProcess()
 
 
 def pool_for(key: PoolKey) -> ProducerPool:
-    """This process's pool. Pools of other generations or configurations of the same job and sink are dropped."""
+    """Return this process's pool. Drops pools of other generations or configurations of the same job and sink."""
     pools = _pools.mine()
     pool = pools.get((key.job, key.sink))
     if pool is None or pool.key != key:

@@ -1,10 +1,11 @@
-"""Receipts that nobody will ask for again, so that consumer groups on the brokers stay few.
+"""Deletes receipts that are no longer needed, to keep the number of consumer groups on the brokers small.
 
-A receipt answers one question: did this transaction commit? Once a generation has settled a checkpoint, everything of
-the generations below it is settled or aborted and the store knows, for a checkpoint is completed only when its base is
-settled. Within a generation the receipts of ids that nobody uses any more go (`onceward.sinks.kafka.reuse`).
+A receipt answers one question: did this transaction commit? Once a generation has settled a checkpoint, all
+transactions of lower generations are settled or aborted, and the store knows it, because a checkpoint completes only if
+its base is settled. Within a generation, receipts of ids that are no longer used are deleted
+(`onceward.sinks.kafka.reuse`).
 
-What cannot be deleted now is deleted by the next generation, or expires. Nothing depends on it.
+Best effort: the next generation deletes what remains, or it expires. Nothing depends on the deletion.
 """
 
 from collections.abc import Collection, Iterable
@@ -22,8 +23,8 @@ _UNENDED = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 
 def delete_receipts(control: ControlPlane, job: str, ids: Collection[str]) -> list[str]:
-    """Delete the receipts of these ids of ``job``, whose transactions are all settled or aborted, and which nobody uses
-    any more. Returns what was deleted as far as brokers answered."""
+    """Delete the receipts of these ids of ``job``, which are no longer used and whose transactions are all settled or
+    aborted. Returns the deleted groups, as far as brokers answered."""
     try:
         return delete_groups(control, set(ids) - _unended(control, job)) if ids else []
     except ControlPlaneError:
@@ -31,11 +32,11 @@ def delete_receipts(control: ControlPlane, job: str, ids: Collection[str]) -> li
 
 
 def delete_older_receipts(control: ControlPlane, job: str, *, below: int) -> list[str]:
-    """Delete the receipts of ``job`` from generations under `below`, whatever its sinks were called; their groups.
+    """Delete the receipts (groups) of ``job`` from generations below `below`, for all sink names.
 
-    Call it only when everything of these generations is settled. Never deleted: groups of other jobs, the claim, and
-    groups whose transaction has not ended: that would lose a receipt which is being written. Returns what was deleted
-    as far as brokers answered.
+    Call it only when these generations are completely settled. Never deletes groups of other jobs, the claim, or groups
+    whose transaction has not ended: that would lose a receipt that is being written. Returns the deleted groups, as far
+    as brokers answered.
     """
     try:
         return delete_groups(control, _old(_groups(control), job, below) - _unended(control, job))
@@ -49,7 +50,7 @@ def _old(groups: Iterable[str], job: str, below: int) -> set[str]:
 
 
 def _groups(control: ControlPlane) -> set[str]:
-    """All groups that the brokers name; those of brokers that do not answer are left for another time."""
+    """Return all groups that the brokers list; groups of brokers that do not answer wait for a later call."""
     answers = control.send_all([(node, ListGroupsRequest(max_version=4)) for node in control.nodes()])
     return {
         str(group.group_id) for answer in answers if not isinstance(answer, NoAnswer) for group in answer.groups or ()
@@ -64,7 +65,7 @@ def _unended(control: ControlPlane, job: str) -> set[str]:
 
 
 def delete_groups(control: ControlPlane, groups: set[str]) -> list[str]:
-    """Returns those that are deleted, as far as brokers answered."""
+    """Delete groups; return the deleted ones, as far as brokers answered."""
     by_node: dict[int, list[str]] = {}
     for name, place in control.locate(CoordinatorKind.GROUP, groups).items():
         if place.code == CODE_NONE:

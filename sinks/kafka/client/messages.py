@@ -1,6 +1,6 @@
 """Arrow columns as the structures that librdkafka reads: addresses and lengths, no Python object per record. Pure.
 
-What these functions return points into the columns, which must live until the client has taken the records.
+The returned structures point into the columns, which must live until the client has taken the records.
 """
 
 from dataclasses import dataclass
@@ -17,38 +17,38 @@ from onceward.sinks.kafka.client.partitioner import partitions
 __all__ = ["Arguments", "Places", "UnfitRecordError", "argument_lists", "by_partition", "column_of"]
 
 Messages: TypeAlias = npt.NDArray[Any]
-"""Of `MESSAGE`."""
+"""An array of `MESSAGE`."""
 
 _NOTHING = np.zeros(1, np.uint8)
-"""Where empty values are: an address that is not NULL, which would be no value at all."""
+"""The address of empty values. It is not NULL, because NULL means no value."""
 _NOW = 0
 
 
 class UnfitRecordError(ValueError):
-    """A record that Kafka cannot hold, or that says something without a meaning."""
+    """A record that Kafka cannot store, or whose fields are invalid."""
 
 
 class Places(NamedTuple):
-    """Where records without a partition go. Each record's partition is decided here: those that were left to the client
-    would overtake the others, or be overtaken."""
+    """Where records without a partition go. The partition of every record is chosen here: if the client chose some of
+    them, those records would overtake the others or be overtaken."""
 
     partitions: int
-    """How many the topic has."""
+    """Number of partitions of the topic."""
     keyless: int
     """The partition for records without a key."""
 
 
 @dataclass(frozen=True)
 class _Bytes:
-    """A binary or string column: where each value is."""
+    """A binary or string column: the location of each value."""
 
     data: npt.NDArray[np.uint8]
     starts: npt.NDArray[np.int64]
-    """In `data`."""
+    """Offsets in `data`."""
     lengths: npt.NDArray[np.int64]
     """0 for null."""
     valid: npt.NDArray[np.bool_] | None
-    """None: all are."""
+    """None if all are valid."""
 
     @classmethod
     def of(cls, column: pa.Array) -> "_Bytes":
@@ -63,13 +63,13 @@ class _Bytes:
         lengths = np.diff(every).astype(np.int64)
         if valid is not None:
             lengths[~valid] = 0  # Arrow may keep a value under a null
-        # a buffer of no bytes may be absent, and may be where nothing is
+        # a buffer of no bytes may be absent, or its address may be invalid
         present = data is not None and data.size > 0
         return cls(np.frombuffer(data, np.uint8) if present else _NOTHING, every[:-1].astype(np.int64), lengths, valid)
 
     @property
     def addresses(self) -> npt.NDArray[np.uintp]:
-        """NULL for null, and only for that."""
+        """NULL for null values only."""
         found = (self.starts + self.data.ctypes.data).astype(np.uintp)
         if self.valid is not None:
             found[~self.valid] = 0
@@ -77,8 +77,8 @@ class _Bytes:
 
 
 def by_partition(records: pa.RecordBatch, places: Places) -> list[tuple[int, Messages]]:
-    """``records`` (``value``, ``key`` and ``partition`` are looked at) as messages for each partition, in their
-    order."""
+    """Convert ``records`` to messages, grouped by partition and in order within each. Reads the columns ``value``,
+    ``key`` and ``partition``."""
     values, key = _values_and_key(records)
     messages = np.zeros(records.num_rows, MESSAGE)
     messages["payload"], messages["len"] = values.addresses, values.lengths
@@ -99,24 +99,24 @@ def by_partition(records: pa.RecordBatch, places: Places) -> list[tuple[int, Mes
 
 @dataclass(frozen=True)
 class Arguments:
-    """Of ``rd_kafka_produceva``, for some records."""
+    """Arguments of ``rd_kafka_produceva`` for a batch of records."""
 
     unions: npt.NDArray[Any]
-    """Of `VALUE_UNION`, for all of them."""
+    """`VALUE_UNION` structures of all records."""
     firsts: list[int]
     """Address of the first union of each record."""
     counts: list[int]
     kept: tuple[Any, ...]
-    """What the addresses point into, besides the records."""
+    """Objects that the addresses point into, besides the records."""
 
 
 _FIXED = 6
-"""Unions that every record has."""
+"""Number of unions that every record has."""
 
 
 def argument_lists(topic: int, records: pa.RecordBatch, places: Places) -> Arguments:
-    """For records with headers or timestamps, which a message has no place for. ``topic``: its handle's address. Raises
-    UnfitRecordError."""
+    """Build arguments for records with headers or timestamps, which a message cannot carry. ``topic``: address of its
+    handle. Raises UnfitRecordError."""
     rows = records.num_rows
     values, key = _values_and_key(records)
     headers = column_of(records, "headers")
@@ -141,7 +141,7 @@ def argument_lists(topic: int, records: pa.RecordBatch, places: Places) -> Argum
     if headers is not None:
         names, contents = _headers(headers)
         kept = (names, contents)
-        # those of one record follow its fixed arguments, and all of them have the order of the column
+        # headers of one record follow its fixed arguments, in the order of the column
         inside = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
         at = np.repeat(firsts + _FIXED, each) + inside
         name, content = _Bytes.of(names), _Bytes.of(contents)
@@ -158,7 +158,7 @@ def _values_and_key(records: pa.RecordBatch) -> tuple[_Bytes, _Bytes | None]:
 
 
 def column_of(records: pa.RecordBatch, name: str) -> pa.Array | None:
-    """The column, or None when it is absent or says nothing."""
+    """Return the column, or None if it is absent or holds only nulls."""
     if name not in records.schema.names:
         return None
     column = records.column(name)
@@ -166,7 +166,7 @@ def column_of(records: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def _partitions(records: pa.RecordBatch, key: _Bytes | None, places: Places) -> npt.NDArray[np.int32]:
-    """As the column says; else that of the key; else the one for records without a key."""
+    """Use the ``partition`` column; where it is null, the key's partition; without a key, the keyless partition."""
     given = column_of(records, "partition")
     if given is not None and not given.null_count:
         return np.asarray(given)
@@ -183,7 +183,7 @@ _PER_MS = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
 def _milliseconds(column: pa.Array | None) -> npt.NDArray[np.int64] | int:
-    """Whole milliseconds since 1970, rounded down; `_NOW` for null."""
+    """Return whole milliseconds since 1970, rounded down; `_NOW` for null."""
     if column is None:
         return _NOW
     valid, raw = np.asarray(column.is_valid()), np.asarray(column.cast(pa.int64()).fill_null(0))
@@ -191,7 +191,7 @@ def _milliseconds(column: pa.Array | None) -> npt.NDArray[np.int64] | int:
     result = raw * 1_000 if per_ms == 0 else raw // per_ms
     wrong = result[valid & (result <= 0)]
     if len(wrong):
-        # The client takes 0 for now, and Kafka takes no time before 1970.
+        # The client reads 0 as now, and Kafka rejects times before 1970.
         raise UnfitRecordError(
             f"a record's timestamp column says {wrong[0]} ms since 1970, which Kafka cannot hold; use a later time, or "
             "null for now"
@@ -204,7 +204,7 @@ def _lengths(headers: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Names, ended by a NUL each as C wants them, and contents, of all records in their order."""
+    """Return the names, each terminated by NUL as C requires, and the contents of all records' headers, in order."""
     names, contents = headers.flatten().flatten()
     if names.null_count:
         raise UnfitRecordError("a header has no name; give it one, or leave the header out")

@@ -128,7 +128,7 @@ class ArrowProducer:
         self._refuse_broken()
 
     def flush(self, timeout: float) -> int:
-        """Wait for delivery; return how many records are still undelivered. Raises KafkaException after a fatal error."""
+        """Wait for delivery; return the number of undelivered records. Raises KafkaException after a fatal error."""
         ends = time.monotonic() + timeout
         while lib.flush(self._client, _LOOK_MS) and time.monotonic() < ends:
             pass
