@@ -3,10 +3,10 @@
 Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
 
 Records are visible as soon as they are written, and remain if the checkpoint is aborted; a later checkpoint then reads
-and writes them a second time. The vote rests on the same count as the transactional writer's (see ``delivery.py``):
+and writes them again. The vote rests on the same count as the transactional writer's (see ``delivery.py``):
 every record that the client accepted was delivered, so a completed checkpoint misses none.
 
-One producer serves the slots of its process in sequence: after a vote it has no request in flight. After a failure the
+A producer serves the slots of its process in sequence: after a vote it has no request in flight. After a failure the
 producer is not reused, and its undelivered records are dropped.
 """
 

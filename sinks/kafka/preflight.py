@@ -75,7 +75,7 @@ def examine(control: ControlPlane, check: SinkCheck) -> list[Finding]:
 
 
 def transaction_timeout(control: ControlPlane, given: timedelta | None) -> timedelta:
-    """Return the writers' timeout: the given one, else the brokers' cap, at most 15 min (also if the cap is unknown)."""
+    """Return the writers' timeout: ``given``, else the brokers' cap, at most 15 min (also if the cap is unknown)."""
     if given is not None:
         return given
     cap = _cap(control)
@@ -185,7 +185,7 @@ def _receipts(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
 
 
 def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
-    """Probe permissions with requests that change nothing: an abort of an impossible id is refused, with a telling code."""
+    """Probe permissions without changing anything: the error code for the abort of an impossible id shows them."""
     probe = str(TransactionalId(job=check.job, sink=check.sink, generation=0, worker="0" * 12, n=0))
     transactions = Transactions(control)
     prefix = f"transactional ids {check.job}.*"

@@ -1,7 +1,8 @@
 """Receipts: an offset commit inside each transaction, readable afterwards only if that transaction committed.
 
-Group = the transactional id, topic = ``onceward`` (empty, made by the preflight), partition 0, offset = the checkpoint
-id, metadata = the token of that transaction. The token is what counts: an id may serve many transactions, a token one.
+Group = the transactional id, topic = ``onceward`` (empty, created by the preflight), partition 0, offset = the
+checkpoint id, metadata = the token of that transaction. The token is the proof: an id may serve many transactions, a
+token only one.
 """
 
 from collections.abc import Mapping
@@ -28,47 +29,47 @@ RECEIPT_TOPIC = "onceward"
 RECEIPT_PARTITION = 0
 
 OFFSETS_TOPIC = "__consumer_offsets"
-"""Where the brokers keep offset commits: enlisted in a transaction means that its receipt is in it."""
+"""Topic in which the brokers keep offset commits; if it is enlisted in a transaction, the receipt is in it."""
 
 _UNSTABLE = 88
 _ABSENT = -1
 
 
 class ReceiptState(StrEnum):
-    """What reading a receipt tells."""
+    """The result of reading a receipt."""
 
     PRESENT = "present"
-    """The token is there: its transaction committed."""
+    """The token is stored: its transaction committed."""
     ABSENT = "absent"
-    """Stable, and nothing or another transaction's token is there."""
+    """Stable; no token is stored, or another transaction's."""
     UNSTABLE = "unstable"
     """A transaction that commits this offset is still open."""
     NO_ANSWER = "no_answer"
-    """Any error: says nothing."""
+    """Any error: proves nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offset:
-    """One committed offset as a group coordinator tells it."""
+    """One committed offset as a group coordinator reports it."""
 
     code: int | NoAnswer = 0
-    """Unless it is 0, nothing else is meaningful."""
+    """If it is not 0, the other fields have no meaning."""
     offset: int = _ABSENT
     metadata: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """The state of one receipt, and the words of whoever told it."""
+    """The state of one receipt, and the detail behind it in words."""
 
     state: ReceiptState
     detail: str = ""
 
 
 def read_offsets(control: ControlPlane, groups: list[str], *, stable: bool = True) -> dict[str, Offset]:
-    """The offset of ``onceward``-0 in each group, from freshly located coordinators.
+    """Return the offset of ``onceward``-0 in each group, from freshly located coordinators.
 
-    ``stable``: no answer while an open transaction writes it.
+    ``stable``: the brokers refuse to answer while an open transaction writes the offset.
     """
     requests = {
         # Pinned: version 8 and 9 name topics by name, as the older answers of `claim` and tools do.
@@ -94,7 +95,7 @@ def read_offsets(control: ControlPlane, groups: list[str], *, stable: bool = Tru
 
 
 def read_receipts(control: ControlPlane, tokens: Mapping[str, str]) -> dict[str, Receipt]:
-    """The receipt of each transactional id in ``tokens`` (id -> token)."""
+    """Return the receipt of each transactional id in ``tokens`` (id -> token)."""
     offsets = read_offsets(control, list(tokens))
     return {name: _receipt(offsets[name], token) for name, token in tokens.items()}
 

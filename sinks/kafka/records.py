@@ -16,17 +16,17 @@ __all__ = ["BatchProducer"]
 
 CHUNK_RECORDS = 10_000
 CHUNK_BYTES = 8 << 20
-"""Of keys and values handed to the client at a time."""
+"""Bytes of keys and values handed to the client at a time."""
 QUEUED_BYTES = 64 << 20
-"""Of keys and values that wait in the client for the brokers; more is not produced until some are confirmed."""
+"""Bytes of keys and values that may be unconfirmed; beyond that, the writer waits for confirmations."""
 QUEUED_RECORDS = 400_000
-"""The client's own queue has less room where the cluster's configuration says so."""
+"""The client's own queue is smaller if the cluster's configuration says so."""
 
 _POLL_S = 0.005
 
 
 class BatchProducer:
-    """Produces batches within one transaction and counts what the client accepted."""
+    """Produces batches within one transaction and counts the records that the client accepted."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class BatchProducer:
         topic: str | None,
         topics: Sequence[str],
     ) -> None:
-        """`topic`: where everything goes, or None to route by the ``topic`` column among `topics`."""
+        """`topic`: the topic of all records, or None to route by the ``topic`` column among `topics`."""
         self.records: Counter[str] = Counter()
         """Accepted records by topic."""
         self.bytes = 0
@@ -44,19 +44,19 @@ class BatchProducer:
         self._declared = frozenset(topics)
         self._before = producer.accepted
         self._queued: deque[tuple[int, int]] = deque()
-        """(records accepted up to and with a chunk, its bytes), oldest first."""
+        """(records accepted up to and including a chunk, its bytes), oldest first."""
         self._queued_bytes = 0
         self._confirmed, self._moved = 0, time.monotonic()
-        """Records that the brokers have confirmed, and when that was last seen to grow, or nothing to wait."""
+        """Records that the brokers have confirmed, and when that number last grew or no record was outstanding."""
 
     def stalled_for(self) -> float:
-        """Seconds for which records wait and none of them was confirmed."""
+        """Return for how many seconds records have been outstanding without any confirmation."""
         self._outstanding()
         return time.monotonic() - self._moved
 
     def produce(self, batch: pa.RecordBatch, check: Callable[[], None]) -> None:
-        """Hand all records of ``batch`` to the client. ``check`` is called while it waits for the brokers, and raises
-        when a delivery failed or the slot took too long. Raises DeliveryError, RouteError."""
+        """Hand all records of ``batch`` to the client. ``check`` is called while it waits for the brokers; it raises if
+        a delivery failed or the slot took too long. Raises DeliveryError, RouteError."""
         for chunk, size in _chunks(batch):
             _check_partitions(chunk)
             self._wait_for_room(chunk.num_rows, size, check)
@@ -108,7 +108,7 @@ class BatchProducer:
             raise _broken(error) from error
 
     def _outstanding(self) -> int:
-        """Records that wait for the brokers."""
+        """Return the number of unconfirmed records."""
         outstanding = len(self._producer)
         confirmed = self._accepted - outstanding
         if not outstanding or confirmed > self._confirmed:
@@ -131,7 +131,7 @@ def _check_partitions(records: pa.RecordBatch) -> None:
     if "partition" not in records.schema.names:
         return
     lowest = pc.min(records.column("partition")).as_py()
-    if lowest is not None and lowest < 0:  # would mean "any partition" to the client
+    if lowest is not None and lowest < 0:  # the client would read it as "any partition"
         raise RouteError(
             f"A record's partition column says {lowest}. Nothing of this checkpoint becomes visible and its records "
             "stay unread. Use a partition number from 0, or null for the partitioner."

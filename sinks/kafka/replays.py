@@ -1,4 +1,4 @@
-"""Whether lost slots can be written again exactly where they were, and from what."""
+"""Whether lost slots can be rewritten exactly as they were, and from which input."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ __all__ = ["alone", "lost_splits"]
 
 
 def alone(inputs: Sequence[Sequence[JsonObject]]) -> frozenset[int]:
-    """Slots that one split alone made, and whose split made no other slot: reading it again gives the slot again."""
+    """Return the slots made of a single split that no other slot shares: reading it again reproduces the slot."""
     if all(len(splits) != 1 for splits in inputs):
         return frozenset()  # a shuffle: counting would take slots x ranges
     users: dict[str, int] = {}
@@ -28,10 +28,10 @@ def alone(inputs: Sequence[Sequence[JsonObject]]) -> frozenset[int]:
 def lost_splits(
     lost: Iterable["KafkaCommittable"], *, cluster_id: str, topics: Mapping[str, "TopicFacts"]
 ) -> list[JsonObject]:
-    """The split of each lost slot, in the order of ``lost``. Raises ReplayRefusedError.
+    """Return the split of each lost slot, in the order of ``lost``. Raises ReplayRefusedError.
 
-    ``topics``: what the cluster says of the sink's topics now. A topic that was made again has lost more than these
-    slots, and another number of partitions sends a key elsewhere than the rest of its checkpoint.
+    ``topics``: the sink's topics as the cluster reports them now. A recreated topic has lost more than these slots, and
+    a different number of partitions would send a key elsewhere than the rest of its checkpoint.
     """
     splits = []
     for handle in lost:

@@ -1,8 +1,8 @@
-"""Which transactional ids workers may use again, and which nobody will use any more.
+"""Which transactional ids workers may reuse, and which are no longer used.
 
-Spark ends a worker process that idles for a minute. Nobody learns of it, so its ids would be offered for ever. Instead
-a bounded number of ids is offered, those used last. An id that is no longer offered is never used again; its receipt
-can go once every run of tasks that was offered the id is over.
+Spark ends a worker process that idles for a minute, without notice, so its ids would be offered forever. Therefore only
+a bounded number of ids is offered, the most recently used ones. An id that is no longer offered is never used again;
+its receipt can be deleted once every run of tasks that was offered the id is over.
 """
 
 import threading
@@ -12,38 +12,38 @@ from collections.abc import Iterable
 __all__ = ["ReusableIds"]
 
 _KEPT_PER_SLOT = 4
-"""A slot uses one id while the one before settles, and its worker has a third one ready."""
+"""A slot uses one id while the previous one settles, and its worker holds a third one ready."""
 _KEPT_AT_LEAST = 16
 
 
 class ReusableIds:
-    """Of one generation of a sink. Called by the driver's main thread and by the one that settles."""
+    """The reusable ids of one generation of a sink. Called by the driver's main thread and by the settling thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs = 0
         self._last_run: dict[int, int] = {}
-        """Checkpoint -> the last run of tasks that wrote for it, until it is settled."""
+        """Checkpoint -> the last run of tasks that wrote for it, until the checkpoint is settled."""
         self._free: OrderedDict[str, int] = OrderedDict()
-        """Id suffix -> the checkpoint that used it last, settled as committed. The one used last is the last."""
+        """Id suffix -> the checkpoint that last used it, settled as committed; least recently used first."""
         self._dropped: dict[str, int] = {}
-        """Id suffix -> the last run that may have been offered it."""
+        """Id suffix -> the last run that may have been offered the id."""
         self._most_slots = 0
 
     def offered(self) -> dict[str, int]:
-        """What the tasks of the run that begins now may use again: id suffix -> the checkpoint that used it last."""
+        """Start a run; return the ids that its tasks may reuse: id suffix -> the checkpoint that last used it."""
         with self._lock:
             self._runs += 1
             return dict(self._free)
 
     def written(self, checkpoint: int) -> None:
-        """The run that began last wrote `checkpoint`, and is over."""
+        """Record that the latest run wrote `checkpoint` and is over."""
         with self._lock:
             self._last_run[checkpoint] = self._runs
 
     def settled(self, checkpoint: int, used: Iterable[str]) -> list[str]:
-        """`checkpoint` is settled, and every checkpoint before it is settled or aborted. The ids ``used`` are free
-        again. Returns ids that nobody uses any more, once each."""
+        """Record that `checkpoint` is settled, and every earlier one settled or aborted, which frees the ids ``used``.
+        Returns ids that are no longer used, each only once."""
         with self._lock:
             slots = set(used)
             self._most_slots = max(self._most_slots, len(slots))

@@ -1,13 +1,13 @@
-"""Under which name a worker process writes, handed on from a process that has ended to the next one. Executors only.
+"""The name under which a worker process writes; a later process takes over the name of one that ended. Executors only.
 
-Transactional ids cannot be deleted, and Spark replaces worker processes that idle for a minute. So a new process takes
-the seat of one that has ended: its name, and the ids with that name. The seat says of each id what its process would
-say: the last checkpoint that was voted for under it, or that nothing was ever begun. An id is struck out before it is
-used, so whatever becomes of a process, no id is on its seat whose last use is not known.
+Transactional ids cannot be deleted, and Spark replaces worker processes that idle for a minute. Therefore a new process
+takes the seat of one that has ended: its name, and the ids with that name. For each id the seat records the last
+checkpoint that was voted for under it, or that no transaction was ever begun. An id is struck out before it is used, so
+however a process ends, its seat holds no id whose last use is unknown.
 
-A seat is a file in shared memory, locked by its process. The lock goes with the process, and the memory with the
-machine: nobody finds what an older run of the machine, or another machine, knew. Where there is no such memory, each
-process has a seat of its own, which nobody takes.
+A seat is a file in shared memory, locked by its process. The lock ends with the process, and the memory with the
+machine's run: seats are never carried over from an earlier run of the machine, or from another machine. Without such
+memory each process has a private seat that no other process takes.
 """
 
 import contextlib
@@ -25,23 +25,23 @@ from typing import IO
 __all__ = ["NOTHING", "Seat", "take_seat"]
 
 NOTHING = 0
-"""In the place of a checkpoint: nothing was ever begun under the id."""
+"""In place of a checkpoint: no transaction was ever begun under the id."""
 
 _SHARED_MEMORY = Path("/dev/shm")
 _KEPT_S = 7 * 24 * 3600.0
-"""Brokers do not remember ids for longer (transactional.id.expiration.ms)."""
+"""Brokers forget unused ids after this time (transactional.id.expiration.ms)."""
 _MOST_IDS = 100
-"""On one seat, so that it takes one page of memory: what is written to a page is there whole or not at all."""
+"""Most ids on one seat, so that it fits in one page of memory: a write to a page is complete or absent."""
 
 
 class Seat:
-    """One process has it. Thread-safe."""
+    """A seat, held by one process. Thread-safe."""
 
     def __init__(self, worker: str, file: IO[bytes] | None = None, path: Path | None = None) -> None:
         self.worker = worker
-        """Its part of the transactional ids."""
+        """The worker part of the transactional ids."""
         self.count = 0
-        """How many ids were made under this name."""
+        """Number of ids created under this name."""
         self.last: dict[int, int] = {}
         """Number of an id -> the checkpoint last voted for under it, or `NOTHING`; in the order of `keep`."""
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class Seat:
         self._path = path
 
     def strike(self, number: int) -> int:
-        """The id is about to be initialised or used. Returns its last checkpoint, or `NOTHING`."""
+        """Strike out the id before it is initialised or used. Returns its last checkpoint, or `NOTHING`."""
         with self._lock:
             self.count = max(self.count, number + 1)
             last = self.last.pop(number, NOTHING)
@@ -57,7 +57,7 @@ class Seat:
         return last
 
     def keep(self, number: int, checkpoint: int) -> None:
-        """Nothing is under way for the id: it is initialised, or its transaction is voted for."""
+        """Record that the id is initialised, or its transaction voted for, so that it has no request in flight."""
         with self._lock:
             self.last[number] = checkpoint
             self._write()
@@ -68,12 +68,12 @@ class Seat:
         known = json.dumps([self.count, list(self.last.items())[-_MOST_IDS:]], separators=(",", ":"))
         try:
             os.pwrite(self._file.fileno(), f"{known}\n".encode(), 0)
-        except OSError:  # full: nobody may take what is written there now
+        except OSError:  # the memory is full: no process may take over the content as it is now
             assert self._path is not None
             self._path.unlink(missing_ok=True)
 
     def read(self) -> bool:
-        """Take over what is known; False when nothing can be made of it."""
+        """Take over the stored state; return False if it is unreadable."""
         assert self._file is not None
         try:
             count, last = json.loads(os.pread(self._file.fileno(), 1 << 16, 0).partition(b"\n")[0])
@@ -84,7 +84,7 @@ class Seat:
 
 
 def take_seat(job: str, sink: str, generation: int) -> Seat:
-    """The one whose process has ended last, else a new one."""
+    """Return the most recently used seat whose process has ended, else a new one."""
     with contextlib.suppress(OSError):
         directory = _directory()
         for path, file in _left(directory, f"{job}.{sink}", generation):
@@ -95,13 +95,13 @@ def take_seat(job: str, sink: str, generation: int) -> Seat:
         worker = secrets.token_hex(6)
         path = directory / f"{job}.{sink}.{generation}.{worker}"
         file = path.open("xb+", buffering=0)
-        if _locked(file):  # else somebody has it who takes it for left
+        if _locked(file):  # else another process has locked it, believing it abandoned
             return Seat(worker, file, path)
     return Seat(secrets.token_hex(6))
 
 
 def _directory() -> Path:
-    """Raises OSError where there is none, or it is not ours alone."""
+    """Return our directory. Raises OSError if it cannot be created, or is not exclusively ours."""
     directory = _SHARED_MEMORY / f"onceward-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     found = directory.lstat()
@@ -111,8 +111,8 @@ def _directory() -> Path:
 
 
 def _left(directory: Path, owner: str, generation: int) -> Iterator[tuple[Path, IO[bytes]]]:
-    """Seats that nobody has, the one used last first: the driver offers the ids used last. What nobody will take goes:
-    of earlier generations, and of jobs that do not run any more."""
+    """Yield the unlocked seats, most recently used first, because the driver offers the most recently used ids. Deletes
+    seats of earlier generations, and of jobs that no longer run."""
     seats = []
     for path in directory.iterdir():
         with contextlib.suppress(OSError):

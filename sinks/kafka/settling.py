@@ -1,9 +1,9 @@
-"""Committing, asked again for as long as it takes (docs/protocol.md#outcomes).
+"""Commits, and retries until every outcome is known (docs/protocol.md#outcomes).
 
-A round asks the partitions whether they still hold their parts, then EndTxn for everything that is pending, many at
-once. What was whole and is answered with NONE is committed. The rest is investigated: every two seconds EndTxn,
-DescribeTransactions, the receipt and the output's log together, until `outcomes` can conclude. Nothing is remembered
-beyond one call: what is needed is in the committables and at the brokers.
+A round asks the partitions whether they still hold their parts, then sends EndTxn for all pending transactions, many at
+a time. A transaction that was complete and answered with NONE is committed. The others are investigated: every two
+seconds a look combines EndTxn, DescribeTransactions, the receipt and the output's log, until `outcomes` can conclude.
+It keeps no state beyond one call: the committables and the brokers hold all it needs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ from onceward.sinks.kafka.transactions import Code, Transactions
 __all__ = ["LOOK_INTERVAL_S", "Settling", "judgements"]
 
 LOOK_INTERVAL_S = 2.1
-"""Between two looks: a stale coordinator gives wrong negative answers for some seconds."""
+"""Time between two looks: a stale coordinator gives wrong negative answers for some seconds."""
 
 
 class Settling:
@@ -48,7 +48,7 @@ class Settling:
         clock: Clock,
         give_up: Callable[[], bool],
     ) -> None:
-        """``give_up``: asked before every round and every wave of requests; once it is true nothing more is sent."""
+        """``give_up``: checked before each further round or wave of requests; once true, nothing more is sent."""
         self._controls = controls
         self._clock = clock
         self._give_up = give_up
@@ -58,7 +58,7 @@ class Settling:
         self._first = True
 
     def run(self) -> list[Settlement]:
-        """Until every outcome is known or ``give_up()``; one settlement for each that is known, by slot."""
+        """Run until every outcome is known or ``give_up()``; return a settlement per known outcome, by slot."""
         backoff = broker_backoff()
         while self._pending:
             reached = reach(self._controls, list(self._pending.values()))
@@ -68,7 +68,7 @@ class Settling:
             for control, handles in reached.found:
                 parts = read_parts(control, handles)
                 torn = self._torn(control, handles, parts)
-                # A leader that nobody knows takes no marker: brokers drop what they cannot deliver then.
+                # If a leader is unknown, do not commit: brokers drop a marker that they cannot deliver then.
                 ready = [one for one in handles if one.slot not in torn and not parts[one.slot].unknown]
                 asked = self._ask(control, ready, parts)
                 self._look(control, asked)
@@ -79,8 +79,9 @@ class Settling:
         return [self._settled[slot] for slot in sorted(self._settled)]
 
     def _torn(self, control: ControlPlane, handles: Sequence[KafkaCommittable], parts: Mapping[int, Parts]) -> set[int]:
-        """Slots that must not be committed now: a partition has lost its part, and the transaction is still open. Seen
-        twice, the rest is aborted: then nothing of the slot is visible, and all of it can be written again."""
+        """Return the slots that must not be committed now: the transaction is still open, but a partition has lost its
+        part. When that was seen twice, the rest is aborted: then no record of the slot is visible, and the whole slot
+        can be written again."""
         suspects = {handle.transaction.id: handle for handle in handles if parts[handle.slot].gone}
         if not suspects:
             return set()
@@ -103,7 +104,7 @@ class Settling:
     def _ask(
         self, control: ControlPlane, handles: Sequence[KafkaCommittable], parts: Mapping[int, Parts]
     ) -> dict[int, Code]:
-        """One EndTxn each. Settles what is committed whole; returns the answers that prove too little."""
+        """Send one EndTxn each. Settles complete commits; returns the answers that prove too little."""
         transactions = Transactions(control)
         by_id = {handle.transaction.id: handle for handle in handles}
         located = transactions.locate(by_id)
@@ -111,7 +112,7 @@ class Settling:
         doubtful: dict[int, Code] = {}
         sent = 0
         while sent < len(ordered) and not (sent and self._give_up()):
-            # The first one alone where a test wants to stop the process between two ends.
+            # Send the first one alone if a test wants to stop the process between two ends.
             alone = not sent and self._first and armed(KillPoint.DRIVER_BETWEEN_END_TXN)
             wave = ordered[sent : sent + (1 if alone else IN_FLIGHT)]
             sent += len(wave)
@@ -137,8 +138,8 @@ class Settling:
             seen = self._judgements[slot]
             seen.append(judgement)
             if [judged.proof for judged in seen[-2:]] == [Proof.OPEN_ELSEWHERE] * 2:
-                # It hides our receipt. Asked once per look: 51 means that the abort is running. Seen twice, because a
-                # stale view of an earlier transaction must not make us fence ours.
+                # The other transaction hides our receipt. Fenced once per look: 51 means that the abort is running.
+                # Required twice, because a stale view of an earlier transaction must not make us fence our own.
                 Transactions(control).fence([self._pending[slot].transaction.id])
             concluded = conclude(seen)
             if concluded is not None:
@@ -152,7 +153,7 @@ class Settling:
 def judgements(
     control: ControlPlane, handles: Sequence[KafkaCommittable], asked: Mapping[int, Code]
 ) -> dict[int, Judgement]:
-    """One look at each, by slot, changing nothing. `asked`: what EndTxn answered just before, where it was asked."""
+    """Judge each transaction once, by slot, changing nothing. `asked`: the preceding answers to EndTxn, if sent."""
     if not handles:
         return {}
     by_slot = {handle.slot: handle for handle in handles}

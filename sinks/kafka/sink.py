@@ -1,4 +1,4 @@
-"""The Kafka sink as a job uses it: on the driver."""
+"""The Kafka sink that a job uses, on the driver."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -50,24 +50,25 @@ class KafkaSink(Sink):
     """Writes each slot of a checkpoint in a Kafka transaction that any process can end; or, at least once, without one.
 
     cluster: bootstrap servers, or a KafkaCluster shared with the source.
-    topic: where all records go; it overrides a ``topic`` column.
-    topics: instead of `topic`, where records may go: each record's ``topic`` column says one of them; another name
+    topic: the topic of all records; it overrides a ``topic`` column.
+    topics: instead of `topic`, the permitted topics: each record's ``topic`` column names one of them; another name
         declines the checkpoint.
     on_lost: what happens when a transaction of a completed checkpoint is proved lost. ``replay``: its records are
-        written again, before anything later; where that cannot be done exactly, the job halts. ``halt``: the job halts.
-        ``skip``: its records are given up, with a report that listings show until a person acknowledges it.
-    delivery: ``exactly_once``, or ``at_least_once``: idempotent producers without transactions, everything confirmed
-        before the checkpoint is decided. Nothing is lost; what a checkpoint wrote that then came to nothing (a crash, a
-        failure, a timeout) is there twice. It may change from run to run of a job (docs/operations.md#at-least-once).
-    transaction_timeout: after which the brokers abort what nobody ended; timedelta or text such as ``"15min"``. By
-        default the brokers' cap, at most 15 min. The preflight requires the checkpoint timeout + 10 min.
+        rewritten before anything later; if that cannot be done exactly, the job halts. ``halt``: the job halts.
+        ``skip``: its records are given up, and listings report that until a person acknowledges it.
+    delivery: ``exactly_once``, or ``at_least_once``: idempotent producers without transactions; every record is
+        confirmed before the checkpoint is decided. Nothing is lost; the output of a checkpoint that does not complete
+        (a crash, a failure, a timeout) appears twice. It may change between runs of a job
+        (docs/operations.md#at-least-once).
+    transaction_timeout: when the brokers abort a transaction that was not ended; timedelta or text such as ``"15min"``.
+        Default: the brokers' cap, at most 15 min. The preflight requires the checkpoint timeout + 10 min.
     name: the participant's name, unique within the job and the same in every run.
 
     Columns: ``value`` (string or binary) is required; ``key``, ``topic``, ``partition`` (int),
     ``headers`` (array<struct<key:string,value:binary>>) and ``timestamp`` are optional, others are ignored. Text is
-    UTF-8, a null value is a tombstone, and keys are partitioned as Java does unless ``partition`` says otherwise.
+    UTF-8, a null value is a tombstone, and keys are partitioned as in Java unless ``partition`` is given.
 
-    Raises ConfigurationError with everything that is wrong with the arguments.
+    Raises ConfigurationError listing every invalid argument.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class KafkaSink(Sink):
         self._transactional = delivery == "exactly_once"
         self._topic = topic
         self.topics: tuple[str, ...] = (topic,) if topic is not None else tuple(dict.fromkeys(topics or ()))
-        """Every topic that may be written to."""
+        """Every topic that the sink may write to."""
         self._given_timeout = None if transaction_timeout is None else as_duration(transaction_timeout)
         self._timeout: timedelta | None = None
         self._context: JobContext | None = None
@@ -113,19 +114,19 @@ class KafkaSink(Sink):
         self._owner: Owner | None = None
         self._ids = ReusableIds()
         self._topic_ids: dict[str, str] = {}
-        """As they were when this process first had the job."""
+        """Topic ids when this process first owned the job."""
         self._tidied = False
         self._claim: claims.ClaimHolder | None = None
         self._clock = Clock()
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster that answered when the sink was opened."""
+        """Id of the cluster that answered when the sink was opened."""
         self._opened()
         return self._cluster_id
 
     def open(self, context: JobContext) -> None:
-        """Reach the cluster. Raises PreflightError within about 10 s when that is impossible."""
+        """Connect to the cluster. Raises PreflightError within about 10 s if that is impossible."""
         self._context = context
         self._cluster_id = reach(self.cluster)
         self._control = ControlPlane(self.cluster, links=context.links)
@@ -145,7 +146,7 @@ class KafkaSink(Sink):
 
     def begin_generation(self, generation: Generation) -> None:
         control, context = self._opened()
-        # First: asking the brokers can fail, and the sweep of a driver that leaves must know what is newer than it.
+        # Set first: the requests below can fail, and the sweep of a leaving driver must recognise newer generations.
         self._generation = generation
         self._owner = Owner(
             job=context.job,
@@ -185,7 +186,7 @@ class KafkaSink(Sink):
         )
 
     def explain(self, cause: str) -> str | None:
-        """Records above a topic's limit: which topics there are, and their limits now."""
+        """Explain records above a topic's limit: the topics and their present limits."""
         if "MSG_SIZE_TOO_LARGE" not in cause:
             return None
         control, _ = self._opened()
@@ -205,8 +206,8 @@ class KafkaSink(Sink):
         *,
         unsettled: Collection[Committable],
     ) -> tuple[Committable, ...]:
-        """See :meth:`Sink.pre_commit`. Raises also FencedError when a newer generation has open transactions,
-        HaltedError when a topic was deleted and made again."""
+        """See :meth:`Sink.pre_commit`. Also raises FencedError if a newer generation has open transactions, HaltedError
+        if a topic was deleted and recreated."""
         control, _ = self._opened()
         owner = self._granted()
         handles = make_committables(control, owner, checkpoint, votes, inputs, self._clock)
@@ -218,7 +219,7 @@ class KafkaSink(Sink):
         return tuple(handle.to_committable() for handle in handles)
 
     def lost_splits(self, lost: Sequence[Committable]) -> Sequence[JsonObject]:
-        """See :meth:`Sink.lost_splits`. Raises also ControlPlaneError when the brokers do not say what is there now."""
+        """See :meth:`Sink.lost_splits`. Also raises ControlPlaneError if the brokers do not describe the topics."""
         control, _ = self._opened()
         return replays.lost_splits(
             [KafkaCommittable.of(committable) for committable in lost],
@@ -227,8 +228,8 @@ class KafkaSink(Sink):
         )
 
     def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
-        """Workers may use the ids again. Receipts that nobody will ask for are deleted: those of ids that are used no
-        more, and with the first checkpoint all of earlier generations, whose processes are gone."""
+        """Free the ids for reuse by workers. Deletes receipts that are no longer needed: those of ids that are no longer
+        used and, with the first settled checkpoint, those of all earlier generations, whose processes are gone."""
         control, context = self._opened()
         generation = self._granted().generation
         parsed = (TransactionalId.parse(KafkaCommittable.of(one).transaction.id) for one in committables)
@@ -253,7 +254,7 @@ class KafkaSink(Sink):
         return claims.read_claim(control, context.job, self._clock)
 
     def take_claim(self, claim: Claim, seen: Claim | None) -> None:
-        """See :meth:`Sink.take_claim`. Raises also ControlPlaneError when the brokers do not confirm within 30 s."""
+        """See :meth:`Sink.take_claim`. Also raises ControlPlaneError if the brokers do not confirm within 30 s."""
         control, context = self._opened()
         self._claim = claims.ClaimHolder(control, context.job, self._clock)
         self._claim.take(claim, () if seen is None else (seen,))
@@ -263,7 +264,7 @@ class KafkaSink(Sink):
             self._claim.prepare(claim)
 
     def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """See :meth:`Sink.renew_claim`. Raises also ControlPlaneError when the brokers refuse."""
+        """See :meth:`Sink.renew_claim`. Also raises ControlPlaneError if the brokers refuse."""
         if self._claim is None:
             raise ConfigurationError("This Kafka sink holds no claim. Nothing was written. Call take_claim() first.")
         return self._claim.renew(claim, give_up)

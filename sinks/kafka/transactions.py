@@ -1,7 +1,7 @@
 """Transactions of others: end, fence, describe and list them (docs/facts.md#transactions-of-others).
 
-Every call asks once, at a freshly located coordinator, and reports what came back. Patience and judgement are the
-committer's.
+Every call sends each request once, to a freshly located coordinator, and returns the answer. Retries and judgement are
+the committer's task.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,17 +27,17 @@ __all__ = [
 ]
 
 Code = int | NoAnswer
-"""An error code of the protocol (0 = none), or no answer at all."""
+"""An error code of the protocol (0 = none), or no answer."""
 
 CODE_NONE = 0
 CODE_NOT_FOUND = 105
 CODE_COORDINATOR_NOT_AVAILABLE = 15
 _FENCE_TIMEOUT_MS = 60_000
-"""Of a transaction that nobody begins: InitProducerId wants one below the broker's cap."""
+"""Timeout for a transaction that is never begun: InitProducerId requires one below the broker's cap."""
 
 
 class State(StrEnum):
-    """A transaction's state in the words of the broker."""
+    """A transaction's state, named as in the broker."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -51,60 +51,60 @@ class State(StrEnum):
 
     @classmethod
     def of(cls, text: str) -> "State":
-        """A state that a newer broker invented is unknown to us, and unknown proves nothing."""
+        """Parse a state; UNKNOWN for states of newer brokers, which prove nothing."""
         return next((state for state in cls if state.value == text), cls.UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transaction:
-    """What it takes to end a transaction: exactly this one and no other."""
+    """What identifies exactly one transaction, and how to end it."""
 
     id: str
     producer_id: int
     epoch: int
     version: int
-    """Of EndTxn; the same one is used for every attempt (docs/facts.md#transactions-of-others), but at clusters that
-    cannot do it any more."""
+    """Of EndTxn; every attempt uses the same (docs/facts.md#transactions-of-others), except on clusters that no longer
+    support it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionView:
-    """What the coordinator of one transactional id says about it."""
+    """One transactional id as its coordinator reports it."""
 
     id: str
     code: Code = CODE_NONE
-    """Unless it is CODE_NONE, nothing else is meaningful."""
+    """If it is not CODE_NONE, the other fields have no meaning."""
     state: State = State.UNKNOWN
     producer_id: int = -1
     epoch: int = -1
     timeout_ms: int = -1
     started_ms: int = -1
-    """When the first partition was enlisted, on the broker's clock, in ms since 1970; -1 when nothing is open."""
+    """When the first partition was enlisted, by the broker's clock, in ms since 1970; -1 if no transaction is open."""
     partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Enlisted partitions by topic; empty once the transaction is complete."""
 
 
 def end_txn_version(control: ControlPlane) -> int:
-    """The version of EndTxn for this cluster: 5 where transactions raise the epoch themselves, else 4 or the highest
-    both have. Raises ControlPlaneError."""
+    """Return the version of EndTxn for this cluster: 5 if EndTxn raises the epoch, else 4 or the highest that both
+    sides support. Raises ControlPlaneError."""
     highest = min(5, control.highest_version(EndTxnRequest))
     return highest if control.transaction_version() >= 2 else min(4, highest)
 
 
 class Transactions:
-    """The requests. Thread-safe, as the control plane is."""
+    """Requests about transactions. Thread-safe, like the control plane."""
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
 
     def locate(self, ids: Collection[str]) -> dict[str, Located]:
-        """The coordinators of ``ids``, for several calls that follow at once."""
+        """Return the coordinators of ``ids``, for several calls in immediate succession."""
         return self._control.locate(CoordinatorKind.TRANSACTION, ids)
 
     def end(
         self, transactions: Sequence[Transaction], *, commit: bool, located: Mapping[str, Located] | None = None
     ) -> dict[str, Code]:
-        """Commit or abort each, once. Code by transactional id; NoAnswer means it may or may not have happened."""
+        """Commit or abort each, once. Returns codes by transactional id; NoAnswer: it may or may not have happened."""
         try:
             highest = self._highest_end_txn(transactions)
         except ControlPlaneError as error:
@@ -123,8 +123,8 @@ class Transactions:
         return self._codes(requests, located)
 
     def fence(self, ids: Collection[str]) -> dict[str, Code]:
-        """Abort whatever is open under each id and refuse every older epoch, once. CONCURRENT_TRANSACTIONS (51) means
-        that the abort is running: ask again until CODE_NONE."""
+        """Abort the open transaction of each id and fence every older epoch, once. CONCURRENT_TRANSACTIONS (51) means
+        that the abort is running: retry until CODE_NONE."""
         requests = {
             name: InitProducerIdRequest(
                 transactional_id=name,
@@ -140,7 +140,7 @@ class Transactions:
     def describe(
         self, ids: Collection[str], *, located: Mapping[str, Located] | None = None
     ) -> dict[str, TransactionView]:
-        """What the coordinators say about ``ids``: one request per coordinator."""
+        """Return what the coordinators report about ``ids``: one request per coordinator."""
         places = self.locate(ids) if located is None else located
         views = {
             name: TransactionView(id=name, code=places[name].code) for name in ids if places[name].code != CODE_NONE
@@ -162,11 +162,11 @@ class Transactions:
     def open_ids(
         self, job: str, *, states: Collection[State] = (State.ONGOING,)
     ) -> tuple[list[TransactionalId], list[Code]]:
-        """Ids of ``job`` with an open transaction on any broker, and the codes of brokers that could not say, or of a
-        coordinator that nobody is just now: then the ids are not all.
+        """Return the ids of ``job`` with an open transaction on any broker, and the codes of brokers that could not
+        tell, or of a coordinator that is missing now. If there are codes, the ids are incomplete.
 
-        Unless `states` names them, transactions that are being ended already (PrepareCommit, PrepareAbort) are left to
-        finish and not listed.
+        Transactions that are being ended (PrepareCommit, PrepareAbort) are left to finish, and listed only if `states`
+        names their state.
         """
         try:
             pattern = {"transactional_id_pattern": job_pattern(job)} if self._lists_by_pattern() else {}
@@ -188,13 +188,15 @@ class Transactions:
                 failed.append(int(answer.error_code))
             else:
                 found.update(str(entry.transactional_id) for entry in answer.transaction_states)
-        # The pattern only saves work: what is ours is decided here, on the parsed id.
+        # The pattern only saves work: the parsed id decides which are ours.
         return sorted(identifier for identifier in _parsed(found) if identifier.job == job), failed
 
     def _highest_end_txn(self, transactions: Sequence[Transaction]) -> int:
-        """A cluster that went back to transaction.version 0 cannot keep what version 5 makes of a transaction: it
-        answers 35 and leaves the transaction stuck, answered 51 until its coordinator moves. Version 4 ends it there.
-        If version 5 had ended it before, version 4 is refused, and the coordinator or the log shows the end."""
+        """Return the highest version of EndTxn that the cluster can complete.
+
+        A cluster that went back to transaction.version 0 cannot store the result of version 5: it answers 35 and leaves
+        the transaction stuck, with answer 51 until its coordinator moves. Version 4 ends it there. If version 5 had
+        already ended it, version 4 is refused, and the coordinator or the log shows how it ended."""
         if all(transaction.version < 5 for transaction in transactions):
             return 4
         return 5 if self._control.transaction_version() > 0 else 4

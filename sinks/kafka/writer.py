@@ -2,11 +2,10 @@
 
 Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
 
-Order. The receipt is enlisted while the last records are still on their way, then everything is flushed together: a
-delivery failure found by the flush still prevents the vote (see ``delivery.py``), so the order costs nothing and saves
-a round trip.
+Order: the receipt is enlisted while the last records are still in flight, then a single flush covers both. The flush
+reports delivery failures before the vote (see ``delivery.py``), so this order is safe and saves a round trip.
 
-After the vote the producer's reference is dropped, which leaves the transaction open: whoever holds the committable
+After the vote the producer's reference is dropped, which leaves the transaction open: any process with the committable
 ends it.
 """
 
@@ -43,20 +42,20 @@ class KafkaSlotWriter:
 
     cluster: KafkaCluster
     topic: str | None
-    """Where everything goes; None to route by the ``topic`` column."""
+    """The topic of all records; None to route by the ``topic`` column."""
     topics: tuple[str, ...]
-    """What the ``topic`` column may say."""
+    """Topics that the ``topic`` column may name."""
     transaction_timeout_ms: int
     batch_limit: int | None = None
-    """Bytes of a batch that the topics take; None where the brokers do not tell."""
+    """Bytes of the largest batch that all topics accept; None if the brokers do not report it."""
 
     def __call__(self, task: CheckpointTask, slot: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Vote:
         """Write ``batches`` in one transaction and vote.
 
-        A slot without a record has no transaction: an empty one cannot be committed by others.
+        A slot without records has no transaction: other processes could not commit an empty one.
 
-        Raises DeliveryError, RouteError, ConfigurationError for batches that cannot be written, and what ``batches``
-        raises; the transaction is aborted as far as possible and its id retired.
+        Raises DeliveryError, RouteError, ConfigurationError for batches that cannot be written, and whatever
+        ``batches`` raises; the transaction is aborted as far as possible and its id retired.
         """
         filled = BatchColumns(routed=self.topic is None).filled(batches)
         first = next(filled, None)
@@ -82,7 +81,7 @@ class KafkaSlotWriter:
             _abort(prepared, pool)
             raise
         pool.voted(prepared.id, task.checkpoint)
-        # The last reference: the client goes, the transaction stays.
+        # Dropping the last reference destroys the client; the transaction stays open.
         del prepared
         return vote
 
@@ -131,7 +130,7 @@ class KafkaSlotWriter:
 
 
 def _abort(prepared: PreparedProducer, pool: ProducerPool) -> None:
-    """Best effort: what stays open is fenced by the driver. The cause of the failure is what must be seen."""
+    """Best effort: the driver fences what stays open. Errors are suppressed, so that the original cause is reported."""
     pool.failed()
     with contextlib.suppress(KafkaException):
         prepared.producer.abort_transaction(_ABORT_LIMIT_S)

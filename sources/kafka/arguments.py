@@ -1,4 +1,4 @@
-"""The arguments of a Kafka source, checked once with everything that is wrong in one message. Pure."""
+"""Validates the arguments of a Kafka source, with all problems in one message. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,20 +23,20 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, kw_only=True)
 class SourceArguments:
-    """Valid by construction."""
+    """Arguments of a source, valid by construction."""
 
     cluster: KafkaCluster
     topics: tuple[str, ...]
-    """Sorted; empty when ``pattern`` says."""
+    """Sorted; empty if ``pattern`` is given."""
     pattern: re.Pattern[str] | None
-    """Matches whole names."""
+    """Matched against whole names."""
     start: Start
     reset: Reset
     end: End
     group_id: str | None
     """None = the job's name."""
     columns: tuple[str, ...]
-    """Of DataFrames and batches, in their order."""
+    """Columns of DataFrames and batches, in order."""
     min_partitions: int | None
     max_offsets: int | None
     max_rate: float | None
@@ -66,7 +66,7 @@ class SourceArguments:
         mirror_offsets: bool,
         name: str,
     ) -> "SourceArguments":
-        """Raises ConfigurationError naming every argument that is wrong."""
+        """Validate the arguments. Raises ConfigurationError naming every invalid one."""
         problems: list[str] = []
         now = datetime.now(UTC)
         try:
@@ -142,7 +142,7 @@ class SourceArguments:
         )
 
     def limits(self, *, interval: timedelta | None, checkpoint_timeout: timedelta) -> Limits:
-        """What the first checkpoint of a job with this ``interval`` may take; None = they come only when asked for."""
+        """Return the limits of the job's first checkpoint. ``interval``: None if checkpoints run only on request."""
         seconds = None if interval is None else interval.total_seconds()
         return Limits(
             offsets=self.max_offsets,

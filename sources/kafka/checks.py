@@ -1,4 +1,4 @@
-"""What must be true before a Kafka source goes on from positions, and before a job starts at all."""
+"""Checks before a job starts, and before a Kafka source continues from positions."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _SINK_OR_SOURCE = "it is set by the source, for each reader"
 
 
 def owned_setting_findings(cluster: KafkaCluster) -> Iterator[Finding]:
-    """Settings of the user's that would break the promise."""
+    """Report user settings that would break exactly-once reading."""
     wrong = {
         key: f"{key}={value} (must be {OWNED_SETTINGS[key]})"
         for key, value in cluster.config.items()
@@ -50,7 +50,7 @@ def owned_setting_findings(cluster: KafkaCluster) -> Iterator[Finding]:
 
 
 def client_findings() -> Iterator[Finding]:
-    """What makes reading slower than it could be, in this environment; executors log it of theirs."""
+    """Report what slows reading down in the driver's environment; executors log it for theirs."""
     if (slow := slow_release()) is not None:
         yield Finding(
             severity=Severity.WARNING,
@@ -63,7 +63,7 @@ def client_findings() -> Iterator[Finding]:
 def topic_findings(
     cluster: KafkaCluster, wanted: Collection[str], found: Mapping[str, TopicState]
 ) -> Iterator[Finding]:
-    """Topics that are missing or may not be read."""
+    """Report topics that are missing or not readable."""
     missing = sorted(set(wanted) - found.keys())
     if missing:
         yield Finding(
@@ -72,7 +72,7 @@ def topic_findings(
             message=f"{len(missing)} of {len(wanted)} topics do not exist on cluster {cluster.name} for this user",
             fix="create them, correct topics=, or grant Describe and Read",
         )
-    # Brokers that do not say what is allowed leave this empty.
+    # Empty if the brokers do not report permitted operations.
     unreadable = sorted(name for name, topic in found.items() if topic.operations and "READ" not in topic.operations)
     if unreadable:
         yield Finding(
@@ -84,7 +84,7 @@ def topic_findings(
 
 
 def durability_findings(found: Mapping[str, TopicState], view: BrokerView) -> Iterator[Finding]:
-    """What can make topics lose records that producers were told are safe, before or after this job has read them."""
+    """Report what can make topics lose acknowledged records, before or after this job has read them."""
     settings = view.topic_settings(found, [_IN_SYNC, _UNCLEAN])
     for name, topic in sorted(found.items()):
         subject = f"source topic {name}"
@@ -113,7 +113,7 @@ def _warning(subject: str, message: str, fix: str) -> Finding:
 
 
 def refuse_other_cluster(positions: KafkaPositions, cluster: KafkaCluster, cluster_id: str) -> None:
-    """Raises HaltedError when the bootstrap servers lead to another cluster than the positions are of."""
+    """Raise HaltedError if the bootstrap servers lead to another cluster than that of the positions."""
     if positions.cluster_id != cluster_id:
         raise HaltedError(
             f"The positions are of Kafka cluster {positions.cluster_id} ({positions.cluster!r}), but "
@@ -125,7 +125,7 @@ def refuse_other_cluster(positions: KafkaPositions, cluster: KafkaCluster, clust
 def confirm_topics(
     view: BrokerView, names: Collection[str], pause: Callable[[float], None] = time.sleep
 ) -> dict[str, TopicState]:
-    """Those topics that exist, asked again before one is taken for missing: brokers learn of topics one by one."""
+    """Return the topics that exist. A missing one is checked again: brokers learn of new topics one after another."""
     found = view.topics(names)
     for _ in range(_ATTEMPTS - 1):
         if len(found) == len(set(names)):
@@ -136,7 +136,8 @@ def confirm_topics(
 
 
 def refuse_other_topics(positions: KafkaPositions, names: Collection[str], found: Mapping[str, TopicState]) -> None:
-    """Raises HaltedError for topics of ``names`` that are gone, or were made again, since the positions were taken."""
+    """Raise HaltedError for topics of ``names`` that were deleted or recreated after the positions were taken, or that
+    lost partitions."""
     problems = []
     for name in sorted(names):
         known = positions.topics.get(name)
@@ -164,7 +165,7 @@ def refuse_outside(
     log_starts: Mapping[Partition, int],
     log_ends: Mapping[Partition, int],
 ) -> None:
-    """Raises HaltedError for partitions whose log does not hold the position any more. Finished ones need no log."""
+    """Raise HaltedError for partitions whose log no longer holds the position. Finished partitions need no log."""
     gone = [
         OffsetGone(
             topic=partition.topic,
@@ -185,7 +186,7 @@ def refuse_outside(
 
 
 def refuse_gone(gone: Sequence[OffsetGone]) -> None:
-    """Raises HaltedError naming all of them."""
+    """Raise HaltedError naming all of them."""
     if len(gone) == 1:
         raise halt_for(gone[0])
     if gone:

@@ -1,14 +1,14 @@
 """The Kafka clients that a worker process keeps for its next ranges. For executors.
 
-A client is kept without a partition. One that went on fetching behind the end of its range would spare the next range a
-round trip, if that range were the next one of the same partition. But Spark hands tasks to whichever worker is idle: of
-a copy's ranges, four partitions in two tasks on two cores, 24 of 56 followed the one that their worker had read before
-(measured), and more workers make it fewer. All others would have 10,000 records and a fetch more that nobody wants, and
-a client that waits with a partition takes 1 % of a core (measured).
+A client is kept without a partition. One that kept fetching past the end of its range would save a round trip if the
+next range continued the same partition. But Spark gives tasks to whichever worker is idle: of a copy's ranges, with
+four partitions in two tasks on two cores, 24 of 56 continued the one that their worker had read before (measured), and
+more workers make it fewer. All others would cost 10,000 records and one fetch that are not needed, and a client that
+waits with a partition takes 1 % of a core (measured).
 
-What is fetched and not wanted is bounded by the fetch instead: a client asks for 2 MiB at a time, and for less where
-its range is expected to hold less than a few of those (docs/performance.md has what that brings). How large a topic's
-records are is known from the last ones that this process has read; where nothing is known the fetch is large.
+Instead, the fetch size bounds what is fetched and not needed: a client fetches 2 MiB at a time, and less if its range
+is expected to hold less than a few of those (docs/performance.md has the effect). The size of a topic's records is
+known from the last ones that this process has read; if it is unknown, the fetch is large.
 """
 
 from typing import Final, NamedTuple
@@ -23,21 +23,21 @@ _KIB = 1024
 
 
 class Fetch(NamedTuple):
-    """How much of a partition a client asks for."""
+    """How much of a partition a client fetches."""
 
     size: int
-    """Bytes at a time."""
+    """Bytes per fetch."""
     ahead: int
-    """Records; as long as fewer wait in the client it asks for more."""
+    """Records; the client fetches more while fewer are queued."""
     ranges: int
-    """Fetched together. One alone takes some 3 ms until its first record is there, and so does each further one if it
-    has to wait for the one before. The more there are, the more of what lies behind the ends of the first is fetched
+    """Number of ranges fetched together. A range takes some 3 ms until its first record arrives, and so does each
+    further one that waits for the previous one. With more ranges, more data past the ends of the first ones is fetched
     while the others are read."""
     most: float
-    """Bytes of the longest range that it is for."""
+    """Bytes of the largest range that it serves."""
 
     def settings(self) -> dict[str, str]:
-        """librdkafka's."""
+        """Return librdkafka's settings."""
         return {
             # The defaults back off for a second whenever the queue is full (measured: 3.0 s instead of 0.8 s for 1 M
             # records).
@@ -45,7 +45,7 @@ class Fetch(NamedTuple):
             "fetch.message.max.bytes": str(self.size),
             "fetch.wait.max.ms": "2",
             "queued.min.messages": str(self.ahead),
-            # What bounds the memory of a reader, together with one fetch.
+            # With the size of one fetch, this bounds the memory of a reader.
             "queued.max.messages.kbytes": str(32 * 1024),
         }
 
@@ -56,15 +56,15 @@ FETCHES: Final = (
     Fetch(size=256 * _KIB, ahead=1_000, ranges=32, most=1024 * _KIB),
     LARGE,
 )
-"""By the ranges that they are for."""
+"""By increasing size of the ranges they serve."""
 
 _OVERHEAD_BYTES = 20
-"""Of a record, besides its value; keys are small."""
+"""Bytes of a record besides its value; keys are small."""
 _MAX_IDLE = 6
 
 
 class Client(NamedTuple):
-    """What clients have in common that can stand in for each other."""
+    """What interchangeable clients have in common."""
 
     cluster: KafkaCluster
     group: str
@@ -72,13 +72,13 @@ class Client(NamedTuple):
 
 
 _idle: PerProcess[Client, ArrowConsumer] = PerProcess()
-"""Those that wait for the next task, the one that waits longest first. Many only if a process serves several jobs."""
+"""Clients waiting for the next task, longest wait first. There are many only if a process serves several jobs."""
 _sizes: dict[str, int] = {}
-"""Topic -> bytes of a record, as last seen."""
+"""Topic -> bytes of a record, as last measured."""
 
 
 def fetch_for(topic: str, offsets: int) -> Fetch:
-    """How to fetch a range of so many ``offsets`` of a topic."""
+    """Return how to fetch a range of ``offsets`` offsets of a topic."""
     size = _sizes.get(topic)
     if size is None:
         return LARGE
@@ -86,17 +86,17 @@ def fetch_for(topic: str, offsets: int) -> Fetch:
 
 
 def noticed(records: Records) -> None:
-    """Remember how large the records of their topic are."""
+    """Remember the record size of their topic."""
     _sizes[records.topic] = _OVERHEAD_BYTES + records.value_bytes() // len(records)
 
 
 def take(client: Client) -> ArrowConsumer | None:
-    """A consumer that waits without a partition, if there is one; it is the caller's now."""
+    """Return an idle consumer without a partition, if there is one. The caller owns it."""
     return _idle.mine().pop(client, None)
 
 
 def keep(client: Client, consumer: ArrowConsumer) -> None:
-    """For the next :func:`take`. ``consumer`` has no partition."""
+    """Keep ``consumer`` for the next :func:`take`. It must have no partition."""
     idle = _idle.mine()
     surplus = idle.pop(client, None)
     idle[client] = consumer

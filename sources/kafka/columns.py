@@ -12,7 +12,7 @@ __all__ = ["COLUMNS", "HEADERS", "BatchBuilder", "batch_builder", "bounded", "dd
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS = pa.list_(_HEADER)
-# What Spark's TimestampType is in Arrow, whatever the session's time zone.
+# Spark's TimestampType in Arrow, whatever the session's time zone.
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _TYPES: Final[Mapping[str, tuple[str, pa.DataType]]] = {
     "key": ("binary", pa.binary()),
@@ -24,10 +24,10 @@ _TYPES: Final[Mapping[str, tuple[str, pa.DataType]]] = {
     "timestampType": ("int", pa.int32()),
     "headers": ("array<struct<key: string, value: binary>>", _HEADERS),
 }
-"""Spark's and Arrow's."""
+"""Spark's and Arrow's types."""
 HEADERS: Final = "headers"
 COLUMNS: Final = tuple(name for name in _TYPES if name != HEADERS)
-"""Those that are there unless others are asked for."""
+"""The default columns."""
 
 BatchBuilder: TypeAlias = Callable[[Records], pa.RecordBatch]
 
@@ -37,12 +37,12 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
 
 
 def ddl_of(columns: Sequence[str]) -> str:
-    """The schema as Spark writes it."""
+    """Return the schema as a Spark DDL string."""
     return ", ".join(f"{name} {_TYPES[name][0]}" for name in columns)
 
 
 def batch_builder(schema: pa.Schema, columns: frozenset[str], topic: str, partition: int) -> BatchBuilder:
-    """What turns records into a batch, with nulls for the columns that are not used."""
+    """Return a function that turns records into a batch, with nulls for unused columns."""
     makers: dict[str, Callable[[Records], pa.Array]] = {
         "key": Records.keys,
         "value": Records.values,
@@ -68,7 +68,7 @@ def batch_builder(schema: pa.Schema, columns: frozenset[str], topic: str, partit
 
 
 def bounded(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
-    """``batch`` in parts of at most ``limit`` bytes, or of one record; nothing is copied."""
+    """Split ``batch`` into parts of at most ``limit`` bytes, or of one record, without copying."""
     if batch.num_rows <= 1 or batch.nbytes <= limit:
         yield batch
         return
@@ -78,7 +78,7 @@ def bounded(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
 
 
 def _headers(headers: Headers) -> pa.Array:
-    """Null for a record without headers, as in Spark's own source."""
+    """Build the headers column: null for a record without headers, as in Spark's own source."""
     without = headers.counts == 0
     if without.all():
         return pa.nulls(len(without), _HEADERS)

@@ -1,4 +1,4 @@
-"""Finds partitions that were added later, and topics that match a pattern later. They start at earliest."""
+"""Finds partitions that were added later, and topics that later match a pattern. They start at earliest."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -16,7 +16,7 @@ _log = logger("onceward.source.kafka")
 
 
 class Discovery:
-    """What was found in this run and is not yet in the positions. Looks again each ``interval``, at first at once."""
+    """Partitions found in this run that are not in the positions yet. Looks at once, then every ``interval``."""
 
     def __init__(self, view: BrokerView, interval: timedelta, monotonic: Callable[[], float]) -> None:
         self._view = view
@@ -27,15 +27,15 @@ class Discovery:
         self._ids: dict[str, str] = {}
 
     def looked(self) -> None:
-        """Everything there is was just seen."""
+        """Note that all topics and partitions have just been listed."""
         self._due = self._monotonic() + self._interval
 
     def look_if_due(
         self, base: KafkaPositions, *, subscribed: Collection[str], names: Callable[[], Collection[str]]
     ) -> None:
-        """Ask for partitions that ``base`` does not have. ``names`` says which topics there are to read now.
+        """Look for partitions that ``base`` does not have. ``names`` returns the topics to read now.
 
-        Raises HaltedError when a topic of ``base`` is gone or was made again.
+        Raises HaltedError if a topic of ``base`` was deleted or recreated.
         """
         if self._monotonic() < self._due:
             return
@@ -57,11 +57,11 @@ class Discovery:
             # A new partition whose log does not start at 0 has already lost records.
             level = logging.WARNING if offset else logging.INFO
             _log.log(level, "found partition %s, which starts at offset %d", partition, offset)
-        # A partition that was just made may have no leader yet: then look again with the next plan.
+        # A partition that was just created may have no leader yet: then look again with the next plan.
         if len(starts) == len(new):
             self.looked()
 
     def added_to(self, base: KafkaPositions) -> KafkaPositions:
-        """``base`` with what was found and it does not have yet."""
+        """Return ``base`` plus the partitions found since."""
         found = {p: Cursor(next=offset) for p, offset in self._starts.items() if p not in base}
         return base.with_found(self._ids, found)

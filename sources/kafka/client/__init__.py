@@ -1,9 +1,9 @@
-"""librdkafka's consumer for records that become columns: no Python object for each of them.
+"""librdkafka's consumer for records that become columns, without a Python object per record.
 
 consumer.py  ArrowConsumer: a consumer of ranges
-fetched.py   what one of its calls gave: messages in the library's memory, and Arrow columns of them
+fetched.py   the result of one consumer call: messages in the library's memory, and Arrow columns of them
 
-The library itself and what its clients have in common are in connections/rdkafka.
+The library binding and what all its clients share are in connections/rdkafka.
 """
 
 from onceward.sources.kafka.client.consumer import ArrowConsumer, slow_release

@@ -1,5 +1,4 @@
-"""ArrowConsumer: a consumer of librdkafka that reads ranges, without a Python object for each record. Runs on
-executors."""
+"""ArrowConsumer: a consumer of librdkafka that reads ranges without a Python object per record. Runs on executors."""
 
 import ctypes
 import logging
@@ -32,39 +31,39 @@ _WORD = ctypes.sizeof(ctypes.c_void_p)
 
 
 class ArrowConsumer:
-    """One client with its threads and connections. Not for several threads at once; never a member of its group.
+    """One client with its threads and connections. Not thread-safe; it never joins its group.
 
-    What it raises is confluent-kafka's: KafkaException with a KafkaError.
+    It raises confluent-kafka's errors: KafkaException with a KafkaError.
     """
 
     def __init__(self, config: Mapping[str, Any], *, logger: logging.Logger) -> None:
-        """``config``: librdkafka's properties. Raises KafkaException when the configuration is refused."""
+        """``config``: librdkafka's properties. Raises KafkaException if librdkafka rejects the configuration."""
         callbacks = Callbacks.of(logger)
         client = new_client(CONSUMER, config, callbacks)
         lib.poll_set_consumer(client)
         self._client, self._queue = client, lib.queue_get_consumer(client)
         self.rebootstrap = Rebootstrap(client, config)
-        """For a consumer to which nothing comes."""
+        """For a consumer that receives nothing."""
         self._release = released(self, _destroy, client, self._queue, callbacks)
 
     def assign(self, positions: Sequence[TopicPartition]) -> None:
-        """Read these partitions from these offsets, and no others. Raises KafkaException."""
+        """Read exactly these partitions, from these offsets. Raises KafkaException."""
         with topic_partitions(positions) as listed:
             check(lib.assign(self._client, listed))
 
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these no longer. Raises KafkaException."""
+        """Stop reading these partitions. Raises KafkaException."""
         with topic_partitions(partitions) as listed:
             raise_error(lib.incremental_unassign(self._client, listed))
 
     def unassign(self) -> None:
-        """Read nothing. Raises KafkaException."""
+        """Stop reading all partitions. Raises KafkaException."""
         check(lib.assign(self._client, None))
 
     @contextmanager
     def fetched(self, most: int, timeout: float) -> Iterator[Fetched]:
-        """Messages, as soon as there are ``most`` or ``timeout`` seconds are over. They live until the block ends.
-        Serves the log. Raises KafkaException."""
+        """Yield messages once there are ``most`` of them or ``timeout`` seconds have passed. They live until the block
+        ends. Serves the log. Raises KafkaException."""
         held = lib.mem_malloc(None, _WORD * (most + 1))
         first = held + _WORD
         count = 0
@@ -77,27 +76,27 @@ class ArrowConsumer:
             _give_back(held, max(count, 0))
 
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        """First offset of the partition's log and the one behind its last, as its leader says. Raises
-        KafkaException."""
+        """Return the first offset of the partition's log and the offset after its last, as reported by the leader.
+        Raises KafkaException."""
         low, high = ctypes.c_int64(), ctypes.c_int64()
         topic, number = partition.topic.encode(), partition.partition
         check(lib.query_watermark_offsets(self._client, topic, number, low, high, ms(timeout)))
         return low.value, high.value
 
     def close(self) -> None:
-        """Its connections and threads go."""
+        """Close connections and end threads."""
         self._release()
 
 
 def _destroy(client: int, queue: int, _callbacks: object) -> None:
-    """The callbacks must live until then."""
+    """Destroy the client. The callbacks must live until then."""
     lib.queue_destroy(queue)
     lib.consumer_close(client)
     lib.destroy(client)
 
 
 def _give_back(held: int, count: int) -> None:
-    """``held``: room for a count, and behind it the addresses of messages, as rd_kafka_messages_t has them."""
+    """Free messages. ``held``: space for a count, then the message addresses, in the layout of rd_kafka_messages_t."""
     if _TOGETHER:
         ctypes.c_size_t.from_address(held).value = count
         lib.messages_destroy(held)
@@ -108,16 +107,16 @@ def _give_back(held: int, count: int) -> None:
 
 
 _LISTS_KNOWN = range(0x02100000, 0x02110000)
-"""Versions of the library whose lists of messages are known to look as `_give_back` makes them: 2.16. It offers no way
-to make one and does not publish how they look, but one call for each message costs 0.1 us per record."""
+"""Library versions whose message lists are known to have the layout that `_give_back` uses: 2.16. The library has no
+function to create a list and does not publish the layout, but freeing messages one by one costs 0.1 us per record."""
 
 
 def _given_back_together(version: int) -> bool:
-    """Whether the library takes our list of messages for its own: its version is known, and it finds in a list what we
-    have put there."""
+    """Return whether the library accepts our message list as its own: its version is known, and it reads back what we
+    stored in a list."""
     if version not in _LISTS_KNOWN or None in (lib.messages_destroy, lib.messages_count, lib.messages_get):
         return False
-    # addresses of what may be read, should it look behind them
+    # addresses of readable memory, in case the library dereferences them
     known = [ctypes.c_size_t(), ctypes.c_size_t()]
     addresses = [ctypes.addressof(each) for each in known]
     trial = (ctypes.c_size_t * 3)(2, *addresses)
@@ -128,7 +127,7 @@ _TOGETHER = _given_back_together(confluent_kafka.libversion()[1])
 
 
 def slow_release() -> str | None:
-    """Why messages are given back one by one, which takes longer; None where they are not."""
+    """Return why messages are freed one by one, which takes longer; None if they are freed together."""
     if _TOGETHER:
         return None
     return f"librdkafka {confluent_kafka.libversion()[0]} frees messages one by one (0.1 us each): only 2.16 is known"

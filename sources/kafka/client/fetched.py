@@ -1,11 +1,11 @@
-"""What one call of a consumer gave, as columns: messages are read where the library has them, all of them at once.
+"""The result of one consumer call, as columns: all messages are read together, in place in the library's memory.
 
-A message is a structure somewhere in memory, with the addresses of its key and its value (rd_kafka_message_t). The
-functions here copy the structures into one array, and then all keys or values into one Arrow column. Timestamps and
-headers have no place in the structure: they cost a call of the library for each message.
+A message is a structure at any address, with the addresses of its key and value (rd_kafka_message_t). The functions
+here copy the structures into one array, then all keys or values into one Arrow column. Timestamps and headers are not
+in the structure: they cost one call of the library per message.
 
-`Records` hold addresses, so they are of use only as long as the library keeps the messages
-(`ArrowConsumer.fetched`). What their methods return is a copy and stays.
+`Records` hold addresses, so they are valid only while the library keeps the messages (`ArrowConsumer.fetched`). Their
+methods return copies, which remain valid.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _WORDS = np.arange(MESSAGE.itemsize // _WORD)
 
 @dataclass(frozen=True)
 class Event:
-    """Not a record: the end of a partition, or something that went wrong."""
+    """Not a record: the end of a partition, or an error."""
 
     topic: str | None
     partition: int
@@ -38,26 +38,26 @@ class Event:
 
 
 class Headers(NamedTuple):
-    """Of some records."""
+    """The headers of a sequence of records."""
 
     counts: npt.NDArray[np.int64]
-    """How many each record has."""
+    """Number of headers per record."""
     names: list[str]
-    """Those of all records, in their order; what is not UTF-8 is replaced, as in Java."""
+    """Names for all records, in order; invalid UTF-8 is replaced, as in Java."""
     contents: pa.Array
-    """binary, one for each name."""
+    """binary, one per name."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """Messages that came one after the other from one partition."""
+    """Consecutive messages of one partition."""
 
     topic: str
     partition: int
     addresses: npt.NDArray[np.intp]
-    """Of the messages."""
+    """Addresses of the messages."""
     messages: npt.NDArray[Any]
-    """Copies of them (`MESSAGE`)."""
+    """Copies of the structures (`MESSAGE`)."""
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -67,28 +67,28 @@ class Records:
         return np.ascontiguousarray(self.messages["offset"])
 
     def last_epoch(self) -> int:
-        """Leader epoch of the last one; epochs only grow."""
+        """Return the leader epoch of the last record; epochs only grow."""
         return int(lib.message_leader_epoch(int(self.addresses[-1])))
 
     def below(self, offset: int) -> "Records":
-        """Those before ``offset``."""
+        """Return the records before ``offset``."""
         kept = self.messages["offset"] < offset
         return Records(self.topic, self.partition, self.addresses[kept], self.messages[kept])
 
     def keys(self) -> pa.Array:
-        """binary, null where there is none."""
+        """Return the keys: binary, null where a record has none."""
         return _binary(self.messages["key"], self.messages["key_len"])
 
     def values(self) -> pa.Array:
-        """binary, null for a tombstone."""
+        """Return the values: binary, null for a tombstone."""
         return _binary(self.messages["payload"], self.messages["len"])
 
     def value_bytes(self) -> int:
-        """Of all values together."""
+        """Return the total bytes of all values."""
         return int(self.messages["len"].sum())
 
     def timestamps(self) -> tuple[npt.NDArray[np.intc], npt.NDArray[np.int64]]:
-        """Types (rd_kafka_timestamp_type_t) and milliseconds since 1970."""
+        """Return types (rd_kafka_timestamp_type_t) and milliseconds since 1970."""
         kinds = np.zeros(len(self), np.intc)
         times = map(lib.message_timestamp, self.addresses.tolist(), _places(kinds))
         return kinds, np.fromiter(times, np.int64, len(self))
@@ -111,15 +111,15 @@ class Records:
 
 
 class Fetched(NamedTuple):
-    """What one call of a consumer gave."""
+    """The result of one consumer call."""
 
     records: list[Records]
-    """In the order in which they came."""
+    """In order of arrival."""
     events: list[Event]
 
 
 def fetched(addresses: npt.NDArray[np.intp]) -> Fetched:
-    """The messages at ``addresses``, in their order."""
+    """Split the messages at ``addresses`` into records and events, in order."""
     messages = _structures(addresses)
     if not messages["err"].any():
         return Fetched(list(_by_partition(addresses, messages)), [])
@@ -129,8 +129,8 @@ def fetched(addresses: npt.NDArray[np.intp]) -> Fetched:
 
 
 def _structures(addresses: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
-    """Copies of the messages at ``addresses``, which are multiples of eight as those of all structures with a pointer
-    in them."""
+    """Copy the messages at ``addresses``, which are multiples of eight, like those of any structure that contains a
+    pointer."""
     if not len(addresses):
         return np.zeros(0, MESSAGE)
     first = int(addresses.min())
@@ -163,17 +163,17 @@ def _event(address: int, message: np.void) -> Event:
 
 
 _INLINE = 12
-"""Bytes; longer values stay where they are."""
+"""Bytes; longer values are not stored in the view."""
 _WINDOW_BITS = 30
-"""A value begins in the first GiB of a window, which is twice as long: its end is in it too."""
+"""A value begins in the first GiB of a window. The window is twice as long, so it also contains the value's end."""
 
 
 def _binary(addresses: npt.NDArray[np.uintp], lengths: npt.NDArray[np.uintp]) -> pa.Array:
-    """A copy of the bytes at each address, as many as its length says; null for NULL.
+    """Copy the bytes at each address, with the given lengths; null for NULL.
 
-    Arrow has a layout for values that lie anywhere, binary_view. A view is four words: the length, and either the value
-    or its first four bytes, a buffer and the place in it. The buffers are windows on the library's memory, so the cast
-    is what copies the values.
+    Arrow's binary_view is a layout for values at arbitrary places. A view is four words: the length, and either the
+    value or its first four bytes, a buffer and the offset in it. The buffers are windows on the library's memory, and
+    the cast copies the values.
     """
     present = addresses != 0
     sizes = np.where(present, lengths, 0).astype(np.int64)
@@ -195,9 +195,9 @@ def _binary(addresses: npt.NDArray[np.uintp], lengths: npt.NDArray[np.uintp]) ->
 def _inline(
     views: npt.NDArray[np.uint32], memory: pa.Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> None:
-    """Short values, and the first four bytes of the others. No byte around a value is read."""
+    """Fill in short values, and the first four bytes of the others. Reads no byte outside a value."""
     data = np.frombuffer(memory, np.uint8)
-    words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))  # one at every byte
+    words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))  # one word starting at every byte
     some = _where(sizes >= 4)
     views[some, 1] = words[starts[some]]
     shortest = sizes.min()
@@ -206,14 +206,14 @@ def _inline(
         views[some, 1] |= data[starts[some] + byte].astype(np.uint32) << np.uint32(8 * byte)
     for word in (1, 2) if shortest <= _INLINE else ():
         some = _where((sizes <= _INLINE) & (sizes > 4 * word))
-        beyond = np.maximum(4 * word + 4 - sizes[some], 0)  # bytes; a value's last word begins so much earlier
+        beyond = np.maximum(4 * word + 4 - sizes[some], 0)  # bytes by which a value's last word begins earlier
         views[some, word + 1] = words[starts[some] + 4 * word - beyond] >> (8 * beyond).astype(np.uint32)
 
 
 def _point(
     views: npt.NDArray[np.uint32], memory: pa.Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> list[pa.Buffer]:
-    """Where longer values are, and the windows that they are in."""
+    """Fill in the location of longer values; return the windows that contain them."""
     some = _where(sizes > _INLINE)
     begins = [0]
     if memory.size >> _WINDOW_BITS:
@@ -224,10 +224,10 @@ def _point(
 
 
 def _where(mask: npt.NDArray[np.bool_]) -> "slice | npt.NDArray[np.intp]":
-    """The same elements, in the form that numpy is quickest with."""
+    """Select the elements of ``mask`` in the form that is fastest for numpy."""
     return slice(None) if mask.all() else np.flatnonzero(mask)
 
 
 def _places(array: npt.NDArray[Any]) -> range:
-    """Where each element lies, for the library to put something there."""
+    """Return the address of each element, for the library to write to."""
     return range(array.ctypes.data, array.ctypes.data + array.nbytes, array.itemsize)
