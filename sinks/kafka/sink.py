@@ -58,8 +58,8 @@ class KafkaSink(Sink):
         ``skip``: its records are given up, and listings report that until a person acknowledges it.
     delivery: ``exactly_once``, or ``at_least_once``: idempotent producers without transactions; every record is
         confirmed before the checkpoint is decided. Nothing is lost; the output of a checkpoint that does not complete
-        (a crash, a failure, a timeout) appears twice. It may change between runs of a job
-        (docs/operations.md#at-least-once).
+        (a crash, a failure, a timeout) appears twice. The value may change between runs of
+        a job (docs/operations.md#at-least-once).
     transaction_timeout: when the brokers abort a transaction that was not ended; timedelta or text such as ``"15min"``.
         Default: the brokers' cap, at most 15 min. The preflight requires the checkpoint timeout + 10 min.
     name: the participant's name, unique within the job and the same in every run.
@@ -228,8 +228,8 @@ class KafkaSink(Sink):
         )
 
     def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
-        """Free the ids for reuse by workers. Deletes receipts that are no longer needed: those of ids that are no longer
-        used and, with the first settled checkpoint, those of all earlier generations, whose processes are gone."""
+        """Free the ids for reuse by workers. Deletes receipts that are no longer needed: those of ids no longer used
+        and, with the first settled checkpoint, those of all earlier generations, whose processes are gone."""
         control, context = self._opened()
         generation = self._granted().generation
         parsed = (TransactionalId.parse(KafkaCommittable.of(one).transaction.id) for one in committables)

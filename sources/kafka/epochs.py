@@ -1,11 +1,11 @@
-"""Whether a log still holds what was read of it, by leader epochs (KIP-320). Pure.
+"""Whether a log still holds the records that were read from it, by leader epochs (KIP-320). Pure.
 
 Each election gives a partition's leader a higher epoch, and the leader stamps it on every record that it appends. So an
-offset and its epoch stand for one record and all that are before it. A log that lost its end, in an unclean election or
-with a disk that lost power, and was filled again has another epoch there.
+offset and its epoch identify one record and all records before it. A log that lost its end, in an unclean election or
+with a disk that lost power, and then grew again, has a different epoch there.
 
-A position keeps the epoch of the record before it. A leader says where an epoch ends in its log (OffsetForLeaderEpoch).
-A log in which that epoch is missing, or ends before the position, is not the log that was read.
+A position keeps the epoch of the record before it. A leader returns where an epoch ends in its log
+(OffsetForLeaderEpoch). If that epoch is missing, or ends before the position, the log is not the one that was read.
 """
 
 from bisect import bisect_left
@@ -31,45 +31,45 @@ __all__ = [
 
 class Asked(NamedTuple):
     leader: int
-    """Epoch of the leader that may answer: one with another epoch has another log."""
+    """Epoch of the leader that may answer: a leader with another epoch has another log."""
     epoch: int
-    """Where does it end?"""
+    """The epoch whose end is requested."""
 
 
 class EpochEnd(NamedTuple):
-    """The highest epoch of a log that is not above the one asked for, and the first offset that is of a higher one."""
+    """The highest epoch of a log that is not above the requested one, and the first offset with a higher epoch."""
 
     epoch: int
     offset: int
 
 
 AskEnds: TypeAlias = Callable[[Mapping[Partition, Asked]], Mapping[Partition, EpochEnd]]
-"""Partitions whose leader is away, or has another epoch, are left out."""
+"""Returns epoch ends; omits partitions whose leader is unavailable or has another epoch."""
 
 
 class Lineage(NamedTuple):
     """The epochs of a log's newer records."""
 
     leader: int
-    """The leader's epoch. While it stays the same, the log only grows."""
+    """The leader's epoch. While it is unchanged, the log only grows."""
     starts: tuple[tuple[int, int], ...] = ()
-    """First offset and epoch of each, ascending."""
+    """First offset and epoch, for each epoch, ascending."""
 
     def before(self, offset: int, older: int | None) -> int | None:
-        """The epoch of the record before ``offset``; ``older`` where none of these begins before it."""
+        """Return the epoch of the record before ``offset``; ``older`` if none of the epochs begins before it."""
         begun = bisect_left(self.starts, (offset,))
         return self.starts[begun - 1][1] if begun else older
 
 
 class Unknown(NamedTuple):
-    """Records of which the lineage is to be found."""
+    """Records whose lineage is wanted."""
 
     leader: int
     """Epoch of the leader."""
     offset: int
-    """The first of them."""
+    """The first record's offset."""
     older: int | None = None
-    """Epoch of the record before it, if that is known."""
+    """Epoch of the record before it; None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +79,11 @@ class Difference:
     partition: Partition
     position: int
     epoch: int
-    """Of the record before the position, when that was read."""
+    """Epoch of the record before the position, when it was read."""
     offset: int
-    """The log differs from here on."""
+    """First offset at which the log differs."""
     exact: bool
-    """False: it may differ from an earlier offset on."""
+    """False: the log may differ from an earlier offset."""
 
     def __str__(self) -> str:
         return (
@@ -95,21 +95,21 @@ class Difference:
 
 
 def difference(partition: Partition, cursor: Cursor, end: EpochEnd) -> Difference | None:
-    """What the end of the cursor's epoch says; None = the log is the one that was read, or nobody knows its epoch."""
+    """Compare the end of the cursor's epoch; None if the log is the one that was read, or the epoch is unknown."""
     if cursor.epoch is None or (end.epoch == cursor.epoch and end.offset >= cursor.next):
         return None
     return Difference(
         partition=partition,
         position=cursor.next,
         epoch=cursor.epoch,
-        # A missing epoch tells at least that the record before the position is another one.
+        # A missing epoch proves at least that the record before the position is a different one.
         offset=min(end.offset, cursor.next - 1),
         exact=end.epoch == cursor.epoch,
     )
 
 
 def refuse_differences(differences: Collection[Difference]) -> None:
-    """Raises HaltedError naming all of them."""
+    """Raise HaltedError naming all of them."""
     if not differences:
         return
     first = min(differences, key=lambda one: one.partition)
@@ -124,8 +124,8 @@ def refuse_differences(differences: Collection[Difference]) -> None:
 
 
 def lineages(wanted: Mapping[Partition, Unknown], ask: AskEnds) -> dict[Partition, Lineage]:
-    """The epochs of all records from the offsets on, found from the newest one down: each begins where the next lower
-    one ends. Partitions without an answer are left out."""
+    """Return the epochs of all records from the given offsets on. They are found from the newest down: each begins
+    where the next lower one ends. Omits partitions without an answer."""
     starts: dict[Partition, list[tuple[int, int]]] = {partition: [] for partition in wanted}
     found: set[Partition] = set()
     sought = {partition: each.leader for partition, each in wanted.items()}
@@ -135,7 +135,7 @@ def lineages(wanted: Mapping[Partition, Unknown], ask: AskEnds) -> dict[Partitio
         below = {}
         for partition, end in {**lowest, **ends}.items():
             begun, (_, offset, older) = starts[partition], wanted[partition]
-            # An epoch without records begins where the next one does: the log holds nothing older.
+            # An epoch without records begins where the next one does: the log holds no older epoch.
             if not begun or end.offset < begun[-1][0]:
                 begun.append((end.offset, sought[partition]))
                 if end.offset > offset and end.epoch > (-1 if older is None else older):

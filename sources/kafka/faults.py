@@ -1,7 +1,7 @@
-"""A fault that an executor finds and the driver must recognise in Spark's text: the offset to read is gone.
+"""A fault that an executor finds and the driver recognises in Spark's text: the offset to read is gone.
 
-Spark hands the driver an executor's exception as text, with stack traces of both languages around it, so the facts
-travel in a marked piece of JSON inside the message. Runs on executors too: standard library only.
+Spark passes an executor's exception to the driver as text, surrounded by stack traces of both languages, so the message
+carries the facts as a marked piece of JSON. Also runs on executors: standard library only.
 """
 
 import json
@@ -23,19 +23,19 @@ class OffsetGone:
     topic: str
     partition: int
     position: int
-    """What was to be read next."""
+    """The offset to read next."""
     end: int
     """End of the range, exclusive."""
     log_start: int
-    """First offset that the broker has; -1 = it did not say."""
+    """First offset that the broker has; -1 = unknown."""
     log_end: int
-    """End of its log, exclusive; -1 = it did not say."""
+    """End of its log, exclusive; -1 = unknown."""
 
 
 def offset_gone(
     topic: str, partition: int, *, position: int, end: int, log_start: int, log_end: int
 ) -> CheckpointFailedError:
-    """What a task raises. The driver turns it into a halt."""
+    """Return the error that a task raises. The driver turns it into a halt."""
     gone = OffsetGone(
         topic=topic, partition=partition, position=position, end=end, log_start=log_start, log_end=log_end
     )
@@ -44,7 +44,7 @@ def offset_gone(
 
 
 def offset_gone_in(text: str) -> OffsetGone | None:
-    """The fault in an error text, however much Spark wrapped around it."""
+    """Return the fault in an error text, whatever Spark wrapped around it."""
     match = _MARKED.search(text)
     return OffsetGone(**json.loads(match[1])) if match else None
 

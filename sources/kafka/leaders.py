@@ -1,6 +1,6 @@
-"""What the driver asks the leaders of partitions about epochs, with raw requests: librdkafka offers none of these.
+"""The driver's requests to partition leaders about epochs. Raw requests, because librdkafka offers none of these.
 
-Connects for each question. There is one at a start and one after each election, none in between.
+Connects for each round of requests. There is one at a start and one after each election, none in between.
 """
 
 from collections import defaultdict
@@ -33,22 +33,22 @@ from onceward.sources.kafka.positions import Cursor, Partition
 __all__ = ["Leaders"]
 
 _CONSUMER = -1
-"""As replica id: not a follower."""
+"""Replica id of a client that is not a follower."""
 _TOPIC = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 _PARTITION = _TOPIC.OffsetForLeaderPartition
 
 
 class Leaders:
-    """The leaders of one cluster's partitions. Every method raises CheckpointFailedError when they do not answer."""
+    """The leaders of one cluster's partitions. Every method raises CheckpointFailedError if they do not answer."""
 
     def __init__(self, cluster: KafkaCluster, links: Links) -> None:
         self._cluster = cluster
         self._links = links
         self._lineages: dict[Partition, Lineage] = {}
-        """Of plans. One holds as long as its leader stays."""
+        """Lineages for plans. Each is valid until its leader changes."""
 
     def differences(self, cursors: Mapping[Partition, Cursor]) -> list[Difference]:
-        """The logs that are not those which were read up to these cursors."""
+        """Return differences for the logs that are not the ones read up to these cursors."""
 
         def ask(partitions: Collection[Partition]) -> dict[Partition, Difference | None]:
             with self._asking(partitions) as (leaders, ends):
@@ -59,7 +59,7 @@ class Leaders:
         return [one for one in insist(ask, known).values() if one is not None]
 
     def epochs_before(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """The epochs of the records before these offsets; None where the log does not tell."""
+        """Return the epochs of the records before these offsets; None if the log does not hold it."""
 
         def ask(partitions: Collection[Partition]) -> dict[Partition, int | None]:
             with self._asking(partitions) as (leaders, ends):
@@ -71,11 +71,11 @@ class Leaders:
     def lineages(
         self, cursors: Mapping[Partition, Cursor], leaders: Mapping[Partition, int]
     ) -> dict[Partition, Lineage]:
-        """The epochs of what is there behind the cursors. Raises HaltedError for logs that are not those which were
-        read up to there.
+        """Return the epochs of the records after the cursors. Raises HaltedError for logs that are not the ones read up
+        to the cursors.
 
-        ``leaders``: the epochs of the leaders that said what is there. Nobody is asked while they are those of the
-        cursors, or those of the last time. Partitions that have another leader by now are left out.
+        ``leaders``: the epochs of the leaders that reported the log ends. No request is sent while they equal the
+        cursors' epochs, or those of the last call. Omits partitions whose leader has changed since.
         """
         for partition, epoch in leaders.items():
             if cursors[partition].epoch == epoch:
@@ -99,7 +99,7 @@ class Leaders:
 
     @contextmanager
     def _asking(self, partitions: Collection[Partition]) -> Iterator[tuple[dict[Partition, int], AskEnds]]:
-        """The leaders' epochs, as the metadata have them, and how to ask for the ends of others."""
+        """Yield the leaders' epochs, from the metadata, and a function that requests the ends of epochs."""
         requests = BrokerRequests(self._cluster, links=self._links)
         try:
             nodes, epochs = _leaders(requests, partitions)
@@ -119,7 +119,7 @@ def _epochs(cursors: Mapping[Partition, Cursor], leaders: Mapping[Partition, int
 def _leaders(
     requests: BrokerRequests, partitions: Collection[Partition]
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
-    """Nodes and epochs of the leaders; partitions without one are left out."""
+    """Return nodes and epochs of the leaders; omits partitions without one."""
     topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted({p.topic for p in partitions})]
     answer = requests.ask(
         MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=7, max_version=12)

@@ -1,7 +1,7 @@
-"""What the driver asks the brokers: topics, their ids and partitions, ends of logs, a group's offsets.
+"""The driver's requests to the brokers: topics, their ids and partitions, ends of logs, a group's offsets.
 
-Every call has a deadline. Answers that will be different in a moment (an election, a broker that is away) raise
-CheckpointFailedError: nothing was read, the next checkpoint asks again. What is gone for good is told apart.
+Every call has a deadline. Temporary failures (an election, an unavailable broker) raise CheckpointFailedError: nothing
+was read, and the next checkpoint retries. Permanent ones are distinguished from these.
 """
 
 import re
@@ -42,7 +42,7 @@ _REQUEST_SECONDS = 10.0
 _ASK_AGAIN_SECONDS = 0.1
 _ASK_AGAIN_AT_MOST_SECONDS = 1.0
 _GRACE_SECONDS = 2.0
-"""For the client to report its own time-out."""
+"""Extra time for the client to report its own timeout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +50,15 @@ class TopicState:
     id: str
     partitions: tuple[int, ...]
     operations: frozenset[str]
-    """What this user may do with the topic: names of Kafka's ACL operations."""
+    """Operations that this user may perform on the topic: names of Kafka's ACL operations."""
     replication: int
-    """Replicas of the partition that has the fewest."""
+    """The smallest number of replicas of any partition."""
 
 
 class LogEnd(NamedTuple):
     offset: int
     leader: int | None
-    """Epoch of the leader that said so; brokers older than that leave it out."""
+    """Epoch of the leader that reported it; None from brokers too old to report it."""
 
 
 def insist(
@@ -69,10 +69,10 @@ def insist(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[Partition, _T]:
-    """Answers for all of ``partitions``: asked again, for ``patience`` seconds, for those left out.
+    """Return answers for all of ``partitions``; retries those left out, for ``patience`` seconds.
 
-    Right after a topic is made, or a broker restarted, some leaders are not known for a moment. Raises
-    CheckpointFailedError with the partitions that stayed without an answer.
+    Right after a topic is created or a broker restarted, some leaders are unknown for a moment. Raises
+    CheckpointFailedError naming the partitions that stayed without an answer.
     """
     found: dict[Partition, _T] = {}
     missing = sorted(set(partitions))
@@ -96,12 +96,12 @@ def insist(
 
 
 class BrokerView:
-    """One cluster as the driver sees it."""
+    """One cluster from the driver's view."""
 
     def __init__(
         self, cluster: KafkaCluster, *, request_timeout: float = _REQUEST_SECONDS, links: Links | None = None
     ) -> None:
-        """``links``: told when the cluster does not answer, and when it does again."""
+        """``links`` records when the cluster stops answering, and when it answers again."""
         self._cluster = cluster
         self._links = links or Links()
         self._link = f"cluster {cluster.name!r} (metadata)"
@@ -116,7 +116,7 @@ class BrokerView:
             raise self._unanswered("the cluster id", error.args[0]) from None
 
     def names(self, pattern: re.Pattern[str]) -> frozenset[str]:
-        """Topics whose whole name matches, without Kafka's own."""
+        """Return the topics whose whole name matches, without Kafka's internal ones."""
         self._admin.poll(0)
         try:
             listed = self._admin.list_topics(timeout=self._timeout)
@@ -125,12 +125,12 @@ class BrokerView:
         return frozenset(name for name in listed.topics if pattern.fullmatch(name) and not name.startswith("__"))
 
     def topics(self, names: Collection[str]) -> dict[str, TopicState]:
-        """Those topics that exist. A topic that this user may not describe does not exist for it."""
+        """Return the topics that exist. A topic that this user may not describe counts as missing."""
         return self.answered_topics(self.ask_topics(names))
 
     def ask_topics(self, names: Collection[str]) -> dict[str, "Future[Any]"]:
-        """Send the question of :meth:`topics` without waiting, so that it travels along with another one."""
-        self._admin.poll(0)  # hands over log lines that would pile up otherwise
+        """Send the request of :meth:`topics` without waiting, so that it overlaps with another one."""
+        self._admin.poll(0)  # delivers log lines, which would otherwise accumulate
         if not names:
             return {}
         collection = TopicCollection(sorted(names))
@@ -156,7 +156,7 @@ class BrokerView:
         return found
 
     def topic_settings(self, names: Collection[str], keys: Collection[str]) -> dict[str, dict[str, str] | None]:
-        """Settings of each topic; None where this user may not read them."""
+        """Return the settings of each topic; None if this user may not read them."""
         self._admin.poll(0)
         if not names:
             return {}
@@ -174,23 +174,23 @@ class BrokerView:
         return found
 
     def led_ends(self, partitions: Iterable[Partition]) -> dict[Partition, LogEnd]:
-        """The end of what a ``read_committed`` reader may see (last stable offset), and who said so. Partitions whose
-        leader could not be asked are left out."""
+        """Return the end of what a ``read_committed`` reader may see (last stable offset), with the leader's epoch.
+        Omits partitions whose leader did not answer."""
         return self._told(partitions, _LATEST, IsolationLevel.READ_COMMITTED)
 
     def committed_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The same without who said so."""
+        """Return the same ends without the leader's epoch."""
         return self._offsets(partitions, _LATEST, IsolationLevel.READ_COMMITTED)
 
     def high_watermarks(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The end of the log, open transactions included."""
+        """Return the end of the log, including open transactions."""
         return self._offsets(partitions, _LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return self._offsets(partitions, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
     def first_at(self, partitions: Iterable[Partition], milliseconds: int) -> dict[Partition, int | None]:
-        """The first offset with that timestamp (since 1970) or a later one; None if there is none yet."""
+        """Return the first offset with this timestamp (ms since 1970) or a later one; None if there is none yet."""
         spec = OffsetSpec.for_timestamp(milliseconds)
         found = self._offsets(partitions, spec, IsolationLevel.READ_COMMITTED)
         return {partition: None if offset < 0 else offset for partition, offset in found.items()}
@@ -223,11 +223,11 @@ class BrokerView:
         return found
 
     def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Offsets that the consumer group committed; partitions without one are left out.
+        """Return the offsets that the consumer group committed; omits partitions without one.
 
-        Waits for other people's open transactions that commit offsets of the group: what they will be is unknown.
-        Asks as a consumer: the admin client of librdkafka 2.16.0 crashes the process when the group's coordinator is
-        not available for a moment.
+        Waits for open transactions of other programs that commit offsets of the group, because their result is unknown.
+        Uses a consumer: the admin client of librdkafka 2.16.0 crashes the process if the group's coordinator is briefly
+        unavailable.
         """
         owned: dict[str, Setting] = {
             "group.id": group,
@@ -251,10 +251,10 @@ class BrokerView:
         return found
 
     def commit(self, group: str, offsets: Mapping[Partition, int]) -> "Future[list[ClientPartition]]":
-        """Set a group's offsets without waiting. Refused by the broker while the group has members.
+        """Set a group's offsets without waiting. The broker refuses while the group has members.
 
-        As a consumer that never joins: requests of librdkafka's admin client to a group's coordinator end the process
-        (an assertion) when the connection breaks, up to 2.16.0 at least (confluentinc/librdkafka#4605).
+        Uses a consumer that never joins: requests of librdkafka's admin client to a group's coordinator end the process
+        (an assertion) if the connection breaks, up to 2.16.0 at least (confluentinc/librdkafka#4605).
         """
         if group not in self._groups:
             owned: dict[str, Setting] = {"group.id": group, "enable.auto.commit": False, "log_level": 0}
@@ -266,9 +266,9 @@ class BrokerView:
         def ask() -> None:
             try:
                 answer.set_result(consumer.commit(offsets=targets, asynchronous=False) or [])
-            except Exception as error:  # noqa: BLE001 - the one who waits sorts it
+            except Exception as error:  # noqa: BLE001 - the waiting caller handles it
                 if isinstance(error, KafkaException) and error.args[0].code() < 0:  # the client's own, not a broker's
-                    self._groups.pop(group, None)  # as the admin client in `_unanswered`
+                    self._groups.pop(group, None)  # replaced, like the admin client in `_unanswered`
                 answer.set_exception(error)
 
         threading.Thread(target=ask, name="group-offsets", daemon=True).start()
@@ -286,7 +286,7 @@ class BrokerView:
         said = "no answer" if error is None else f"{error.name()}, {error.str()}"
         if error is None or error.code() in _SILENT:
             self._links.failed(self._link, said, waiting=what)
-            # The client forgets all brokers when those that are left name none (see `Rebootstrap`).
+            # The client forgets all brokers if the remaining ones list none (see `Rebootstrap`).
             self._admin = admin_client(self._cluster)
         return CheckpointFailedError(
             f"Kafka cluster {self._cluster.name!r} ({self._cluster.bootstrap_servers}) did not tell {what}: {said}. "
@@ -296,5 +296,5 @@ class BrokerView:
 
 
 def _kafka_id(topic_id: object) -> str:
-    """As Kafka's own tools print it: librdkafka writes the same bytes in the other base64 alphabet."""
+    """Convert an id to the form that Kafka's tools print: librdkafka uses the other base64 alphabet."""
     return str(topic_id).replace("+", "-").replace("/", "_")

@@ -1,4 +1,4 @@
-"""Shows settled positions in the consumer group, for people and lag tools. Never read back, never in the way."""
+"""Shows settled positions in the consumer group, for people and lag tools. Never read back, never delays the job."""
 
 import logging
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class GroupMirror:
             self._failed(error)
 
     def close(self) -> None:
-        """Give the last offsets a moment to arrive."""
+        """Wait briefly for the last offsets to arrive."""
         try:
             self._collect(wait=_LAST_SECONDS)
             self._send()

@@ -1,4 +1,4 @@
-"""Plans half-open offset ranges from positions to what is there. Pure: no client, no clock."""
+"""Plans half-open offset ranges from positions to the available ends. Pure: no client, no clock."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -16,17 +16,17 @@ __all__ = ["Limits", "gone_backwards", "plan_ranges"]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one checkpoint may take."""
+    """Limits of one checkpoint."""
 
     offsets: int | None = None
-    """Over all partitions; None = everything."""
+    """Over all partitions; None = no limit."""
     rate: RateLimit | None = None
     sizing: Sizing | None = None
-    """How much takes about as long as a checkpoint should; None = that is not asked."""
+    """How many offsets fit the duration that a checkpoint should have; None = not adaptive."""
 
 
 def gone_backwards(positions: KafkaPositions, available: Mapping[Partition, int]) -> dict[Partition, tuple[int, int]]:
-    """Partitions whose log ends before the position, with (position, end): the log lost what was already read."""
+    """Return partitions whose log ends before the position, with (position, end): the log lost records already read."""
     return {
         partition: (cursor.next, available[partition])
         for partition, cursor in positions
@@ -43,12 +43,11 @@ def plan_ranges(
     now: float,
     lineages: Mapping[Partition, Lineage] = MappingProxyType({}),
 ) -> Plan:
-    """One range per partition of ``read``, in the order of ``positions``; empty ones too, so that slots keep meaning.
+    """Plan one range per partition of ``read``, in the order of ``positions``; empty ranges keep the slots' meaning.
 
     ``available`` are the ends of what a ``read_committed`` reader may see now; a partition without an entry, because
-    its leader could not be asked, gets an empty range. ``lineages`` say which epochs the records there have; without
-    one the epoch is not known. ``now`` is monotonic, in seconds. An end before the position is the
-    caller's to refuse.
+    its leader did not answer, gets an empty range. ``lineages`` hold the epochs of the records there; without one the
+    epoch is unknown. ``now`` is monotonic, in seconds. The caller must refuse an end before the position.
     """
     cursors = {partition: cursor for partition, cursor in positions if partition in read}
     waiting = {partition: _backlog(cursor, available.get(partition)) for partition, cursor in cursors.items()}
@@ -94,7 +93,7 @@ def _moved(cursor: Cursor, offsets: int, lineage: Lineage | None) -> Cursor:
 
 
 def _told(cut_by: list[str], limits: Limits, ranges: int) -> JsonObject:
-    """Why the ranges are as they are; ``everything`` that was there, unless a limit has cut something off."""
+    """Report the reason for the ranges' size: ``everything`` that was available, unless a limit cut something off."""
     told = {"sized_by": "+".join(cut_by) or "everything"}
     if limits.sizing is None:
         return told

@@ -1,4 +1,4 @@
-"""Where a Kafka source stands, as a typed value and as the document that a checkpoint keeps.
+"""The position of a Kafka source, as a typed value and as the document that a checkpoint keeps.
 
 Document ``kafka-positions``, version 2::
 
@@ -6,8 +6,8 @@ Document ``kafka-positions``, version 2::
      "topics": {"orders": {"id": "Bm0t...", "partitions": {"0": {"next": 23, "end": null, "epoch": 4}}}}}
 
 ``next`` is the offset to read next (last processed + 1). ``end`` bounds the partition, exclusively; ``bound`` is the
-``end=`` that it was resolved from, so that the same program keeps its ends and a changed one gets new ones. ``epoch``
-is the leader epoch of the record before ``next`` (epochs.py); null where that is not known. Version 1 has no epochs.
+``end=`` that it was resolved from: an unchanged ``end=`` keeps its ends, a changed one gets new ends. ``epoch`` is the
+leader epoch of the record before ``next`` (epochs.py); null if unknown. Version 1 has no epochs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,14 +37,14 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Cursor:
-    """Where one partition stands."""
+    """The position of one partition."""
 
     next: int
     """Offset to read next."""
     end: int | None = None
     """Exclusive bound; None = unbounded."""
     epoch: int | None = None
-    """Leader epoch of the record before ``next``; None = not known, so nothing can be compared."""
+    """Leader epoch of the record before ``next``; None = unknown, so the log cannot be compared."""
 
     @property
     def done(self) -> bool:
@@ -54,13 +54,13 @@ class Cursor:
 @dataclass(frozen=True, kw_only=True)
 class TopicPosition:
     id: str
-    """The broker's topic id: a topic that was deleted and made again has another one."""
+    """The broker's topic id; it changes when a topic is deleted and recreated."""
     partitions: Mapping[int, Cursor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaPositions:
-    """Where all partitions stand. Iterates over partitions in a stable order: by topic, then by number."""
+    """Positions of all partitions. Iterates over partitions in a stable order: by topic, then by number."""
 
     cluster: str
     cluster_id: str
@@ -79,7 +79,7 @@ class KafkaPositions:
         return topic is not None and partition.number in topic.partitions
 
     def moved(self, cursors: Mapping[Partition, Cursor], *, bound: str | None) -> "KafkaPositions":
-        """The same topics with these cursors instead; partitions that are not named stay as they are."""
+        """Return the same topics with these cursors; partitions that are not named keep theirs."""
         topics = {
             name: replace(
                 topic,
@@ -90,7 +90,7 @@ class KafkaPositions:
         return replace(self, topics=topics, bound=bound)
 
     def with_found(self, ids: Mapping[str, str], cursors: Mapping[Partition, Cursor]) -> "KafkaPositions":
-        """With partitions found later. ``ids`` are the topic ids of all their topics."""
+        """Add partitions found later. ``ids`` are the topic ids of all their topics."""
         topics = dict(self.topics)
         for partition, cursor in cursors.items():
             known = topics.get(partition.topic, TopicPosition(id=ids[partition.topic], partitions={}))
@@ -117,7 +117,7 @@ class KafkaPositions:
 
     @classmethod
     def from_document(cls, document: Document) -> "KafkaPositions":
-        """Raises HaltedError when the document is of another kind, a later version, or damaged."""
+        """Parse a document. Raises HaltedError if it has another kind, a later version, or is damaged."""
         try:
             return _read(document)
         except ValueError as error:
@@ -128,7 +128,7 @@ class KafkaPositions:
 
 
 def _read(document: Document) -> KafkaPositions:
-    """Raises ValueError with the reason."""
+    """Parse a document. Raises ValueError with the reason."""
     if document.kind != KIND:
         raise ValueError(f"the document is of kind {document.kind!r}, and this source reads {KIND!r}")
     if document.version not in (_WITHOUT_EPOCHS, VERSION):
@@ -174,10 +174,10 @@ def _text(value: Any) -> str:
 
 
 def check_positions(document: Document, base: Document | None) -> None:
-    """What the coordinator asks before it takes positions (entry point ``onceward.documents``).
+    """Validate positions before the coordinator accepts them (entry point ``onceward.documents``).
 
-    Raises ValueError for a version or content that is not known, and for positions that go backwards from ``base``: a
-    partition with a lower offset or leader epoch, one that vanished, another topic of the same name, another cluster.
+    Raises ValueError for an unknown version or content, and for positions that go backwards from ``base``: a partition
+    with a lower offset or leader epoch, a missing partition, another topic of the same name, another cluster.
     """
     after = _read(document)
     if base is None:
@@ -205,11 +205,11 @@ def check_positions(document: Document, base: Document | None) -> None:
 
 
 def skip_to(document: Document, topic: str, partition: int, offset: int) -> tuple[Document, int]:
-    """The same positions with one partition read on from ``offset``, and the offset that it stood at until now.
+    """Return the positions with one partition moved to ``offset``, and its previous offset.
 
-    What the coordinator asks when a person moves a job past input that is gone, or lets it go on where it stands in a
-    log that was replaced (entry point ``onceward.positions``). Raises ValueError for a partition that has no position,
-    and for an offset that is before it, or is the same where nothing is compared with the log.
+    The coordinator calls it when a person moves a job past input that is gone, or lets it continue at its position in a
+    log that was replaced (entry point ``onceward.positions``). Raises ValueError for a partition without a position,
+    for an offset before the position, and for an offset equal to it if the position has no epoch.
     """
     try:
         positions = KafkaPositions.from_document(document)

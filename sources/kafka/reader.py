@@ -1,16 +1,16 @@
-"""The executor's part: one offset range of one partition, or several of them, as Arrow batches.
+"""The executor's part: reads one offset range of one partition, or several of them, as Arrow batches.
 
 Imports only the standard library, pyarrow, numpy and confluent_kafka (and our own modules that do the same).
 
 How the end of a range is found. Offsets below the end may belong to control records or to aborted transactions, which
-never arrive as messages. So a range is finished by a message at or behind its end, or by the client saying that it
-reached the end of the partition at or behind it. ``plan`` never sets an end above what was stable, so that one of both
-comes.
+never arrive as messages. A range is therefore finished by a message at or past its end, or by the client's report that
+it reached the end of the partition, at or past the range's end. ``plan`` never sets an end above the last stable
+offset, so one of the two always arrives.
 
-Memory. The client fetches ahead 32 MiB and one fetch (at most 16 MiB, or one record that is larger). One call
-takes what of it is there, or arrives within 20 ms, at most 10,000 records, and makes of it batches of at most 16 MiB
-each (or one record that is larger). So a reader holds the fetched bytes about three times, 100 to 150 MB at its worst,
-however long its ranges and however large its records.
+Memory. The client prefetches 32 MiB plus one fetch (at most 16 MiB, or one larger record). One call takes at most
+10,000 of the records that are there or arrive within 20 ms, and makes batches of at most 16 MiB of them (or of one
+larger record). A reader holds the fetched bytes about three times, 100 to 150 MB in the worst case, whatever the size
+of its ranges and records.
 """
 
 import time
@@ -41,7 +41,7 @@ OWNED_SETTINGS: Final[Mapping[str, str]] = {
     "enable.partition.eof": "true",
     "isolation.level": "read_committed",
 }
-"""Exactly-once rests on these; another value is refused by the preflight."""
+"""Exactly-once depends on these values; the preflight refuses others."""
 
 _KAFKA_LOG = logger("onceward.kafka")
 
@@ -51,7 +51,7 @@ _BATCH_BYTES = 16 * 1024 * 1024
 _WAIT_SECONDS = 0.02
 _WATERMARK_SECONDS = 5.0
 
-# Said by the client about its own connections and retried by it; a group is never used, only named.
+# Errors that the client reports about its own connections and retries; a group is only named, never used.
 _PASSING = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -78,22 +78,22 @@ _PASSING = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSplitReader:
-    """Reads splits (see splitting.py). Pickled; a cached client per process does the work."""
+    """Reads splits (see splitting.py). Pickled; a client cached per process does the work."""
 
     cluster: KafkaCluster
     group_id: str
-    """Named to the broker, which wants one; never joined and never committed to."""
+    """Named to the broker, which requires one; never joined and never committed to."""
     names: tuple[str, ...] = COLUMNS
-    """The columns of a batch, in their order."""
+    """The columns of a batch, in order."""
     give_up_after: float = 60.0
-    """Seconds without any progress before a task fails. The client retries by itself until then."""
+    """Seconds without progress before a task fails. Until then the client retries by itself."""
     max_rows: int = _MAX_ROWS
-    """In one batch."""
+    """Limit per batch."""
     batch_bytes: int = _BATCH_BYTES
-    """In one batch, unless a single record is larger."""
+    """Limit per batch, unless a single record is larger."""
 
     def settings(self, fetch: Fetch = LARGE) -> dict[str, Any]:
-        """The consumer's configuration with secrets resolved here; what the user tuned wins over what is only fast."""
+        """Return the consumer's configuration, with secrets resolved here; user settings override mere tuning."""
         return {
             **fetch.settings(),
             **self.cluster.client_config(),
@@ -102,8 +102,8 @@ class KafkaSplitReader:
         }
 
     def __call__(self, split: Mapping[str, Any], columns: frozenset[str]) -> Iterator[pa.RecordBatch]:
-        """Batches of ``split``, each of one range, a range's in offset order. Raises CheckpointFailedError; they stay
-        unread."""
+        """Yield batches of ``split``, each of one range, in offset order within a range. Raises CheckpointFailedError;
+        the records then stay unread."""
         schema = schema_of(self.names)
         ranges = [_Range.of(each, schema, columns) for each in ranges_of(split)]
         alike = defaultdict[Fetch, list[_Range]](list)
@@ -123,11 +123,11 @@ class KafkaSplitReader:
             yield from self._batches(consumer, ranges)
             healthy = True
         except GeneratorExit:
-            healthy = True  # the plan had enough, for example a limit
+            healthy = True  # the plan needs no more records, for example because of a limit
             raise
         finally:
             if healthy:
-                consumer.unassign()  # else it would go on fetching
+                consumer.unassign()  # otherwise it would keep fetching
                 keep(client, consumer)
             else:
                 consumer.close()
@@ -138,15 +138,15 @@ class KafkaSplitReader:
         progress = time.monotonic()
         last_said = "nothing"
         while unread:
-            # Never asking for more than can come lets small ranges return without waiting for the time-out.
+            # Requesting no more than can arrive lets small ranges return before the timeout.
             with consumer.fetched(min(rows, unread.offsets()), _WAIT_SECONDS) as got:
                 made = [batch for of, part in unread.parted(got.records) if (batch := of.taken(part)) is not None]
                 events = got.events
             for batch in made:
-                # Adapts to the size of the records without looking at each.
+                # Adapts to the records' size without inspecting each.
                 rows = max(1, min(self.max_rows, self.batch_bytes * batch.num_rows // max(1, batch.nbytes)))
                 yield from bounded(batch, self.batch_bytes)
-                progress = time.monotonic()  # whoever takes the batches may be slow
+                progress = time.monotonic()  # the consumer of the batches may be slow
             if not made:
                 waited = time.monotonic() - progress
                 if waited > self.give_up_after and not events:
@@ -168,7 +168,7 @@ class KafkaSplitReader:
                     last_said = error.str()
             read = unread.without_those_that_were_read()
             if read and unread:
-                # else they would go on being fetched; what was fetched of them is dropped by the client
+                # otherwise their fetching would continue; the client drops what it fetched of them
                 consumer.incremental_unassign([TopicPartition(each.topic, each.partition) for each in read])
 
     def _stalled(self, of: "_Range", said: str) -> CheckpointFailedError:
@@ -195,10 +195,10 @@ class _Range:
     topic: str
     partition: int
     position: int
-    """Offset that comes next."""
+    """Next offset."""
     end: int
     epoch: int | None
-    """Highest leader epoch that its records had when it was planned; None = not known."""
+    """Highest leader epoch of its records when it was planned; None = unknown."""
     build: BatchBuilder
 
     @classmethod
@@ -214,7 +214,7 @@ class _Range:
         )
 
     def taken(self, records: Records) -> pa.RecordBatch | None:
-        """A batch of those of the partition's ``records`` that are of the range."""
+        """Build a batch of those of the partition's ``records`` that are in the range."""
         self.position = _reached(records, self)
         noticed(records)
         if self.position > self.end:
@@ -231,7 +231,7 @@ _Place: TypeAlias = tuple[str | None, int]
 
 
 class _Unread:
-    """The ranges of a split that are not read to their ends."""
+    """The ranges of a split that are not completely read."""
 
     def __init__(self, ranges: Sequence[_Range]) -> None:
         self._ranges: dict[_Place, _Range] = {(each.topic, each.partition): each for each in ranges}
@@ -250,7 +250,7 @@ class _Unread:
         return self._ranges.get((event.topic, event.partition))
 
     def parted(self, got: Sequence[Records]) -> Iterator[tuple[_Range, Records]]:
-        """What came with the ranges that it is of, without that of partitions that have nothing more to be read."""
+        """Yield the fetched records with their ranges; skips those of partitions that are completely read."""
         for records in got:
             place = (records.topic, records.partition)
             of = self._ranges.get(place)
@@ -260,7 +260,7 @@ class _Unread:
                 raise _confused(self.first(), records)
 
     def without_those_that_were_read(self) -> list[_Range]:
-        """Those that have been read to their ends since it was last asked."""
+        """Remove and return the ranges that were completely read since the last call."""
         read = {place: each for place, each in self._ranges.items() if each.position >= each.end}
         for place in read:
             del self._ranges[place]
@@ -269,7 +269,7 @@ class _Unread:
 
 
 def _reached(records: Records, of: _Range) -> int:
-    """The offset behind ``records``, which begin at the range's position or later and only grow."""
+    """Return the offset after ``records``, which must begin at or after the range's position and be ascending."""
     offsets = records.offsets
     if offsets[0] < of.position or (offsets[1:] <= offsets[:-1]).any():
         raise _confused(of, records)

@@ -1,4 +1,4 @@
-"""Whether ranges that were read once can be read again, every record of them."""
+"""Whether ranges that were already read can be read again completely."""
 
 from collections.abc import Sequence
 
@@ -21,10 +21,10 @@ def refuse_incomplete(
     positions: KafkaPositions,
     splits: Sequence[JsonObject],
 ) -> None:
-    """Raises ReplayRefusedError unless the topics of ``positions``, those behind ``splits``, still hold all of them.
+    """Raise ReplayRefusedError unless the topics of ``positions``, which ``splits`` came from, still hold every record.
 
     Retention must not have reached the ranges, and compaction must be off: it removes records from the middle. The logs
-    must be those that were read. Raises CheckpointFailedError when the brokers do not say.
+    must be the ones that were read. Raises CheckpointFailedError if the brokers do not answer.
     """
     if positions.cluster_id != cluster_id:
         raise ReplayRefusedError(

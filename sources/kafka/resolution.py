@@ -16,12 +16,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def resolve_starts(
     view: BrokerView, partitions: Collection[Partition], *, start: Start, reset: Reset, group: str
 ) -> dict[Partition, int]:
-    """The offset to begin with, for each partition.
+    """Return the offset to begin with, for each partition.
 
-    Raises ConfigurationError when an argument does not fit the cluster, HaltedError when a committed offset points at
-    records that are gone, CheckpointFailedError when the brokers do not answer.
+    Raises ConfigurationError if an argument does not fit the cluster, HaltedError if a committed offset points at
+    records that are gone, CheckpointFailedError if the brokers do not answer.
     """
-    # Asked before anything else: a record that arrives between two questions lies behind this end, so it is not missed.
+    # Requested first: a record that arrives between the requests lies after this end, so it is not missed.
     ends = insist(view.committed_ends, partitions)
     firsts = insist(view.log_starts, partitions)
     if isinstance(start, datetime):
@@ -45,7 +45,7 @@ def resolve_starts(
 
 
 def resolve_ends(view: BrokerView, partitions: Collection[Partition], *, end: End) -> dict[Partition, int] | None:
-    """The exclusive bound of each partition, or None for an unbounded source. Raises as :func:`resolve_starts`."""
+    """Return each partition's exclusive bound; None for an unbounded source. Raises as :func:`resolve_starts`."""
     if end is None:
         return None
     if isinstance(end, Mapping):
@@ -66,7 +66,7 @@ def resolve_ends(view: BrokerView, partitions: Collection[Partition], *, end: En
 
 
 def milliseconds(instant: datetime) -> int:
-    """Since 1970, rounded up: a record is at or behind an instant exactly when its whole milliseconds are."""
+    """Return ms since 1970, rounded up: a record is at or after an instant exactly if its whole milliseconds are."""
     return -((_EPOCH - instant) // timedelta(milliseconds=1))
 
 

@@ -1,13 +1,13 @@
-"""How large the next checkpoint may be. Pure: no clock, time comes in.
+"""How large the next checkpoint may be. Pure: no clock, the caller passes times.
 
-What is controlled: the work of a checkpoint takes about the interval, so that a backlog is worked off without pauses
-and without coming near the timeout. Where an empty checkpoint takes more than half of that, smaller ranges would hardly
-be quicker, only carry less: the target is twice this *fixed* part then.
+Goal: the work of a checkpoint takes about the interval, so that a backlog is worked off without pauses and without
+coming near the timeout. If an empty checkpoint takes more than half of that, smaller ranges would hardly be quicker,
+but carry less: the target is then twice this *fixed* part.
 
-How: the size changes by target / measured time from one checkpoint to the next, by a tenth at least and
-:data:`GROWTH` times at most. So it is always on the move, to and fro around its target, and two sizes that differ
-enough show the fixed part. A checkpoint that took far longer than the one before is not taken for a measure: the next
-few are smaller, and nothing else remains of it.
+Method: the size changes by target / measured time from one checkpoint to the next, by a tenth at least and
+:data:`GROWTH` times at most. So it keeps oscillating around its target, and two sizes that differ enough reveal the
+fixed part. A checkpoint that took far longer than the previous one is not used as a measurement: it makes the next few
+smaller and has no other effect.
 """
 
 import math
@@ -16,54 +16,54 @@ from dataclasses import dataclass, replace
 __all__ = ["AIM_BACK_TO_BACK", "FIRST", "GROWTH", "LEAST", "PART_OF_TIMEOUT", "Ran", "Sizing", "first_sizing"]
 
 FIRST = 1_000
-"""Offsets of the first checkpoint: quick even with records of 1 MB, or with a tenth of a second for each."""
+"""Offsets of the first checkpoint: quick even with records of 1 MB, or with a tenth of a second per record."""
 LEAST = 25
-"""Offsets of each range that are not worth cutting: below it a checkpoint is hardly quicker and carries next to
-nothing. Only where even these come near the timeout fewer are read."""
+"""Offsets per range below which cutting is not worthwhile: a smaller checkpoint is hardly quicker and carries next to
+nothing. Fewer are read only if even these come near the timeout."""
 GROWTH = 8.0
-"""From one checkpoint to the next at most, so that a cost which grows faster than the size cannot do much harm."""
+"""Largest change from one checkpoint to the next, to limit the harm of a cost that grows faster than the size."""
 AIM_BACK_TO_BACK = 1.0
-"""Seconds that a checkpoint of a backlog should take where no interval says so."""
+"""Seconds that a checkpoint of a backlog should take without an interval."""
 PART_OF_TIMEOUT = 0.25
-"""Of the checkpoint timeout at most, so that a machine may become four times slower from one moment to the next."""
+"""Largest share of the checkpoint timeout, so that a machine may suddenly become four times slower."""
 
 _STEP = 1.1
-"""A size changes at least by this factor."""
+"""Smallest factor by which a size changes."""
 _STRANGE = 2.0
-"""So much longer than its target no checkpoint takes, unless something has happened."""
+"""A checkpoint that exceeds its target by this factor was disturbed."""
 _TELLING = 1.5
-"""Two sizes that differ by less than this factor say nothing about the fixed part."""
+"""Two sizes that differ by less than this factor do not reveal the fixed part."""
 _FADE = 0.98
-"""Of ``fixed`` is believed on: sizes that rest on it move a little, which shows whether it is right."""
+"""Decay of ``fixed``: it makes sizes that depend on it move a little, which shows whether it is right."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """A checkpoint that read something."""
+    """A checkpoint that read records."""
 
     offsets: int
     """In all its ranges; above 0."""
     longest: int
-    """In the longest range. One task reads it, so it takes its time whatever the other tasks do."""
+    """In the longest range. One task reads it, so its time does not depend on the other tasks."""
     ranges: int
-    """With something in them."""
+    """Number of non-empty ranges."""
     seconds: float
     """From the end of planning to the last vote, or to its failure."""
     everything: bool = False
-    """Nothing that waited was left: no limit has made it as large as it was."""
+    """The checkpoint took the whole backlog: no limit determined its size."""
     failed: bool = False
-    """It came to nothing; had it not, it had taken longer."""
+    """It failed; a success would have taken longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """What checkpoints of about one size took."""
+    """The time that checkpoints of about one size took."""
 
     offsets: int
     seconds: float
 
     def fixed(self, other: "_Seen") -> float:
-        """Where the line through both begins. One that falls is taken for a level one: size makes no difference."""
+        """Return where the line through both begins. A falling line counts as level: size makes no difference."""
         small, large = sorted((self, other), key=lambda one: one.offsets)
         slope = max(0.0, (large.seconds - small.seconds) / (large.offsets - small.offsets))
         return max(0.0, min(small.seconds, large.seconds) - slope * small.offsets)
@@ -71,48 +71,48 @@ class _Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizing:
-    """What the next checkpoint may take. :meth:`observe` gives what the one after it may."""
+    """The limits of the next checkpoint. :meth:`observe` returns those of the one after it."""
 
     aim: float
     """Seconds that a checkpoint should take, above 0."""
     longest_aim: float
-    """Seconds that it may be made to take where its fixed part asks for more; not below ``aim``."""
+    """Longest permitted target, if the fixed part requires more; not below ``aim``."""
     offsets: int = FIRST
     """In all ranges together, at least 1."""
     longest: int = FIRST
-    """In each range, at least 1. Both are kept: many short ranges that become one long one, or one that becomes many,
-    must not take longer than either did."""
+    """In each range, at least 1. Both limits apply: if many short ranges become one long one, or one becomes many, the
+    checkpoint must not take longer than either did."""
     least: int = LEAST
-    """In each range where so much waits, whatever the other two say; 0 = they alone count."""
+    """In each range with that much backlog, whatever the other two limits are; 0 = only they apply."""
     fixed: float = 0.0
-    """Seconds that a checkpoint takes however little it reads, as far as is known."""
+    """Estimated seconds that a checkpoint takes however little it reads."""
     _warm: bool = False
-    """Whether the first checkpoint is over. It starts Python workers and connections too: its time is no measure."""
+    """Whether the first checkpoint is over. It also starts Python workers and connections, so its time is no measure."""
     _seen: _Seen | None = None
-    """The last size that differed, which the next one that does is compared with."""
+    """The last distinct size, for comparison with the next one."""
 
     @property
     def target(self) -> float:
-        """Seconds that are really aimed at."""
+        """Seconds that are actually aimed at."""
         return min(max(self.aim, 2 * self.fixed), self.longest_aim)
 
     def total(self, ranges: int) -> int:
-        """Offsets in all ranges together, where something waits for ``ranges`` of them; at least 1."""
+        """Return the limit of offsets over all ranges, if ``ranges`` of them have a backlog; at least 1."""
         return max(self.offsets, self.least * ranges)
 
     @property
     def per_range(self) -> int:
-        """Offsets in each range; at least 1."""
+        """Limit of offsets in each range; at least 1."""
         return max(self.longest, self.least)
 
     def observe(self, ran: Ran) -> "Sizing":
-        """What the next checkpoint may take after ``ran``."""
+        """Return the limits of the next checkpoint after ``ran``."""
         if ran.failed:
-            # Whatever it was, memory, time or one record: less of it is less likely to fail, and names it better.
+            # Whatever the cause, memory, time or one record: less input is less likely to fail, and narrows it down.
             factor = min(1 / 2, self.target / max(ran.seconds, 1e-9))
             return replace(self._lowered(ran, factor), least=self.least // 2)
         known = self._learned(ran) if self._warm else replace(self, _warm=True)
-        # One that ran long is followed by a smaller one in any case; whether that is any quicker will be seen then.
+        # A checkpoint that ran long is always followed by a smaller one, which then shows whether that is quicker.
         target = min(self.target, known.target) if ran.seconds > self.target * _STEP else known.target
         factor = max(1 / GROWTH, min(GROWTH, target / max(ran.seconds, 1e-9)))
         if factor >= 1:
@@ -123,8 +123,8 @@ class Sizing:
                 longest=max(self.longest, math.ceil(ran.longest * factor)),
             )
         if ran.everything:
-            # A pause of the machine is as likely as a slower job, and what came meanwhile should not have to wait. It
-            # fits into twice as much; more must not be tried.
+            # A pause of the machine is as likely as a slower job, and records that arrived meanwhile should not have to
+            # wait. They fit into twice the size; more must not be tried.
             return known._lowered(ran, 2.0)
         return known._lowered(ran, min(factor, 1 / _STEP))
 
@@ -138,10 +138,10 @@ class Sizing:
         if seen is None:
             seen = now
         elif ran.seconds > _STRANGE * max(seen.seconds, self.target):
-            seen = None  # it is no measure for others
+            seen = None  # it is no measure for other sizes
         elif max(now.offsets, seen.offsets) < _TELLING * min(now.offsets, seen.offsets):
             if ran.offsets <= self.least * ran.ranges:
-                fixed = ran.seconds  # nothing smaller was tried, so all of it may be fixed: something larger will tell
+                fixed = ran.seconds  # no smaller size was tried, so all may be fixed: a larger one will show
         else:
             fixed, seen = (fixed + now.fixed(seen)) / 2, now
         return replace(self, fixed=min(fixed, ran.seconds), least=least, _seen=seen)
@@ -155,7 +155,7 @@ class Sizing:
 
 
 def first_sizing(interval: float | None, timeout: float) -> Sizing | None:
-    """For the first checkpoint, by the job's settings in seconds; None without an interval: nothing to aim at then."""
+    """Return the sizing of the first checkpoint, from the job's settings in seconds; None without an interval to aim at."""
     if interval is None:
         return None
     longest = timeout * PART_OF_TIMEOUT

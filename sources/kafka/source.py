@@ -52,7 +52,7 @@ _log = logger("onceward.source.kafka")
 
 
 class KafkaSource(Source):
-    """Reads topics of one Kafka cluster, as a ``read_committed`` reader sees them."""
+    """Reads topics of one Kafka cluster as a ``read_committed`` reader."""
 
     def __init__(
         self,
@@ -78,32 +78,32 @@ class KafkaSource(Source):
     ) -> None:
         """
         cluster: bootstrap servers, or a KafkaCluster shared with the sink.
-        topics: names; or pattern: a regular expression that a topic's whole name matches.
+        topics: names; or pattern: a regular expression that matches a topic's whole name.
         start: ``group`` (offsets that the group committed), ``earliest``, ``latest``, a datetime with a zone (the first
-            record with that timestamp or a later one), or offsets ``{"orders": {0: 23}}``. Asked only when the job has
-            no positions yet; partitions found later start at earliest.
+            record with that timestamp or a later one), or offsets ``{"orders": {0: 23}}``. Used only while the job has
+            no positions; partitions found later start at earliest.
         reset: ``earliest``, ``latest`` or ``error``, for partitions that the group or the offsets do not name.
         end: ``latest``, a datetime (exclusive), or offsets (exclusive) of all partitions; resolved once and kept in the
-            positions. The job finishes there; started again after that, it resolves the end again and goes on;
-            after a crash it goes on to the end that it had. None = runs until it is stopped.
+            positions. The job finishes there. If it is then started again, it resolves the end again and continues;
+            after a crash it continues to the previous end. None = runs until it is stopped.
         group_id: for ``start="group"`` and mirrored offsets; None = the job's name.
         include_headers: adds the column ``headers``.
-        columns: those that DataFrames and batches have, in this order, for example ``("key", "value")``; others are not
-            read. None = all but ``headers``. What a transform of DataFrames does not use is not read in any case; of a
-            function on batches nobody can know it.
-        min_partitions: as Spark's minPartitions: the ranges of a checkpoint are cut into at least so many, the longest
-            first, each for a task and a transaction of its own. Then the records of an input partition are no longer
-            written in their order. Small ranges are not joined to fewer tasks either.
-        max_offsets_per_checkpoint: over all partitions, spread in proportion to what waits; None = no such limit.
-        max_rate_per_partition: offsets per second, on average; None = as fast as it goes.
-        adaptive: takes of a backlog as much as makes a checkpoint last about its interval, by what the former ones took
+        columns: the columns of DataFrames and batches, in this order, for example ``("key", "value")``; others are not
+            read. None = all but ``headers``. Columns that a transform of DataFrames does not use are never read; for a
+            function on batches this cannot be detected.
+        min_partitions: like Spark's minPartitions: cuts the ranges of a checkpoint into at least this many, the longest
+            first, each with its own task and transaction. The records of an input partition are then no longer written
+            in order, and small ranges are not joined into fewer tasks.
+        max_offsets_per_checkpoint: over all partitions, in proportion to their backlog; None = no such limit.
+        max_rate_per_partition: offsets per second, on average; None = no such limit.
+        adaptive: limits a checkpoint of a backlog so that it takes about its interval, by the times of earlier ones
             (docs/operations.md#how-much-a-checkpoint-reads). False = each reads all that the other two limits allow.
-        discovery_interval: how often new partitions (and topics of a pattern) are looked for; text or timedelta.
+        discovery_interval: time between searches for new partitions (and topics of a pattern); text or timedelta.
         mirror_offsets: shows settled positions in the consumer group, for lag tools. Never read back.
         name: of this participant within the job.
         monotonic, sleep: the clock, for tests.
 
-        Raises ConfigurationError with everything that is wrong.
+        Raises ConfigurationError listing every invalid argument.
         """
         self._arguments = SourceArguments.of(
             cluster,
@@ -143,20 +143,20 @@ class KafkaSource(Source):
 
     @property
     def cluster_id(self) -> str:
-        """Asked once. Raises CheckpointFailedError when the brokers do not answer."""
+        """Requested from the brokers once. Raises CheckpointFailedError if they do not answer."""
         if not self._cluster_id:
             self._cluster_id = self._broker().cluster_id()
         return self._cluster_id
 
     def open(self, context: JobContext) -> None:
-        """A source may be opened again after it was closed; it remembers nothing."""
+        """Open the source. It may be opened again after it was closed, and keeps no state from before."""
         self._cluster_id = ""
         self._ends = None
         self._new_run = False
         self._limits = self._arguments.limits(
             interval=context.checkpoint_interval, checkpoint_timeout=context.checkpoint_timeout
         )
-        # The client takes nothing but str itself for a group.
+        # The client accepts only str itself as a group, no subclass.
         self._group = self._arguments.group_id or str(context.job)
         self._view = BrokerView(self.cluster, links=context.links)
         self._leaders = Leaders(self.cluster, context.links)
@@ -164,7 +164,7 @@ class KafkaSource(Source):
         self._mirror = GroupMirror(self._view, self._group) if self._arguments.mirror_offsets else None
 
     def preflight(self) -> Sequence[Finding]:
-        """Raises PreflightError when the cluster cannot be reached at all: nothing else could be said then."""
+        """Return all findings. Raises PreflightError if the cluster cannot be reached: then nothing can be checked."""
         findings = [*client_findings(), *owned_setting_findings(self.cluster)]
         self._cluster_id = reach(self.cluster)
         names = self._names()
@@ -240,7 +240,7 @@ class KafkaSource(Source):
         return join_ranges(splits, most)
 
     def observe_run(self, plan: Plan, seconds: float, *, failed: bool = False) -> None:
-        """See :meth:`Source.ran`. What was learned outlives a generation, not the process."""
+        """See :meth:`Source.observe_run`. What it learns outlives a generation, but not the process."""
         sizing = self._limits.sizing
         if sizing is None or plan.records == 0:
             return
@@ -258,8 +258,8 @@ class KafkaSource(Source):
         self._limits = replace(self._limits, sizing=sizing.observe(ran))
 
     def snapshot(self, plan: Plan) -> Document:
-        """Positions after ``plan`` was read. Raises HaltedError when a topic was made again meanwhile: equal ids now
-        prove that what was read came from the topic of the positions."""
+        """Return the positions after ``plan`` was read. Raises HaltedError if a topic was recreated meanwhile: equal
+        ids now prove that the records came from the topic of the positions."""
         if plan.records:
             positions = KafkaPositions.from_document(plan.positions)
             self._refuse_other_topics(
@@ -271,7 +271,7 @@ class KafkaSource(Source):
         return KafkaSplitReader(cluster=self.cluster, group_id=self._group, names=self._arguments.columns)
 
     def diagnose(self, error: BaseException) -> OncewardError | None:
-        """The halt behind a failed Spark job, if a reader found its offset gone; None for every other failure."""
+        """Return the halt behind a failed Spark job if a reader found its offset gone; None for other failures."""
         gone = offset_gone_in(str(error))
         return halt_for(gone) if gone is not None else None
 
@@ -324,7 +324,7 @@ class KafkaSource(Source):
         return frozenset(self._arguments.topics) if pattern is None else self._broker().names(pattern)
 
     def _subscribed(self, positions: KafkaPositions) -> frozenset[str]:
-        """Topics with positions that this source still reads."""
+        """Return the topics with positions that this source still reads."""
         pattern = self._arguments.pattern
         return frozenset(
             t for t in positions.topics if (pattern.fullmatch(t) if pattern else t in self._arguments.topics)
@@ -342,9 +342,9 @@ class KafkaSource(Source):
         refuse_other_topics(positions, names, confirm_topics(self._broker(), names))
 
     def _current(self, base: KafkaPositions) -> KafkaPositions:
-        """``base`` with partitions found later, and with the ends that the program asks for now."""
+        """Return ``base`` plus partitions found later, with the ends that the program's ``end=`` now requires."""
         bound = bound_text(self._arguments.end)
-        # Another end= than the stored ends were resolved from, or a new run.
+        # The end= differs from the one that the stored ends were resolved from, or a new run begins.
         resolve = bound != base.bound or (self._new_run and self._at_its_end(base))
         if bound is not None and not resolve:
             return base
@@ -355,7 +355,7 @@ class KafkaSource(Source):
             positions = self._discovery.added_to(base)
         if not resolve:
             return positions
-        if self._ends is None:  # once in a run: a checkpoint that is repeated has the same
+        if self._ends is None:  # once per run: a repeated checkpoint keeps its ends
             read = [p for p, _ in positions if p.topic in self._subscribed(positions)]
             self._ends = resolve_ends(self._broker(), read, end=self._arguments.end) or {}
         ends = self._ends
@@ -366,7 +366,7 @@ class KafkaSource(Source):
         return all(cursor.done for partition, cursor in positions if partition.topic in subscribed)
 
     def _available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, LogEnd]:
-        """Stable ends. A log that ends before its position is asked twice, a moment apart, and then halts the job."""
+        """Return stable ends. A log that ends before its position is checked again after 1 s, then halts the job."""
         try:
             available = self._broker().led_ends(read)
         except CheckpointFailedError:
@@ -390,7 +390,7 @@ class KafkaSource(Source):
                 if logs.get(p, position) < position
             ]
         )
-        # Started inside a transaction that is still open: the log holds the position, but nothing is to be seen yet.
+        # Started inside a transaction that is still open: the log holds the position, but its records are not visible.
         return {**again, **{p: again[p]._replace(offset=position) for p, (position, _) in behind.items()}}
 
 

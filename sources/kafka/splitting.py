@@ -1,4 +1,4 @@
-"""How the ranges of a checkpoint become splits: one each, or cut into more, or several of them joined in one. Pure.
+"""How the ranges of a checkpoint become splits: one each, cut into more, or several joined in one. Pure.
 
 A split is a range, ``{"topic", "partition", "start", "end"}``, or ``{"ranges": [...]}``.
 """
@@ -15,13 +15,13 @@ MOST_RANGES = 10_000
 """Each range is a task, a transaction and a committable."""
 
 _SAID = 5
-"""Ranges that a message names."""
+"""Number of ranges that a message names."""
 
 
 def join_ranges(splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
-    """At most ``most`` splits that together are the ranges ``splits``, about as large as each other.
+    """Join the ranges ``splits`` into at most ``most`` splits of about equal size.
 
-    Each range stays whole, so the order within a partition does too.
+    Each range stays whole, which keeps the order within a partition.
     """
     if len(splits) <= most:
         return tuple(splits)
@@ -39,11 +39,11 @@ def join_ranges(splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ..
 
 
 def split_ranges(splits: Sequence[JsonObject], least: int | None) -> tuple[JsonObject, ...]:
-    """At least ``least`` ranges that together are ``splits``, in their order.
+    """Cut ``splits`` into at least ``least`` ranges, in order.
 
-    As with Spark's ``minPartitions`` long ranges are cut into more parts than short ones. How many parts there are
-    depends on the number of ranges only, never on what they hold: Spark's plan is built once for a number. So with
-    few records some parts are empty.
+    As with Spark's ``minPartitions``, long ranges are cut into more parts than short ones. The number of parts depends
+    only on ``least`` and the number of ranges, never on their size, because Spark's plan is built once per number. With
+    few records some parts are therefore empty.
     """
     if least is None or not splits:
         return tuple(splits)
@@ -59,7 +59,7 @@ def split_ranges(splits: Sequence[JsonObject], least: int | None) -> tuple[JsonO
 
 
 def halve_ranges(splits: Sequence[JsonObject]) -> tuple[Sequence[JsonObject], Sequence[JsonObject]] | None:
-    """Two parts of what ``splits`` hold, of equally many offsets; None where there is one offset or none."""
+    """Divide ``splits`` into two parts with equally many offsets; None if they hold at most one offset."""
     ranges = _filled(splits)
     size = sum(int(each["end"]) - int(each["start"]) for each in ranges)
     if size < 2:
@@ -77,7 +77,7 @@ def halve_ranges(splits: Sequence[JsonObject]) -> tuple[Sequence[JsonObject], Se
 
 
 def describe_ranges(splits: Sequence[JsonObject]) -> str:
-    """The ranges for people, the first ones where they are many."""
+    """Describe the ranges for display; only the first ones if there are many."""
     ranges = _filled(splits)
     said = [f"{each['topic']}-{each['partition']} offsets [{each['start']}, {each['end']})" for each in ranges]
     return ", ".join(said[:_SAID]) + (f" and {len(said) - _SAID} more ranges" if len(said) > _SAID else "")

@@ -1,4 +1,4 @@
-"""The ``start=``, ``reset=`` and ``end=`` of a Kafka source: what they mean and what is wrong with them. Pure."""
+"""The ``start=``, ``reset=`` and ``end=`` of a Kafka source: meaning and validation. Pure."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -17,22 +17,22 @@ End: TypeAlias = Literal["latest"] | datetime | Offsets | None
 
 class StartMode(StrEnum):
     GROUP = "group"
-    """Offsets committed by the consumer group; ``reset`` where there is none."""
+    """Offsets committed by the consumer group; ``reset`` for partitions without one."""
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class Reset(StrEnum):
-    """Where a partition starts that neither the group nor the given offsets name."""
+    """Where a partition starts if neither the group nor the given offsets name it."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
     ERROR = "error"
-    """Nowhere: the job does not start."""
+    """The job does not start."""
 
 
 def start_problems(start: object, now: datetime) -> Iterator[str]:
-    """What is wrong with a ``start=``."""
+    """Describe the problems of a ``start=``."""
     if isinstance(start, datetime):
         yield from _instant_problems("start", start, now)
     elif isinstance(start, Mapping):
@@ -42,7 +42,7 @@ def start_problems(start: object, now: datetime) -> Iterator[str]:
 
 
 def end_problems(end: object, now: datetime) -> Iterator[str]:
-    """What is wrong with an ``end=``."""
+    """Describe the problems of an ``end=``."""
     if end is None or end == "latest":
         return
     if isinstance(end, datetime):
@@ -54,7 +54,7 @@ def end_problems(end: object, now: datetime) -> Iterator[str]:
 
 
 def bound_text(end: End) -> str | None:
-    """One text per meaning, stored with the ends that were resolved from it."""
+    """Return a canonical text, one per meaning, stored with the ends that were resolved from it."""
     if end is None or isinstance(end, str):
         return end
     if isinstance(end, datetime):
