@@ -22,7 +22,7 @@ INIT = '"""Generated from ``protos/`` by ``scripts/protos.py``. Never edited."""
 
 
 def generate(out: Path) -> descriptor_pb2.FileDescriptorSet:
-    """Write the stubs below ``out`` and return what was compiled. Raises SystemExit with protoc's code."""
+    """Write the stubs below ``out``; return the compiled descriptors. Raises SystemExit with protoc's code."""
     described = out / "descriptors.bin"
     sources = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
     (out / TARGET).mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def generate(out: Path) -> descriptor_pb2.FileDescriptorSet:
 
 
 def promises(compiled: descriptor_pb2.FileDescriptorSet) -> set[str]:
-    """One line for everything on the wire that must stay as it is."""
+    """Return one line per element of the wire format that must not change."""
     lines: set[str] = set()
 
     def of_message(prefix: str, message: descriptor_pb2.DescriptorProto) -> None:
@@ -78,7 +78,7 @@ def promises(compiled: descriptor_pb2.FileDescriptorSet) -> set[str]:
 
 
 def difference(generated: Path, kept: Path) -> list[str]:
-    """Names of files that differ or are only on one side."""
+    """Return the names of files that differ or exist on only one side."""
     names = {path.name for side in (generated, kept) for path in side.iterdir() if path.is_file()}
     return sorted(
         name

@@ -1,1 +1,1 @@
-"""What demo and tests run on: a local Kafka, and faults. Nothing else of the distribution imports it."""
+"""The base of demo and tests: a local Kafka, and faults. No other part of the distribution imports it."""

@@ -1,4 +1,4 @@
-"""``onceward demo`` and ``onceward dev``. The command finds them by the entry points ``onceward.commands``."""
+"""``onceward demo`` and ``onceward dev``, which the command finds by the entry points ``onceward.commands``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +25,7 @@ def demo(
 
 @dev.callback()
 def _dev() -> None:
-    """Keeps ``kafka`` a command of its own, though it is the only one."""
+    """Keep ``kafka`` a separate command, though it is the only one."""
 
 
 @dev.command("kafka")

@@ -1,6 +1,6 @@
 """One process under a keeper: a broker, a toxiproxy server, a process of the demo or of a test.
 
-It is in a session of its own, writes its own log, and never outlives its owner, however that ends (see `keeper`).
+It has its own session and log, and ends with its owner, however the owner ends (see `supervisor`).
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from onceward.coordinator.errors import ExitCode, OncewardError
 __all__ = ["OURS", "ManagedProcess", "NotStartedError"]
 
 OURS = str(Path(str(onceward.__file__)).parents[1])
-"""Where our packages are, as ``PYTHONPATH``, for processes that run in another directory."""
+"""Parent directory of our packages, as ``PYTHONPATH`` for processes that run in another directory."""
 
 
 class NotStartedError(OncewardError):
-    """A process could not be started. It concerns no user's data, only what a test or the demo was about to make."""
+    """A process could not be started. No user data is affected, only what a test or the demo was about to create."""
 
     exit_code = ExitCode.PREFLIGHT
 
@@ -41,12 +41,13 @@ class ManagedProcess:
         remove: Path | None = None,
         inherits: Sequence[int] = (),
     ) -> None:
-        """Start ``command``; returns once it has a process. What it prints is appended to ``log``.
+        """Start ``command``; return once it has a process id. Its output is appended to ``log``.
 
-        ``environment``: on top of ours. ``directory``: where it runs; None for ours. ``remove``: a directory that the
-        keeper removes when it outlives us. ``inherits``: file descriptors that the keeper, not the command, holds open.
+        ``environment``: added to ours. ``directory``: working directory; None for ours. ``remove``: a directory that
+        the keeper removes if it outlives us. ``inherits``: file descriptors that the keeper, not the command, holds
+        open.
 
-        Raises `NotStartedError`; why is on the standard error then.
+        Raises `NotStartedError`; the reason is then on standard error.
         """
         self.name, self.log = name, log
         self._keeper = subprocess.Popen(
@@ -65,7 +66,7 @@ class ManagedProcess:
             self.end()
             raise NotStartedError(f"The process of {name} could not be started, so nothing of it runs; see {log}.")
         self.pid = int(said)
-        """Of the command's process itself, whose parent is the keeper."""
+        """Process id of the command itself, whose parent is the keeper."""
 
     @property
     def exit_code(self) -> int | None:
@@ -73,26 +74,27 @@ class ManagedProcess:
         return self._keeper.poll()
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to the process itself; nothing happens when it is gone."""
+        """Send a signal to the process itself; does nothing if it has ended."""
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM, as a service manager would; does not wait."""
+        """Send SIGTERM, as a service manager would; does not wait."""
         self.send(signal.SIGTERM)
 
     def wait(self, limit_s: float) -> int | None:
-        """Its exit code, or None when it still runs after the limit."""
+        """Return its exit code, or None if it still runs after the limit."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._keeper.wait(limit_s)
         return self.exit_code
 
     def end(self) -> None:
-        """SIGKILL to it and to all that it started in its process group. May be called twice.
+        """Send SIGKILL to it and to every process in its process group. May be called twice.
 
-        Returns when the keeper is gone; the others die at the same moment, but nobody saw them go. Children of a
-        process that has ended are killed too: a group's number is not given out again while the group has a member.
+        Returns when the keeper is gone. The others are killed at the same moment, but their end is not confirmed.
+        Children of a process that has ended are killed too: a group's number is not reused while the group has a
+        member.
         """
         pipe = self._keeper.stdin
         assert pipe is not None
@@ -103,6 +105,6 @@ class ManagedProcess:
         self._keeper.wait()
 
     def tail(self, lines: int = 25) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])

@@ -1,16 +1,15 @@
-"""Keeps one process, a broker for one, and lets it live no longer than the process that asked for it.
+"""The keeper: keeps one process, such as a broker, and ends it when the process that started the keeper ends.
 
-Runs as a program of its own (``python -I -S keeper.py ...``; standard library only, so that it starts in 20 ms and
-needs no environment). It is the leader of its own session: terminal signals do not reach the process, and killing the
-process group kills it together with its keeper.
+Runs as a separate program (``python -I -S supervisor.py ...``; standard library only, so that it starts in 20 ms and
+needs no environment). It leads its own session: terminal signals do not reach the process, and killing the process
+group kills the process together with its keeper.
 
 The owner holds the other end of the keeper's standard input. When the owner ends, however it ends, that pipe closes;
-should a fork of the owner keep the pipe open, the keeper still sees that its parent is another one. On Linux the kernel
-also kills the process if the keeper itself is killed. No cooperation of the owner is needed for any of the three.
-
-    arguments    output file, directory to remove when the owner is gone ("" = none), then the command
+if a fork of the owner keeps the pipe open, the keeper still detects that its parent has changed. On Linux the kernel
+also kills the process if the keeper itself is killed. None of the three needs the owner's cooperation.
+    arguments    output file, directory to remove after the owner's end ("" = none), then the command
     stdout       one line, the command's process id; then closed
-    SIGTERM      passed on to the command, whose end is the keeper's end
+    SIGTERM      passed on to the command; the keeper ends with the command
     exit code    the command's (128 + n after signal n), or 0 after the owner's end
 """
 
@@ -31,10 +30,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> Callable[[], None] | None:
-    """What the child calls at its start, or between fork and exec; Linux only, elsewhere the owner's watch has to do.
+    """Return a hook for the child to call at its start, or between fork and exec; None except on Linux, where only the
+    owner's watch remains.
 
-    The signal belongs to the parent's *thread* that started the child; the keeper has only one, which lives as long
-    as the process.
+    The signal is tied to the parent's *thread* that started the child; the keeper has only one, which lives as long as
+    the process.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -49,13 +49,13 @@ def die_with_parent(parent: int) -> Callable[[], None] | None:
 
 
 def _owner_is_gone(owner: int) -> bool:
-    """Wait up to `POLL_S` for the owner's end."""
+    """Wait up to `POLL_S` for the owner's end; return whether it has ended."""
     readable, _, _ = select.select([0], [], [], POLL_S)
     return os.getppid() != owner or (bool(readable) and os.read(0, 1) == b"")
 
 
 def _remove(node: Path) -> None:
-    """Remove a node's directory; the last node to leave takes along what is around it."""
+    """Remove a node's directory; the last node also removes the parent directory."""
     shutil.rmtree(node, ignore_errors=True)
     with contextlib.suppress(OSError):
         if not any(entry.is_dir() for entry in node.parent.iterdir()):
@@ -63,7 +63,7 @@ def _remove(node: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Start the command, report its process id, wait for its end or the owner's."""
+    """Start the command, report its process id, and wait for its end or the owner's."""
     owner = os.getppid()
     output, remove, *command = arguments
     with Path(output).open("ab") as log:

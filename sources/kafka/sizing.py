@@ -87,7 +87,7 @@ class Sizing:
     fixed: float = 0.0
     """Estimated seconds that a checkpoint takes however little it reads."""
     _warm: bool = False
-    """Whether the first checkpoint is over. It also starts Python workers and connections, so its time is no measure."""
+    """Whether the first checkpoint is over. It also starts Python workers and connections: its time is no measure."""
     _seen: _Seen | None = None
     """The last distinct size, for comparison with the next one."""
 
@@ -155,7 +155,7 @@ class Sizing:
 
 
 def first_sizing(interval: float | None, timeout: float) -> Sizing | None:
-    """Return the sizing of the first checkpoint, from the job's settings in seconds; None without an interval to aim at."""
+    """Return the sizing of the first checkpoint, from the job's settings in seconds; None without an interval."""
     if interval is None:
         return None
     longest = timeout * PART_OF_TIMEOUT

@@ -1,4 +1,4 @@
-"""``onceward demo``: real records go through Spark exactly once while processes are killed under it."""
+"""``onceward demo``: real records pass through Spark exactly once while its processes are killed."""
 
 from onceward.coordinator.dev.demo.errors import DemoError
 from onceward.coordinator.dev.demo.run import run_demo

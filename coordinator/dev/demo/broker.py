@@ -1,4 +1,4 @@
-"""What the broker says, asked with plain clients: offsets while the demo runs, the whole output when it is over.
+"""The broker's state, read with plain clients: offsets during the demo, the whole output after it.
 
 Shares no code with the sources, the sinks or the pipeline.
 """
@@ -51,7 +51,7 @@ _AT_REST = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 
 
 class Broker:
-    """Questions to a cluster; changes nothing but `create_topics`. Every call raises KafkaException when unanswered."""
+    """Requests to a cluster; only `create_topics` changes anything. Every call raises KafkaException if unanswered."""
 
     def __init__(self, brokers: str) -> None:
         self._brokers = brokers
@@ -59,7 +59,7 @@ class Broker:
         self._members: dict[str, Consumer] = {}
 
     def create_topics(self, names: Sequence[str], *, partitions: int) -> None:
-        """Create topics with as many replicas as the cluster has brokers, and wait until they can be asked."""
+        """Create topics with as many replicas as the cluster has brokers, and wait until they are usable."""
         replicas = len(self._admin.list_topics(timeout=_TIMEOUT_S).brokers)
         wanted = [NewTopic(name, partitions, replicas) for name in names]
         for created in self._admin.create_topics(wanted, operation_timeout=_TIMEOUT_S).values():
@@ -67,7 +67,7 @@ class Broker:
         self.ends(names)
 
     def ends(self, topics: Sequence[str], *, committed: bool = False) -> dict[TopicPartition, int]:
-        """End offset of every partition: the high watermark, or what a read_committed reader can reach."""
+        """Return the end offset of every partition: the high watermark, or the limit of a read_committed reader."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
         def ask() -> dict[TopicPartition, int]:
@@ -75,24 +75,24 @@ class Broker:
             answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_TIMEOUT_S)
             wait(answers.values(), _TIMEOUT_S)
             ends = {partition: answer.result(0).offset for partition, answer in answers.items()}
-            if OFFSET_INVALID in ends.values():  # the connection broke before the answer came, and no error says so
+            if OFFSET_INVALID in ends.values():  # the connection broke before the answer, without an error
                 raise KafkaException(KafkaError(KafkaError._TRANSPORT))
             return ends
 
         return _asked_again(ask)
 
     def group_progress(self, group: str, topic: str) -> int:
-        """How many records of ``topic`` a consumer group has behind it, for a topic that begins at offset 0."""
+        """Return how many records of ``topic`` a consumer group has processed; the topic must begin at offset 0."""
         if group not in self._members:
-            # Not AdminClient.list_consumer_group_offsets: with librdkafka 2.16.0 the process dies by SIGSEGV when the
-            # group coordinator is not there yet. This consumer never joins its group.
+            # Not AdminClient.list_consumer_group_offsets: with librdkafka 2.16.0 the process dies by SIGSEGV if the
+            # group coordinator is not available yet. This consumer never joins its group.
             self._members[group] = Consumer({"bootstrap.servers": self._brokers, "group.id": group, "log_level": 0})
         partitions = list(self._leaders([topic]))
         found = _asked_again(lambda: self._members[group].committed(partitions, _TIMEOUT_S))
         return sum(max(0, one.offset) for one in found)
 
     def stalled(self, topics: Sequence[str]) -> Mapping[str, int]:
-        """Partitions whose high watermark is ahead of the last stable offset, and by how much."""
+        """Return the partitions whose high watermark is ahead of the last stable offset, with the difference."""
         reachable = self.ends(topics, committed=True)
         return {
             f"{partition.topic}-{partition.partition}": end - reachable[partition]
@@ -101,7 +101,7 @@ class Broker:
         }
 
     def transactions(self, prefix: str) -> Mapping[str, str]:
-        """Transactional id -> state of its last transaction, for all ids under ``prefix``."""
+        """Return transactional id -> state of its last transaction, for all ids with ``prefix``."""
         admin = KafkaAdminClient(bootstrap_servers=self._brokers)
         try:
             listed = admin.list_transactions()
@@ -115,19 +115,19 @@ class Broker:
         }
 
     def committed_since(self, prefix: str, open_before: Collection[str]) -> int:
-        """How many of the transactions that were open once are committed now.
+        """Return how many of the transactions that were open before are committed now.
 
-        When their writer was dead by then, somebody else committed them.
+        If their writer was dead at that time, another process committed them.
         """
         states = self.transactions(prefix)
         return sum(states.get(name) in _COMMITTED for name in open_before)
 
     def open_transactions(self, prefix: str) -> list[str]:
-        """Ids under ``prefix`` whose transaction is neither committed nor aborted."""
+        """Return the ids with ``prefix`` whose transaction is neither committed nor aborted."""
         return sorted(name for name, state in self.transactions(prefix).items() if state not in _AT_REST)
 
     def ended_transactions(self, topics: Sequence[str]) -> Mapping[End, int]:
-        """How many transactions with records in ``topics`` were committed and aborted, by the broker's own markers."""
+        """Count the committed and aborted transactions with records in ``topics``, by the broker's own markers."""
         found: dict[End, set[tuple[int, int]]] = {end: set() for end in End}
         leaders = self._leaders(topics)
         with MarkerReader(brokers=self._brokers) as reader:
@@ -139,7 +139,7 @@ class Broker:
 
     def _leaders(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         known = self._admin.list_topics(timeout=_TIMEOUT_S).topics
-        if not known.keys() >= set(topics):  # a broker hears of a new topic a moment after it was made
+        if not known.keys() >= set(topics):  # a broker learns of a new topic a moment after its creation
             raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
         return {
             TopicPartition(topic, number): partition.leader
@@ -149,7 +149,7 @@ class Broker:
 
 
 def _asked_again(ask: Callable[[], _T]) -> _T:
-    """Ask until there is an answer: leaders and group coordinators need a moment after they were created or moved."""
+    """Retry until there is an answer: leaders and group coordinators need a moment after a creation or a move."""
     limit = time.monotonic() + _TIMEOUT_S
     while True:
         try:
@@ -161,9 +161,9 @@ def _asked_again(ask: Callable[[], _T]) -> _T:
 
 
 def read_committed(brokers: str, topic: str, ends: Mapping[TopicPartition, int]) -> Iterator[Seen]:
-    """Everything that a read_committed reader sees in ``topic`` below ``ends``, each partition in order.
+    """Yield the records that a read_committed reader sees in ``topic`` below ``ends``, each partition in order.
 
-    Raises KafkaException when the broker reports an error, or when nothing arrives for 30 s.
+    Raises KafkaException if the broker reports an error, or if nothing arrives for 30 s.
     """
     consumer = Consumer(
         {
@@ -196,7 +196,7 @@ def read_committed(brokers: str, topic: str, ends: Mapping[TopicPartition, int])
 
 
 def _at_end(message: KafkaMessage, limits: Mapping[int, int]) -> bool:
-    """Whether the message says that its partition is read to the end; control records never arrive as messages."""
+    """Return whether the message marks the end of its partition; control records never arrive as messages."""
     error = message.error()
     if error is None:
         return False

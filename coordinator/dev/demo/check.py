@@ -1,4 +1,4 @@
-"""Collects what the data set, the broker and the run's own notes say, and has it judged."""
+"""Collects the facts from the data set, the broker and the run's own notes, and has them judged."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from onceward.coordinator.dev.demo.topics import DELAYED, FLIGHTS, JOB, OUTPUTS,
 __all__ = ["Checked", "check"]
 
 _PREFIX = f"{JOB}."
-"""Of every transactional id of the job."""
+"""Prefix of every transactional id of the job."""
 _MARKERS_S = 5.0
 
 
@@ -37,10 +37,10 @@ def check(
     troubles: Sequence[str] = (),
     limit: int | None = None,
 ) -> Checked:
-    """Judge a run that is over: the driver has stopped, nothing writes any more.
+    """Judge a finished run: the driver has stopped and no process writes.
 
     ``history``: the coordinator's checkpoints; ``left_open``: ids of transactions that were open when their writers
-    were dead; ``planned`` and ``happened``: names of kills; ``troubles``: what else went wrong;
+    were dead; ``planned`` and ``happened``: names of kills; ``troubles``: other failures;
     ``limit``: how many flights were to be fed (default: all).
     """
     broker = Broker(brokers)
@@ -63,7 +63,7 @@ def check(
 
 
 def _wait_for_markers(broker: Broker) -> None:
-    """A broker answers a commit before the last partition has its marker; what is not at rest in time is judged so."""
+    """Wait for pending markers: a broker answers a commit before the last partition has its marker."""
     limit = time.monotonic() + _MARKERS_S
     while time.monotonic() < limit and (broker.open_transactions(_PREFIX) or broker.stalled(OUTPUTS)):
         time.sleep(0.1)

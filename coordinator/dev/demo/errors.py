@@ -1,4 +1,4 @@
-"""The error of the demo. It never concerns a user's data: the demo works on copies of a public data set."""
+"""The error of the demo. It affects no user data: the demo works on copies of a public data set."""
 
 from onceward.coordinator.errors import ExitCode, OncewardError
 
@@ -6,6 +6,6 @@ __all__ = ["DemoError"]
 
 
 class DemoError(OncewardError):
-    """The demo cannot be set up or cannot go on; the message names the cause and the cure."""
+    """The demo cannot be set up or cannot continue; the message names the cause and the remedy."""
 
     exit_code = ExitCode.PREFLIGHT

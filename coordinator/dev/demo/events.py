@@ -1,4 +1,4 @@
-"""What the drivers say while they run, one JSON object per line: for the screen, not for the check."""
+"""Events that the drivers write while they run, one JSON object per line: for the screen, not for the check."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ class EventReader:
         self._offset = 0
 
     def new(self) -> Iterator[Event]:
-        """Events since the last call. Whole lines only: the last one may still be written."""
+        """Yield the events since the last call. Whole lines only: the last one may be incomplete."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:

@@ -1,7 +1,7 @@
-"""What the demo's job must have written, computed again from the data set in plain Python.
+"""The output that the demo's job must have written, computed independently from the data set in plain Python.
 
-Shares no code with the job, Spark, the sources or the sinks: the definitions are written down a second time here. (From
-``onceward.coordinator.dev.demo`` it takes the messages as they were fed, and topic names.)
+Shares no code with the job, Spark, the sources or the sinks: the definitions are repeated here. (From
+``onceward.coordinator.dev.demo`` it takes the messages that were fed, and topic names.)
 """
 
 import json
@@ -29,11 +29,11 @@ class Record(NamedTuple):
 
 
 Expected: TypeAlias = Mapping[str, list[Record]]
-"""Topic -> its records in the order of the input."""
+"""Topic -> its records in input order."""
 
 
 def expected_output(messages: Iterable[Message]) -> Expected:
-    """Everything the job must have written for ``messages``, no more, no less."""
+    """Return exactly what the job must have written for ``messages``."""
     output: dict[str, list[Record]] = {DELAYED: [], REJECTED: []}
     for message in messages:
         if (routed := output_of(message)) is not None:
@@ -43,7 +43,7 @@ def expected_output(messages: Iterable[Message]) -> Expected:
 
 
 def output_of(message: Message) -> tuple[str, Record] | None:
-    """Topic and record for one message; None for a cancelled flight."""
+    """Return topic and record for one message; None for a cancelled flight."""
     flight = _parsed(message.value)
     if flight is None:
         return REJECTED, Record(message.key, _rejection("unparsable", message.value))
@@ -58,13 +58,13 @@ def output_of(message: Message) -> tuple[str, Record] | None:
 
 
 def outputs(_topic: str, key: bytes | None, value: bytes | None) -> list[tuple[str, bytes | None, bytes | None]]:
-    """The same as ``onceward verify --expected-by onceward.coordinator.dev.demo.expected:outputs`` asks for it."""
+    """Return the same for ``onceward verify --expected-by onceward.coordinator.dev.demo.expected:outputs``."""
     routed = output_of(Message(row=0, key=key or b"", value=value))
     return [(routed[0], key, routed[1].value)] if routed is not None else []
 
 
 def _parsed(value: bytes | None) -> dict[str, Any] | None:
-    """The flight, or None unless the value is one JSON object whose known fields have the right types."""
+    """Return the flight, or None unless the value is one JSON object whose known fields have the right types."""
     try:
         fields = json.loads(value or b"")
     except ValueError:

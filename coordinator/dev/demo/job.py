@@ -1,15 +1,15 @@
-"""The demo's job: how late was every flight? Runs as a driver process of its own; the demo kills and restarts it.
+"""The demo's job: how late was every flight? Runs in a separate driver process that the demo kills and restarts.
 
     python -m onceward.coordinator.dev.demo.job --brokers HOST:PORT --coordinator HOST:PORT
 
-Every message of ``flights`` is one of four:
+Every message of ``flights`` belongs to one of four classes:
 
     unparsable   no value, or not one JSON object with the types of FLIGHT      -> flights-rejected
     cancelled    readable, and has no departure time                            -> dropped
     incomplete   departed, but one of the fields NEEDED is null or missing      -> flights-rejected
-    flown        everything else                                                -> flights-delayed
+    flown        all others                                                     -> flights-delayed
 
-Keys are kept. Both topics are written in the same transactions, so a flight is never in both, nor in none.
+Keys are kept. The same transactions write both topics, so a flight is never in both, nor in none.
 """
 
 import argparse
@@ -34,7 +34,7 @@ NEEDED = ("time_hour", "carrier", "flight", "origin", "dest", "dep_delay", "arr_
 
 
 def delays(df: DataFrame) -> DataFrame:
-    """Columns key, topic, value: the delay of every flown flight, and what cannot be used, with the reason.
+    """Return columns key, topic, value: the delay of every flown flight, and rejected messages with the reason.
 
     ``delay`` is minutes late at arrival, ``gained`` the minutes made up in the air.
     """
@@ -64,7 +64,7 @@ def delays(df: DataFrame) -> DataFrame:
 
 
 def pipeline(brokers: str, coordinator: str, *, per_checkpoint: int | None = None) -> Pipeline:
-    """The whole job; a checkpoint reads at most ``per_checkpoint`` records, and all that are there by default."""
+    """Return the whole job; a checkpoint reads at most ``per_checkpoint`` records, by default all available ones."""
     return Pipeline(
         job=JOB,
         source=KafkaSource(
@@ -82,7 +82,7 @@ def pipeline(brokers: str, coordinator: str, *, per_checkpoint: int | None = Non
 
 
 def main() -> None:
-    """The driver's process; errors become its exit code."""
+    """Run the driver's process; errors become its exit code."""
     parser = argparse.ArgumentParser(description="how late was every flight?")
     parser.add_argument("--brokers", required=True)
     parser.add_argument("--coordinator", required=True)

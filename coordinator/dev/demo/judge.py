@@ -1,9 +1,8 @@
-"""The demo's verdict: what was expected against what a read_committed reader sees. Pure; shares no code with the job.
+"""The demo's verdict: expected output against what a read_committed reader sees. Pure; shares no code with the job.
 
 Exactly once means, for every output topic: the same records the same number of times (multisets, byte for byte), and
-within a key the order of the input; the judge of ``onceward verify`` rules on that. The run itself must also have been
-worth judging: kills happened as planned, transactions were resumed and aborted, none is open, nothing holds a reader
-back.
+input order within a key; the judge of ``onceward verify`` decides that. The run must also be meaningful: kills happened
+as planned, transactions were resumed and aborted, none is open, and no offset is held back from readers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,14 +17,14 @@ from onceward.coordinator.ops.verify import judge as judged
 __all__ = ["Facts", "Seen", "Verdict", "differences", "judge"]
 
 _SHOWN = 5
-"""Examples per kind of fault."""
+"""Number of examples per kind of fault."""
 _READABLE = 1_000
-"""Bytes of a flight that are shown as they are."""
+"""Bytes of a flight that are shown verbatim."""
 _RECORDS = (Property.NOTHING_LOST, Property.NOTHING_TWICE, Property.NOTHING_FOREIGN)
 
 
 class Seen(NamedTuple):
-    """One record of an output topic as a read_committed reader got it. Readers get a partition's records in order."""
+    """One record of an output topic as a read_committed reader received it; partitions are read in order."""
 
     partition: int
     offset: int
@@ -34,10 +33,10 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What happened during the run, besides the records."""
+    """Facts about the run, besides the records."""
 
     fed: int
-    """Records that the feeder should have written."""
+    """Records that the feeder was to write."""
     arrived: int
     """Records in the input topic."""
     resumed: int
@@ -45,18 +44,18 @@ class Facts:
     aborted: int
     """Transactions with records in an output topic that were aborted."""
     open: Sequence[str] = ()
-    """Transactional ids of the job that are not at rest."""
+    """Transactional ids of the job whose transaction has not ended."""
     stalled: Mapping[str, int] = field(default_factory=dict)
     """Partition -> offsets that a read_committed reader cannot pass: high watermark - last stable offset, if not 0."""
     missing_kills: Sequence[str] = ()
     """Planned kills that did not happen."""
     troubles: Sequence[str] = ()
-    """Everything else that makes the run void or wrong, in words."""
+    """Other reasons why the run is void or wrong, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """`passed` only when there is no problem at all."""
+    """`passed` only if there is no problem."""
 
     problems: tuple[str, ...]
 
@@ -66,19 +65,19 @@ class Verdict:
 
 
 def judge(expected: Expected, seen: Mapping[str, Iterable[Seen]], facts: Facts) -> Verdict:
-    """Everything that is wrong, the worst first."""
+    """Return all problems, the worst first."""
     return Verdict(problems=(*differences(expected, seen), *_faults(facts)))
 
 
 def differences(expected: Expected, seen: Mapping[str, Iterable[Seen]]) -> list[str]:
-    """What differs between the expected and the seen records, in words, with the first examples of each kind."""
+    """Describe how expected and seen records differ, with the first examples of each kind."""
     verdict = judged(_history(expected, seen), (*_RECORDS, Property.ORDER))
     rulings = (ruling for ruling in verdict.rulings.values() if ruling.grade is not Grade.PASS)
     return [problem for ruling in rulings for problem in ruling.evidence]
 
 
 def _history(expected: Expected, seen: Mapping[str, Iterable[Seen]]) -> History:
-    """For the judge of ``onceward verify``. Order is promised per key, so the records of each key have a lane."""
+    """Build the input of ``onceward verify``'s judge. Order is promised per key, so each key has its own lane."""
     contents: dict[tuple[str, Record], Content] = {}
 
     def content(topic: str, record: Record) -> Content:

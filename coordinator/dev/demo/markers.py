@@ -1,8 +1,8 @@
-"""How the broker itself says that transactions ended: the control records that it wrote into the output partitions.
+"""How transactions ended, by the broker's own control records in the output partitions.
 
-No consumer hands control records out, so this reads raw record batches (format: Kafka documentation, "Record Batch" and
-"Control Batches"; v2, the only one that current brokers write). A marker carries the producer id and epoch; ids are not
-shared by two transactions at one epoch, so distinct (producer id, epoch) count transactions.
+Consumers do not return control records, so this reads raw record batches (format: Kafka documentation, "Record Batch"
+and "Control Batches"; v2, the only one that current brokers write). A marker carries the producer id and epoch. Two
+transactions never share an id at one epoch, so distinct (producer id, epoch) count transactions.
 """
 
 import struct
@@ -23,15 +23,15 @@ _BATCH = struct.Struct(">qiibIhiqqqhii")
 _BEFORE_LENGTH = 12
 _CONTROL = 0x20
 _FETCH_VERSION = 12
-"""The last one that names topics instead of topic ids; brokers 2.7 and later have it."""
+"""The last version with topic names instead of topic ids; brokers 2.7 and later support it."""
 _BYTES = 8 * 1024 * 1024
 _ANSWER_BYTES = 2 * _BYTES
-"""What the client accepts; its own limit of 1 MB is less than a broker may send."""
+"""Largest answer that the client accepts; its default of 1 MB is less than a broker may send."""
 _TIMEOUT_MS = 10_000
 
 
 class End(Enum):
-    """What a marker says."""
+    """The type of a marker."""
 
     ABORT = 0
     COMMIT = 1
@@ -47,7 +47,7 @@ class Marker:
 
 
 def markers_in(batches: bytes) -> tuple[list[Marker], int]:
-    """The markers in a fetched piece of log, and the offset after its last whole batch (-1 if there is none)."""
+    """Return the markers in a fetched piece of log, and the offset after its last whole batch (-1 if it has none)."""
     found: list[Marker] = []
     after = -1
     at = 0
@@ -64,9 +64,9 @@ def markers_in(batches: bytes) -> tuple[list[Marker], int]:
 
 
 def _control_type(record: bytes) -> End | None:
-    """Type of a control record; None for one that is not a transaction's end."""
+    """Return the type of a control record; None if it does not end a transaction."""
     at = 0
-    for _ in range(4):  # length, attributes (0: one byte either way), timestamp delta, offset delta
+    for _ in range(4):  # length, attributes (0: one byte as a varint too), timestamp delta, offset delta
         at = _after_varint(record, at)
     at = _after_varint(record, at)  # length of the key
     _version, kind = struct.unpack_from(">hh", record, at)
@@ -101,9 +101,9 @@ class MarkerReader:
         self._network.stop()
 
     def markers(self, topic: str, partition: int, *, end: int, leader: int) -> Iterator[Marker]:
-        """All markers of a partition below offset ``end``, read from broker ``leader``.
+        """Yield all markers of a partition below offset ``end``, read from broker ``leader``.
 
-        Raises RuntimeError when the broker refuses.
+        Raises RuntimeError if the broker refuses.
         """
         offset = 0
         while offset < end:

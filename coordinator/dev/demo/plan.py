@@ -1,4 +1,4 @@
-"""Which processes the demo kills, where, and in which order."""
+"""Which processes the demo kills, at which points, and in which order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIA
 __all__ = ["LEAST_CHECKPOINTS", "PLAN", "Kill", "KillPlan"]
 
 LEAST_CHECKPOINTS = 34
-"""A job must need at least so many for its input, or the last kills may find nothing left to do."""
+"""Least number of checkpoints for the job's input; with fewer, the last kills may come after the work is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,25 +19,25 @@ class Kill:
     point: KillPoint
     nth: int
     meaning: str
-    """What the process leaves behind, for people."""
+    """What the process leaves behind, for display."""
 
     @property
     def name(self) -> str:
-        """As in the environment variable, and as the marker file that proves the kill."""
+        """The value of the environment variable, and the name of the marker file that proves the kill."""
         return f"{self.point.value}:{self.nth}"
 
     def environment(self, markers: Path) -> dict[str, str]:
-        """Arms this kill in the processes that get these variables; only the first one to pass dies."""
+        """Return variables that arm this kill in the processes that get them; only the first to pass the point dies."""
         return {KILL_POINT_VARIABLE: self.name, KILL_ONCE_VARIABLE: str(markers)}
 
     def happened(self, markers: Path) -> bool:
-        """Whether a process died there."""
+        """Return whether a process died at the point."""
         return (markers / self.name).exists()
 
 
 @dataclass(frozen=True, kw_only=True)
 class KillPlan:
-    """One kill per driver process, one after the other, and those of the coordinator."""
+    """One kill per driver process, in sequence, and the coordinator's kills."""
 
     driver: Sequence[Kill]
     coordinator: Sequence[Kill]
@@ -47,8 +47,8 @@ class KillPlan:
         return (*self.driver, *self.coordinator)
 
 
-# However slow the machine is: every driver dies after a few checkpoints, the coordinator during the last driver's, and
-# by then not more than two thirds of the records are processed (`LEAST_CHECKPOINTS`).
+# However slow the machine is: every driver dies after a few checkpoints, the coordinator during the last driver's run,
+# and by then at most two thirds of the records are processed (`LEAST_CHECKPOINTS`).
 PLAN = KillPlan(
     driver=(
         Kill(

@@ -1,4 +1,4 @@
-"""The demo's processes: programs of ours that live no longer than the demo."""
+"""The demo's processes: programs of ours that end with the demo."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ __all__ = ["start"]
 
 
 def start(name: str, module: Sequence[str], directory: Path, environment: Mapping[str, str]) -> ManagedProcess:
-    """Start ``python -m module...``; its log is in ``directory``, where it runs.
+    """Start ``python -m module...`` in ``directory``, which also gets its log.
 
-    Not in the user's directory: a folder of theirs may have the name of a package of ours.
+    Not in the user's directory: a folder there may have the name of one of our packages.
     """
     command = [sys.executable, "-m", *module]
     ours = {"PYTHONPATH": OURS, "PYTHONUNBUFFERED": "1"}

@@ -30,13 +30,13 @@ __all__ = ["run_demo"]
 _TICK_S = 0.25
 _STATUS_EVERY_S = 1.0
 _QUIET_S = 90.0
-"""Nothing left to feed and nothing moves, for longer than a driver needs to start on a busy machine."""
+"""With all input fed, give up after this long without change: longer than a driver's start on a busy machine."""
 _PATIENCE_S = 300.0
-"""After the feeder's planned end."""
+"""Time limit after the feeder's planned end."""
 
 
 class _Ended(BaseException):
-    """A signal asks the demo to end."""
+    """A signal requests the end of the demo."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -49,13 +49,13 @@ def run_demo(
     """Run the demo and return its exit code: 0 for ``exactly once: PASS``, 1 for ``FAIL``, 128 + n after signal n.
 
     Feeds the first ``limit`` flights (default: all) over about ``seconds``. Logs, the coordinator's store and the
-    events are in ``keep``, which must be new or empty; by default in a temporary directory that is removed unless the
-    demo failed. All processes end with this one, however it ends. Call it from the main thread.
+    events are in ``keep``, which must be new or empty; by default in a temporary directory that is removed if the
+    verdict is PASS. All processes end with this one, however it ends. Call it from the main thread.
 
-    Raises OncewardError when the demo cannot be set up.
+    Raises OncewardError if the demo cannot be set up.
     """
     console = console or Console(highlight=False)
-    next(messages(1))  # the data set is there, before anything is started
+    next(messages(1))  # check that the data set is installed before anything is started
     directory = _directory(keep)
     code = 1
     try:
@@ -76,7 +76,7 @@ def run_demo(
 
 
 class _Demo:
-    """One run."""
+    """One run of the demo."""
 
     def __init__(self, screen: Screen, directory: Path, *, seconds: float, limit: int | None) -> None:
         self._screen = screen
@@ -119,7 +119,7 @@ class _Demo:
         return self._report(checked)
 
     def _watch(self, broker: Broker, supervisor: Supervisor) -> list[str]:
-        """Keep everything running until all input is processed; what is wrong if that never happens."""
+        """Keep all processes running until all input is processed; return the problems if that never happens."""
         events = EventReader(supervisor.events)
         deadline = time.monotonic() + self._seconds + _PATIENCE_S
         quiet_since = time.monotonic()
@@ -197,12 +197,12 @@ def _directory(keep: Path | None) -> Path:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Turn the signals that end a process into an exception, so that everything is cleaned up."""
+    """Turn terminating signals into an exception, so that everything is cleaned up."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         for later in numbers:
-            signal.signal(later, signal.SIG_IGN)  # cleaning up takes a second or two
+            signal.signal(later, signal.SIG_IGN)  # cleanup takes a second or two
         raise _Ended(number)
 
     if threading.current_thread() is not threading.main_thread():

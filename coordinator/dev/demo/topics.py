@@ -1,4 +1,4 @@
-"""Names that feeder, job and check agree on. Values only, so that they can share them without sharing code."""
+"""Names shared by feeder, job and check. Values only, so that they share no code."""
 
 __all__ = ["DELAYED", "FLIGHTS", "JOB", "OUTPUTS", "PARTITIONS", "REJECTED"]
 

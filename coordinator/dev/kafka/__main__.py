@@ -1,4 +1,4 @@
-"""``onceward dev kafka`` without the command line's environment, plus ``--fetch-only`` for the set-up."""
+"""``onceward dev kafka`` without the command line's environment, plus ``--fetch-only`` for the setup."""
 
 import argparse
 import sys

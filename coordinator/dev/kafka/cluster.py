@@ -1,4 +1,4 @@
-"""A real Kafka on this machine's loopback, for the demo, the tests and people who try things."""
+"""A real Kafka on this machine's loopback, for the demo, the tests and experiments."""
 
 import base64
 import json
@@ -26,18 +26,18 @@ _TRIES_FOR_PORTS = 3
 
 
 class LocalKafka:
-    """One or three brokers, each its own process, gone when this process is gone, however it ends.
+    """One or three brokers, each in its own process, which end with this process, however it ends.
 
     Used as a context manager or with `start` and `stop`. Nodes are numbered from 1. Not thread-safe.
 
-    ``properties`` are extra broker properties and win over ours. Clients use the listener named ``CLIENT``; brokers
+    ``properties`` are extra broker properties and override ours. Clients use the listener named ``CLIENT``; brokers
     and our own checks use ``INTERNAL``, which stays plain text (`internal_servers`), so SASL for clients is::
 
         {"listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
          "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
          "listener.name.client.plain.sasl.jaas.config": "..."}
 
-    and ACLs are ``authorizer.class.name`` plus ``super.users=User:ANONYMOUS``, which is what ``INTERNAL`` is.
+    and ACLs are ``authorizer.class.name`` plus ``super.users=User:ANONYMOUS``, the user of ``INTERNAL``.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class LocalKafka:
         """Describe the cluster; nothing is started yet.
 
         `brokers`: 1, or 3 (replication 3, two in sync). `transaction_version`: the cluster's feature
-        ``transaction.version``, 0 to 2. `directory`: kept after `stop` and used again, data and all; None for a
-        temporary one. `transaction_timeout_scan_ms`: how often the broker looks for timed out transactions.
-        `heap`: of each broker, as Java writes it. `port`: the first broker's client port, the others follow; None for
-        free ones. `progress`: told about the fetch of the broker's jars, if they are not in the cache yet.
-        `advertised`: further plain text listeners, by name; each has the address that every broker tells the clients
-        which come through it, ``host:port``, as when they are behind a proxy or a load balancer.
+        ``transaction.version``, 0 to 2. `directory`: kept after `stop` and reused with its data; None for a temporary
+        one. `transaction_timeout_scan_ms`: how often the broker looks for timed out transactions. `heap`: of each
+        broker, in Java's notation. `port`: the first broker's client port, the others follow; None for free ones.
+        `progress`: called during the fetch of the broker's jars, if they are not in the cache yet. `advertised`:
+        further plain text listeners by name, each with the address, ``host:port``, that each broker returns to the
+        listener's clients, as for clients behind a proxy or a load balancer.
         """
         if brokers not in (1, 3):
             raise LocalKafkaError(f"A local Kafka has 1 or 3 brokers, not {brokers}.")
@@ -93,9 +93,9 @@ class LocalKafka:
         self.stop()
 
     def start(self) -> None:
-        """Start all brokers and wait until the cluster does its work (4 s; the first time ever, jars are fetched).
+        """Start all brokers and wait until the cluster is operational (4 s; the very first time, jars are fetched).
 
-        Raises `LocalKafkaError` with the broker's own words when it does not come up; nothing keeps running then.
+        Raises `LocalKafkaError` with the broker's own output if it does not come up; then nothing keeps running.
         """
         if self._place is not None:
             raise LocalKafkaError("This local Kafka was started already; stop it first.")
@@ -113,7 +113,7 @@ class LocalKafka:
                     self._start_nodes(range(1, self.brokers + 1))
                     break
                 except LocalKafkaError as error:
-                    # Somebody else was quicker to take a port that was free a moment ago.
+                    # Another process took a port that was free a moment ago.
                     if tries_left == 0 or "BindException" not in str(error):
                         raise
                     self.kill()
@@ -123,13 +123,13 @@ class LocalKafka:
             raise
 
     def stop(self) -> None:
-        """Shut all brokers down and remove a temporary directory. May be called twice.
+        """Shut down all brokers and remove a temporary directory. May be called twice.
 
-        SIGTERM first; what still runs after 10 s (2 s when the directory is temporary) gets SIGKILL.
+        Sends SIGTERM first, and SIGKILL to brokers that still run after 10 s (2 s for a temporary directory).
         """
         for node in self._nodes:
             node.terminate()
-        # Three nodes that leave together lose their quorum and wait for it: not worth it for data that is thrown away.
+        # Three nodes that leave together lose their quorum and wait for it: not worth waiting for temporary data.
         temporary = self._place is not None and self._place.temporary
         limit = time.monotonic() + (_STOP_LIMIT_OF_TEMPORARY_S if temporary else _STOP_LIMIT_S)
         for node in self._nodes:
@@ -140,21 +140,21 @@ class LocalKafka:
             self._place = None
 
     def kill(self, node: int | None = None) -> None:
-        """SIGKILL one broker, or all of them; returns when they are gone. Data and ports stay for `restart`."""
+        """SIGKILL one broker, or all of them; return when they are gone. Data and ports remain for `restart`."""
         for number in [node] if node is not None else range(1, len(self._nodes) + 1):
             self._node(number).kill()
 
     def shut_down(self, node: int) -> None:
-        """SIGTERM one broker, which hands over what it leads; returns when it is gone, as `kill`.
+        """SIGTERM one broker, which hands over its leaderships; return when it is gone, like `kill`.
 
-        Raises `LocalKafkaError` when it did not leave by itself and had to be killed.
+        Raises `LocalKafkaError` if it did not end by itself and had to be killed.
         """
         self._node(node).terminate()
         if not self._node(node).wait(_SHUT_DOWN_LIMIT_S):
             raise LocalKafkaError(f"Broker {node} did not leave within {_SHUT_DOWN_LIMIT_S:.0f} s and was killed.")
 
     def restart(self, node: int | None = None) -> None:
-        """Start one broker, or all of them, again on the same data and ports; those that still run are killed first."""
+        """Restart one broker, or all of them, on the same data and ports; kills those that still run first."""
         numbers = [node] if node is not None else range(1, len(self._nodes) + 1)
         for number in numbers:
             self._node(number).kill()
@@ -162,22 +162,22 @@ class LocalKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Of the listener for clients, ``host:port,...``."""
+        """Addresses of the listener for clients, ``host:port,...``."""
         return ",".join(f"127.0.0.1:{ports.client}" for ports in self._ports)
 
     @property
     def internal_servers(self) -> str:
-        """Of the plain text listener, whatever `properties` say about the clients' one."""
+        """Addresses of the plain text listener, whatever `properties` set for the clients' listener."""
         return ",".join(f"127.0.0.1:{ports.internal}" for ports in self._ports)
 
     def listening(self, listener: str) -> list[str]:
-        """Where the brokers listen for the clients of one of the `advertised` listeners, ``host:port`` each."""
+        """Return the addresses, ``host:port``, on which the brokers listen for one of the `advertised` listeners."""
         number = list(self._advertised).index(listener)
         return [f"127.0.0.1:{ports.extra[number]}" for ports in self._ports]
 
     @property
     def ports(self) -> frozenset[int]:
-        """Every port that a broker listens on."""
+        """Every port on which a broker listens."""
         return frozenset(
             port for node in self._ports for port in (node.client, node.internal, node.controller, *node.extra)
         )
@@ -194,11 +194,11 @@ class LocalKafka:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Process ids of the brokers that run, by node."""
+        """Process ids of the running brokers, by node."""
         return {number: node.pid for number, node in enumerate(self._nodes, start=1) if node.pid is not None}
 
     def logs(self, node: int = 1, lines: int = 30) -> str:
-        """The last lines of what a broker logged and printed."""
+        """Return the last lines that a broker logged and printed."""
         said: list[str] = []
         for path in (self._settings(node).log_file, self._settings(node).directory / "output.log"):
             if path.exists():
@@ -223,7 +223,7 @@ class LocalKafka:
         )
 
     def _format_once(self) -> None:
-        """Format the storage of all nodes, unless an earlier start of this directory did."""
+        """Format the storage of all nodes, unless an earlier start with this directory did."""
         marker = self.directory / "cluster.json"
         shape = {"brokers": self.brokers, "transaction_version": self.transaction_version}
         if marker.exists():
@@ -232,12 +232,12 @@ class LocalKafka:
             if known != shape:
                 raise LocalKafkaError(f"{self.directory} holds a local Kafka with {known}, not {shape}; name another.")
             return
-        # a leading "-" would be taken for an option by the format command
+        # the format command would take a leading "-" for an option
         self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
         running = []
         for number, node in enumerate(self._nodes, start=1):
             settings = self._settings(number)
-            settings.discard_data()  # of a start that was killed while it formatted
+            settings.discard_data()  # from a start that was killed while formatting
             running.append(node.formatting(settings, self._cluster_id, self.transaction_version))
         for process in running:
             said, _ = process.communicate()

@@ -1,4 +1,4 @@
-"""A local Kafka in the foreground, for people."""
+"""A local Kafka in the foreground, for interactive use."""
 
 import signal
 import sys
@@ -17,7 +17,7 @@ _LOOK_EVERY_S = 0.5
 
 
 def fetch_progress(out: TextIO | None = None) -> Progress:
-    """Shows the fetch of the broker's jars: one live line on a terminal, else a line for every tenth jar."""
+    """Return a display of the jars' fetch: one live line on a terminal, else a line for every tenth jar."""
     target = out or sys.stderr
 
     def show(jars: int, of: int, size: int) -> None:
@@ -39,12 +39,12 @@ def run_dev_kafka(
     topics: Sequence[str] = (),
     partitions: int = 3,
 ) -> int:
-    """Run a local Kafka until SIGINT or SIGTERM, then stop it cleanly; returns the exit code.
+    """Run a local Kafka until SIGINT or SIGTERM, then stop it cleanly; return the exit code.
 
-    Options as in `LocalKafka`; ``topics`` are made if they are not there. Prints the bootstrap servers when all of it
-    can be used, and nothing else on standard output, so that a script can read them. Returns 1, with the broker's
-    words, if a broker ends by itself. Raises `LocalKafkaError`. Only the main thread can call it, because it takes over
-    the two signals until it returns.
+    Options as in `LocalKafka`; missing ``topics`` are created. Prints the bootstrap servers once the cluster is usable,
+    and nothing else on standard output, so that a script can read them. Returns 1, after printing the broker's output,
+    if a broker ends by itself. Raises `LocalKafkaError`. Only the main thread can call it, because it handles the two
+    signals until it returns.
     """
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The error of the local Kafka. It never concerns a user's data, only what a test or demo made."""
+"""The error of the local Kafka. It affects no user data, only what a test or the demo created."""
 
 from onceward.coordinator.errors import ExitCode, OncewardError
 
@@ -6,6 +6,6 @@ __all__ = ["LocalKafkaError"]
 
 
 class LocalKafkaError(OncewardError):
-    """The local Kafka cannot be fetched, started or reached; the message names the cause and the cure."""
+    """The local Kafka cannot be fetched, started or reached; the message names the cause and the remedy."""
 
     exit_code = ExitCode.PREFLIGHT

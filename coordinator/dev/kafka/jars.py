@@ -1,8 +1,8 @@
-"""The broker's published jars: fetched once into the user's cache, used offline from then on.
+"""The broker's published jars: fetched once into the user's cache, then used offline.
 
-The fetch runs Ivy, which PySpark ships, with Ivy's own default repository. `jars.txt` names every jar with its checksum
-and size, so nothing is resolved at run time: no descriptor is read (that alone takes half a minute), no version can
-drift, and a jar that is not byte for byte the expected one is refused.
+The fetch runs Ivy, which PySpark ships, with Ivy's default repository. `jars.txt` names every jar with its checksum and
+size, so nothing is resolved at run time: no descriptor is read (which alone takes half a minute), no version can drift,
+and a jar that is not byte for byte the expected one is refused.
 """
 
 import fcntl
@@ -52,7 +52,7 @@ def _manifest_text() -> str:
 
 @cache
 def manifest() -> tuple[Jar, ...]:
-    """All jars that the broker needs, in class path order."""
+    """Return all jars that the broker needs, in class path order."""
     jars = []
     for line in _manifest_text().splitlines():
         if line and not line.startswith("#"):
@@ -63,14 +63,14 @@ def manifest() -> tuple[Jar, ...]:
 
 
 def cache_directory() -> Path:
-    """``ONCEWARD_CACHE_DIR``, else ``onceward`` in ``XDG_CACHE_HOME``, else ``~/.cache/onceward``. Absolute."""
+    """Return ``ONCEWARD_CACHE_DIR``, else ``XDG_CACHE_HOME``/onceward, else ``~/.cache/onceward``. Absolute."""
     if own := os.environ.get("ONCEWARD_CACHE_DIR"):
         return Path(own).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "onceward"
 
 
 def _fault(directory: Path) -> str | None:
-    """What is wrong with the jars in a directory; reads all 44 MB, 0.15 s."""
+    """Describe a fault of the jars in a directory, or None; reads all 44 MB, 0.15 s."""
     for jar in manifest():
         path = directory / jar.file_name
         try:
@@ -84,16 +84,16 @@ def _fault(directory: Path) -> str | None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One fetch at a time on this machine; the lock ends with its holder, however that ends."""
+    """Allow one fetch at a time on this machine; the lock ends with its holder, however that ends."""
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def broker_jars(progress: Progress | None = None) -> Path:
-    """The directory that holds exactly the jars of the manifest, fetched first if need be.
+    """Return the directory with exactly the jars of the manifest; fetches them first if necessary.
 
-    Raises `LocalKafkaError` when they cannot be fetched or are not the published ones.
+    Raises `LocalKafkaError` if they cannot be fetched or are not the published ones.
     """
     version = hashlib.sha256(_manifest_text().encode()).hexdigest()[:12]
     directory = cache_directory() / "kafka" / version
@@ -147,11 +147,11 @@ def _ivy_jar() -> Path:
 
 
 def _run_ivy(work: Path, progress: Progress | None) -> None:
-    """Fetch into ``work/jars``. Ivy prints a line before each download and after each one."""
+    """Fetch into ``work/jars``. Ivy prints a line before and after each download."""
     settings, module, jars = work / "ivysettings.xml", work / "ivy.xml", work / "jars"
     settings.write_text(
         "<ivysettings><settings defaultResolver='published'/>"
-        "<property name='ivy.checksums' value=''/>"  # ours are stronger, and already here
+        "<property name='ivy.checksums' value=''/>"  # our checksums are stronger and already here
         f"<caches defaultCacheDir={quoteattr(str(work / 'ivy'))}/>"
         "<resolvers><ibiblio name='published' m2compatible='true' usepoms='false'/></resolvers></ivysettings>"
     )
@@ -185,7 +185,7 @@ def _run_ivy(work: Path, progress: Progress | None) -> None:
 
 
 def _reason(said: list[str]) -> str:
-    """The line of Ivy's long answer that tells a person most."""
+    """Return the most informative line of Ivy's long output."""
     for clue in ("Exception", "not found", "ERROR", "WARN"):
         for line in said:
             if clue in line:

@@ -23,9 +23,9 @@ def _install_command() -> str:
 
 @cache
 def find_java() -> str:
-    """Path of the ``java`` program: ``JAVA_HOME`` first, as Spark does, then ``PATH``.
+    """Return the path of the ``java`` program: ``JAVA_HOME`` first, as in Spark, then ``PATH``.
 
-    Raises `LocalKafkaError` when there is none, when it does not run, or when it is older than 17.
+    Raises `LocalKafkaError` if there is none, if it does not run, or if it is older than 17.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")

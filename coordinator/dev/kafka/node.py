@@ -16,11 +16,11 @@ class Node:
     """A broker that is also a controller. Not thread-safe."""
 
     def __init__(self, *, jars: Path, heap: str, removable: bool, lock_descriptor: int) -> None:
-        """`removable`: the keeper removes the directory when it outlives us. `lock_descriptor`: it inherits this."""
+        """`removable`: the keeper removes the directory if it outlives us. `lock_descriptor`: for the keeper to inherit."""
         self._removable = removable
         self._lock_descriptor = lock_descriptor
         self._process: ManagedProcess | None = None
-        # A serial collector and the first compiler only: the broker shares two cores with Spark and the tests.
+        # Serial collector and first compiler only: the broker shares two cores with Spark and the tests.
         flags = ["-Xms96m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
         self._java = [find_java(), *flags, "-XX:-UsePerfData", "-cp", f"{jars}/*"]
 
@@ -34,7 +34,7 @@ class Node:
         return self._process is not None and self._process.exit_code is None
 
     def formatting(self, settings: NodeSettings, cluster_id: str, transaction_version: int) -> "subprocess.Popen[str]":
-        """Start formatting the node's empty storage; the caller waits for the end and reads the output."""
+        """Start formatting the node's empty storage; the caller waits for the process and reads its output."""
         settings.write()
         tool = [*self._java, f"-Dlog4j2.configurationFile={settings.logging_file}", "kafka.tools.StorageTool"]
         tool += ["format", "--cluster-id", cluster_id, "--config", str(settings.properties_file)]
@@ -42,7 +42,7 @@ class Node:
         return subprocess.Popen(tool, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def start(self, settings: NodeSettings) -> None:
-        """Start the broker; returns as soon as the process exists."""
+        """Start the broker; return as soon as the process exists."""
         settings.write()
         broker = [*self._java, f"-Dlog4j2.configurationFile={settings.logging_file}"]
         broker += ["kafka.Kafka", str(settings.properties_file)]
@@ -63,13 +63,13 @@ class Node:
             self._process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL the broker and wait until it is gone, so that its ports and files are free."""
+        """SIGKILL the broker and wait until it has ended, so that its ports and files are free."""
         if self._process is not None:
             self._process.send(signal.SIGKILL)
             self.wait(5)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the broker, and kill everything of it when it takes longer: False then."""
+        """Wait for the broker's end; after ``seconds`` kill its whole process group and return False."""
         if self._process is None:
             return True
         by_itself = self._process.wait(seconds) is not None

@@ -1,4 +1,4 @@
-"""Where a local Kafka lives: its directory, locked as long as any of its processes, and its ports."""
+"""The directory of a local Kafka, locked as long as any of its processes lives, and its ports."""
 
 import contextlib
 import fcntl
@@ -20,20 +20,20 @@ __all__ = ["PORTS", "Place", "free_ports"]
 _PREFIX = "onceward-kafka-"
 _LOCK = "owner.lock"
 _LOCK_LIMIT_S = 5.0
-# Below every system's range for outgoing connections: a client that keeps trying to reach a killed broker could
-# otherwise be given the broker's own port as its source port, connect to itself and keep the broker from coming back.
+# Below every system's range for outgoing connections: a client that keeps connecting to a killed broker could otherwise
+# get the broker's port as its source port, connect to itself and block the broker's restart.
 PORTS = range(18_000, 32_000)
 _handed_out: set[int] = set()
-"""By this process. A port that was chosen a moment ago may not be used yet, and looks free."""
+"""Ports chosen by this process. A recently chosen port may not be in use yet, and looks free."""
 
 
 class Place:
-    """A directory with a lock. The keepers inherit the lock, so it is free exactly when the last of them is gone."""
+    """A directory with a lock. The keepers inherit the lock, so it is free only when the last of them has ended."""
 
     def __init__(self, directory: Path | None) -> None:
-        """Lock `directory`, or make a temporary one when it is None.
+        """Lock `directory`, or create a temporary one if it is None.
 
-        Raises `LocalKafkaError` when another local Kafka still uses it after 5 s (one that was killed needs 1 s).
+        Raises `LocalKafkaError` if another local Kafka still uses it after 5 s (a killed one needs 1 s).
         """
         self.temporary = directory is None
         if directory is None:
@@ -45,7 +45,7 @@ class Place:
         self._lock = self._locked()
 
     def _locked(self) -> IO[bytes]:
-        # Written under another name first: a sweep by another process must not find it while it is not locked yet.
+        # Created under another name first: another process's sweep must not find it before it is locked.
         path = self.directory / _LOCK
         name = self.directory / f"{_LOCK}.{os.getpid()}" if self.temporary else path
         lock = name.open("ab")
@@ -63,7 +63,7 @@ class Place:
 
     @property
     def lock_descriptor(self) -> int:
-        """For the keepers to inherit."""
+        """The lock's file descriptor, for the keepers to inherit."""
         return self._lock.fileno()
 
     def release(self) -> None:
@@ -82,7 +82,7 @@ def _try_lock(file: IO[bytes]) -> bool:
 
 
 def _sweep() -> None:
-    """Remove temporary directories whose owner and keepers were all killed before they could."""
+    """Remove temporary directories whose owner and keepers were all killed before they could remove them."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), (directory / _LOCK).open("rb") as lock:
             if _try_lock(lock):
@@ -90,9 +90,9 @@ def _sweep() -> None:
 
 
 def free_ports(nodes: int, first: int | None, extra: int = 0) -> Sequence[NodePorts]:
-    """Three free loopback ports per node, and ``extra`` ones; node k's client port is ``first + k`` if one is wanted.
+    """Return three free loopback ports per node, plus ``extra`` ones; the client ports begin at ``first`` if given.
 
-    Raises `LocalKafkaError` when a wanted port is taken.
+    Raises `LocalKafkaError` if a wanted port is in use.
     """
     wanted = [first + node for node in range(nodes)] if first is not None else []
     for port in wanted:
@@ -115,7 +115,7 @@ def free_ports(nodes: int, first: int | None, extra: int = 0) -> Sequence[NodePo
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: a closing connection is no obstacle
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as in Java: a closing connection does not block
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:

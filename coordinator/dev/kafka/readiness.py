@@ -1,4 +1,4 @@
-"""Answers whether the local Kafka can be used: not whether a port is open, but whether the cluster does its work."""
+"""Checks whether the local Kafka is usable: not only that a port is open, but that the cluster is operational."""
 
 import socket
 from collections.abc import Collection, Sequence
@@ -18,10 +18,10 @@ _TIMEOUT_S = 5
 
 
 def missing(ports: Sequence[NodePorts], nodes: Collection[int], cluster_id: str) -> str | None:
-    """What the nodes that run still lack, or None when the cluster can be used.
+    """Return what the running nodes still lack, or None if the cluster is usable.
 
-    They must listen, know each other and nobody else's cluster, have a leader for every partition (when all nodes
-    run), and load every partition of the transaction log.
+    They must listen, know each other and belong to this cluster, have a leader for every partition (if all nodes run),
+    and have loaded every partition of the transaction log.
     """
     for node in nodes:
         for port in (ports[node - 1].internal, ports[node - 1].client):
@@ -43,7 +43,7 @@ def _listens(port: int) -> bool:
 
 
 def _missing_metadata(servers: str, nodes: Collection[int], cluster_id: str, *, all_run: bool) -> str | None:
-    # A new client each time: its first answer comes from the nodes we name, not from what it learned earlier.
+    # A new client each time: its first answer comes from the named nodes, not from what it learned earlier.
     client = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     metadata = client.list_topics(timeout=_TIMEOUT_S)
     if str(metadata.cluster_id) != cluster_id:
@@ -60,7 +60,7 @@ def _missing_metadata(servers: str, nodes: Collection[int], cluster_id: str, *, 
 
 
 def _missing_log(servers: str) -> str | None:
-    """Asking for a transaction makes the cluster create its transaction log and leaves nothing behind."""
+    """Return what the transaction log lacks, or None. The request creates the log and leaves nothing else behind."""
     client = KafkaAdminClient(
         bootstrap_servers=servers.split(","),
         bootstrap_timeout_ms=_TIMEOUT_S * 1000,

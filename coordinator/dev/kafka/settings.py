@@ -16,15 +16,15 @@ class NodePorts:
     internal: int
     controller: int
     extra: Sequence[int] = ()
-    """One for each further listener."""
+    """One per further listener."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeSettings:
-    """Everything that is written into a node's files.
+    """The contents of a node's files.
 
-    Each node is broker and controller in one process. ``INTERNAL`` is always plain text: readiness is asked there
-    even when a test puts SASL on ``CLIENT``. The quorum is static, so ports may change from one start to the next.
+    Each node is broker and controller in one process. ``INTERNAL`` is always plain text: readiness is checked there
+    even if a test puts SASL on ``CLIENT``. The quorum is static, so ports may change between starts.
     """
 
     node: int
@@ -33,7 +33,7 @@ class NodeSettings:
     transaction_timeout_scan_ms: int
     extra: Mapping[str, str]
     advertised: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Further plain text listeners: name -> the address that each node tells their clients, ``host:port``."""
+    """Further plain text listeners: name -> the address that each node returns to their clients, ``host:port``."""
 
     @property
     def properties_file(self) -> Path:
@@ -52,7 +52,7 @@ class NodeSettings:
         return self.directory / "data"
 
     def properties(self) -> dict[str, str]:
-        """The broker's properties; `extra` wins over everything."""
+        """Return the broker's properties; `extra` overrides all of them."""
         own = self.ports[self.node - 1]
         replicas = len(self.ports)
         in_sync = min(2, replicas)
@@ -84,22 +84,22 @@ class NodeSettings:
             "share.coordinator.state.topic.min.isr": str(in_sync),
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(self.transaction_timeout_scan_ms),
             "group.initial.rebalance.delay.ms": "0",
-            # Two cores are shared with Spark.
+            # The two cores are shared with Spark.
             "num.network.threads": "2",
             "num.io.threads": "4",
             "log.cleaner.dedupe.buffer.size": "2097152",
-            # A killed broker may not come back before its old session is over; by default that takes 9 s.
+            # A killed broker cannot return before its old session has expired; by default that takes 9 s.
             "broker.session.timeout.ms": "2000",
             "broker.heartbeat.interval.ms": "250",
             **self.extra,
         }
 
     def discard_data(self) -> None:
-        """Remove the node's data, if there is any."""
+        """Remove the node's data, if any."""
         shutil.rmtree(self.data_directory, ignore_errors=True)
 
     def write(self) -> None:
-        """Write ``server.properties`` and ``log4j2.properties`` anew."""
+        """Rewrite ``server.properties`` and ``log4j2.properties``."""
         self.directory.mkdir(parents=True, exist_ok=True)
         lines = [f"{name}={_escaped(value)}" for name, value in self.properties().items()]
         self.properties_file.write_text("\n".join(lines) + "\n")
@@ -115,5 +115,5 @@ class NodeSettings:
 
 
 def _escaped(value: str) -> str:
-    """A value as Java's properties files want it."""
+    """Escape a value for Java's properties files."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")

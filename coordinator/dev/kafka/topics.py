@@ -1,4 +1,4 @@
-"""Topics of a local Kafka, for people who have no tools of Kafka's at hand. Needs confluent-kafka."""
+"""Topics of a local Kafka, for users without Kafka's own tools. Needs confluent-kafka."""
 
 import time
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _PAUSE_S = 0.05
 
 
 def make_topics(servers: str, names: Sequence[str], *, partitions: int, replicas: int) -> None:
-    """Make the topics that are not there yet, and wait until they can be used. Raises `LocalKafkaError`."""
+    """Create the missing topics, and wait until they are usable. Raises `LocalKafkaError`."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     limit = time.monotonic() + _LIMIT_S
     try:

@@ -1,4 +1,4 @@
-"""``python -m onceward.coordinator.dev.toxiproxy``: build the server if need be, and print where it is."""
+"""``python -m onceward.coordinator.dev.toxiproxy``: build the server if necessary, and print its path."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Calls to one server through toxiproxy-python, with what that lacks: time-outs, errors of 5xx, its own address."""
+"""Calls to one server through toxiproxy-python, adding what it lacks: timeouts, errors of 5xx, an address per server."""
 
 from typing import Any, Literal
 
@@ -16,12 +16,12 @@ class Api:
     """The HTTP interface of the server at ``host:port``."""
 
     def __init__(self, host: str, port: int) -> None:
-        # The library keeps the address in the class, so each server gets a class.
+        # The library keeps the address in the class, so each server gets its own class.
         self._consumer = type("Consumer", (APIConsumer,), {"host": host, "port": port})
         self._where = f"{host}:{port}"
 
     def call(self, method: Literal["get", "post", "delete"], path: str, body: Any = None) -> Any:
-        """The answer's JSON, or None when it has no body. Raises `ToxiproxyError` for any other answer than 2xx."""
+        """Return the answer's JSON, or None without a body. Raises `ToxiproxyError` for any answer but 2xx."""
         sent = {} if body is None else {"json": body}
         try:
             answer = getattr(self._consumer, method)(path, timeout=_CALL_LIMIT_S, **sent)
@@ -30,7 +30,7 @@ class Api:
                 f"The toxiproxy at {self._where} did not answer {method} {path}: {error}. "
                 "Whether it did what it was told is unknown; start it again."
             ) from error
-        except Exception as error:  # the library's own are made by type() and have no base but this
+        except Exception as error:  # the library creates its errors with type(); Exception is their only base
             raise ToxiproxyError(f"The toxiproxy at {self._where} refused {method} {path} {body}: {error}") from error
         if not answer.ok:
             raise ToxiproxyError(

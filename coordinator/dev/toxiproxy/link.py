@@ -1,4 +1,4 @@
-"""One link that can be disturbed. Each change is read back from the server before it counts as done."""
+"""A link that can be disturbed. A change counts as done only after it was read back from the server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ __all__ = ["Link", "Stream", "Toxic"]
 
 
 class Stream(StrEnum):
-    """Which way a toxic works: requests go up to the server, answers come down from it."""
+    """The direction of a toxic: requests go up to the server, answers come down from it."""
 
     UP = "upstream"
     DOWN = "downstream"
@@ -20,9 +20,9 @@ class Stream(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Toxic:
-    """One disturbance of one direction; it hits every connection, always (toxicity 1.0).
+    """One disturbance of one direction; it always affects every connection (toxicity 1.0).
 
-    ``type`` and ``attributes`` as toxiproxy has them: ``latency`` (latency, jitter: ms), ``bandwidth`` (rate: KB/s),
+    ``type`` and ``attributes`` as in toxiproxy: ``latency`` (latency, jitter: ms), ``bandwidth`` (rate: KB/s),
     ``slow_close`` (delay: ms), ``timeout`` (timeout: ms, 0 = never), ``reset_peer`` (timeout: ms), ``slicer``
     (average_size, size_variation: bytes, delay: µs), ``limit_data`` (bytes).
     """
@@ -40,17 +40,17 @@ class Link:
     """A proxy of a running `LocalToxiproxy`. Not thread-safe. Every method raises `ToxiproxyError`."""
 
     def __init__(self, api: Api, name: str) -> None:
-        """Made by `LocalToxiproxy.link`."""
+        """Created by `LocalToxiproxy.link`."""
         self._api, self.name = api, name
 
     @property
     def address(self) -> str:
-        """Where clients connect, ``host:port``."""
+        """The address for clients, ``host:port``."""
         return str(self._state()["listen"])
 
     @property
     def upstream(self) -> str:
-        """Where the link leads, ``host:port``."""
+        """The address that the link leads to, ``host:port``."""
         return str(self._state()["upstream"])
 
     @property
@@ -59,14 +59,14 @@ class Link:
         return bool(self._state()["enabled"])
 
     def toxics(self) -> list[Toxic]:
-        """What is in force now."""
+        """Return the active toxics."""
         return [
             Toxic(type=one["type"], stream=Stream(one["stream"]), attributes=one["attributes"])
             for one in self._state()["toxics"]
         ]
 
     def add(self, toxic: Toxic) -> None:
-        """Put a toxic in; it works on open connections too, except ``reset_peer``: see `drop`."""
+        """Add a toxic; it also affects open connections, except ``reset_peer``: see `drop`."""
         wanted = {
             "name": toxic.name,
             "type": toxic.type,
@@ -76,12 +76,12 @@ class Link:
         }
         self._api.call("post", f"/proxies/{self.name}/toxics", wanted)
         found = [one for one in self.toxics() if one.name == toxic.name]
-        # the server adds the attributes that were left out
+        # the server adds omitted attributes
         if not found or not toxic.attributes.items() <= found[0].attributes.items():
             raise self._disobeyed(f"have the toxic {toxic}", found)
 
     def remove(self, toxic: Toxic) -> None:
-        """Take a toxic out. Taking out a ``timeout`` closes every connection of the link: toxiproxy does that."""
+        """Remove a toxic. Removing a ``timeout`` closes every connection of the link; that is toxiproxy's behaviour."""
         self._api.call("delete", f"/proxies/{self.name}/toxics/{toxic.name}")
         if toxic.name in {one.name for one in self.toxics()}:
             raise self._disobeyed(f"be rid of {toxic.name}", self.toxics())
@@ -91,20 +91,20 @@ class Link:
         self._change(enabled=False)
 
     def mend(self) -> None:
-        """Accept connections again; toxics stay."""
+        """Accept connections again; toxics remain."""
         self._change(enabled=True)
 
     def drop(self) -> None:
-        """Close every connection; new ones are accepted at once and meet all toxics from their first byte."""
+        """Close every connection; new ones are accepted at once and affected by all toxics from their first byte."""
         self.cut()
         self.mend()
 
     def lead(self, upstream: str) -> None:
-        """Lead somewhere else, ``host:port``. Open connections are closed."""
+        """Redirect the link to ``upstream``, ``host:port``. Closes open connections."""
         self._change(upstream=upstream)
 
     def heal(self) -> None:
-        """No toxics, and up."""
+        """Remove all toxics and accept connections."""
         for toxic in self.toxics():
             self.remove(toxic)
         if not self.up:

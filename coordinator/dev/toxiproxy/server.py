@@ -1,4 +1,4 @@
-"""A toxiproxy server as a process that ends with its owner, also when that is killed."""
+"""A toxiproxy server as a process that ends with its owner, even if the owner is killed."""
 
 import json
 import tempfile
@@ -22,18 +22,18 @@ _START_LIMIT_S = 30.0
 
 
 class LocalToxiproxy:
-    """A context manager. Links are disturbed through `Link`. Not thread-safe."""
+    """A context manager. `Link` disturbs its links. Not thread-safe."""
 
     def __init__(self, log: Path | None = None) -> None:
-        """``log``: what the server says goes there; None for a file that is removed at the end."""
+        """``log``: file for the server's output; None for a file that is removed at the end."""
         self._wanted_log = log
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._process: ManagedProcess | None = None
         self.pid = 0
-        """Of the server while it runs."""
+        """Process id of the server while it runs."""
 
     def __enter__(self) -> Self:
-        """Start the server. Raises `ToxiproxyError` with its own words."""
+        """Start the server. Raises `ToxiproxyError` with the server's own output."""
         server = toxiproxy_server()
         if self._wanted_log is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="onceward-toxiproxy-")
@@ -42,7 +42,7 @@ class LocalToxiproxy:
         self._api = Api(_HOST, port)
         command = [str(server), "-host", _HOST, "-port", str(port)]
         try:
-            # At this level each connection leaves a line: `accepted`.
+            # At this level each accepted connection logs a line, which `accepted` counts.
             self._process = ManagedProcess("the toxiproxy server", command, self.log, {"LOG_LEVEL": "info"})
             self.pid = self._process.pid
             self._wait(self._process)
@@ -58,15 +58,15 @@ class LocalToxiproxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None:
-            self._process.end()  # it has nothing to put in order
+            self._process.end()  # the server needs no orderly shutdown
             self._process = None
         if self._temporary is not None:
             self._temporary.cleanup()
 
     def link(self, name: str, upstream: str, listen: str | None = None) -> Link:
-        """A new link that leads to ``upstream``; ``listen`` is ``host:port``, None for a free port of loopback.
+        """Create a link that leads to ``upstream``; ``listen`` is ``host:port``, None for a free port of loopback.
 
-        Raises `ToxiproxyError` when the name or the port is taken.
+        Raises `ToxiproxyError` if the name or the port is in use.
         """
         listen = listen or f"{_HOST}:{free_ports(1, None)[0].client}"
         wanted = {"name": name, "upstream": upstream, "listen": listen, "enabled": True}
@@ -77,7 +77,7 @@ class LocalToxiproxy:
         return link
 
     def accepted(self) -> Counter[str]:
-        """Connections that each link has ever accepted, by the link's name."""
+        """Return the number of connections that each link has ever accepted, by the link's name."""
         counts: Counter[str] = Counter()
         for line in self.log.read_bytes().splitlines():
             if b'"Accepted client"' in line:
