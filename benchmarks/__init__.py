@@ -1,1 +1,1 @@
-"""Measurements. They print numbers; they never fail because a machine was slow."""
+"""Measurements. They print figures, and never fail because a machine is slow."""

@@ -1,7 +1,7 @@
 """``python -m benchmarks``: our job and its peers.
 
-``coordinator`` measures the coordinator by itself, without a broker, ``settle`` how quickly many pending transactions
-are committed, and ``scale`` how our job's figures change with partitions, executors, larger records, and slots.
+``coordinator`` measures the coordinator alone, without a broker; ``settle`` measures how quickly many pending
+transactions are committed; ``scale`` measures our job with more partitions, executors and slots, and larger records.
 """
 
 import signal
@@ -13,7 +13,7 @@ from benchmarks.scale.main import main as scale
 from benchmarks.settle import main as settle
 
 if __name__ == "__main__":
-    # Asked to end, it ends what it started.
+    # On SIGTERM exit normally, so that started processes are ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     match sys.argv[1:]:
         case ["coordinator", *arguments]:

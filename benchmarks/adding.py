@@ -1,4 +1,4 @@
-"""Copy records added to a topic at a constant rate, while a system works off what was there."""
+"""Adds copy records to a topic at a constant rate, while a system works off the backlog."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ _LIMIT_S = 120.0
 
 
 class Adding(threading.Thread):
-    """Begins when it is started, with record ``first``."""
+    """A thread that adds records, beginning with record ``first``."""
 
     def __init__(self, topics: Topics, topic: str, first: int, rate: int) -> None:
         super().__init__(daemon=True)
@@ -21,7 +21,7 @@ class Adding(threading.Thread):
         self._ended = threading.Event()
         self._not_there = 0
         self.there = first
-        """Records in the topic, counting those on their way to it."""
+        """Records in the topic, including those in flight."""
 
     def run(self) -> None:
         producer = self._topics.producer(linger_ms=2)
@@ -36,12 +36,12 @@ class Adding(threading.Thread):
         self._not_there += producer.flush(_LIMIT_S)
 
     def stop(self) -> None:
-        """Returns when what was added is in the topic."""
+        """Stop; return once all added records are in the topic."""
         self._ended.set()
         self.join()
 
     def must_be_there(self) -> None:
-        """Once stopped. Raises BenchmarkError when not all that was to be added came there."""
+        """Raise BenchmarkError if not all records reached the topic. Call it after `stop`."""
         if self._not_there:
             raise BenchmarkError(
                 f"{self._not_there:,} records could not be added to {self._topic}: no load, no figure."

@@ -1,5 +1,5 @@
-"""Each workload as it is run and measured. Nothing is asked of the system itself: progress is the broker's word, the
-ends of the output's partitions as every reader and as a read_committed reader see them. A wrong output is no figure.
+"""Runs and measures each workload. The system itself is not asked: progress is read from the broker, as the ends of the
+output's partitions for any reader and for a read_committed reader. A wrong output gives no figure.
 """
 
 import json
@@ -22,13 +22,13 @@ from onceward.coordinator.dev.kafka import LocalKafka
 
 __all__ = ["BROKER", "Bench"]
 
-# A broker that is short of CPU for a while is not given up by its own controller: that is for tests of crashes.
+# The controller must not give up a broker that is short of CPU for a while: that is for tests of crashes.
 BROKER = {"broker.session.timeout.ms": "120000", "broker.heartbeat.interval.ms": "2000"}
-"""Properties of the one to measure on."""
+"""Properties of the measured broker."""
 
 
 class Bench:
-    """Runs systems one after the other on one broker; input topics are filled once and kept until `close`."""
+    """Runs systems in sequence on one broker; input topics are filled once and kept until `close`."""
 
     def __init__(self, kafka: LocalKafka, sizes: Sizes, directory: Path) -> None:
         self._kafka = kafka
@@ -37,11 +37,11 @@ class Bench:
         self._topics = Topics(kafka.bootstrap_servers, sizes.partitions)
         self._inputs: dict[Workload, tuple[str, Content]] = {}
         self._of_run: list[str] = []
-        """Topics that go when the run ends, however it ends."""
+        """Topics to delete when the run ends, however it ends."""
         self._topics.warm_up()
 
     def run(self, system: System, workload: Workload) -> Figures:
-        """Figures of one run. Raises BenchmarkError and NotOfferedError."""
+        """Return the figures of one run. Raises BenchmarkError and NotOfferedError."""
         name = f"{system.name}-{workload}-{secrets.token_hex(3)}"
         try:
             figures = self._figures(system, name, workload)
@@ -93,7 +93,7 @@ class Bench:
         }
 
     def _cycle(self, system: System, name: str) -> Figures:
-        """Ours alone; the time between settled checkpoints is in the journal."""
+        """Only for our job; its journal has the time between settled checkpoints."""
         sizes = self._sizes
         records = sizes.small_checkpoints * sizes.small_records
         source = self._own_input(name, Workload.COPY, records)
@@ -117,7 +117,7 @@ class Bench:
         return {**figures, "interval_ms": system.steady_interval_ms, **per_million, **running.resources()}
 
     def _loaded(self, running: Running, source: str) -> Figures:
-        """What the load's own process has measured."""
+        """Return the figures that the load's process has measured."""
         sizes, file = self._sizes, self._scratch(running.name) / "load.json"
         options = {
             "servers": self._kafka.bootstrap_servers,
@@ -148,7 +148,7 @@ class Bench:
         with self._started(system, Workload.BACKLOG, name, source) as running:
             adding.start()
             try:
-                # A second's worth of records is on its way at any time.
+                # At any time one second's worth of records is in flight.
                 running.watch(
                     self._topics,
                     lambda ends: ends.visible >= adding.there - 2 * sizes.rate,
@@ -193,13 +193,13 @@ class Bench:
         return Running(name, command, scratch, self._kafka.pids.values())
 
     def _watch(self, running: Running, records: int) -> None:
-        """Until they are all there, and nothing more comes."""
+        """Watch until all records are there and no more arrive."""
         running.watch(
             self._topics, lambda ends: ends.appended >= records, interval_ms=self._sizes.interval_ms, quiet=True
         )
 
     def _checked(self, running: Running, workload: Workload, wanted: Content) -> Figures:
-        """What every run says, once its output is what it should be."""
+        """Return the figures that all runs share, after checking the output."""
         found = self._topics.content(running.name, workload)
         if found != wanted:
             raise BenchmarkError(
@@ -211,7 +211,7 @@ class Bench:
     # -- topics and files
 
     def _input(self, workload: Workload) -> tuple[str, Content]:
-        """The full topic of a workload, and what comes of it; a filter reads what a copy reads."""
+        """Return the full topic of a workload and the expected output; a filter reads the copy's topic."""
         if workload not in self._inputs:
             sizes = self._sizes
             content = expected(workload, sizes.records, sizes.record_bytes)
@@ -223,7 +223,7 @@ class Bench:
         return self._inputs[workload]
 
     def _own_input(self, name: str, workload: Workload, records: int) -> str:
-        """Of this run alone."""
+        """Create an input for this run only."""
         self._of_run.append(f"in-{name}")
         return self._new_input(name, workload, records)
 

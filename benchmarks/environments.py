@@ -1,7 +1,7 @@
-"""What the peers need, set up once in the user's cache: Python environments, jars, compiled programs.
+"""Dependencies of the peers, set up once in the user's cache: Python environments, jars, compiled programs.
 
-Each lies in a directory named after what it was made from, so a new version is a new directory, and one that was left
-half made is made again. Ordinary clients only: pip, and the Ivy that PySpark ships.
+Each is in a directory whose name is derived from its inputs, so a new version gets a new directory, and an incomplete
+one is rebuilt. Uses only ordinary clients: pip, and the Ivy that PySpark ships.
 """
 
 import fcntl
@@ -27,9 +27,9 @@ _LIMIT_S = 1_800.0
 
 
 def python_environment(name: str, requirements: Sequence[str]) -> Path:
-    """The Python of an environment that has exactly `requirements` (``name==version``) and what they need.
+    """Return the Python of an environment with exactly `requirements` (``name==version``) and their dependencies.
 
-    Raises SetUpError with pip's words. The first time takes minutes.
+    Raises SetUpError with pip's output. The first time takes minutes.
     """
 
     def make(directory: Path) -> None:
@@ -42,9 +42,9 @@ def python_environment(name: str, requirements: Sequence[str]) -> Path:
 
 
 def jars(name: str, wanted: dict[str, str]) -> list[Path]:
-    """The jars with the Maven coordinates ``group:name:version``, each with its SHA-256; nothing that they depend on.
+    """Return the jars with the Maven coordinates ``group:name:version``, each with its SHA-256; no dependencies.
 
-    Raises SetUpError when one cannot be fetched or is not the published file.
+    Raises SetUpError if one cannot be fetched or is not the published file.
     """
 
     def make(directory: Path) -> None:
@@ -61,9 +61,9 @@ def jars(name: str, wanted: dict[str, str]) -> list[Path]:
 
 
 def compiled(name: str, source: Path, command: Callable[[Path], Sequence[str]]) -> Path:
-    """The directory into which `source` was compiled with the command that `command` gives for it.
+    """Return the directory into which `source` was compiled with the command that `command` returns for it.
 
-    Raises SetUpError with the compiler's words.
+    Raises SetUpError with the compiler's output.
     """
 
     def make(directory: Path) -> None:
@@ -74,7 +74,7 @@ def compiled(name: str, source: Path, command: Callable[[Path], Sequence[str]]) 
 
 
 def _made(name: str, parts: Sequence[str], make: Callable[[Path], None]) -> Path:
-    """The directory for `parts`; `make` fills it first unless that was done before."""
+    """Return the directory for `parts`; `make` fills it first unless that was done before."""
     root = cache_directory() / "bench"
     directory = root / f"{name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:12]}"
     stamp = directory / "made"
@@ -109,7 +109,7 @@ def _file_name(coordinates: str) -> str:
 
 
 def _ivy(name: str, directory: Path, wanted: Sequence[str]) -> None:
-    """Fetch with Ivy's own default repository."""
+    """Fetch with Ivy's default repository."""
     spec = importlib.util.find_spec("pyspark")
     places = list(spec.submodule_search_locations or ()) if spec else []
     ivy = [jar for place in places for jar in sorted(Path(place, "jars").glob("ivy-*.jar"))]

@@ -1,4 +1,4 @@
-"""What ends a benchmark, or one of its systems, for a reason that a person can act on."""
+"""Errors that end a benchmark, or one of its systems, with a reason that a person can act on."""
 
 from onceward.coordinator.errors import OncewardError
 
@@ -6,12 +6,12 @@ __all__ = ["BenchmarkError", "NotOfferedError", "SetUpError"]
 
 
 class BenchmarkError(OncewardError):
-    """A run gave no figure: the system ended, stood still or wrote something else than it should. Other runs go on."""
+    """A run gave no figure: the system ended, stood still or wrote a wrong output. Other runs continue."""
 
 
 class SetUpError(OncewardError):
-    """What a system needs cannot be had on this machine. It is part of the result, with this reason."""
+    """A system's dependencies are unavailable on this machine. The result includes the reason."""
 
 
 class NotOfferedError(OncewardError):
-    """The system does not do this workload. It is part of the result, with this reason."""
+    """The system does not support this workload. The result includes the reason."""

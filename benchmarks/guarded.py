@@ -1,4 +1,4 @@
-"""A process that does not outlive the benchmark, however the benchmark ends."""
+"""A process that ends with the benchmark, however the benchmark ends."""
 
 import contextlib
 import os
@@ -14,14 +14,14 @@ from benchmarks.processes import ProcessTree
 
 __all__ = ["Guarded"]
 
-# Told a process id, it waits until the pipe to it closes, as it does when the benchmark is gone, and kills the group.
-# It sleeps in a system call, so it costs nothing while something is measured.
+# Reads a process id, waits until its input pipe closes, as when the benchmark is gone, and kills the process group. It
+# sleeps in a system call, so it costs nothing during a measurement.
 _GUARD = "import os, signal, sys; p = sys.stdin.readline(); sys.stdin.read(); p and os.killpg(int(p), signal.SIGKILL)"
 
 
 class Guarded:
-    """A command in a session of its own, which the terminal's signals do not reach. A context manager: it, and all that
-    it has started, is killed at the end. The guard is no part of it and in none of its figures."""
+    """A command in its own session, which the terminal's signals do not reach. A context manager: at the end it kills
+    the process and all its child processes. The guard is not part of the process or of its figures."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class Guarded:
         directory: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it; what it prints is appended to ``log``. ``environment``: on top of ours.
+        """Start it; its output is appended to ``log``. ``environment``: added to ours.
 
-        Raises BenchmarkError when there is no such program.
+        Raises BenchmarkError if there is no such program.
         """
         self.name, self.log = name, log
-        # first, so that there is hardly a moment without it
+        # first, so that the process is hardly ever without a guard
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True, text=True
         )
@@ -67,28 +67,28 @@ class Guarded:
         return self._process.poll()
 
     def stop(self, limit_s: float) -> bool:
-        """SIGTERM, and wait for its end; False when it took longer and is killed later."""
+        """Send SIGTERM and wait; return whether it ended within the limit. If not, `end` kills it later."""
         self._process.send_signal(signal.SIGTERM)
         return self.wait(limit_s)
 
     def wait(self, limit_s: float) -> bool:
-        """Whether it has ended within the limit."""
+        """Return whether it has ended within the limit."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(limit_s)
         return self.exit_code is not None
 
     def last_words(self, characters: int = 1500) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.log.read_text(errors="replace").strip()[-characters:]
 
     def end(self) -> None:
-        """Kill it and all that it has started. May be called twice."""
+        """Kill it and all its child processes. May be called twice."""
         self._unguard()
         self.tree.kill()
         self._process.wait()
 
     def _unguard(self) -> None:
-        """Before the group is gone: its number may be another one's afterwards."""
+        """End the guard before the group ends: the group's number may be reused afterwards."""
         self._guard.kill()
         self._guard.communicate()
 

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""The machine and versions of a measurement."""
 
 import os
 import platform
@@ -22,7 +22,7 @@ _PACKAGES = ("confluent-kafka", "grpcio", "onceward", "protobuf", "pyarrow", "py
 
 
 def describe_machine(directory: Path) -> dict[str, Any]:
-    """Machine, versions and load; `directory` is on the disk that is measured."""
+    """Return machine, versions and load; `directory` is on the measured disk."""
     return {
         "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "cores": len(os.sched_getaffinity(0)),
@@ -49,7 +49,7 @@ def _processor() -> str:
 
 
 def _java() -> str:
-    """What runs broker, Spark and peers."""
+    """Return the version of the Java that runs broker, Spark and peers."""
     try:
         said = subprocess.run([find_java(), "-version"], capture_output=True, text=True, check=True).stderr
     except (LocalKafkaError, OSError, subprocess.SubprocessError) as error:
@@ -59,7 +59,7 @@ def _java() -> str:
 
 
 def _commit() -> str:
-    """Of the code that is measured, which the version alone does not tell; "-dirty" when files differ from it."""
+    """Return the commit of the measured code, which the version alone does not give; "-dirty" if files differ."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -68,7 +68,7 @@ def _commit() -> str:
 
 
 def _sync_ms(directory: Path) -> float:
-    """How long this disk takes to confirm 4 KiB: what every decision waits for at least once."""
+    """Return the median time in which this disk confirms 4 KiB; every decision waits for that at least once."""
     took = []
     with (directory / "sync").open("wb", buffering=0) as file:
         for _ in range(_SYNCED):

@@ -36,7 +36,7 @@ _QUICK = Sizes(
 
 
 def main(arguments: Sequence[str]) -> Path:
-    """Returns the directory with the results."""
+    """Run the benchmark; return the directory with the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--peers", default="", help="all, or some of: " + ", ".join(peer.name for peer in PEERS))
     parser.add_argument("--ours", default="all", help="all, or some of: " + ", ".join(ours.name for ours in OURS))
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> Path:
         with LocalKafka(heap="768m", directory=scratch / "kafka", properties=BROKER) as kafka:
             for run in run_rounds(Bench(kafka, sizes, scratch), ready, workloads, rounds, say):
                 runs.append(run)
-                write(results, place)  # hours of work are not lost with what comes after them
+                write(results, place)  # so that a later failure does not lose hours of work
     results |= {"summary": summary(runs), "steps": steps(runs), "goals": goals(runs)}
     results["plots"] = "left out" if options.no_plots else draw(results, place)
     write(results, place)
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> Path:
 
 
 def _chosen(parser: argparse.ArgumentParser, option: str, names: str, known: dict[str, T]) -> list[T]:
-    """In the order of `known`."""
+    """Return the chosen values in the order of `known`."""
     wanted = set(known) if names == "all" else {name for name in names.split(",") if name}
     if unknown := wanted - known.keys():
         parser.error(f"{option}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""What every benchmark that goes in rounds can be told."""
+"""Options of every benchmark that runs in rounds."""
 
 import argparse
 from pathlib import Path
@@ -11,7 +11,7 @@ _ROUNDS = 3
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """--rounds, --quick, --no-plots, --results, --directory."""
+    """Add --rounds, --quick, --no-plots, --results, --directory."""
     parser.add_argument("--rounds", type=int, help=f"default: {_ROUNDS}")
     parser.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
     parser.add_argument("--no-plots", action="store_true")
@@ -20,5 +20,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def rounds_of(options: argparse.Namespace) -> int:
-    """As many as were asked for; a quick run has one."""
+    """Return the requested number of rounds; the default of a quick run is one."""
     return options.rounds or (1 if options.quick else _ROUNDS)

@@ -1,4 +1,4 @@
-"""Percentiles that were measured, not made between two values."""
+"""Percentiles that are measured values, not interpolated ones."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ __all__ = ["percentile"]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that ``share`` of all are not above; NaN for none."""
+    """Return the value that at least ``share`` of all values do not exceed; NaN for none."""
     if not values:
         return float("nan")
     ordered = sorted(values)

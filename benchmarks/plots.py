@@ -1,4 +1,4 @@
-"""The result as pictures. Run by the Python of an environment that has matplotlib, so it imports nothing of ours::
+"""Plots of a result. Run by the Python of an environment that has matplotlib, so it imports none of our modules::
 
 python plots.py RESULT.json DIRECTORY
 """
@@ -40,14 +40,14 @@ def main() -> None:
             _steps(axes[workload], results["steps"].get(workload, {}), directory / f"steps-{workload}.png")
         else:
             _bars(workload, systems, results, directory / f"{workload}.png")
-    # one picture of each, of the last round
+    # one plot per system and workload, of the last round
     for name, run in {f"timeline-{run['workload']}-{run['system']}": run for run in results["runs"]}.items():
         if run.get("figures", {}).get("timeline", {}).get("spans"):
             _timeline(run, directory / f"{name.replace(' ', '-').replace(',', '')}.png")
 
 
 def _bars(workload: str, systems: dict[str, Any], results: dict[str, Any], file: Path) -> None:
-    """One panel per figure: the median, and a line from the least to the most."""
+    """Draw one panel per figure: the median, and a line from the least to the most."""
     figures = [name for name in _FIGURES if any(name in of for of in systems.values())]
     if not figures:
         return
@@ -72,7 +72,7 @@ def _bars(workload: str, systems: dict[str, Any], results: dict[str, Any], file:
 
 
 def _lines(axis: dict[str, Any], systems: dict[str, Any], results: dict[str, Any], file: Path) -> None:
-    """One panel per figure over what was varied: the median, and a line from the least to the most."""
+    """Draw one panel per figure over the varied quantity: the median, and a line from the least to the most."""
     figures = [name for name in axis["figures"] if name in _FIGURES and any(name in of for of in systems.values())]
     if not figures:
         return
@@ -100,7 +100,7 @@ def _lines(axis: dict[str, Any], systems: dict[str, Any], results: dict[str, Any
 
 
 def _steps(axis: dict[str, Any], points: dict[str, dict[str, float]], file: Path) -> None:
-    """Where the time of a checkpoint goes, over what was varied: medians of its steps, one on the other."""
+    """Draw the stacked medians of a checkpoint's steps over the varied quantity."""
     if not points:
         return
     steps = list(dict.fromkeys(step for of in points.values() for step in of if step not in ("overlap", "offsets")))
@@ -129,7 +129,7 @@ def _save(picture: Any, what: str, results: dict[str, Any], file: Path) -> None:
 
 
 def _timeline(run: dict[str, Any], file: Path) -> None:
-    """A row per checkpoint on one axis of time: where rows overlap, one checkpoint ran while another one settled."""
+    """Draw a row per checkpoint on one time axis: where rows overlap, one checkpoint ran while another one settled."""
     timeline = run["figures"]["timeline"]
     spans = timeline["spans"]
     steps = list(timeline["median_ms"])

@@ -1,7 +1,7 @@
-"""What a process and everything that it started use: CPU seconds and memory, from /proc (Linux).
+"""CPU seconds and memory of a process and its descendants, from /proc (Linux).
 
-Spark's JVM and its Python workers are not waited for by the driver, so the system's own sums miss them. Sampling loses
-at most what a process used between its last sample and its end, and one that began and ended between two samples.
+The driver does not wait for Spark's JVM and its Python workers, so the system's own sums miss them. Sampling misses at
+most what a process used between its last sample and its end, and processes that began and ended between two samples.
 """
 
 import contextlib
@@ -23,52 +23,52 @@ _KILL_LIMIT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One that was there at a moment."""
+    """A process at one moment."""
 
     start: int
-    """Tells it from others with its id, before and after it."""
+    """Distinguishes it from earlier and later processes with the same id."""
     parent: int
     seconds: float
-    """CPU so far, its children's not among them."""
+    """CPU so far, without its children's."""
     rss: int
     """Bytes."""
     ended: bool
-    """Its parent has not asked for its exit code yet."""
+    """It has ended, and its parent has not collected the exit code yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Of all processes seen in the trees, living or ended: CPU so far, and the most memory that they had together."""
+    """Usage of all processes seen in the trees, living or ended: CPU so far, and their peak total memory."""
 
     cpu_seconds: float = 0.0
     peak_rss: int = 0
-    """Bytes. Pages that several processes share count once for each."""
+    """Bytes. Pages shared by several processes count once for each."""
     peak_pss: int = 0
-    """Bytes. Shared pages are divided among those that share them. Looked at once per `pss_every` seconds."""
+    """Bytes. Shared pages are divided among their sharers. Sampled every `pss_every` seconds."""
 
 
 def processes() -> dict[int, Process]:
-    """All processes of this machine now, by id; 4 ms of CPU for a hundred of them."""
+    """Return all present processes of this machine, by id; takes 4 ms of CPU for a hundred of them."""
     return {
         int(name): found for name in os.listdir("/proc") if name.isdigit() and (found := process(int(name))) is not None
     }
 
 
 class ProcessTree:
-    """Remembers every process of the trees that it has seen, by its last sample."""
+    """Remembers every process that it has seen in the trees, by its last sample."""
 
     def __init__(self, *roots: int, pss_every: float = 1.0) -> None:
-        """``roots``: ids of processes that run now."""
+        """``roots``: ids of running processes."""
         self._seconds: dict[tuple[int, int], float] = {
             (pid, found.start): found.seconds for pid in roots if (found := process(pid)) is not None
         }
-        """By process id and start: ids are used again."""
+        """By process id and start, because ids are reused."""
         self._rss = self._pss = 0
         self._pss_every = pss_every
         self._pss_at = -pss_every
 
     def sample(self, now: Mapping[int, Process] | None = None) -> Usage:
-        """Look at them now. ``now``: what `processes` has just given, for those who have several trees."""
+        """Sample the trees. ``now``: a result of `processes`, for callers with several trees."""
         members = self._members(processes() if now is None else now)
         for pid, one in members.items():
             self._seconds[pid, one.start] = one.seconds
@@ -79,25 +79,25 @@ class ProcessTree:
         return Usage(cpu_seconds=sum(self._seconds.values()), peak_rss=self._rss, peak_pss=self._pss)
 
     def kill(self) -> None:
-        """SIGKILL whatever still lives of the trees, until nothing does; for a system that did not clean up."""
+        """SIGKILL the trees' processes until none is alive, for up to 10 s; for a system that did not clean up."""
         limit = time.monotonic() + _KILL_LIMIT_S
         while living := self._living():
             for pid in living:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if time.monotonic() > limit:
-                return  # one that the kernel holds dies when it comes back from there
+                return  # a process held by the kernel dies when it returns from there
             time.sleep(0.01)
 
     def _living(self) -> list[int]:
-        """Remembered, so that one whose parent is killed first is found again."""
+        """Return the living processes, and remember them, so that one whose parent is killed first is found again."""
         members = self._members(processes())
         for pid, one in members.items():
             self._seconds.setdefault((pid, one.start), 0.0)
         return [pid for pid, one in members.items() if not one.ended]
 
     def _members(self, now: Mapping[int, Process]) -> dict[int, Process]:
-        """The trees' roots, those that were seen to belong to one, and those that such a one has started."""
+        """Return the trees' roots, remembered members, and their descendants."""
         found: dict[int, bool] = {}
 
         def belongs(pid: int) -> bool:
@@ -112,12 +112,12 @@ class ProcessTree:
 
 
 def process(pid: int) -> Process | None:
-    """The one with this id, as it is now; None when there is none."""
+    """Return the present state of this process; None if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # numbered as in proc(5), from the third on
+    # fields are numbered as in proc(5), from the third
     return Process(
         start=int(fields[19]),
         parent=int(fields[1]),
@@ -130,6 +130,6 @@ def process(pid: int) -> Process | None:
 def _pss(pid: int) -> int:
     try:
         match = _PSS.search(Path(f"/proc/{pid}/smaps_rollup").read_bytes())
-    except OSError:  # ended, or not ours to look into
+    except OSError:  # ended, or not accessible to us
         return 0
     return int(match[1]) * 1024 if match else 0

@@ -1,4 +1,4 @@
-"""What was seen of a run from outside, and the rate that it makes. Pure."""
+"""Observations of a run from outside, and its rate. Pure."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,21 +9,21 @@ from benchmarks.topics import Ends
 __all__ = ["Look", "Pauses", "look_every", "steady_rate"]
 
 _LOOK_S = 0.2
-"""More often, and who measures is one of the loads: with 20 looks a second a cycle took 5 % more."""
+"""More frequent looks would be a load themselves: with 20 looks a second a cycle took 5 % more."""
 _PARTITIONS = 32
-"""Asking for the ends of so many partitions costs next to nothing; of more it is done less often, in proportion."""
+"""Up to this many partitions, requesting the ends costs next to nothing; with more, looks are rarer in proportion."""
 _FROM, _TO = 0.25, 0.9
-"""Shares of the output between which a rate is measured."""
+"""The rate is measured between these shares of the output."""
 
 
 def look_every(partitions: int) -> float:
-    """Seconds between two looks at a topic with so many partitions."""
+    """Return the seconds between two looks at a topic with this many partitions."""
     return _LOOK_S * max(1.0, partitions / _PARTITIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What was seen at one moment."""
+    """An observation at one moment."""
 
     at: float
     """Seconds since the system was started."""
@@ -32,15 +32,15 @@ class Look:
 
 @dataclass(kw_only=True)
 class Pauses:
-    """How long nothing has been added, and how long that takes at most while the system is at work."""
+    """The time since the last addition, and the longest pause between additions."""
 
     longest: float = 0.0
-    """Seconds between two additions; before the first one a system starts."""
+    """Seconds between two additions; the time before the first one, when a system starts, does not count."""
     _ends: Ends | None = None
     _changed: float = 0.0
 
     def seen(self, look: Look) -> float:
-        """Seconds since the ends changed, or since the first look."""
+        """Return the seconds since the ends changed, or since the first look."""
         if self._ends is None:
             self._changed = look.at
         elif look.ends != self._ends:
@@ -52,11 +52,11 @@ class Pauses:
 
 
 def steady_rate(looks: Sequence[Look], records: int) -> float:
-    """Input records/s between a quarter and nine tenths of the output.
+    """Return input records/s between a quarter and nine tenths of the output.
 
-    What a start costs is not in it, nor what a system needs to find its pace: compiled code, checkpoints that begin
-    small. The whole output is what the last look saw, so that the markers of transactions, of which there are many
-    where many partitions are written, count for as much at its end as on the way.
+    This excludes the cost of a start, and the time that a system needs to find its pace: compiled code, checkpoints
+    that begin small. The last look gives the whole output. It includes the markers of transactions, many if many
+    partitions are written, so they count equally at the end and on the way.
     """
     whole = looks[-1].ends.appended
     began, ended = (_reached(looks, whole * share) for share in (_FROM, _TO))
@@ -64,7 +64,7 @@ def steady_rate(looks: Sequence[Look], records: int) -> float:
 
 
 def _reached(looks: Sequence[Look], offsets: float) -> float:
-    """When so many were appended, in a straight line between two looks."""
+    """Return when this many offsets were appended, interpolated linearly between two looks."""
     for before, after in itertools.pairwise(looks):
         if before.ends.appended < offsets <= after.ends.appended:
             share = (offsets - before.ends.appended) / (after.ends.appended - before.ends.appended)

@@ -1,7 +1,7 @@
 """Medians, ratios and tables of runs.
 
-A ratio is taken round by round, between runs that were made one after the other, and its median is what counts: what
-the machine did in one round met both sides.
+A ratio is computed per round, between runs made in succession, and its median counts: whatever disturbed the machine in
+one round affected both sides.
 """
 
 import statistics
@@ -22,7 +22,7 @@ _NO_FIGURES = ("records", "output_records", "output_checksum", "measured", "sent
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Of one figure over the rounds."""
+    """Spread of one figure over the rounds."""
 
     median: float
     least: float
@@ -38,7 +38,7 @@ class Spread:
 
 
 def values(runs: Iterable[Run], workload: str, system: str, figure: str) -> dict[int, float]:
-    """By round; rounds without the figure are left out."""
+    """Return the figure by round; omits rounds without it."""
     return {
         run["round"]: run["figures"][figure]
         for run in runs
@@ -47,7 +47,7 @@ def values(runs: Iterable[Run], workload: str, system: str, figure: str) -> dict
 
 
 def summary(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Workload, system, figure: the spread over the rounds, or the reason why there is none."""
+    """Return, by workload, system and figure, the spread over the rounds, or the reason why there is none."""
     made: dict[str, dict[str, dict[str, Any]]] = {}
     for run in runs:
         figures = made.setdefault(run["workload"], {}).setdefault(run["system"], {})
@@ -62,8 +62,8 @@ def summary(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def steps(runs: Iterable[Run]) -> dict[str, dict[str, dict[str, float]]]:
-    """Workload, system, step of a checkpoint: milliseconds, the median over the rounds of each round's median. Beside
-    the steps, `overlap`: of it and the next checkpoint, and `offsets`: how many it read."""
+    """Return, by workload, system and step of a checkpoint, the milliseconds: the median over the rounds of each
+    round's median. Besides the steps: `overlap` with the next checkpoint, and `offsets` read."""
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     for run in runs:
         timeline = run.get("figures", {}).get("timeline")
@@ -84,9 +84,10 @@ def steps(runs: Iterable[Run]) -> dict[str, dict[str, dict[str, float]]]:
 def ratios(
     runs: Sequence[Run], workload: str, figure: str, system: str, others: Sequence[str], *, least: bool = False
 ) -> tuple[str, Spread] | None:
-    """The best of `others` by its median, and `system`'s figure over its, round by round; None without both.
+    """Return the best of `others` by its median, and the ratio of `system`'s figure to its, per round; None without
+    both.
 
-    `least`: the best is the one with the least.
+    `least`: the lowest median is the best.
     """
     ours = values(runs, workload, system, figure)
     medians = {other: statistics.median(found.values()) for other in others if (found := values(
@@ -102,7 +103,7 @@ def ratios(
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """A figure to reach. `others` empty: the figure itself counts, else its ratio to the best of them."""
+    """A figure to reach: the figure itself if `others` is empty, else its ratio to the best of them."""
 
     name: str
     workload: str
@@ -111,7 +112,7 @@ class Goal:
     others: tuple[str, ...] = ()
     reach: float
     at_most: bool = False
-    """The goal is an upper bound, and less is better."""
+    """Whether the goal is an upper bound: less is better."""
 
 
 _PEERS = ("flink", "streams", "quix")
@@ -146,7 +147,7 @@ GOALS = (
 
 
 def goals(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Each goal with what was measured, or with None where a side is missing."""
+    """Return each goal with the measurement, or with None if a side is missing."""
     rows = []
     for goal in GOALS:
         against, spread = None, None
@@ -173,7 +174,7 @@ def goals(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def print_report(results: dict[str, Any], console: Console) -> None:
-    """The result as tables: a row per system and workload, then the goals."""
+    """Print the result as tables: a row per system and workload, then the goals."""
     for workload, systems in results["summary"].items():
         print_summary(workload, systems, console)
     for system, reason in results["set_up"].items():
@@ -195,7 +196,7 @@ def print_report(results: dict[str, Any], console: Console) -> None:
 def print_summary(
     title: str, systems: Mapping[str, Mapping[str, Any]], console: Console, figures: Sequence[str] = ()
 ) -> None:
-    """One workload of the summary as a table, a row per system, and why figures are missing. No ``figures``: all."""
+    """Print one workload of the summary: a row per system, and reasons for missing figures. No ``figures``: all."""
     table = Table(title=title, title_justify="left")
     names = figures or list(dict.fromkeys(name for of in systems.values() for name in of if name not in _REASONS))
     for name in ("system", *names):
@@ -209,7 +210,7 @@ def print_summary(
 
 
 def print_steps(workloads: Mapping[str, Mapping[str, Mapping[str, float]]], console: Console) -> None:
-    """The steps of checkpoints as a table for each workload, a column per system."""
+    """Print the steps of checkpoints as a table per workload, a column per system."""
     for workload, systems in workloads.items():
         told = {name for of in systems.values() for name in of}
         table = Table(title=f"{workload}: medians of a checkpoint: ms of its steps, offsets", title_justify="left")

@@ -1,4 +1,4 @@
-"""Where results go, what is said on the way, and pictures of results."""
+"""Directories for results, progress messages, and plots of results."""
 
 import json
 import subprocess
@@ -18,26 +18,26 @@ _MATPLOTLIB = "matplotlib==3.11.2"
 
 
 def say(text: str) -> None:
-    """To the person who waits."""
+    """Print a progress message."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def new_directory(within: Path, kind: str) -> Path:
-    """For the results of one run of a benchmark."""
+    """Create a directory for the results of one run of a benchmark."""
     place = within / f"{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     place.mkdir(parents=True)
     return place
 
 
 def write(results: dict[str, Any], place: Path) -> Path:
-    """As ``result.json``."""
+    """Write ``result.json``."""
     file = place / "result.json"
     file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     return file
 
 
 def draw(results: dict[str, Any], place: Path) -> str:
-    """Pictures beside the result: their names, or why there are none, which costs no figure."""
+    """Draw plots beside the result; return their names, or why there are none, which costs no figure."""
     try:
         say("drawing")
         python = python_environment("plots", [_MATPLOTLIB])

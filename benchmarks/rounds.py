@@ -1,4 +1,4 @@
-"""The rounds: every system once per round on each workload, in turn, so that what the machine does meets all alike."""
+"""The rounds: each round runs every system once per workload, in turn, so that disturbances affect all alike."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,14 +17,14 @@ Run = dict[str, Any]
 
 
 class Runner(Protocol):
-    """What does one run."""
+    """Measures one run."""
 
     def run(self, system: System, workload: Workload) -> dict[str, Any]:
-        """Raises BenchmarkError and NotOfferedError."""
+        """Return the figures. Raises BenchmarkError and NotOfferedError."""
 
 
 def set_up(systems: Sequence[System], say: Callable[[str], None]) -> dict[str, str | None]:
-    """By system: why it cannot be measured, or None."""
+    """Set the systems up; return, by system, why it cannot be measured, or None."""
     reasons: dict[str, str | None] = {}
     for system in systems:
         say(f"setting up {system.name}")
@@ -40,7 +40,7 @@ def set_up(systems: Sequence[System], say: Callable[[str], None]) -> dict[str, s
 def planned(
     systems: Sequence[System], workloads: Sequence[Workload], rounds: int
 ) -> Iterator[tuple[Workload, int, System]]:
-    """A B A B: the systems of a workload one after the other, and that as often as there are rounds."""
+    """Yield the order A B A B: all systems of a workload in sequence, repeated for each round."""
     for workload in workloads:
         for number in range(1, rounds + 1):
             for system in systems:
@@ -55,7 +55,7 @@ def run_rounds(
     rounds: int,
     say: Callable[[str], None],
 ) -> Iterator[Run]:
-    """All runs, each as it ends. One that fails is a row with its reason, and the others go on."""
+    """Yield all runs, each as it ends. A failed run is a row with its reason, and the others continue."""
     not_offered: set[tuple[str, Workload]] = set()
     for workload, number, system in planned(systems, workloads, rounds):
         if (system.name, workload) not in not_offered:
@@ -67,7 +67,7 @@ def run_rounds(
 
 
 def measured(run: Run, rounds: int, measure: Callable[[], dict[str, Any]], say: Callable[[str], None]) -> Run:
-    """``run`` with the figures that ``measure`` gives, or with the reason why it gives none."""
+    """Return ``run`` with the figures from ``measure``, or with the reason why there are none."""
     words = f"{run['workload']} {run['round']}/{rounds} {run['system']}"
     try:
         run["figures"] = measure()

@@ -1,4 +1,4 @@
-"""One system at work: started, sampled and stopped from outside."""
+"""A running system: started, sampled and stopped from outside."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -19,18 +19,18 @@ Figures = dict[str, Any]
 STANDSTILL_S = 600.0
 _STOP_LIMIT_S = 30.0
 _NOT_QUIET_LIMIT_S = 1_800.0
-"""Hang guards, not measurements."""
+"""These limits guard against hangs; they are no measurements."""
 _SAMPLE_S = 0.2
 _QUIET_INTERVALS = 3
-"""Complete when nothing was added for so many intervals, or times the longest pause, a second at least, and all that
-was added is visible."""
+"""A run is complete when all additions are visible and none came for this many intervals, or this many times the
+longest pause, at least for a second."""
 
 
 class Running(Guarded):
-    """A context manager, as every guarded process."""
+    """A running system. A context manager, like every guarded process."""
 
     def __init__(self, name: str, command: Command, scratch: Path, brokers: Iterable[int]) -> None:
-        """``name``: of its output topic. ``scratch``: where it runs and where its log is. ``brokers``: process ids."""
+        """``name``: the output topic. ``scratch``: working directory, also for the log. ``brokers``: process ids."""
         self.looks: list[Look] = []
         self.usage = Usage()
         self._brokers = ProcessTree(*brokers)
@@ -40,9 +40,9 @@ class Running(Guarded):
         self.began = time.monotonic()
 
     def watch(self, topics: Topics, enough: Callable[[Ends], bool], *, interval_ms: int, quiet: bool) -> None:
-        """Until `enough`, and with `quiet` until nothing more comes and all that came is visible.
+        """Watch until `enough`; with `quiet` also until no more arrive and all additions are visible.
 
-        Raises BenchmarkError when that does not come.
+        Raises BenchmarkError if that does not happen.
         """
         every = look_every(len(topics.all))
         pauses = Pauses()
@@ -66,17 +66,17 @@ class Running(Guarded):
             time.sleep(max(0.0, began + every - time.monotonic()))
 
     def sample(self) -> None:
-        """Look at the processes, unless that was done a moment ago."""
+        """Sample the processes, unless that was done a moment ago."""
         if time.monotonic() - self._sampled >= _SAMPLE_S:
             self._sample()
 
     def finish(self) -> None:
-        """Ask it to stop; what that costs is not in its figures."""
+        """Ask it to stop; the figures exclude the cost of that."""
         self._sample()
         self.stop(_STOP_LIMIT_S)
 
     def resources(self) -> Figures:
-        """Of it and of the brokers, until it was told to stop."""
+        """Return its resources and those of the brokers, until the request to stop."""
         return {
             "cpu_s": round(self.usage.cpu_seconds, 2),
             "broker_cpu_s": round(self._broker_cpu - self._broker_before, 2),
@@ -85,7 +85,7 @@ class Running(Guarded):
         }
 
     def must_run(self) -> None:
-        """Raises BenchmarkError with its last words when it has ended."""
+        """Raise BenchmarkError with its last output if it has ended."""
         if self.exit_code is not None:
             raise self.failed("ended")
 

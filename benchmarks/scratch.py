@@ -1,4 +1,4 @@
-"""Where brokers, stores and logs are while something is measured."""
+"""A directory for brokers, stores and logs during a measurement."""
 
 import contextlib
 import fcntl
@@ -16,10 +16,10 @@ _LOCK = "in-use"
 
 @contextmanager
 def scratch_directory(within: Path | None) -> Iterator[Path]:
-    """A directory that is removed at the end; None: where the system keeps temporary ones.
+    """Yield a directory that is removed at the end. ``within``: None for the system's temporary directory.
 
-    Locked meanwhile. What benchmarks left there that were killed, and so could not remove it, goes first: a full topic
-    takes gigabytes.
+    It is locked meanwhile. Directories that killed benchmarks left there are removed first: a full topic takes
+    gigabytes.
     """
     for left in Path(within or tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), (left / _LOCK).open("rb") as lock:
@@ -29,5 +29,5 @@ def scratch_directory(within: Path | None) -> Iterator[Path]:
         scratch = Path(name)
         with (scratch / f"{_LOCK}.new").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            (scratch / f"{_LOCK}.new").rename(scratch / _LOCK)  # nobody finds it before it is locked
+            (scratch / f"{_LOCK}.new").rename(scratch / _LOCK)  # not visible before it is locked
             yield scratch

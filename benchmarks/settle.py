@@ -34,7 +34,7 @@ _PARTITIONS = 8
 
 
 def main(arguments: Sequence[str]) -> Path:
-    """Returns the directory with the result."""
+    """Run the benchmark; return the directory with the result."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks settle", description=__doc__)
     parser.add_argument("--transactions", type=int, help="default: 1,000")
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> Path:
 
 
 def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
-    """One checkpoint whose slots each wrote a record."""
+    """Pre-commit one checkpoint whose slots each wrote a record."""
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(_TOPIC, _PARTITIONS, -1)])[_TOPIC].result(30)
     sink = KafkaSink(servers, topic=_TOPIC)

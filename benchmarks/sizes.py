@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""Sizes of the measurements."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,22 +9,22 @@ __all__ = ["Placed", "Sizes"]
 
 
 class Placed(StrEnum):
-    """Where the records of an input are. Both topics of a run have the same number of partitions."""
+    """The distribution of an input's records. Both topics of a run have the same number of partitions."""
 
     EVENLY = "evenly"
-    """Each partition holds as many as every other one, whatever their keys: what is read from one partition goes to
-    all partitions of the output."""
-    BY_KEY = "by key"
-    """As a producer with Java's partitioner leaves them: what is read from one partition goes to the same one of the
+    """All partitions hold equally many, whatever the keys: records read from one partition go to all partitions of the
     output."""
+    BY_KEY = "by key"
+    """As a producer with Java's partitioner distributes them: records read from one partition go to the same partition
+    of the output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Of one benchmark."""
+    """The sizes of one benchmark."""
 
     records: int = 12_000_000
-    """Ten seconds at a million per second: checkpoints of a second are counted, and not the first of them."""
+    """Ten seconds at a million per second: the rate counts one-second checkpoints, without the first of them."""
     record_bytes: int = RECORD_BYTES
     """Of key and value together."""
     placed: Placed = Placed.EVENLY
@@ -32,9 +32,9 @@ class Sizes:
     threads: int = 2
     interval_ms: int = 1_000
     per_checkpoint: int = 0
-    """0: each system as it does by itself; ours sizes its checkpoints by the time that they take."""
+    """0: each system's default; ours sizes its checkpoints by their duration."""
     rate: int = 20_000
-    """Records/s of the steady load, and of what is added to a backlog."""
+    """Records/s of the steady load, and of the additions to a backlog."""
     steady_s: float = 20.0
     warm_s: float = 10.0
     small_checkpoints: int = 300

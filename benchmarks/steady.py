@@ -1,8 +1,8 @@
 """The load of the steady workload, and its measurement: ``python -m benchmarks.steady OPTIONS-AS-JSON``.
 
-Sends records at a constant rate and reads the output as a read_committed reader would, in one process, so that both
-ends of a latency are on one clock. Sending begins at once; what counts begins `warm_s` after the first record came out.
-Writes one JSON object: counts, and percentiles in milliseconds over the records that were sent in the measured time.
+Sends records at a constant rate and reads the output like a read_committed reader, in one process, so that one clock
+measures both ends of a latency. Sending begins at once; the measurement begins `warm_s` after the first output record.
+Writes one JSON object: counts, and percentiles in milliseconds over the records sent in the measured time.
 """
 
 import json
@@ -21,12 +21,12 @@ from benchmarks.workloads import KEY_BYTES, stamp, stamped
 __all__ = ["Reader"]
 
 _DRAIN_S = 60.0
-"""Nothing more comes when nothing came for so long."""
+"""The output is complete if no more arrives for this long."""
 
 
 @dataclass
 class Reader(threading.Thread):
-    """Reads the output until it is told to stop; counts how often each number came, and keeps latencies."""
+    """Reads the output until `stop`; counts how often each number arrived, and keeps latencies."""
 
     topics: Topics
     topic: str

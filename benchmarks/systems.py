@@ -1,4 +1,4 @@
-"""What is measured: our job in its variants, the peers, and the client library's own mark."""
+"""The measured systems: our job in its variants, the peers, and the client library as a reference mark."""
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -11,18 +11,18 @@ __all__ = ["Command", "Kind", "System", "Task"]
 
 
 class Kind(StrEnum):
-    """How a system enters the comparison."""
+    """The role of a system in the comparison."""
 
     OURS = "ours"
     PEER = "peer"
     """Another system with exactly-once from Kafka to Kafka."""
     MARK = "mark"
-    """No system: what the client library can do."""
+    """Not a system: the limit of the client library."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One run of one system: a pipeline that runs until SIGTERM. It is handed to the system's program as JSON."""
+    """One run of one system: a pipeline that runs until SIGTERM. The system's program receives it as JSON."""
 
     workload: Workload
     servers: str
@@ -35,11 +35,11 @@ class Task:
     partitions: int
     threads: int
     interval_ms: int
-    """Between commits or checkpoints; 0 = back to back, where that can be said."""
+    """Between commits or checkpoints; 0 = back to back, if the system supports it."""
     per_checkpoint: int
-    """Most records of one checkpoint, for systems with such a limit; 0 = as many as the system finds right."""
+    """Most records of one checkpoint, for systems with such a limit; 0 = the system decides."""
     scratch: Path
-    """A directory of the run's own, which exists."""
+    """An existing directory for this run only."""
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "workload": self.workload.value, "scratch": str(self.scratch)}
@@ -47,15 +47,15 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """How to start a system. The process's tree is the system: all of it is measured, and ended."""
+    """How to start a system. The process tree is the system: all of it is measured, and ended."""
 
     arguments: list[str]
     environment: dict[str, str] = field(default_factory=dict)
-    """In addition to this process's own."""
+    """Added to this process's environment."""
 
 
 class System(Protocol):
-    """One thing to measure."""
+    """A system to measure."""
 
     @property
     def name(self) -> str: ...
@@ -65,18 +65,18 @@ class System(Protocol):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of what it is made of, beyond the machine's."""
+        """Versions of its components, beyond the machine's."""
 
     @property
     def settings(self) -> dict[str, str]:
-        """The best found; docs/benchmarks.md says why."""
+        """The best settings found; docs/benchmarks.md gives the reasons."""
 
     @property
     def steady_interval_ms(self) -> int:
-        """Between commits or checkpoints, for the lowest latency."""
+        """Interval between commits or checkpoints for the lowest latency."""
 
     def set_up(self) -> None:
-        """Make everything ready; idempotent. Raises SetUpError with the reason why it cannot be."""
+        """Set up all dependencies; idempotent. Raises SetUpError with the reason if that is impossible."""
 
     def command(self, task: Task) -> Command:
-        """Raises NotOfferedError when the system does not do the workload."""
+        """Return the command for ``task``. Raises NotOfferedError if the system does not support the workload."""

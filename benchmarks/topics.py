@@ -1,4 +1,4 @@
-"""Topics of a benchmark: made, filled, watched and read."""
+"""Topics of a benchmark: creates, fills, watches and reads them."""
 
 import contextlib
 import itertools
@@ -20,14 +20,14 @@ _BATCH_BYTES = 8_000_000
 _QUEUED = 1_000_000
 _QUEUED_BYTES = 256_000_000
 _BY_KEY = -1
-"""As librdkafka names no partition in particular."""
+"""librdkafka's number for "no particular partition"."""
 _LIMIT_S = 300.0
 _PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """Sums over a topic's partitions, in offsets: transactions' markers are in them, one per partition written."""
+    """Sums over a topic's partitions, in offsets: they include transaction markers, one per written partition."""
 
     appended: int
     visible: int
@@ -35,7 +35,7 @@ class Ends:
 
 
 class Topics:
-    """On one cluster, all with the same number of partitions."""
+    """Topics on one cluster, all with the same number of partitions."""
 
     def __init__(self, servers: str, partitions: int) -> None:
         self._servers = servers
@@ -43,7 +43,7 @@ class Topics:
         self._admin = AdminClient({"bootstrap.servers": servers})
 
     def warm_up(self) -> None:
-        """Have the broker make its topics for groups and transactions, which else the first system would wait for."""
+        """Make the broker create its topics for groups and transactions, so that the first system need not wait."""
         producer = Producer({"bootstrap.servers": self._servers, "transactional.id": "benchmark"})
         producer.init_transactions(_LIMIT_S)
         consumer = self.consumer()
@@ -61,12 +61,12 @@ class Topics:
             consumer.close()
 
     def create(self, name: str) -> None:
-        """Returns when its partitions can be asked."""
+        """Create a topic; return once its partitions can be queried."""
         self._admin.create_topics([NewTopic(name, len(self._partitions), 1)])[name].result(_LIMIT_S)
         self.ends(name)
 
     def delete(self, name: str) -> None:
-        """The broker frees the space a minute later."""
+        """Delete a topic. The broker frees the space a minute later."""
         with contextlib.suppress(KafkaException):
             self._admin.delete_topics([name])[name].result(_LIMIT_S)
 
@@ -79,8 +79,8 @@ class Topics:
         record_bytes: int = RECORD_BYTES,
         by_key: bool = False,
     ) -> None:
-        """Records 0 to `records` - 1 of `workload`, all confirmed on return: evenly over the partitions, or to where
-        Java's partitioner wants their keys."""
+        """Write records 0 to `records` - 1 of `workload`: evenly over the partitions, or by key as Java's partitioner
+        does. All are confirmed on return."""
         producer = self.producer(linger_ms=20)
         most = min(_QUEUED, _QUEUED_BYTES // record_bytes)
         for batch, numbers in enumerate(batches(records, len(self._partitions), record_bytes)):
@@ -109,18 +109,18 @@ class Topics:
         )
 
     def ends(self, name: str) -> Ends:
-        """Of all partitions now; asks again for a while when the broker cannot say."""
+        """Return the present ends of all partitions; retries for a while if the broker cannot tell."""
         deadline = time.monotonic() + _LIMIT_S
         while True:
             try:
-                # In this order: what is visible was appended.
+                # In this order, because visible records are appended ones.
                 visible = self._sum(name, IsolationLevel.READ_COMMITTED)
                 return Ends(appended=self._sum(name, IsolationLevel.READ_UNCOMMITTED), visible=visible)
             except KafkaException as error:
                 if time.monotonic() > deadline:
                     raise BenchmarkError(f"The broker does not tell the ends of topic {name}: {error}.") from error
                 time.sleep(_PAUSE_S)
-                # A client that once heard of a new topic without leaders can go on saying so for minutes.
+                # A client that once saw a new topic without leaders can keep reporting that for minutes.
                 self._admin = AdminClient({"bootstrap.servers": self._servers})
 
     def _sum(self, name: str, isolation: IsolationLevel) -> int:
@@ -129,7 +129,7 @@ class Topics:
         return sum(int(future.result(_LIMIT_S).offset) for future in found.values())
 
     def content(self, name: str, workload: Workload) -> Content:
-        """All that a read_committed reader finds."""
+        """Return the content that a read_committed reader finds."""
         what = canonical(workload)
         try:
             return Content.of(what(key, value) for key, value in self._read(name))
@@ -154,7 +154,7 @@ class Topics:
             consumer.close()
 
     def consumer(self, *, wait_ms: int = 20) -> Consumer:
-        """Reads what is committed, and says where partitions end."""
+        """Return a consumer that reads committed records and reports the ends of partitions."""
         return Consumer(
             {
                 "bootstrap.servers": self._servers,
@@ -174,8 +174,8 @@ class Topics:
 
 
 def batches(records: int, partitions: int, record_bytes: int) -> Iterator[range]:
-    """Numbers of records, 0 to `records` - 1, in batches that hardly differ in size. There are as many batches for each
-    partition as for every other one, so that the partitions hardly differ either."""
+    """Yield numbers of records, 0 to `records` - 1, in batches of almost equal size, equally many batches for each
+    partition, so that the partitions are almost equal too."""
     most = max(1, min(_BATCH, _BATCH_BYTES // record_bytes)) * partitions
     count = -(-records // most) * partitions
     edges = [records * batch // count for batch in range(count + 1)] if count else []

@@ -1,8 +1,8 @@
-"""The workloads: what a record is, what must come out, and how an output is compared with that.
+"""The workloads: the records, the expected output, and how an output is compared with it.
 
-Records are made from their number, so nothing has to be kept: 100 bytes, a key of 8 and a value of 92, or a larger
-value where a copy says so. The content of an output is its count and the sum of its records' checksums, which does not
-depend on order or partitions. What JSON looks like is each system's own matter, so a JSON record counts by its fields.
+A record is generated from its number, so none has to be kept: 100 bytes, a key of 8 and a value of 92, or a larger
+value for a copy with larger records. The content of an output is its count and the sum of its records' checksums,
+independent of order and partitions. Systems may format JSON differently, so a JSON record counts by its fields.
 """
 
 import functools
@@ -22,11 +22,11 @@ _VALUE_BYTES = RECORD_BYTES - KEY_BYTES
 _KEYS = 100_000
 _STAMP = struct.Struct(">dq")
 _KEPT = 100
-"""The filter keeps one record of so many: those whose key ends in 00."""
+"""The filter keeps one in this many records: those whose key ends in 00."""
 
 
 class Workload(StrEnum):
-    """What is measured; the first three work off a topic that is full before they start."""
+    """The measured workloads; the first three process a topic that is full before they start."""
 
     COPY = "copy"
     JSON = "json"
@@ -34,28 +34,28 @@ class Workload(StrEnum):
     FILTER = "filter"
     """Keep 1 % of the records, by their keys."""
     STEADY = "steady"
-    """Copy 20,000 records/s as they come: end-to-end latency."""
+    """Copy 20,000 records/s as they arrive: end-to-end latency."""
     BACKLOG = "backlog"
-    """Copy a full topic while 20,000 records/s are added: how soon nothing waits."""
+    """Copy a full topic while 20,000 records/s are added: the time until no record waits."""
     CYCLE = "cycle"
     """Checkpoints of 4 slots and 1,000 records, back to back; ours only."""
 
     @property
     def full(self) -> bool:
-        """Worked off from a full topic, with nothing added meanwhile."""
+        """Whether the topic is full before the start and grows no further."""
         return self in (Workload.COPY, Workload.JSON, Workload.FILTER)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What a topic holds, whatever the order."""
+    """The content of a topic, independent of order."""
 
     records: int
     checksum: int
 
     @classmethod
     def of(cls, contents: Iterable[bytes]) -> Self:
-        """`contents` are records as `canonical` gives them."""
+        """Summarise ``contents``, which are records as `canonical` converts them."""
         count = total = 0
         for content in contents:
             count += 1
@@ -64,7 +64,7 @@ class Content:
 
 
 def record(workload: Workload, number: int, record_bytes: int = RECORD_BYTES) -> tuple[bytes, bytes]:
-    """Key and value of input record `number` (from 0); JSON is of 100 bytes always."""
+    """Return key and value of input record `number` (from 0); JSON records always have 100 bytes."""
     key = b"%08d" % (number % _KEYS)
     if workload is Workload.JSON:
         text = b'{"id":%d,"amount":%d,"quantity":%d,"currency":"eur","pad":"' % (number, number * 7 % 1000, number % 9)
@@ -73,7 +73,7 @@ def record(workload: Workload, number: int, record_bytes: int = RECORD_BYTES) ->
 
 
 def stamped(number: int, at: float) -> bytes:
-    """A value of the steady workload: seconds since the epoch, and its number."""
+    """Return a value of the steady workload: seconds since the epoch, and its number."""
     return _STAMP.pack(at, number) + _pad(_VALUE_BYTES - _STAMP.size)
 
 
@@ -83,13 +83,13 @@ def _pad(size: int) -> bytes:
 
 
 def stamp(value: bytes) -> tuple[float, int]:
-    """When the value was made, and its number."""
+    """Return when the value was created, and its number."""
     at, number = _STAMP.unpack_from(value)
     return at, number
 
 
 def canonical(workload: Workload) -> Callable[[bytes, bytes], bytes]:
-    """What of an output record's key and value must be right."""
+    """Return a function that extracts what must be right in an output record's key and value."""
     if workload is Workload.JSON:
         return _json_fields
     return lambda key, value: key + value
@@ -101,7 +101,7 @@ def _json_fields(key: bytes, value: bytes) -> bytes:
 
 
 def expected(workload: Workload, records: int, record_bytes: int = RECORD_BYTES) -> Content:
-    """What the output must hold when the input held records 0 to `records` - 1."""
+    """Return the expected output for input records 0 to `records` - 1."""
     if workload is Workload.JSON:
         return Content.of(
             b"%08d|%d|%d|EUR|3" % (number % _KEYS, number, number * 7 % 1000 * (number % 9))

@@ -1,6 +1,6 @@
 #!/bin/sh
-# All quick checks. What takes no time comes first and stops at what fails; then the types are checked beside the tests,
-# which would leave a core idle now and then. Property-based tests run a quarter of their examples.
+# All quick checks. The fastest come first, and the first failure stops them; then the types are checked in parallel with
+# the tests, which would leave a core idle now and then. Property-based tests run a quarter of their examples.
 set -eu
 cd "$(dirname "$0")/.."
 

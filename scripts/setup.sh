@@ -1,12 +1,12 @@
 #!/bin/sh
-# Everything that this repository needs on a fresh machine, in .venv and in the user's cache:
+# Sets up what this repository needs on a fresh machine, in .venv and in the user's cache:
 # a Python environment with the versions of constraints.txt, a check for Java, the jars of the local Kafka.
-# Run by every target of the Makefile; when nothing changed since the last time it takes half a second.
+# Run by every target of the Makefile; takes half a second if nothing changed since the last run.
 #
 #   scripts/setup.sh [--no-broker]
 #
-#   PYTHON          the Python to make the environment with (default: the first that is new enough)
-#   ONCEWARD_VENV   where the environment goes (default: .venv)
+#   PYTHON          the Python that creates the environment (default: the first that is new enough)
+#   ONCEWARD_VENV   the environment's directory (default: .venv)
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -22,7 +22,7 @@ die() {
     exit 1
 }
 
-# The command that installs a package here: its name for apt, dnf and Homebrew.
+# Prints the command that installs a package here; arguments: its name for apt, dnf and Homebrew.
 install_with() {
     as_root=''
     [ "$(id -u 2>/dev/null || echo 0)" = 0 ] || as_root='sudo '
@@ -37,7 +37,7 @@ install_with() {
     fi
 }
 
-# Prints the first Python that is new enough; ends with one sentence when there is none that can be used.
+# Prints the first Python that is new enough; exits with a one-sentence error if none is usable.
 find_python() {
     old=''
     for candidate in ${PYTHON:-python3 python3.11 python3.12 python3.13 python3.14}; do
@@ -67,13 +67,13 @@ check_java() {
         die "Java 17 or newer is needed (for Spark and the local Kafka) and $java is ${version:-of unknown version}; install it with: $cure"
 }
 
-# What the environment was made from. The place is part of it: an environment cannot be moved.
+# The inputs of the environment. They include its path, because an environment cannot be moved.
 fingerprint() {
     pwd
     cat pyproject.toml constraints.txt
 }
 
-# pip's long output goes to the log; what is seen is a line for what takes long, and one per ten packages.
+# pip's long output goes to the log; the terminal shows a line per slow step, and one per ten packages.
 pip_install() {
     { "$VENV/bin/python" -m pip install -c constraints.txt "$@" 2>&1 && echo done >"$VENV/onceward-pip"; } | tee -a "$LOG" |
         awk '/^Collecting /{ if (++n % 10 == 0) { printf "setup: ... %d packages\n", n; fflush() } }
@@ -98,7 +98,7 @@ make_environment() {
     rm -f "$STAMP" "$VENV/onceward-pip"
     : >"$LOG"
     say "installing $(grep -c == constraints.txt) packages into $VENV$long"
-    # First what builds the others; then they are built with exactly that, not with the newest of the day.
+    # Build tools first: the other packages are then built with exactly these, not with the newest releases.
     pip_install setuptools
     pip_install --no-build-isolation -e '.[spark,test]'
     fingerprint >"$STAMP"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Everything, in two runs: what needs no broker, on all cores at once, then what does, on two workers, each with its own
-# broker and its own Spark. A file is run by one worker, and the files that take long begin first (tests/conftest.py).
-# The arguments go to pytest, for both: a test that only one of them has is found there. With -n0 there are no workers.
+# All tests, in two runs: those without a broker on all cores, then those with one on two workers, each with its own
+# broker and Spark. One worker runs all tests of a file, and slow files begin first (tests/conftest.py). Both runs pass
+# the arguments to pytest, so a test of either run can be named. With -n0 there are no workers.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ nothing=0
 printf 'test: without brokers, on all cores\n' >&2
 run -n auto tests/unit tests/scenarios tests/mutants tests/simulation tests/explorer "$@"
 printf 'test: on real brokers, on two workers\n' >&2
-# the network tests need toxiproxy, which is built once; without it they are skipped, and say why
+# the network tests need toxiproxy, which is built once; without it they are skipped, with the reason
 .venv/bin/python -m onceward.coordinator.dev.toxiproxy >/dev/null || true
 run -n 2 tests/integration tests/network tests/crash tests/checker "$@"
 [ "$nothing" -lt 2 ] || exit "$NONE"

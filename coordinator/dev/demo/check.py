@@ -63,7 +63,8 @@ def check(
 
 
 def _wait_for_markers(broker: Broker) -> None:
-    """Wait for pending markers: a broker answers a commit before the last partition has its marker."""
+    """Wait for pending markers: a broker answers a commit before the last partition has its marker. What is still
+    pending after 5 s is judged as open or held back."""
     limit = time.monotonic() + _MARKERS_S
     while time.monotonic() < limit and (broker.open_transactions(_PREFIX) or broker.stalled(OUTPUTS)):
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What people see while the demo runs: a live panel on a terminal, plain lines elsewhere."""
+"""The display while the demo runs: a live panel on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _PLAIN_EVERY_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """One look at the running demo."""
+    """A snapshot of the running demo."""
 
     total: int
     """Records to feed."""
@@ -39,7 +39,7 @@ class Status:
         return self.fed - self.processed
 
     def line(self) -> str:
-        """Everything in one line."""
+        """Return the whole status in one line."""
         return (
             f"fed {self.fed:,} of {self.total:,}, processed {self.processed:,}, lag {self.lag:,}, "
             f"written {self.written:,}, generation {self.generation}, checkpoint {self.checkpoint}, "
@@ -48,7 +48,7 @@ class Status:
 
 
 class Screen:
-    """A context manager; stories stay, the status is renewed in place or, off a terminal, said every 5 s."""
+    """A context manager. Events remain; the status is updated in place or, without a terminal, printed every 5 s."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -69,20 +69,20 @@ class Screen:
         self._live.stop()
 
     def phase(self, text: str) -> None:
-        """What the demo does from now on."""
+        """Show what the demo does from now on."""
         self._phase = text
         self._status = None
         self.tell(text, style="bold")
 
     def tell(self, text: str, style: str = "") -> None:
-        """Something that happened; stays on the screen."""
+        """Show an event, which remains on the screen."""
         stamp = f"{time.monotonic() - self._start:6.1f} s  "
         for line in text.splitlines():
             self._console.print(Text(stamp) + Text(line, style), soft_wrap=True)
             stamp = " " * len(stamp)
 
     def show(self, status: Status) -> None:
-        """How far the demo is."""
+        """Show the present status."""
         self._status = status
         now = time.monotonic()
         if not self._console.is_terminal and now - self._said >= _PLAIN_EVERY_S:
@@ -90,7 +90,7 @@ class Screen:
             self.tell(status.line())
 
     def table(self, title: str, rows: Mapping[str, str]) -> None:
-        """The result."""
+        """Show the result."""
         self._live.stop()
         table = Table(title=title, show_header=False, title_justify="left")
         table.add_column(style="bold")
@@ -100,7 +100,7 @@ class Screen:
         self._console.print(table)
 
     def verdict(self, *, passed: bool) -> None:
-        """The last line."""
+        """Show the last line."""
         self._console.print(
             f"exactly once: {'PASS' if passed else 'FAIL'}", style="bold green" if passed else "bold red"
         )

@@ -1,4 +1,4 @@
-"""Starts coordinator, driver and feeder, and starts again what was killed. Knows nothing of the outcome."""
+"""Starts coordinator, driver and feeder, and restarts those that were killed. Does not judge the outcome."""
 
 import socket
 import sys
@@ -20,11 +20,11 @@ __all__ = ["Supervised", "Supervisor"]
 _START_LIMIT_S = 30.0
 _STOP_LIMIT_S = 60.0
 _UNPLANNED = 3
-"""Ends of a process that nobody planned, before the demo gives up."""
+"""Number of unplanned ends of a process before the demo gives up."""
 
 
 class Supervised:
-    """A process that is started again whenever it dies, each time with the next planned kill armed."""
+    """A process that is restarted whenever it dies, each time with the next planned kill armed."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Supervised:
         *,
         left_behind: Callable[[], str] = lambda: "",
     ) -> None:
-        """``start`` gets the process' name and its kill's variables; ``left_behind`` is asked between two lives."""
+        """``start`` gets the process's name and its kill's variables; ``left_behind`` is called before a restart."""
         self.name = name
         self.starts = 0
         self.kills_done = 0
@@ -52,15 +52,15 @@ class Supervised:
         return self._start(f"{self.name}-{self.starts}", armed)
 
     def revive(self) -> str | None:
-        """Start it again if it ended; says what had happened, or None.
+        """Restart it if it ended; return what happened, or None.
 
-        Raises DemoError when it ends again and again without a plan.
+        Raises DemoError if it keeps ending without a plan.
         """
         code = self.child.exit_code
         if code is None:
             return None
         ended = self.child
-        ended.end()  # what it had started dies with it, as when a machine is lost
+        ended.end()  # its child processes die with it, as when a machine is lost
         if self.kills_done < len(self._kills) and self._kills[self.kills_done].happened(self._markers):
             kill = self._kills[self.kills_done]
             self.kills_done += 1
@@ -76,7 +76,7 @@ class Supervised:
 
 
 class Supervisor:
-    """All processes of one demo. Must be used by the main thread; `close` on every path."""
+    """All processes of one demo. Use it from the main thread only; call `close` on every path."""
 
     def __init__(
         self,
@@ -99,14 +99,14 @@ class Supervisor:
         self._address = f"127.0.0.1:{self._port}"
         self._open_now = open_now
         self.left_open: set[str] = set()
-        """Transactions that were open when a driver was dead and the next one was not started yet."""
+        """Transactions that were open between a driver's death and the start of the next driver."""
         self._children: list[ManagedProcess] = []
         self.coordinator: Supervised | None = None
         self.driver: Supervised | None = None
         self.feeder: ManagedProcess | None = None
 
     def start(self, *, seconds: float) -> None:
-        """Start all three. Raises DemoError when the coordinator does not come up."""
+        """Start all three. Raises DemoError if the coordinator does not start."""
         self.coordinator = Supervised("coordinator", self._start_coordinator, self.plan.coordinator, self._markers)
         self.driver = Supervised(
             "driver", self._start_driver, self.plan.driver, self._markers, left_behind=self._note_open
@@ -115,9 +115,9 @@ class Supervisor:
         self.feeder = self._child("feeder", [*feed, "--seconds", str(seconds), "--limit", str(self._total)], {})
 
     def look(self) -> list[str]:
-        """What happened to the processes since the last look; those that ended are running again.
+        """Restart processes that ended; return what happened to them since the last call.
 
-        Raises DemoError when the feeder failed, or when a process cannot be kept running.
+        Raises DemoError if the feeder failed, or if a process cannot be kept running.
         """
         if self.feeder is not None and self.feeder.exit_code not in (None, 0):
             raise DemoError(f"The feeder failed, so there is nothing to judge:\n{self.feeder.tail()}")
@@ -126,7 +126,7 @@ class Supervisor:
 
     @property
     def fed(self) -> bool:
-        """Whether the feeder is done."""
+        """Whether the feeder has finished."""
         return self.feeder is not None and self.feeder.exit_code == 0
 
     @property
@@ -134,13 +134,13 @@ class Supervisor:
         return sum(one.starts - 1 for one in (self.coordinator, self.driver) if one is not None)
 
     def kills_done(self) -> list[Kill]:
-        """Kills whose point was reached, as their marker files prove."""
+        """Return the kills that happened, as their marker files prove."""
         return [kill for kill in self.plan.all if kill.happened(self._markers)]
 
     def stop(self) -> tuple[History, list[str]]:
         """Stop the driver, then the coordinator, as a service manager would.
 
-        The job's history, and what was wrong with how the processes ended.
+        Returns the job's history, and what was wrong with the processes' ends.
         """
         assert self.driver is not None
         assert self.coordinator is not None
@@ -158,7 +158,7 @@ class Supervisor:
         return troubles
 
     def close(self) -> None:
-        """End everything at once. May be called twice."""
+        """End all processes at once. May be called twice."""
         for child in self._children:
             if child.exit_code is None:
                 child.end()
@@ -192,7 +192,7 @@ class Supervisor:
         environment = {
             EVENTS_VARIABLE: str(self.events),
             "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_DIRS": str(scratch),  # a killed driver leaves its scratch files; they go with the demo's
+            "SPARK_LOCAL_DIRS": str(scratch),  # a killed driver leaves its scratch files; the demo removes them
             "SPARK_LOCAL_IP": "127.0.0.1",
             **armed,
         }

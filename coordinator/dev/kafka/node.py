@@ -16,7 +16,7 @@ class Node:
     """A broker that is also a controller. Not thread-safe."""
 
     def __init__(self, *, jars: Path, heap: str, removable: bool, lock_descriptor: int) -> None:
-        """`removable`: the keeper removes the directory if it outlives us. `lock_descriptor`: for the keeper to inherit."""
+        """`removable`: the keeper removes the directory if it outlives us. The keeper inherits `lock_descriptor`."""
         self._removable = removable
         self._lock_descriptor = lock_descriptor
         self._process: ManagedProcess | None = None

@@ -1,4 +1,4 @@
-"""Calls to one server through toxiproxy-python, adding what it lacks: timeouts, errors of 5xx, an address per server."""
+"""Calls to one server through toxiproxy-python, adding what it lacks: timeouts, errors of 5xx, per-server addresses."""
 
 from typing import Any, Literal
 
