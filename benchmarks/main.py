@@ -1,7 +1,7 @@
-"""``make bench``: our job, and with ``PEERS=`` its peers, on one broker in one run; JSON, tables and pictures.
+"""``make bench``: our job, and with ``PEERS=`` its peers, on one broker in one run; JSON, tables and plots.
 
-Sets up what the chosen peers need first. What cannot be set up, ended, or wrote the wrong output is in the result with
-the reason, and has no figures.
+First sets up the dependencies of the chosen peers. A system that cannot be set up, ends early, or writes a wrong output
+has no figures; the result gives the reason.
 """
 
 import argparse

@@ -90,7 +90,7 @@ class ProcessTree:
             time.sleep(0.01)
 
     def _living(self) -> list[int]:
-        """Return the living processes, and remember them, so that one whose parent is killed first is found again."""
+        """Return the living processes, and remember them: one whose parent is killed first must be found again."""
         members = self._members(processes())
         for pid, one in members.items():
             self._seconds.setdefault((pid, one.start), 0.0)

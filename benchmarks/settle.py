@@ -1,7 +1,7 @@
 """``python -m benchmarks settle``: how long a recovery takes to commit many pending transactions; JSON and a table.
 
 Pre-commits one checkpoint of many slots with the product's own writer, and commits it with a committer that has no
-connection yet, as the next generation would. Also timed: the sweep before it, and committing everything once more.
+connection yet, as the next generation would. Also times the sweep before it, and a second commit of all transactions.
 """
 
 import argparse

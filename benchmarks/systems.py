@@ -47,7 +47,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """How to start a system. The process tree is the system: all of it is measured, and ended."""
+    """How to start a system. The process tree is the system: every process in it is measured, and ended."""
 
     arguments: list[str]
     environment: dict[str, str] = field(default_factory=dict)

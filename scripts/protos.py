@@ -1,7 +1,7 @@
-"""Generate ``coordinator/v1`` from ``protos/``; with ``--check`` only compare, and fail when they differ.
+"""Generate ``coordinator/v1`` from ``protos/``; with ``--check`` only compare, and fail if they differ.
 
-``protos/released.txt`` lists every field and enum value that a released client or store may rely on: removing,
-renaming or renumbering one fails the check. ``--release`` adds what is new.
+``protos/released.txt`` lists every field, enum value and method that a released client or store may rely on: removing,
+renaming or renumbering one fails every run. ``--release`` adds the new ones.
 """
 
 import argparse

@@ -47,7 +47,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str, pa.DataType]] = {
         pa.timestamp("us", tz="UTC"),
     ),
 }
-"""Per column: a test of its type, the allowed types in words, and the type given to untyped nulls."""
+"""Per column: a test of its type, the allowed types as text, and the type given to untyped nulls."""
 
 
 _ENOUGH = 2_000

@@ -97,7 +97,7 @@ class ClaimHolder:
             self._prepared = claim
 
     def renew(self, claim: Claim, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Replace the claim written last by ``claim``, without a time limit; return False if ``give_up`` said so.
+        """Replace the claim written last by ``claim``, without a time limit; return False once ``give_up()`` is true.
 
         Raises FencedError if the present claim is another one, ControlPlaneError if the brokers refuse, HaltedError.
         """

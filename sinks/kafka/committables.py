@@ -51,7 +51,7 @@ class KafkaCommittable:
     pre_committed: datetime
     """Wall clock of the driver, before the decision: the retention of receipts counts from a later time."""
     timeout: timedelta = field(default=timedelta(0))
-    """The transaction timeout: the broker aborts that long after the first partition was enlisted."""
+    """The transaction timeout: the broker aborts this long after the first partition was enlisted."""
     began: datetime | None = None
     """When the first partition was enlisted, by the broker's clock; None if unknown."""
     replayable: bool = False

@@ -44,7 +44,7 @@ def fence_ids(control: ControlPlane, ids: Collection[str], clock: Clock) -> None
 
 
 def abort_transactions(control: ControlPlane, handles: Sequence[KafkaCommittable], clock: Clock) -> None:
-    """Abort exactly these transactions, with confirmation; already aborted or fenced ones are skipped.
+    """Abort exactly these transactions, with confirmation; already aborted or fenced ones count as done.
 
     Raises ContradictionError if one was committed, ControlPlaneError.
     """

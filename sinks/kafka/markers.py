@@ -23,7 +23,7 @@ READ_LIMIT = 256 * 1024 * 1024
 job's records are near the end."""
 
 _FIRST_WINDOW = 1_000
-"""Offsets in the first window; each further window, before the last, has eight times as many."""
+"""Offsets in the first window; each further window, which precedes the last one, has eight times as many."""
 _WIDER = 8
 
 _Pair = tuple[int, int]
@@ -43,7 +43,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class LogProof:
-    """What the output shows, and where, in words."""
+    """What the output shows, and where, as text."""
 
     ending: Ending
     detail: str

@@ -95,7 +95,7 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What a look proves, and the evidence in words."""
+    """What a look proves, and the evidence as text."""
 
     proof: Proof
     evidence: str
@@ -132,7 +132,7 @@ def classify(code: Code) -> EndAnswer:
 
 
 def describe_code(code: Code) -> str:
-    """Describe an answer in words."""
+    """Describe an answer as text."""
     if isinstance(code, NoAnswer):
         return f"no answer ({code.why})"
     return f"{code} {_NAMES[code]}" if code in _NAMES else f"error {code}"
@@ -161,7 +161,7 @@ def judge(transaction: Transaction, look: Look) -> Judgement:
 
 
 def judge_torn(transaction: Transaction, view: TransactionView, gone: Sequence[str]) -> Judgement | None:
-    """Return what partitions without their part (``gone``, in words) prove; None if ours is not open, so that EndTxn
+    """Return what partitions without their part (``gone``, as text) prove; None if ours is not open, so that EndTxn
     shows more."""
     if view.code != CODE_NONE and classify(view.code) is EndAnswer.AGAIN:
         return Judgement(proof=Proof.AGAIN, evidence=f"DescribeTransactions: {describe_code(view.code)}")

@@ -21,7 +21,7 @@ __all__ = ["Parts", "read_parts"]
 
 _UNKNOWN_TOPIC = 3
 _REFUSED = frozenset({29, 35})
-"""Error codes if the user lacks DESCRIBE and READ on the topic, or the brokers do not support the request."""
+"""Error codes if the user lacks DESCRIBE or READ on the topic, or the brokers do not support the request."""
 
 _Held = Mapping[tuple[int, int], int]
 """What one partition holds: (producer id, epoch) of each open transaction -> its records."""
@@ -32,13 +32,13 @@ class Parts:
     """What the partitions of one transaction hold."""
 
     gone: tuple[str, ...] = ()
-    """Missing or incomplete parts, in words."""
+    """Missing or incomplete parts, as text."""
     unknown: bool = False
     """A leader did not answer."""
 
     @property
     def whole(self) -> bool:
-        """No part is known to be missing: a commit makes every record visible.
+        """No part is missing and every leader answered: a commit makes every record visible.
 
         Partitions that the user may not describe count as whole.
         """

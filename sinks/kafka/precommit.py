@@ -47,7 +47,7 @@ def make_committables(
     inputs: Sequence[Sequence[JsonObject]],
     clock: Clock,
 ) -> tuple[KafkaCommittable, ...]:
-    """Return one committable per vote that has a transaction, in the order of the votes. Raises PreCommitError."""
+    """Return one committable per vote that has a transaction, in slot order like ``votes``. Raises PreCommitError."""
     with_transaction = [vote for vote in votes if vote.body]
     by_id = {str(vote.body["id"]): vote for vote in with_transaction}
     if len(by_id) != len(with_transaction):

@@ -60,7 +60,7 @@ class Offset:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """The state of one receipt, and the detail behind it in words."""
+    """The state of one receipt, and the detail behind it as text."""
 
     state: ReceiptState
     detail: str = ""
@@ -72,7 +72,7 @@ def read_offsets(control: ControlPlane, groups: list[str], *, stable: bool = Tru
     ``stable``: the brokers refuse to answer while an open transaction writes the offset.
     """
     requests = {
-        # Pinned: version 8 and 9 name topics by name, as the older answers of `claim` and tools do.
+        # Pinned: versions 8 and 9 identify topics by name, like the older answers of `claim` and of tools.
         group: OffsetFetchRequest(
             groups=[
                 OffsetFetchRequest.OffsetFetchRequestGroup(

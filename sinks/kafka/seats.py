@@ -5,9 +5,9 @@ takes the seat of one that has ended: its name, and the ids with that name. For 
 checkpoint that was voted for under it, or that no transaction was ever begun. An id is struck out before it is used, so
 however a process ends, its seat holds no id whose last use is unknown.
 
-A seat is a file in shared memory, locked by its process. The lock ends with the process, and the memory with the
-machine's run: seats are never carried over from an earlier run of the machine, or from another machine. Without such
-memory each process has a private seat that no other process takes.
+A seat is a file in shared memory, locked by its process. The process's end releases the lock, and a restart of
+the machine clears the memory: no seat is carried over from an earlier run of the machine, or from another machine.
+Without such memory each process has a private seat that no other process takes.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ class Seat:
         known = json.dumps([self.count, list(self.last.items())[-_MOST_IDS:]], separators=(",", ":"))
         try:
             os.pwrite(self._file.fileno(), f"{known}\n".encode(), 0)
-        except OSError:  # the memory is full: no process may take over the content as it is now
+        except OSError:  # the memory is full: no process may take over the partly written content
             assert self._path is not None
             self._path.unlink(missing_ok=True)
 

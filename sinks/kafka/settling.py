@@ -80,7 +80,7 @@ class Settling:
 
     def _torn(self, control: ControlPlane, handles: Sequence[KafkaCommittable], parts: Mapping[int, Parts]) -> set[int]:
         """Return the slots that must not be committed now: the transaction is still open, but a partition has lost its
-        part. When that was seen twice, the rest is aborted: then no record of the slot is visible, and the whole slot
+        part. Once that is seen twice, the rest is aborted: then no record of the slot is visible, and the whole slot
         can be written again."""
         suspects = {handle.transaction.id: handle for handle in handles if parts[handle.slot].gone}
         if not suspects:

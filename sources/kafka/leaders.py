@@ -59,7 +59,7 @@ class Leaders:
         return [one for one in insist(ask, known).values() if one is not None]
 
     def epochs_before(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """Return the epochs of the records before these offsets; None if the log does not hold it."""
+        """Return the epochs of the records before these offsets; None if unknown."""
 
         def ask(partitions: Collection[Partition]) -> dict[Partition, int | None]:
             with self._asking(partitions) as (leaders, ends):

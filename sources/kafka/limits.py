@@ -11,7 +11,7 @@ BURST_SECONDS = 60.0
 
 
 def share(backlog: Mapping[Partition, int], limit: int, *, rotation: int = 0) -> dict[Partition, int]:
-    """Spread ``limit`` offsets over partitions in proportion to their backlog. The sum is the smaller of both.
+    """Spread ``limit`` offsets, or the whole backlog if it is smaller, over partitions in proportion to their backlog.
 
     No partition with a backlog waits forever: each gets at least one offset; if there are fewer offsets than
     partitions, they take turns as ``rotation`` grows.
@@ -38,7 +38,7 @@ def share(backlog: Mapping[Partition, int], limit: int, *, rotation: int = 0) ->
 
 
 def level(backlog: Mapping[Partition, int], limit: int, *, rotation: int = 0) -> dict[Partition, int]:
-    """Spread ``limit`` offsets evenly; others get what a partition does not need. The sum is the smaller of both.
+    """Spread ``limit`` offsets, or the whole backlog if smaller, evenly: others get what a partition does not need.
 
     A partition with a long backlog therefore takes nothing from one that keeps up. ``rotation`` as in :func:`share`.
     """

@@ -30,7 +30,7 @@ PART_OF_TIMEOUT = 0.25
 _STEP = 1.1
 """Smallest factor by which a size changes."""
 _STRANGE = 2.0
-"""A checkpoint that exceeds its target by this factor was disturbed."""
+"""A checkpoint that takes this many times its target was disturbed."""
 _TELLING = 1.5
 """Two sizes that differ by less than this factor do not reveal the fixed part."""
 _FADE = 0.98

@@ -50,7 +50,7 @@ class Facts:
     missing_kills: Sequence[str] = ()
     """Planned kills that did not happen."""
     troubles: Sequence[str] = ()
-    """Other reasons why the run is void or wrong, in words."""
+    """Other reasons why the run is void or wrong, as text."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The result of one consumer call, as columns: all messages are read together, in place in the library's memory.
 
-A message is a structure at any address, with the addresses of its key and value (rd_kafka_message_t). The functions
-here copy the structures into one array, then all keys or values into one Arrow column. Timestamps and headers are not
-in the structure: they cost one call of the library per message.
+A message is a structure at an arbitrary address, with the addresses of its key and value (rd_kafka_message_t). The
+functions here copy the structures into one array, then all keys or values into one Arrow column. Timestamps and headers
+are not in the structure: they cost one call of the library per message.
 
 `Records` hold addresses, so they are valid only while the library keeps the messages (`ArrowConsumer.fetched`). Their
 methods return copies, which remain valid.
