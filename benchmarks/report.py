@@ -84,8 +84,8 @@ def steps(runs: Iterable[Run]) -> dict[str, dict[str, dict[str, float]]]:
 def ratios(
     runs: Sequence[Run], workload: str, figure: str, system: str, others: Sequence[str], *, least: bool = False
 ) -> tuple[str, Spread] | None:
-    """Return the best of `others` by its median, and the ratio of `system`'s figure to its, per round; None without
-    both.
+    """Return the best of `others` by its median, and the ratio of `system`'s figure to the best one's, per round;
+    None if either is missing.
 
     `least`: the lowest median is the best.
     """

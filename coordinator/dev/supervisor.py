@@ -30,8 +30,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> Callable[[], None] | None:
-    """Return a hook for the child to call at its start, or between fork and exec; None except on Linux, where only the
-    owner's watch remains.
+    """Return a hook for the child to call at its start, or between fork and exec; None on systems other than Linux.
+
+    Those rely on the owner's watch alone.
 
     The signal is tied to the parent's *thread* that started the child; the keeper has only one, which lives as long as
     the process.
