@@ -1,4 +1,4 @@
-"""What a user may say to a Kafka sink; every problem at once."""
+"""The checks of a Kafka sink's arguments and columns report every problem at once."""
 
 import subprocess
 import sys
@@ -89,7 +89,7 @@ def test_the_types_that_would_do_are_named() -> None:
 
 
 class Frame:
-    """A DataFrame as far as the projection needs one."""
+    """The part of a DataFrame that the projection needs."""
 
     def __init__(self, columns: list[tuple[str, str]]) -> None:
         types = {name: SimpleNamespace(simpleString=lambda kind=kind: kind) for name, kind in columns}

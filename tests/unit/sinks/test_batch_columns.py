@@ -1,4 +1,4 @@
-"""What the sink takes of Arrow batches: the columns and the types that it takes of DataFrames."""
+"""The sink accepts the same columns and types in Arrow batches as in DataFrames."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,6 +1,7 @@
-"""The claim at modelled brokers that refuse, contradict themselves or say nothing.
+"""The claim at modelled brokers that refuse, contradict themselves or do not answer.
 
-What gets lost on the way, or comes late, is in tests/simulation/test_claims_on_the_model.py.
+tests/simulation/test_claims_on_the_model.py covers lost and late requests.
+
 """
 
 from dataclasses import replace
@@ -61,7 +62,7 @@ def through(completed: int, claim: Claim = OURS) -> Claim:
 
 
 def refuse(bench: Bench, request: type, code: int, *, times: int = 1) -> list[Call]:
-    """The next requests of a kind are answered with an error, and nothing is done. Returns them, as they come."""
+    """Answer the next requests of a kind with an error and do nothing. Returns them as they arrive."""
     refused: list[Call] = []
     ask = bench.transport._one
 
@@ -89,7 +90,7 @@ def test_nobody_owns_a_job_that_was_never_claimed(bench: Bench) -> None:
 
 @pytest.mark.parametrize("completed", [0, 1, 2**40])
 def test_a_claim_is_read_as_it_was_written(bench: Bench, completed: int) -> None:
-    """Also that of a job which has completed nothing yet."""
+    """This includes the claim of a job that has completed no checkpoint yet."""
     holder(bench).take(through(completed), ())
     assert claim_at(bench) == through(completed)
 
@@ -219,7 +220,7 @@ def test_what_could_not_be_prepared_is_written_when_it_is_renewed(bench: Bench, 
     bench.wait(0.1)
     assert claim_at(bench) == OURS
     if request_type is EndTxnRequest:
-        return  # nothing of it is prepared
+        return  # a prepared renewal has not sent this request
     assert ours.renew(through(2))
     assert claim_at(bench) == through(2)
 
@@ -248,7 +249,7 @@ def test_a_coordinator_that_moved_is_located_again(bench: Bench) -> None:
 
 @pytest.mark.parametrize("code", [47, 48, 49, 90, 120])
 def test_a_holder_that_is_refused_though_its_claim_stands_takes_it_again(bench: Bench, code: int) -> None:
-    """Its id was forgotten, or somebody looked and left."""
+    """The broker forgot the id, or another client fenced it and left."""
     ours = held(bench)
     refuse(bench, EndTxnRequest, code)
     assert ours.renew(through(2))
@@ -274,7 +275,7 @@ def test_a_holder_that_is_refused_and_meets_another_claim_keeps_nobody_out(bench
 
 @pytest.mark.parametrize("code", [-1, 7])
 def test_an_answer_that_says_nothing_is_not_taken_for_a_refusal(bench: Bench, code: int) -> None:
-    """The request may be carried out yet: only under a new epoch nothing of it gets into the next write."""
+    """The broker may still carry out the request. Only a new epoch keeps it out of the next write."""
     ours = held(bench)
     refused = refuse(bench, EndTxnRequest, code)
     assert ours.renew(through(2))
@@ -304,7 +305,7 @@ def test_rights_that_were_taken_away_end_the_renewal(bench: Bench, request_type:
 
 
 def open_by_somebody(bench: Bench) -> Ids:
-    """A claim that is being written, and whose writer does not go on."""
+    """A claim that is being written by a client that never finishes."""
     ids = bench.init("job.claim")
     assert bench.receipt(ids, "later") == 0
     return ids

@@ -1,4 +1,4 @@
-"""Arrow columns reach the client as they are: every value, key and header, from whatever part of a batch."""
+"""Arrow columns reach the client unchanged: every value, key and header, from any part of a batch."""
 
 import ctypes
 import itertools
@@ -49,7 +49,7 @@ def pointed(address: int, size: int) -> bytes | None:
 
 
 def batch(records: list[Any], kind: int, part: tuple[int, int]) -> tuple[pa.RecordBatch, list[Any]]:
-    """A part of a larger batch, and its records."""
+    """Return a part of a larger batch, and the records in that part."""
     values, keys, partitions, stamps, named = zip(*records, strict=True) if records else [()] * 5
     pairs = [None if of is None else [{"key": k, "value": v} for k, v in of] for of in named]
     whole = pa.record_batch(
@@ -87,7 +87,7 @@ def place(key: bytes | None, partition: int | None) -> int:
 
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["narrow", "wide"])
-@settings(deadline=None)  # what is slow here is the machine
+@settings(deadline=None)  # only the machine is slow here
 @given(records=rows, part=parts)
 def test_messages_hold_the_records_of_each_partition_in_order(
     kind: int, records: list[Any], part: tuple[int, int]
@@ -136,7 +136,7 @@ def decoded(arguments: Any) -> Iterator[tuple[Any, ...]]:
         said, named = {}, []
         for union in np.frombuffer(memory, VALUE_UNION):
             if union["vtype"] == ValueType.HEADER:
-                name = ctypes.string_at(int(union["ptr"])).decode()  # to its NUL
+                name = ctypes.string_at(int(union["ptr"])).decode()  # up to the NUL
                 named.append((name, pointed(int(union["val"]), int(union["val_size"]))))
             else:
                 said[int(union["vtype"])] = union

@@ -35,7 +35,7 @@ HANDLE = KafkaCommittable(
 
 
 def stored(handle: KafkaCommittable) -> KafkaCommittable:
-    """As a reader of the store gets it."""
+    """Return the handle as a reader of the store gets it."""
     committable = handle.to_committable()
     body = json.loads(json.dumps(committable.document.body))
     return KafkaCommittable.of(replace(committable, document=replace(committable.document, body=body)))
@@ -43,7 +43,7 @@ def stored(handle: KafkaCommittable) -> KafkaCommittable:
 
 @pytest.mark.parametrize("part", [KafkaCommittable, TopicRecords])
 def test_what_is_stored_here_differs_from_what_a_lost_field_would_be_read_as(part: Any) -> None:
-    """Else the tests of this file could not notice that it is lost."""
+    """Otherwise the tests in this file could not notice a lost field."""
     whole = HANDLE if part is KafkaCommittable else HANDLE.topics["out"]
     for field in fields(part):
         assert getattr(whole, field.name) not in (field.default, None, 0, "", ()), field.name

@@ -1,4 +1,4 @@
-"""The committer at modelled brokers: what is proved of transactions that somebody else ended, hid or took apart."""
+"""The committer at modelled brokers, with transactions that another client ended, hid or aborted in part."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -56,7 +56,7 @@ def name(number: int, generation: int = 2) -> str:
 
 
 def written(bench: Bench, number: int = 0) -> Ids:
-    """Two records in one partition, one in the other, and a receipt."""
+    """Write two records to one partition, one to the other, and a receipt."""
     ids = bench.init(name(number))
     bench.enlist(ids, OUT, OTHER)
     assert bench.produce(ids, (b"a", b"b")) == bench.produce(ids, (b"c",), partition=OTHER) == bench.receipt(ids) == 0
@@ -145,7 +145,7 @@ def test_a_transaction_that_timed_out_is_lost_after_two_looks_that_agree(bench: 
 
 
 def test_one_slot_may_be_committed_another_lost_and_a_third_unanswered(bench: Bench) -> None:
-    """The third's coordinator is gone: nothing is said about it, and the others do not wait to be told."""
+    """The third slot's coordinator does not answer: it gets no outcome, and the others do not wait for it."""
     lost = written(bench, 0)
     assert bench.end(lost, commit=False) == 0
     bench.wait(1)
@@ -166,7 +166,7 @@ def test_one_slot_may_be_committed_another_lost_and_a_third_unanswered(bench: Be
 
 
 def test_a_refusal_that_comes_once_is_looked_at_again_and_does_not_lose_the_transaction(bench: Bench) -> None:
-    """A coordinator that is out of date may refuse what it commits a moment later."""
+    """A coordinator with outdated state may refuse a commit that it carries out a moment later."""
     ids, ask, refused = written(bench), bench.transport._one, list[Any]()
 
     def one(call: Any) -> Any:
@@ -226,7 +226,7 @@ def test_of_two_slots_that_lost_a_part_the_open_one_is_aborted_and_the_ended_one
 
 
 def test_a_part_that_is_seen_lost_after_other_looks_is_believed_when_it_is_seen_twice(bench: Bench) -> None:
-    """The first looks meet a coordinator that refuses although all is there."""
+    """During the first looks the coordinator refuses although every part exists."""
     ids, ask, refused = written(bench), bench.transport._one, list[Any]()
 
     def one(call: Any) -> Any:
@@ -250,7 +250,7 @@ def test_another_transaction_under_the_id_is_fenced_only_when_it_is_seen_twice(b
     bench.wait(1)
     hides = written(bench)  # its open receipt hides ours
     for partition in (OUT, OTHER):
-        bench.cluster.log(partition).start = bench.cluster.log(partition).high_watermark  # nor does the log tell
+        bench.cluster.log(partition).start = bench.cluster.log(partition).high_watermark  # nor does the log show it
     settlement = committed(bench, ids)
     assert settlement.outcome is Outcome.COMMITTED
     assert bench.view(hides[0]).state is not State.ONGOING
@@ -338,7 +338,7 @@ def test_what_was_fenced_moved_on_or_is_forgotten_needs_no_abort(bench: Bench) -
 
 @pytest.mark.parametrize("late", [False, True], ids=["being committed", "committed"])
 def test_a_transaction_that_was_to_be_aborted_and_is_committed_is_a_contradiction(bench: Bench, late: bool) -> None:
-    """Also before its markers are written: a commit that is prepared cannot be undone."""
+    """This includes the time before its markers are written: a prepared commit cannot be undone."""
     ids = written(bench)
     assert bench.end(ids) == 0
     if late:
@@ -483,7 +483,7 @@ def test_a_transaction_that_is_listed_and_not_described_is_an_error(bench: Bench
         committer(bench).transactions(JOB)
 
 
-# -- one outcome, for a person
+# -- outcome of one transaction, for an operator
 
 
 def test_a_single_outcome_changes_nothing(bench: Bench) -> None:
@@ -530,7 +530,7 @@ def test_a_single_outcome_of_an_abort_takes_two_looks(bench: Bench) -> None:
     assert bench.transport.now() - began == pytest.approx(2.1)
 
 
-# -- words, ages, claims
+# -- names, ages, claims
 
 
 def test_a_description_names_the_transaction_and_every_range(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""A client that gets nothing delivered is given up; one that gets on is not, however slowly. Without a broker."""
+"""A slot fails when its client gets no record confirmed for too long; slow progress is enough. No broker needed."""
 
 import itertools
 import logging
@@ -22,11 +22,11 @@ RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b", b"c"]})
 
 @pytest.fixture
 def nowhere() -> ArrowProducer:
-    """Takes records for a broker that nobody is."""
+    """A producer for a broker that does not exist."""
     producer = ArrowProducer(
         {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, topics=["out"], failed=print, logger=logging.getLogger()
     )
-    producer._places["out"] = itertools.repeat(Places(1, 0))  # there is no broker to tell it
+    producer._places["out"] = itertools.repeat(Places(1, 0))  # no broker reports the partitions
     return producer
 
 
@@ -59,7 +59,7 @@ def test_a_producer_gets_its_bootstrap_servers_again_while_nothing_is_confirmed(
 
 
 class Confirming:
-    """A client whose broker has confirmed so many of what was produced."""
+    """A client whose broker has confirmed ``confirmed`` records."""
 
     def __init__(self) -> None:
         self.accepted = self.confirmed = 0
@@ -73,7 +73,7 @@ class Confirming:
     room = True
 
     def poll(self, _: float) -> None:
-        """Nothing to report."""
+        """Report nothing."""
 
     def __len__(self) -> int:
         return self.accepted - self.confirmed
@@ -150,7 +150,7 @@ def test_a_refused_record_is_told_rather_than_the_state_that_it_left_the_client_
 
 
 class Flushing(Confirming):
-    """Its broker confirms a record in each of ``seconds`` of a flush; the last ones may be refused."""
+    """Each ``seconds`` of a flush confirm one record; the broker may refuse the last ones."""
 
     def __init__(self, clock: list[float], seconds: float = 1.0) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ def test_a_slot_is_delivered_when_the_last_record_of_its_last_batch_is(clock: li
 
 @pytest.mark.parametrize("refused", [1, 2, 3])
 def test_a_slot_of_which_records_were_refused_is_not_delivered(clock: list[float], refused: int) -> None:
-    """Not even when nothing waits any more."""
+    """This holds even when no record waits any more."""
     client = Flushing(clock)
     client.refuses = refused
     delivery = client.delivery()

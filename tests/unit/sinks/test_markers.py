@@ -1,4 +1,4 @@
-"""What modelled logs tell about how a transaction ended, when some partitions tell it, some late and some never."""
+"""What modelled logs prove about the end of a transaction when some partitions show it, some late and some never."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ def handle_of(bench: Bench, ids: Ids, *partitions: int) -> KafkaCommittable:
 
 
 def written(bench: Bench, name: str = ID) -> Ids:
-    """Two records in one partition, one in the other."""
+    """Write two records to one partition and one to the other."""
     ids = bench.init(name)
     bench.enlist(ids, OUT, OTHER)
     assert bench.produce(ids, (b"a", b"b")) == bench.produce(ids, (b"c",), partition=OTHER) == 0
@@ -49,12 +49,12 @@ def written(bench: Bench, name: str = ID) -> Ids:
 
 
 def mark(bench: Bench, ids: Ids, partition: tuple[str, int], *, commit: bool) -> None:
-    """As the coordinator does when the markers of the other partitions are still to come, or a tool for one of them."""
+    """Write one marker, like a coordinator that has not yet written the others, or a tool that ends one partition."""
     bench.cluster.log(partition).mark(ids[1], ids[2], commit=commit, now=bench.transport.now())
 
 
 def others(bench: Bench, count: int, partition: tuple[str, int] = OUT) -> None:
-    """Records of somebody without transactions."""
+    """Append records of a producer without transactions."""
     log = bench.cluster.log(partition)
     batch = Produce(partition=partition, records=(Record(value=b"x"),) * count, transactional_id=None)
     assert log.append(batch, bench.transport.now())[0] == 0
@@ -83,7 +83,7 @@ def test_one_commit_marker_proves_the_commit_before_the_others_are_written(bench
 
 
 def test_an_abort_in_one_partition_proves_nothing_about_the_others(bench: Bench) -> None:
-    """Believed, the slot would be written again beside what can still be committed of it."""
+    """Otherwise the slot would be replayed while part of it can still be committed."""
     ids = written(bench)
     mark(bench, ids, OTHER, commit=False)
     proof = told(bench, ids)
@@ -109,7 +109,7 @@ def test_a_commit_beside_an_abort_is_told_as_both(bench: Bench) -> None:
 def test_a_partition_that_does_not_answer_is_asked_again_whatever_the_others_say(
     bench: Bench, request_type: type, commit: bool
 ) -> None:
-    """It may be the one whose part was aborted, or the one that was committed."""
+    """Its part may be the aborted one, or the committed one."""
     ids = written(bench)
     mark(bench, ids, OUT, commit=commit)
     asked = 0

@@ -1,4 +1,4 @@
-"""What is open is listed completely, or not at all."""
+"""The list of open transactions is complete, or the call fails."""
 
 from contextlib import closing
 

@@ -45,7 +45,7 @@ def look(
 
 
 def logs() -> Iterator[LogProof | None]:
-    """Everything that the log can tell."""
+    """Every proof that the log can give."""
     yield None
     for ending, aborted in itertools.product(Ending, (False, True)):
         if aborted or ending is not Ending.ABORTED:
@@ -75,7 +75,7 @@ def test_our_token_or_an_answered_commit_proves_it_but_for_parts_that_the_log_sh
 
 
 def by_coordinator(version: int, state: State, pair: tuple[int, int], receipt: ReceiptState) -> Proof:
-    """The table of docs/protocol.md#outcomes without the log, written in another way than the code."""
+    """The table of docs/protocol.md#outcomes without the log, written differently from the code."""
     ours = pair == (7, 3) or (pair == (7, 4) and version == 5)
     moved_on = pair in ((7, 4), (7, 5), (8, 0))
     if state in BEING_ENDED:
@@ -142,7 +142,7 @@ def test_the_evidence_names_each_answer_and_which_transaction_was_asked_for(seen
 
 
 def test_a_missing_receipt_alone_is_never_a_loss() -> None:
-    """It may have been deleted, however young it would be."""
+    """The receipt may have been deleted, however young it would be."""
     losses = {
         (transaction.version, state, pair)
         for transaction, state, pair, code in itertools.product((V4, V5), State, PAIRS, (0, 105))

@@ -1,4 +1,4 @@
-"""What the answers of topics and leaders say about the parts of a transaction."""
+"""What the answers about topics and from leaders say about the parts of a transaction."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ def bench() -> Bench:
 
 
 def written(bench: Bench, *, records: int = 3, topic_id: str = "") -> KafkaCommittable:
-    """Two records in one partition, one in the other."""
+    """Write two records to one partition and one to the other."""
     name, producer, epoch = ids = bench.init("orders.sink.1.0123abcd.0")
     bench.enlist(ids, OUT, OTHER)
     assert bench.produce(ids, (b"a", b"b")) == bench.produce(ids, (b"c",), partition=OTHER) == 0
@@ -86,7 +86,7 @@ def test_a_leader_that_moved_or_is_nobody_is_asked_again(bench: Bench) -> None:
 
 
 def test_where_nobody_may_look_nothing_is_missing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a user without these rights could never commit. The preflight warns."""
+    """Otherwise a user without these rights could never commit. The preflight warns."""
     handle = written(bench)
     directory = bench.cluster._directory
     topic = directory._topic
@@ -95,7 +95,7 @@ def test_where_nobody_may_look_nothing_is_missing(bench: Bench, monkeypatch: pyt
 
 
 def answer_with(bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """The leader of ``out``-1 says so when it is asked what it holds."""
+    """Have the leader of ``out``-1 answer DescribeProducers with this error code."""
     send_all = bench.control.send_all
 
     def changed(asked: Any, answer: Any) -> Any:
@@ -144,7 +144,7 @@ def test_a_leader_that_cannot_be_asked_holds_nobody_up_and_a_silent_one_is_asked
 
 @pytest.mark.parametrize("code", [35, None])
 def test_a_leader_that_does_not_say_hides_no_other(monkeypatch: pytest.MonkeyPatch, code: int | None) -> None:
-    """One of them has the id 0."""
+    """One of the leaders has the id 0."""
     bench = Bench(Settings(brokers=(0, 1)))
     handle = written(bench, records=99)
     assert {bench.cluster.log(each).leader for each in (OUT, OTHER)} == {0, 1}

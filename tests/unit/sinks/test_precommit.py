@@ -1,4 +1,4 @@
-"""Votes become committables only when the modelled brokers show the very transactions that were voted for."""
+"""Votes become committables only when the modelled brokers show exactly the transactions that the votes name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -78,7 +78,7 @@ def described(bench: Bench) -> int:
 
 
 def unanswered(until: float, bench: Bench) -> Callable[[Any], bool]:
-    """Descriptions get no answer up to a time."""
+    """Leave DescribeTransactions requests unanswered until this time."""
     return lambda call: isinstance(call.request, DescribeTransactionsRequest) and bench.transport.now() < until
 
 
@@ -236,7 +236,7 @@ def test_brokers_that_do_not_answer_for_10_s_fail_the_checkpoint_and_are_named(b
 
 
 def test_a_coordinator_that_moves_is_waited_for(bench: Bench) -> None:
-    """It answers with a code, not with silence, and not with what is open."""
+    """The coordinator answers with an error code: it neither stays silent nor says what is open."""
     votes = [vote(0, bench.open(name(0)))]
     bench.cluster.fail(bench.coordinator(key=name(0)), bench.transport.now(), election_s=4.0)
     assert len(made(bench, votes)) == 1

@@ -16,7 +16,7 @@ from onceward.sinks.kafka.producers import producer_settings
         ({"batch.size": 4_000_000}, 1_048_588, 1_000_000),  # a batch is never larger than a record may be
         ({"batch.size": 4_000_000, "message.max.bytes": 8_000_000}, 1_048_588, 1_048_588),
         ({"message.max.bytes": 20_000}, None, 20_000),
-        ({"batch.size": "many"}, None, 1_000_000),  # no number: as if it were not there
+        ({"batch.size": "many"}, None, 1_000_000),  # not a number: ignored
     ],
 )
 def test_batches_are_as_large_as_client_and_topics_allow(

@@ -1,4 +1,4 @@
-"""A client goes with its last user, at once: its threads and connections would else wait for a garbage collection."""
+"""A client is freed with its last reference: its threads and connections do not wait for garbage collection."""
 
 import gc
 import itertools
@@ -22,7 +22,7 @@ RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b", b"c"]})
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """Only counted references free anything."""
+    """Only reference counting frees objects."""
     gc.collect()
     gc.disable()
     yield
@@ -45,7 +45,7 @@ def test_a_client_and_its_threads_go_with_the_delivery(failing: bool, monkeypatc
             failed=print,
             logger=logging.getLogger(),
         )
-        producer._places["out"] = itertools.repeat(Places(1, 0))  # there is no broker to tell it
+        producer._places["out"] = itertools.repeat(Places(1, 0))  # no broker reports the partitions
         delivery = Delivery(producer, [], topic="out", topics=("out",), limit_ms=60_000, failed=DeliveryError)
         delivery.produce(RECORDS, iter([RECORDS]))
         assert threads() > before

@@ -1,4 +1,4 @@
-"""Receipts are deleted when nobody will ask for them again, and never while one of them is being written."""
+"""Receipts are deleted once no settlement needs them, and never while one of them is being written."""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -45,7 +45,7 @@ def left(bench: Bench, *names: str) -> list[str]:
 
 
 def cut(bench: Bench, request: type, node: int | None = None, *, times: int = 10**9) -> None:
-    """The next requests of a kind, to one broker if it is named, do not arrive."""
+    """Lose the next requests of a kind, or only those to ``node`` if it is given."""
     lost = 0
 
     def lose(call: Call) -> bool:
@@ -67,7 +67,7 @@ def test_receipts_of_ids_that_nobody_uses_go_and_all_others_stay(bench: Bench) -
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_receipt_that_is_being_written_is_never_deleted(bench: Bench, commit: bool) -> None:
-    """Deleting its group would lose it, and the commit could not be proved."""
+    """Deleting its group would lose the receipt, and nothing could prove the commit."""
     here = Bench(Settings(marker_delay=lambda _id, _partition: 5.0))
     names = [name(number) for number in range(3)]
     here.open(names[0])
@@ -152,7 +152,7 @@ def test_a_deleted_job_leaves_neither_receipts_nor_claim_and_others_keep_theirs(
     forget(bench)
     assert left(bench, *ours, *others) == others
     assert read_claim(bench.control, "orders", clock(bench)) is None
-    forget(bench)  # it was killed before it could say so
+    forget(bench)  # the first run was killed before it could report success
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a group coordinator's answer says about a receipt; an error says nothing."""
+"""What a group coordinator's answer proves about a receipt; an error proves nothing."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ def answer(
 
 
 class Control:
-    """Answers each group with what a test says."""
+    """Give each group the answer that the test sets."""
 
     def __init__(self, **answers: Any) -> None:
         self._answers = answers
@@ -76,7 +76,7 @@ def test_people_are_told_whose_receipt_is_there() -> None:
 
 @pytest.mark.parametrize(("how", "stable"), [({}, True), ({"stable": True}, True), ({"stable": False}, False)])
 def test_each_group_is_asked_for_the_one_partition_that_receipts_are_in(how: dict[str, bool], stable: bool) -> None:
-    """Without an open transaction that writes it, unless somebody wants it so."""
+    """By default a receipt that an open transaction is writing is not read."""
     control: Any = Control(a=answer(), b=answer())
     read_offsets(control, ["a", "b"], **how)
     for name, request in control.asked.items():

@@ -1,4 +1,4 @@
-"""Batches become records of modelled partitions: all of them, in order, in the right topic, not too many at once."""
+"""Batches become records of modelled partitions: complete, in order, in the right topic, never too many at once."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def batch(values: Sequence[bytes | None], **columns: Any) -> pa.RecordBatch:
 
 
 class Writer:
-    """A producer with an open transaction, and what it wrote."""
+    """A producer with an open transaction, and the records it wrote."""
 
     def __init__(self, bench: Bench, *, topic: str | None = "out", room: int = 100_000) -> None:
         self.bench = bench
@@ -52,7 +52,7 @@ class Writer:
             self.producer.produce(each, self.check)
 
     def written(self, partition: tuple[str, int] = OUT) -> list[bytes | None]:
-        """What is in the log; somebody else commits it."""
+        """Flush, and return the records in the log, committed or not."""
         self.client.flush(30)
         entries, _ = self.bench.cluster.log(partition).read(0, committed=False)
         return [entry.record.value for entry in entries if entry.record is not None]
@@ -151,14 +151,14 @@ def test_no_more_waits_in_the_client_than_is_allowed(
 
 
 class OneByOne:
-    """A client whose brokers confirm one record each time that it is polled with patience."""
+    """A client whose brokers confirm one record on each poll with a timeout."""
 
     def __init__(self) -> None:
         self.accepted = 0
         self.waiting: list[int] = []
-        """Bytes of each record."""
+        """Size of each waiting record, in bytes."""
         self.found: list[int] = []
-        """Bytes that waited when a record was handed over."""
+        """Bytes that waited when each record was handed over."""
 
     def __len__(self) -> int:
         return len(self.waiting)

@@ -1,4 +1,4 @@
-"""A lost slot is written again only where that gives the same slot in the same place."""
+"""A lost slot is replayed only where the replay gives the same slot in the same place."""
 
 from dataclasses import replace
 

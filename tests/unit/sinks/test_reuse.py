@@ -1,4 +1,4 @@
-"""Retired ids are reported once and never used again, whatever workers, failures and threads do."""
+"""Retired ids are reported once and never reused, whatever workers, failures and threads do."""
 
 from dataclasses import dataclass, field
 from unittest.mock import patch
@@ -13,7 +13,7 @@ from onceward.sinks.kafka.reuse import ReusableIds
 
 @dataclass
 class Worker:
-    """A process with ids of its own, as in `onceward.sinks.kafka.producers`."""
+    """A process with its own ids, as in `onceward.sinks.kafka.producers`."""
 
     name: int
     made: int = 0
@@ -30,12 +30,12 @@ class Worker:
 
 @dataclass
 class Job:
-    """Runs checkpoints while the one before settles, as the driver does."""
+    """Run each checkpoint while the previous one settles, as the driver does."""
 
     ids: ReusableIds = field(default_factory=ReusableIds)
     checkpoint: int = 0
     settling: list[tuple[int, list[str]]] = field(default_factory=list)
-    """Completed, oldest first. The next run may begin before the thread that settles has said that one is settled."""
+    """Completed checkpoints, oldest first. The next run may begin before the settling thread reports one as settled."""
     gone: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
     """Ids with a receipt."""
@@ -68,7 +68,7 @@ class Job:
 @example([({0}, False, 2), ({3}, False, 2), ({1}, False, 2), ({2}, False, 0), ({0}, False, 2)])
 @given(st.lists(st.tuples(st.sets(st.integers(0, 5), min_size=1), st.booleans(), st.integers(0, 2)), max_size=40))
 def test_an_id_whose_receipt_may_go_is_never_used_again(steps: list[tuple[set[int], bool, int]]) -> None:
-    """Some workers stay idle for a while, so that theirs are the ids that are offered no longer."""
+    """Some workers stay idle for a while, so the job stops offering their ids."""
     with patch.object(reuse, "_KEPT_AT_LEAST", 2), patch.object(reuse, "_KEPT_PER_SLOT", 1):
         job, workers = Job(), [Worker(name=name) for name in range(6)]
         for chosen, fails, settle_first in steps:

@@ -1,4 +1,4 @@
-"""Who takes the ids of a worker process that has ended, with real processes and files."""
+"""Which process takes over the ids of a worker process that has ended, with real processes and files."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ time.sleep(600)
 
 @pytest.fixture(autouse=True)
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Instead of the machine's; the directory of our seats."""
+    """Use a test directory in place of the machine's shared memory; return the directory of our seats."""
     monkeypatch.setattr(seats, "_SHARED_MEMORY", tmp_path)
     return tmp_path / f"onceward-{os.getuid()}"
 
@@ -40,7 +40,7 @@ def taken(generation: int = 1, job: str = "orders") -> Seat:
 
 
 def left(number: int, checkpoint: int) -> str:
-    """Whose seat a process has left that has voted once."""
+    """Return the seat of a process that voted once and left."""
     seat = taken()
     seat.strike(number)
     seat.keep(number, checkpoint)
@@ -167,7 +167,7 @@ KEY = PoolKey(
 @pytest.mark.usefixtures("made")
 @pytest.mark.parametrize("slots", [1, 2, 5])
 def test_processes_that_replace_each_other_use_the_same_ids(slots: int) -> None:
-    """Each checkpoint is settled before the next one, and has a new process, which writes all slots."""
+    """A new process runs each checkpoint and writes all its slots; each checkpoint is settled before the next one."""
     used, committed = set[str](), dict[str, int]()
     for checkpoint in range(1, 200):
         pool, now = ProducerPool(KEY), set[str]()
@@ -219,7 +219,7 @@ def test_an_id_whose_process_died_while_it_wrote_is_not_taken_over_although_an_o
 @pytest.mark.usefixtures("made")
 @pytest.mark.parametrize("process", ["same", "next"])
 def test_an_id_that_was_made_ahead_is_not_used_once_it_is_offered_no_longer(process: str) -> None:
-    """Its receipt is deleted then."""
+    """Its receipt is deleted once it is no longer offered."""
     pool = ProducerPool(KEY)
     first = pool.take({}).id
     pool.voted(first, 1)
@@ -238,12 +238,12 @@ def test_an_id_that_was_made_ahead_is_not_used_once_it_is_offered_no_longer(proc
 
 @pytest.mark.usefixtures("made")
 def test_an_id_whose_producer_could_not_be_made_is_never_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its request to the brokers may be on the way yet, and would abort what is written under the id later."""
+    """Its request to the brokers may still be on the way, and would abort what is written under the id later."""
     make, asked = producers.ProducerPool._make, list[int]()
 
     def failing(self: ProducerPool, number: int) -> PreparedProducer:
         asked.append(number)
-        if asked == [0, 1, 2]:  # the third is the first that is made ahead
+        if asked == [0, 1, 2]:  # the third id is the first one made ahead
             raise DeliveryError("no answer")
         return make(self, number)
 

@@ -1,4 +1,4 @@
-"""Committing many transactions at modelled brokers: which cluster is asked, and when it stops."""
+"""Committing many transactions at modelled brokers: which cluster gets the requests, and when they stop."""
 
 from datetime import UTC, datetime
 
@@ -17,7 +17,7 @@ from tests.simulation.kafka.contract.bench import Bench
 
 
 class Unreachable(ControlPlane):
-    """A cluster that nobody may ask."""
+    """A cluster that must not be asked."""
 
     def __init__(self, name: str) -> None:
         super().__init__(KafkaCluster("127.0.0.1:1", name=name))

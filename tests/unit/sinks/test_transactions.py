@@ -1,4 +1,4 @@
-"""What is asked of a cluster that cannot do what a transaction was begun with, and what its answers mean."""
+"""What a cluster that lacks a transaction's features is asked, and what its answers mean."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from onceward.sinks.kafka.transactions import CODE_NONE, Transaction, Transactio
 
 
 class Cluster:
-    """Keeps what it is asked, and answers as a test says."""
+    """Keep every request, and answer as the test sets."""
 
     def __init__(self, *, end_txn: int = 5, transactions: int = 2, answers: Mapping[str, Any] | None = None) -> None:
         self._end_txn = end_txn
