@@ -1,4 +1,4 @@
-"""Messages in memory as librdkafka has them, without librdkafka."""
+"""Messages in memory, laid out as librdkafka lays them out, without librdkafka."""
 
 import ctypes
 from collections.abc import Sequence
@@ -15,24 +15,24 @@ Row = tuple[int, bytes | None, bytes | None]
 
 
 class Memory:
-    """Structures, keys and values, each somewhere else. They live as long as this."""
+    """Structures, keys and values, each at a separate address. They live as long as this object."""
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
 
     def forget(self) -> None:
-        """Overwrite all of it: whoever still looks at it sees something else."""
+        """Overwrite everything, so that a reader that still points here sees other bytes."""
         for each in self._kept:
             ctypes.memset(each, 0xFF, ctypes.sizeof(each))
 
     def message(self, row: Row, *, partition: int = 0, topic: int = 0, error: int = 0) -> int:
-        """Its address. ``topic``: a handle's address."""
+        """Store a message and return its address. ``topic`` is the address of a handle."""
         offset, key, value = row
         made = np.zeros(1, MESSAGE)
         made["offset"], made["partition"], made["rkt"], made["err"] = offset, partition, topic, error
         made["key"], made["key_len"] = self._bytes(key)
         made["payload"], made["len"] = self._bytes(value)
-        # addresses of eight and not of sixteen are as good as any
+        # an address aligned to 8 bytes, not to 16, is enough
         room = (ctypes.c_uint64 * (MESSAGE.itemsize // 8))()
         ctypes.memmove(room, made.ctypes.data, MESSAGE.itemsize)
         self._kept.append(room)

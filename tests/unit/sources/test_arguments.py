@@ -1,4 +1,4 @@
-"""A source that cannot work is refused where it is written, with everything that is wrong."""
+"""A source that cannot work is refused when it is created, with every problem in one error."""
 
 import re
 import subprocess
@@ -162,7 +162,7 @@ def test_each_bound_names_its_topics_that_are_not_read() -> None:
 
 
 def saved_up(limits: Limits) -> int:
-    """What a partition may take at most, however long it was idle."""
+    """Return the most offsets that a partition may read after any idle time."""
     assert limits.rate is not None
     assert limits.rate.allowed(Partition("orders", 0), 0.0) == 20
     return limits.rate.allowed(Partition("orders", 0), 1000.0)

@@ -1,4 +1,4 @@
-"""What the coordinator refuses to take as positions, through the checker that it loads by entry point."""
+"""The positions that the coordinator refuses, through the checker that it loads by entry point."""
 
 import subprocess
 import sys
@@ -52,7 +52,7 @@ def test_positions_that_mean_nothing_are_refused_for_what_they_are() -> None:
 
 
 def test_the_checkers_load_without_a_kafka_client() -> None:
-    """The coordinator's core install has none."""
+    """The coordinator's core install has no Kafka client."""
     names = [point.value for point in entry_points(group="onceward.documents")]
     assert len(names) == 2
     program = f"""

@@ -1,4 +1,4 @@
-"""Whether a source may go on from positions, or read ranges again, on a cluster that changed meanwhile."""
+"""Whether a source may continue from positions, or read ranges again, on a cluster that has changed."""
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
@@ -34,14 +34,14 @@ SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "
 
 @dataclass
 class Cluster:
-    """What a cluster tells about itself; with `away` a broker that knows of fewer topics for a while."""
+    """What a cluster reports about itself. For `unknown_for` questions it reports no topic."""
 
     found: dict[str, TopicState] = field(default_factory=dict)
     settings: dict[str, dict[str, str] | None] = field(default_factory=dict)
     starts: dict[Partition, int] = field(default_factory=dict)
     ends: dict[Partition, int] = field(default_factory=dict)
     unknown_for: int = 0
-    """Questions for topics that are answered with none of them."""
+    """Number of questions for topics that are answered with no topic."""
     asked: list[frozenset[str]] = field(default_factory=list)
     differs: list[Difference] = field(default_factory=list)
 
@@ -90,7 +90,7 @@ def positions(*cursors: Cursor, topic_id: str = "t1", name: str = "orders") -> K
     return KafkaPositions(cluster="main", cluster_id="c", topics=topics)
 
 
-# -- going on
+# -- continuing
 
 
 def test_positions_of_another_cluster_are_refused() -> None:
@@ -216,7 +216,7 @@ def test_a_topic_whose_settings_may_not_be_read_hides_no_other(cluster: Any) -> 
     assert [each.split(":")[0] for each in found] == ["source topic bills", "source topic orders"]
 
 
-# -- partitions that are found later
+# -- partitions found later
 
 
 @dataclass
@@ -232,7 +232,7 @@ def discovery(cluster: Any, watch: Watch) -> Discovery:
 
 
 def look(found: Discovery, base: KafkaPositions, *names: str) -> dict[Partition, int]:
-    """What is in the positions after a look that ``base`` has not."""
+    """Return the positions that are new after a look, without those in ``base``."""
     found.look_if_due(base, subscribed=["orders"], names=lambda: names)
     return {partition: cursor.next for partition, cursor in found.added_to(base) if partition not in base}
 
@@ -350,7 +350,7 @@ def test_a_topic_that_may_be_compacted_is_not_read_again(
 def test_a_log_that_was_replaced_within_a_range_is_not_read_again(
     cluster: Any, offset: int, exact: bool, refused: bool
 ) -> None:
-    """What was replaced behind all ranges does them no harm."""
+    """A replacement behind all ranges does not affect them."""
     cluster.differs = [made_again(offset, exact=exact)]
     if not refused:
         replay(cluster, (1, 10, 20), (1, 20, 90), (2, 10, 90))

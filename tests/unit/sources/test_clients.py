@@ -1,4 +1,4 @@
-"""A range gets a client whose fetches are not much larger than what it holds, as far as that is known."""
+"""A range gets a client whose fetches are not much larger than the range, as far as its size is known."""
 
 import pytest
 

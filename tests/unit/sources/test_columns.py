@@ -1,4 +1,4 @@
-"""Records become the columns of Spark's own source: types, nulls and what a reader did not ask for."""
+"""Records become the columns of Spark's own source: types, nulls, and columns that a reader did not request."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ ROWS = [(7, b"k", b"v"), (9, None, b""), (10, b"", None)]
 
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
-    """Three, with what only librdkafka's own messages have in them: times and headers."""
+    """Three records with fields that only librdkafka's own messages have: times and headers."""
     kinds, times = np.array([1, 0, 2], np.intc), np.array([1735689600005, -1, 0], np.int64)
     counts, names = np.array([2, 0, 1], np.int64), ["a", "a", ""]
     headers = Headers(counts, names, pa.array([b"1", None, b""], pa.binary()))

@@ -1,4 +1,4 @@
-"""A log that is not the one that was read is noticed, and only such a log."""
+"""A log that differs from the one that was read is detected, and no other log is."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ P = Partition("orders", 0)
 
 @dataclass
 class Replicas:
-    """Logs of one partition; the first one is the leader's. A record is its epoch and a number that no other has."""
+    """The logs of one partition; the first is the leader's. A record is its epoch and a unique number."""
 
     logs: list[list[tuple[int, int]]] = field(default_factory=lambda: [[], []])
     epoch: int = 0
@@ -34,7 +34,7 @@ class Replicas:
             self.logs[1] = list(self.log)
 
     def elect(self, *, other: bool, kept: int) -> None:
-        """Another epoch, by the other replica or the same, which has lost all but the ``kept`` newest hundredths."""
+        """Begin a new epoch: its leader (the other replica if ``other``) keeps only the oldest ``kept`` percent."""
         if other:
             self.logs.reverse()
         del self.log[max(self.start, len(self.log) * kept // 100) :]
@@ -49,7 +49,7 @@ class Replicas:
         assert 0 <= wanted < self.epoch
         begins = [(e, next(group)[0]) for e, group in groupby(enumerate(self.log), lambda one: one[1][0])]
         begins = [(e, max(at, self.start)) for e, at in begins]
-        # those of which nothing is there any more
+        # drop epochs without any remaining record
         begins = [one for n, one in enumerate(begins) if n + 1 == len(begins) or begins[n + 1][1] > self.start]
         if not begins or begins[-1][0] != self.epoch:
             begins.append((self.epoch, len(self.log)))
@@ -77,7 +77,7 @@ def run(replicas: Replicas, steps: list[tuple[str, int, int]]) -> None:
 def look(replicas: Replicas, cursor: Cursor) -> Difference | None:
     assert cursor.epoch is not None
     if cursor.epoch == replicas.epoch:
-        return None  # nobody is asked while the leader is the same
+        return None  # no question is sent while the leader is the same
     return difference(P, cursor, replicas.ends({P: Asked(replicas.epoch, cursor.epoch)})[P])
 
 
@@ -92,7 +92,7 @@ def test_a_position_is_continued_if_and_only_if_the_log_still_holds_what_was_rea
         return
     run(replicas, later)
     if len(replicas.log) < len(read):
-        return  # that is noticed without epochs
+        return  # a shorter log is detected without epochs
     differs = look(replicas, Cursor(next=len(read), epoch=read[-1][0]))
     assert (differs is None) == (replicas.log[: len(read)] == read)
     if differs is not None:
@@ -139,7 +139,7 @@ def test_no_more_is_asked_than_the_records_behind_the_position_have_epochs() -> 
 
     assert lineages({P: Unknown(20, 90)}, ends)[P].starts == ((90, 18), (95, 19), (100, 20))
     assert len(asked) == 3
-    replicas.start = 103  # retention: of the older epochs nothing is left
+    replicas.start = 103  # retention deleted every record of the older epochs
     asked.clear()
     assert lineages({P: Unknown(20, 102)}, ends)[P].starts == ((103, 20),)
     assert len(asked) == 2

@@ -1,5 +1,8 @@
-"""Messages anywhere in memory become the columns that they are; with librdkafka's own messages it is tested on a broker
-(tests/integration/test_kafka_source.py)."""
+"""Messages at any address become the right columns.
+
+tests/integration/test_kafka_source.py tests librdkafka's own messages on a broker.
+
+"""
 
 import ctypes
 import logging
@@ -57,7 +60,7 @@ def test_keys_and_values_are_as_they_were_wherever_they_lie_and_stay(
 
 
 def test_values_far_apart_take_no_more_memory_than_they_need() -> None:
-    """As in the heap of the process and in that of a thread: terabytes apart."""
+    """Values in the process's heap and in a thread's heap can be terabytes apart."""
     apart = mmap(-1, 5 << 29)
     ends = [b"one", b"the other end, which is too long for a view", b"", bytes(20_000)]
     places, wanted = [], []
@@ -82,7 +85,7 @@ def test_values_far_apart_take_no_more_memory_than_they_need() -> None:
 
 @pytest.mark.parametrize("length", range(20))
 def test_no_byte_around_a_value_is_read(length: int) -> None:
-    """Each value ends with a page behind which there is none that may be read, and begins behind such a one."""
+    """Each value ends right before an unreadable page, or begins right behind one."""
     page = 4096
     memory = mmap(-1, 3 * page)
     first = ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
@@ -151,7 +154,7 @@ def test_what_is_below_an_offset_has_its_own_messages() -> None:
 
 
 def test_the_library_takes_a_list_of_messages_as_its_own() -> None:
-    """Else each is given back alone: right, and slower. A newer library may need another way."""
+    """Otherwise each message is released alone: correct, but slower. A newer library may need another way."""
     assert consumer._TOGETHER
     assert slow_release() is None
     assert list(client_findings()) == []
@@ -169,7 +172,7 @@ def test_a_library_whose_lists_look_otherwise_is_given_messages_one_by_one(
     known = consumer._LISTS_KNOWN[0]
     assert consumer._given_back_together(known)
     for other in (None, lambda *_: 1):
-        if other is None or broken != "messages_destroy":  # which cannot be tried
+        if other is None or broken != "messages_destroy":  # messages_destroy cannot be tried
             monkeypatch.setattr(lib, broken, other)
             assert not consumer._given_back_together(known)
 

@@ -1,4 +1,4 @@
-"""What the client says about offsets, told apart from what it does not say."""
+"""The client's answers about offsets, distinguished from missing answers."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ def view() -> BrokerView:
 
 
 def answering(view: BrokerView, offsets: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the client of ``view`` answer with these offsets, by number of the partition."""
+    """Make the client of ``view`` answer with these offsets, keyed by partition number."""
 
     def list_offsets(wanted: dict[Any, Any], **_: Any) -> dict[Any, Any]:
         made = {}

@@ -1,4 +1,4 @@
-"""Positions in the consumer group are for lag tools only: whatever fails there concerns nobody else."""
+"""Positions in the consumer group serve lag tools only: a failure there affects nothing else."""
 
 import logging
 from collections.abc import Callable
@@ -15,7 +15,7 @@ TOPIC: Any = ("in", 0)
 
 
 class View:
-    """Commits to the group as a test wants it."""
+    """Answer commits to the group as the test sets."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

@@ -1,4 +1,4 @@
-"""Which input makes a checkpoint fail, found by running halves of Kafka ranges."""
+"""The input that makes a checkpoint fail, found by running halves of Kafka ranges."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ def split(partition: int, start: int, end: int) -> dict[str, Any]:
 
 
 class Spark:
-    """Fails where a part holds all of ``poison``."""
+    """A Spark that fails when one part holds all of ``poison``."""
 
     def __init__(self, *poison: tuple[int, int]) -> None:
         self.poison = poison

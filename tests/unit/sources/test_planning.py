@@ -1,4 +1,4 @@
-"""A plan takes what is there, within its limits, never backwards and never unfairly for ever."""
+"""A plan takes the available records within its limits, never goes backwards and never starves a partition forever."""
 
 from collections.abc import Collection
 from typing import Any
@@ -97,14 +97,14 @@ rounds = st.lists(
     ),
     max_size=12,
 )
-"""Of each plan: what every log has grown by, whose leaders do not answer, and the limit."""
+"""For each plan: the growth of every log, the partitions whose leaders do not answer, and the limit."""
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.none() | st.integers(0, 90)), min_size=1, max_size=6), rounds)
 def test_every_offset_up_to_its_end_is_read_once_and_in_order_whatever_leaders_answer(
     partitions: list[tuple[int, int | None]], rounds: list[tuple[list[int], set[int], int | None]]
 ) -> None:
-    """Partitions: where each stands, and its end if it has one. The last round has all answers and no limit."""
+    """``partitions`` holds the position and the end, if any, of each. The last round has all answers and no limit."""
     positions = at(*[Cursor(next=n, end=end) for n, end in partitions])
     logs = {P[i]: n for i, (n, _) in enumerate(partitions)}
     read: dict[Partition, list[int]] = {partition: [] for partition in logs}
@@ -124,7 +124,7 @@ def test_every_offset_up_to_its_end_is_read_once_and_in_order_whatever_leaders_a
             for i, (n, end) in enumerate(partitions)
         }
         assert planned.lag == sum(len(wanted[p]) - len(read[p]) for p in answers)
-        # the job ends with it: no record may ever come that it would have to read
+        # the job ends here, so no record that it must read may come later
         assert planned.finished == all(
             end is not None and n + len(read[P[i]]) >= end for i, (n, end) in enumerate(partitions)
         )
@@ -133,7 +133,7 @@ def test_every_offset_up_to_its_end_is_read_once_and_in_order_whatever_leaders_a
 
 
 def test_a_source_without_partitions_has_not_finished() -> None:
-    """Its topics may get some."""
+    """Partitions may still be added to its topics."""
     assert not plan(at(), {}).finished
 
 
@@ -183,7 +183,7 @@ def test_a_plan_keeps_what_the_ends_were_resolved_from_and_the_epochs_of_what_it
 
 
 def test_a_plan_says_of_which_leader_epoch_the_record_before_its_end_is() -> None:
-    """In the positions, so that a log that was replaced is noticed, and in the ranges, so that readers notice it."""
+    """Positions carry it so that a replaced log is detected; ranges carry it so that readers detect it."""
     positions = at(Cursor(next=5, epoch=3), Cursor(next=5, epoch=3), Cursor(next=5, epoch=3))
     lineages = {P[0]: Lineage(4, ((8, 4),)), P[1]: Lineage(4, ((8, 4),))}
     planned = plan_ranges(positions, {P[0]: 8, P[1]: 9, P[2]: 9}, read=P[:3], limits=Limits(), now=0, lineages=lineages)

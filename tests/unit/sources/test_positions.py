@@ -1,4 +1,4 @@
-"""Positions survive the way through a store exactly, and damaged ones are never guessed at."""
+"""Positions survive a round trip through a store exactly, and damaged ones are refused."""
 
 import json
 from dataclasses import replace

@@ -1,5 +1,8 @@
-"""What the reader of ranges does with what a client delivers; with a client it is tested on a broker
-(tests/integration/test_kafka_source.py)."""
+"""How the reader of ranges handles what a client delivers.
+
+tests/integration/test_kafka_source.py tests it with a client on a broker.
+
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +30,7 @@ Answer = list[tuple[int, int] | Event]
 
 
 class Answers:
-    """In a consumer's place: what each call gives."""
+    """A stand-in for a consumer: the result of each call."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = iter(answers)
@@ -56,7 +59,7 @@ class Answers:
 
 
 class Clock:
-    """Goes by a second with each look."""
+    """A clock that advances one second on each reading."""
 
     now = 0.0
 
@@ -85,7 +88,7 @@ def batches(*answers: Answer, end: int) -> Iterator[pa.RecordBatch]:
 
 
 def together(consumer: Any, *ends: int) -> Iterator[pa.RecordBatch]:
-    """Ranges from 0 to each of ``ends``, of partitions 0, 1, and so on."""
+    """Read ranges from 0 to each of ``ends``, of partitions 0, 1, and so on."""
     split_reader = KafkaSplitReader(cluster=KafkaCluster("localhost:9092"), group_id="g", give_up_after=60)
     splits = [{"topic": "t", "partition": partition, "start": 0, "end": end} for partition, end in enumerate(ends)]
     schema, columns = schema_of(COLUMNS), frozenset({"partition", "offset", "value"})
@@ -164,7 +167,7 @@ def test_records_that_were_not_asked_for_are_never_taken(wrong: Answer) -> None:
 
 
 class Logs:
-    """In a consumer's place: delivers what was assigned, up to the ends of its logs."""
+    """A stand-in for a consumer: delivers assigned records up to the ends of its logs."""
 
     def __init__(self, ends: dict[int, int]) -> None:
         self._ends = ends
@@ -203,7 +206,7 @@ class Logs:
 
 
 class Pool:
-    """The clients of a process, of which one is taken at a time."""
+    """The clients of a process, taken one at a time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, consumer: Any, fetches: list[Fetch]) -> None:
         self.kept: list[Fetch] = []
@@ -233,7 +236,7 @@ def split_reader() -> KafkaSplitReader:
 def test_each_range_of_a_split_is_read_once_and_whole_a_few_at_a_time(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long ranges with a client of their own; empty ranges with none."""
+    """A long range gets its own client; an empty range gets none."""
     ranges = {number: (number, 5 + number if number % 3 else 300) for number in range(count)}
     consumer = Logs(dict.fromkeys(ranges, 1000))
     pool = Pool(monkeypatch, consumer, [SMALL, LARGE])

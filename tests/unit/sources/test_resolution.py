@@ -1,4 +1,4 @@
-"""Where a job begins and ends to read: in logs that lost their first records, with open transactions at their ends."""
+"""Where a job starts and ends reading, in logs without their first records and with open transactions at their ends."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,27 +19,27 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """Records [first, high), those from ``stable`` in transactions that are open."""
+    """Records [first, high). Those from ``stable`` on are in open transactions."""
 
     first: int
     stable: int
     high: int
     times: Mapping[int, datetime] = field(default_factory=dict)
-    """Of records, by offset; the log may have deleted the first ones."""
+    """Times of records, by offset; the log may have deleted the first ones."""
     committed: int | None = None
-    """What the group ``readers`` committed."""
+    """The offset that the group ``readers`` committed."""
 
 
 @dataclass
 class Logs:
-    """What the brokers answer."""
+    """The brokers' answers."""
 
     logs: dict[Partition, Log]
     late: Partition | None = None
-    """Left out of the first answer to each question."""
+    """The partition that the first answer to each question leaves out."""
     answered: set[str] = field(default_factory=set)
     growing: bool = False
-    """After every answer each log has another record."""
+    """Whether each log gains a record after every answer."""
 
     def committed_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return self._answer("committed_ends", {p: self.logs[p].stable for p in partitions})
@@ -102,7 +102,7 @@ def test_earliest_is_the_first_record_that_each_log_still_has(logs: Any) -> None
 
 
 def test_latest_is_before_the_records_of_open_transactions(logs: Any) -> None:
-    """They are committed later, so they are new ones."""
+    """They are committed later, so they count as new."""
     assert starts(logs, "latest") == [80, 30, 6]
 
 
@@ -161,7 +161,7 @@ def test_a_long_list_of_partitions_is_cut_and_counted(count: int, said: str) -> 
 
 @pytest.mark.parametrize(("offset", "held"), [(9, False), (10, True), (85, True), (90, True), (91, False)])
 def test_an_offset_to_start_from_must_be_in_its_log_or_at_its_end(logs: Any, offset: int, held: bool) -> None:
-    """A program may have read and committed beyond transactions that are open."""
+    """A program may have read and committed beyond open transactions."""
     logs.logs[A] = replace(logs.logs[A], committed=offset)
     if held:
         assert starts(logs, {"orders": {0: offset, 1: 0}}, of=[A, B]) == [offset, 0]
@@ -218,7 +218,7 @@ def test_an_instant_ends_before_the_first_record_that_is_not_older(
 
 
 def test_named_ends_are_taken_as_they_are_and_must_name_every_partition(logs: Any) -> None:
-    """An end may lie before the first record that is left, or beyond the last one."""
+    """An end may lie before the first remaining record, or beyond the last one."""
     assert ends(logs, {"orders": {0: 3, 1: 900}, "bills": {0: 5}}) == [3, 900, 5]
     with pytest.raises(ConfigurationError, match="for bills-0, orders-1, so"):
         ends(logs, {"orders": {0: 3}})

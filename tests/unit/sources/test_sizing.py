@@ -1,4 +1,4 @@
-"""A checkpoint takes about as long as it should, soon, whatever a record costs, and never nothing is read."""
+"""A checkpoint soon takes about the intended time, whatever a record costs, and always reads something."""
 
 import itertools
 import math
@@ -34,7 +34,7 @@ from onceward.sources.kafka.source import KafkaSource
 
 TIMEOUT = 120.0
 A_FEW = 8
-"""Checkpoints, to a size a thousand times the first one."""
+"""Number of checkpoints in which the size grows a thousandfold."""
 NEARLY = 1.2
 
 enough = settings(max_examples=50, deadline=None)
@@ -46,14 +46,14 @@ speeds = st.floats(1e1, 1e6)
 
 @dataclass
 class Machine:
-    """A job on a machine that always takes as long."""
+    """A job on a machine with constant speed."""
 
     fixed: float
     each: float
     cores: int = 4
 
     def seconds(self, ranges: Sequence[int]) -> float:
-        """All cores share the work, and one range is read by one."""
+        """All cores share the work, but one core reads a range."""
         return self.fixed + self.each * max(sum(ranges) / self.cores, max(ranges))
 
 
@@ -64,7 +64,7 @@ def sizing(interval: float = 1.0) -> Sizing:
 
 
 def taken(now: Sizing, backlog: Sequence[int]) -> list[int]:
-    """The ranges that a source plans of this backlog."""
+    """Return the sizes of the ranges that a source plans for this backlog."""
     planned = plan(now, backlog)
     return [split["end"] - split["start"] for split in planned.splits]
 
@@ -94,7 +94,7 @@ def ran(ranges: Sequence[int], seconds: float, *, everything: bool = False, fail
 def work_off(
     now: Sizing, machine: Machine, checkpoints: int, backlog: Sequence[int] = (10**12,) * 4
 ) -> tuple[Sizing, list[float]]:
-    """What the checkpoints of a backlog took that does not end."""
+    """Return the durations of the checkpoints of an endless backlog."""
     took = []
     for _ in range(checkpoints):
         ranges = taken(now, backlog)
@@ -109,7 +109,7 @@ def test_a_steady_job_takes_as_long_as_is_aimed_at_within_a_few_checkpoints(
     interval: float, fixed: float, speed: float
 ) -> None:
     now, took = work_off(sizing(interval), Machine(fixed, 1 / speed), A_FEW)
-    assume(now.aim * speed >= 100)  # else a range of whole offsets cannot be cut so finely
+    assume(now.aim * speed >= 100)  # otherwise whole offsets cannot be cut so finely
     target = max(now.aim, 2 * fixed)
     assert target / 1.4 <= took[-1] <= target * NEARLY or now.offsets >= FIRST * GROWTH**A_FEW / 8
 
@@ -119,7 +119,7 @@ def test_a_steady_job_takes_as_long_as_is_aimed_at_within_a_few_checkpoints(
 def test_no_checkpoint_takes_longer_than_is_aimed_at_unless_the_first_one_does(
     interval: float, fixed: float, speed: float
 ) -> None:
-    """And unless the least that is read does, or twice as much of it, which tells what a range costs by itself."""
+    """A checkpoint of the minimum size, or of twice that to measure a range's fixed cost, may also take longer."""
     now = sizing(interval)
     _, took = work_off(now, Machine(fixed, 1 / speed), 20)
     most = max(now.aim, 2 * fixed) * NEARLY + fixed
@@ -175,7 +175,7 @@ def test_a_job_that_becomes_quicker_carries_more_within_a_few_checkpoints(times:
 def test_one_slow_checkpoint_costs_the_next_few_their_size_and_leaves_nothing_behind(
     interval: float, failed: bool
 ) -> None:
-    """Offsets per second are half of what they were again within these checkpoints, whatever costs how much."""
+    """Within these checkpoints the rate recovers to half of what it was, whatever the costs."""
     few = 15
     for fixed, speed, partitions, slow in itertools.product(
         (0.0, 0.05, 0.3, 1.0, 3.0), (1e2, 1e4, 1e6), (1, 16), (5.0, 60.0, 119.0)
@@ -203,7 +203,7 @@ def rate(now: Sizing, machine: Machine, backlog: Sequence[int]) -> float:
 def test_where_most_of_the_time_is_fixed_a_good_part_of_it_goes_into_records(
     interval: float, fixed: float, speed: float
 ) -> None:
-    """Also where an empty checkpoint takes just the interval, which looks like a size that is right."""
+    """This includes an empty checkpoint that takes exactly the interval, which looks like the right size."""
     machine = Machine(fixed, 1 / speed, cores=1)
     now, _ = work_off(sizing(interval), machine, 40, backlog=(10**12,))
     _, took = work_off(now, machine, 40, backlog=(10**12,))
@@ -215,7 +215,7 @@ def test_where_most_of_the_time_is_fixed_a_good_part_of_it_goes_into_records(
 def test_records_of_any_size_take_what_is_aimed_at_in_the_middle(
     interval: float, fixed: float, speed: float, seed: int
 ) -> None:
-    """The cost of a record varies from one checkpoint to the next, by far more now and then."""
+    """The cost of a record varies from one checkpoint to the next, occasionally by far more."""
     chance, now, took = random.Random(seed), sizing(interval), []
     for _ in range(300):
         machine = Machine(fixed, chance.lognormvariate(0.0, 0.7) / speed)
@@ -242,7 +242,7 @@ def test_something_is_always_read_whatever_was_seen(seen: list[tuple[int, float,
 @enough
 @given(st.floats(0.15, 3.0), st.floats(1e4, 1e6))
 def test_an_interval_shorter_than_an_empty_checkpoint_does_not_make_ranges_vanish(fixed: float, speed: float) -> None:
-    """A good part of the time goes into records all the same."""
+    """A good part of the time still goes into records."""
     now, took = work_off(sizing(0.05), Machine(fixed, 1 / speed, cores=1), 50, backlog=(10**12,))
     assert all(1.15 * fixed <= seconds <= 2.6 * fixed for seconds in took[-10:])
     assert now.target <= 2.2 * fixed
@@ -271,7 +271,7 @@ def test_a_failed_checkpoint_is_followed_by_at_most_half_of_it(offsets: int, sec
 
 
 def test_a_job_that_can_only_take_small_checkpoints_gets_through_after_failures() -> None:
-    """A second for each record: the first checkpoint runs into its timeout, the one after it does not."""
+    """A record takes a second: the first checkpoint runs into its timeout, the next one does not."""
     now = sizing()
     ranges = taken(now, [10**6])
     assert ranges == [1000]
@@ -350,7 +350,7 @@ def test_a_plan_says_what_made_it_as_large_as_it_is() -> None:
 
 
 def test_what_the_controller_alone_left_is_read_at_once() -> None:
-    """Other limits say how fast a job may be, and so does the interval."""
+    """Other limits set how fast a job may read, and so does the interval."""
     much, little = [10**6, 10**6], [10, 20]
     assert plan(sizing(), much).cut_for_time
     assert not plan(sizing(), little).cut_for_time
@@ -385,7 +385,7 @@ def test_what_a_source_saw_sizes_its_next_plan_and_can_be_switched_off() -> None
 
 
 class Backlogged(KafkaSource):
-    """A source of four partitions whose brokers always have a million records more."""
+    """A source of four partitions whose brokers always have a million more records."""
 
     def _current(self, base: KafkaPositions) -> KafkaPositions:
         return base

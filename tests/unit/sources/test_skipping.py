@@ -1,4 +1,4 @@
-"""Moving positions past input that is gone: one partition, forwards, everything else as it was."""
+"""Moving positions past missing input: one partition, forwards, everything else unchanged."""
 
 import json
 

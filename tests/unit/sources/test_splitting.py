@@ -1,4 +1,4 @@
-"""Ranges that are cut into more, or joined in fewer splits: nothing is lost, doubled or out of order."""
+"""Ranges that are cut into more, or joined in fewer splits: no record is lost, duplicated or out of order."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ ranges = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**9)), max_
 )
 
 
-@settings(deadline=None)  # what is slow here is the machine
+@settings(deadline=None)  # only the machine is slow here
 @given(ranges, st.integers(1, 40))
 def test_the_parts_are_the_ranges_in_order_and_at_least_as_many_as_wanted(
     whole: list[dict[str, Any]], least: int
@@ -122,7 +122,7 @@ def test_a_number_that_cannot_be_meant_is_refused(wrong: Any) -> None:
 
 
 class View:
-    """What the brokers say of a topic whose log begins at 6."""
+    """The brokers' answers about a topic whose log begins at 6."""
 
     def topics(self, names: Any) -> dict[str, TopicState]:
         return {name: TopicState(id="i", partitions=(0,), operations=frozenset(), replication=3) for name in names}
@@ -138,7 +138,7 @@ class View:
 
 
 class Same:
-    """Leaders whose logs are those that were read."""
+    """Leaders whose logs are the ones that were read."""
 
     def differences(self, cursors: Any) -> list[Any]:
         return []

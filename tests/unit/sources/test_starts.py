@@ -1,4 +1,4 @@
-"""What ``start=`` and ``end=`` may be, and the text that one end has for ever."""
+"""Valid values of ``start=`` and ``end=``, and the text of an end, which never changes."""
 
 import time
 from datetime import UTC, datetime, timedelta, timezone
@@ -15,7 +15,7 @@ OFFSETS = {"orders": {0: 0, 1: 2**63 - 1}, "bills": {0: 5}}
 
 
 def problems(given: Any) -> list[str]:
-    """Of a start; an end has the same, but for the words that only one of them knows."""
+    """Return the problems of a start; an end has the same, apart from the words that only one of them accepts."""
     start = list(start_problems(given, NOW))
     end = list(end_problems(given, NOW))
     assert all(each.startswith("start: ") for each in start)
@@ -78,7 +78,7 @@ def test_each_of_them_knows_its_own_words() -> None:
 def test_the_text_of_an_end_is_stored_and_never_changes(
     end: Any, text: str | None, zone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job whose stored text is another one takes its end for a new one, on a machine in another zone too."""
+    """A job whose stored text differs takes its end for a new one, also on a machine in another time zone."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", zone)
         time.tzset()
