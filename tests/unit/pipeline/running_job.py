@@ -1,4 +1,4 @@
-"""A driver's generation beside the real protocol core in one process: no broker, no Spark, no network, no clock."""
+"""A driver's generation and the real protocol core in one process: no broker, no Spark, no network, no clock."""
 
 import io
 import threading
@@ -61,27 +61,27 @@ SETTINGS = CheckpointSettings(
 
 
 def nothing(*_: Any) -> None:
-    """The usual hook."""
+    """The default hook: do nothing."""
 
 
 @dataclass
 class Coordinator:
-    """The core as client and session of a driver. A test loses, repeats and delays what passes."""
+    """The core as client and session of a driver. A test loses, repeats and delays its messages."""
 
     state: JobState = field(default_factory=lambda: JobState(durable=Durable(job=JOB, store_id="store-a")))
     now: float = 0.0
     sink: Participant = SINK
     answered: Callable[[Event, Answer], None] = nothing
-    """Called when the core has answered. What it raises is what the driver hears instead of the answer."""
+    """Called after the core has answered. If it raises, the driver gets that error instead of the answer."""
     hears: Callable[[Instruction], bool] = lambda _: True
     """Whether an instruction reaches the driver."""
     repeats: int = 1
-    """How often everything that is wanted is sent after each event."""
+    """How many times each wanted instruction is sent after an event."""
     _deliver: Callable[[Instruction], None] | None = None
     _one: threading.RLock = field(default_factory=threading.RLock)
 
     def tell(self, event: Event) -> Answer:
-        """One event of anybody; then the driver hears what is wanted."""
+        """Process one event of any sender, then send the wanted instructions to the driver."""
         with self._one:
             self.state, ready = step(self.state, event)
             self.answered(event, ready.answer)
@@ -91,7 +91,7 @@ class Coordinator:
         return ready.answer
 
     def send(self) -> None:
-        """Everything that is wanted now."""
+        """Send every instruction that is wanted now."""
         if self._deliver is None:
             return
         for instruction in wanted(self.state) * self.repeats:
@@ -99,26 +99,26 @@ class Coordinator:
                 self._deliver(instruction)
 
     def pass_time(self, seconds: float) -> None:
-        """Time-outs happen; nobody hears of it before the next event."""
+        """Let time-outs expire. The driver gets their instructions only after the next event."""
         with self._one:
             self.now += seconds
             self.state, _ = step(self.state, Tick(now=self.now))
 
     def restart(self) -> None:
-        """What is not durable is forgotten."""
+        """Restart the coordinator: it forgets everything that is not durable."""
         with self._one:
             self.state = restart(self.state.durable, self.now)
             self.state, _ = step(self.state, Watch(now=self.now, generation=self.generation))
 
     def give_up(self) -> None:
-        """The driver is taken for dead: no stream, and no word for a lease."""
+        """Declare the driver dead: its stream is gone and it stays silent for a lease."""
         with self._one:
             self.state, _ = step(self.state, StreamLost(now=self.now, generation=self.generation))
             self.pass_time(SETTINGS.seconds("lease"))
         assert self.state.durable.driver is None
 
     def settle_for_it(self) -> None:
-        """The driver does not come back, so the coordinator takes the next generation."""
+        """Let the coordinator take the next generation, because the driver does not return."""
         self.give_up()
         with self._one:
             self.pass_time(SETTINGS.seconds("orphan_grace"))
@@ -126,7 +126,7 @@ class Coordinator:
         assert self.state.durable.orphaned
 
     def replace_it(self) -> None:
-        """Another driver takes the job over."""
+        """Let another driver take the job over."""
         event = OpenJob(
             now=self.now,
             driver="another",
@@ -139,12 +139,12 @@ class Coordinator:
             self.state, _ = step(self.state, event)
 
     def cancel(self) -> None:
-        """A person ends the job at once."""
+        """Cancel the job, as an operator does."""
         with self._one:
             self.state, _ = step(self.state, CancelJob(now=self.now))
 
     def hang_up(self) -> None:
-        """The driver hears nothing any more."""
+        """Send the driver nothing any more."""
         self._deliver = None
 
     # -- as the client and the session
@@ -176,10 +176,10 @@ class Coordinator:
         return self
 
     def tell_oldest(self, oldest: Callable[[], Age | None]) -> None:
-        """Nobody lists its jobs."""
+        """Ignore it: no listing shows the job."""
 
     def tell_aborted(self, aborted: Callable[[], CheckpointId]) -> None:
-        """Nobody waits for it."""
+        """Ignore it: no caller waits for it."""
 
     def start_watch(self, deliver: Callable[[Instruction], None]) -> None:
         self._deliver = deliver
@@ -268,16 +268,16 @@ class Coordinator:
         self.hang_up()
 
     halted = False
-    """The driver has left because a person is needed."""
+    """Whether the driver left because an operator must decide."""
 
     left_because = ""
     back_within: float | None = None
-    """When the driver that has left comes back."""
+    """When the driver that has left returns."""
     word: FencedError | None = None
-    """The refusal a leaving driver receives."""
+    """The refusal that a leaving driver receives."""
 
     def abandon(self, detail: str, *, back_within: float | None, halted: bool) -> FencedError | None:
-        """As if the coordinator could not be reached for it."""
+        """Leave as if the coordinator could not be reached."""
         self.left_because, self.back_within, self.halted = detail, back_within, halted
         return self.word
 
@@ -319,11 +319,11 @@ class Job:
         self.aborted: list[int] = []
         self.ending: Callable[[JobName], Sequence[str]] = lambda _job: ()
         self.swept_beside: list[list[int]] = []
-        """What each sweep had to leave alone."""
+        """The checkpoints that each sweep had to spare."""
         self._journal = _Told()
         source: Any = Input()
         self.source: Any = source
-        """What a test may change."""
+        """The source, which a test may change."""
         same: Any = self
         self.generation = GenerationRun(
             Members(
@@ -344,7 +344,7 @@ class Job:
         )
 
     def told_of(self, event: str) -> list[dict[str, Any]]:
-        """What the journal was told of such events, in their order."""
+        """Return the facts of the journal's lines about this event, in order."""
         return [facts for told, facts in self._journal.lines if told == event]
 
     # -- tasks
@@ -406,7 +406,7 @@ class Job:
 
 
 class Input:
-    """A source that always has ten records more."""
+    """A source that always has ten more records."""
 
     participant = SOURCE
 

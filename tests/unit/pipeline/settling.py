@@ -1,4 +1,4 @@
-"""A settler whose brokers and coordinator answer as a test says, and whose thread works on demand."""
+"""A settler whose brokers and coordinator answer as a test sets, and whose thread works on demand."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ from tests.unit.pipeline.running_job import SINK
 
 
 class Queue(Threads):
-    """A runtime whose workers wait for the test before each call."""
+    """A runtime whose workers hold each call until the test releases it."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
@@ -48,7 +48,7 @@ class Queue(Threads):
         self.calls.clear()
 
     def work(self) -> None:
-        """Make every call that waits."""
+        """Make every waiting call."""
         while self.calls:
             self.calls.pop(0)()
 
@@ -63,7 +63,7 @@ class _Journal(Journal):
 
 
 class Driver:
-    """Session, source, sink and committer of a settler. A test says what the brokers prove of each slot."""
+    """Session, source, sink and committer of a settler. A test sets what the brokers prove of each slot."""
 
     grant = SimpleNamespace(store_id="store")
     generation, driver = Generation(1), "driver"
@@ -71,18 +71,18 @@ class Driver:
     def __init__(self, on_lost: OnLost = OnLost.REPLAY) -> None:
         self.participant = replace(SINK, on_lost=on_lost)
         self.proofs: dict[int, Outcome] = {}
-        """By slot. Of other slots nothing is heard before the driver leaves."""
+        """Outcomes by slot. Other slots get no answer before the driver leaves."""
         self.verdict = Verdict.ACCEPTED
         self.asked: list[list[int]] = []
         """Slots of each commit."""
         self.reported: list[dict[int, Outcome]] = []
         self.evidence: list[str] = []
-        """Of what was reported last."""
+        """Evidence in the latest report."""
         self.claimed: list[Claim] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
-        """What programs that watch the job hear."""
+        """Journal events, which programs that watch the job receive."""
         self.shown: list[tuple[int, list[int]]] = []
-        """What the sink heard of settled checkpoints, and of which slots."""
+        """Settled checkpoints that the sink was notified of, with their slots."""
         self.mirrored: list[Document] = []
         self.said: list[str] = []
         self.failures: list[OncewardError] = []
@@ -101,7 +101,7 @@ class Driver:
         )
 
     def complete(self, checkpoint: CheckpointId, amendment: int = 0) -> None:
-        """As the coordinator instructs, and the settler's thread does."""
+        """Complete a checkpoint as the coordinator's instruction and the settler's thread do."""
         self.settler.complete(checkpoint, amendment)
         self.queue.work()
 

@@ -1,4 +1,4 @@
-"""A function on batches keeps to its contract, or the driver hears what is wrong with it."""
+"""A function on batches keeps to its contract, or the driver gets an error that names the violation."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""How an error of Spark is reported to a person. The texts are those of PySpark 4.3."""
+"""How a Spark error is reported to users. The texts are those of PySpark 4.3."""
 
 from onceward.coordinator.pipeline.causes import cause_of
 

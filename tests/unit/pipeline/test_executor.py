@@ -1,4 +1,4 @@
-"""What a task does with the splits of its checkpoint, without Spark around it."""
+"""What a task does with the splits of its checkpoint, without Spark."""
 
 import gc
 import json
@@ -47,7 +47,7 @@ def read(split: Any, columns: frozenset[str]) -> Batches:
 
 
 class Written:
-    """A writer that keeps what it got."""
+    """A writer that keeps the values it receives."""
 
     def __init__(self) -> None:
         self.values: list[str] = []

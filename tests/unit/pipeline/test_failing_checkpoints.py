@@ -1,4 +1,4 @@
-"""A generation beside the real core whose checkpoints fail, find nothing to read, or come to an end."""
+"""A generation with the real core whose checkpoints fail, find nothing to read, or reach the end of the input."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -25,14 +25,14 @@ from tests.unit.pipeline.test_causes import IN_A_UDF
 
 
 class Failing(Job):
-    """Its Spark job fails where a test says so."""
+    """A job whose Spark job fails when a test says so."""
 
     def __init__(self, coordinator: Coordinator, *, until: int, **more: Any) -> None:
         super().__init__(coordinator, until=until, **more)
         self.plans: list[Plan] = []
-        """What each Spark job was to read."""
+        """The plan of each Spark job."""
         self.ran_into: list[bool] = []
-        """What the source heard of each plan: whether it failed."""
+        """Whether each plan failed, as reported to the source."""
         self.source.observe_run = lambda plan, seconds, *, failed=False: self.ran_into.append(failed)
 
     def run(self, *, plan: Plan, **more: Any) -> Any:
@@ -47,7 +47,7 @@ class Failing(Job):
 
 
 class Reasons(Coordinator):
-    """Keeps why checkpoints were declined."""
+    """Keep the reasons for declined checkpoints."""
 
     def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> Answer:
         self.reasons.append(reason)
@@ -60,7 +60,7 @@ class Reasons(Coordinator):
 
 
 def once(checkpoint: int, error: Exception) -> Any:
-    """Fails in the Spark job of one checkpoint."""
+    """Fail the Spark job of one checkpoint."""
 
     def running(number: int) -> None:
         if number == checkpoint:
@@ -196,7 +196,7 @@ def test_a_driver_whose_spark_is_gone_settles_what_is_decided_and_leaves() -> No
     assert job.committed == [2]
 
 
-# -- the end of the input, and none
+# -- the end of the input, and no input
 
 
 def at(offset: int) -> Document:
@@ -223,7 +223,7 @@ def test_a_bounded_job_ends_when_everything_up_to_its_end_is_settled() -> None:
 
 
 class Clock(Threads):
-    """Time that passes only where somebody sleeps or waits."""
+    """Time passes only during a sleep or a wait."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -236,7 +236,7 @@ class Clock(Threads):
 
 
 class Idle(Failing):
-    """Nothing to read up to a number of plans; each takes `costs` seconds."""
+    """Nothing to read for ``plans`` plans; each takes `costs` seconds."""
 
     def __init__(self, coordinator: Coordinator, clock: Clock, *, plans: int, costs: float, until: int = 99) -> None:
         super().__init__(coordinator, until=until, runtime=clock)
@@ -315,7 +315,7 @@ def test_an_acknowledgement_that_is_too_large_to_be_sent_declines_and_aborts() -
 
 @pytest.mark.parametrize("verdict", [Verdict.WRONG_BASE, Verdict.UNKNOWN_CHECKPOINT, Verdict.INVALID, Verdict.TOO_LATE])
 def test_an_acknowledgement_that_is_refused_ends_the_generation_and_aborts_nothing(verdict: Verdict) -> None:
-    """It may be decided: only the next generation knows."""
+    """The checkpoint may be decided: only the next generation knows."""
     coordinator = Coordinator()
     job = Failing(coordinator, until=9)
     acknowledge: Any = coordinator.acknowledge
@@ -333,7 +333,7 @@ def test_an_acknowledgement_that_is_refused_ends_the_generation_and_aborts_nothi
 
 
 def test_an_acknowledgement_that_comes_after_the_checkpoint_was_completed_changes_nothing() -> None:
-    """It was sent again, and the first one had arrived."""
+    """The acknowledgement was sent twice, and the first one had arrived."""
     coordinator = Coordinator()
     acknowledge: Any = coordinator.acknowledge
 
@@ -375,7 +375,7 @@ def test_a_source_under_another_name_does_not_start_over() -> None:
 
 
 def renamed(coordinator: Coordinator) -> Any:
-    """The state of a job whose source had another name, let in all the same."""
+    """Return the state of a job whose source had another name, admitted nevertheless."""
     completed = coordinator.state.durable.completed
     assert completed is not None
     snapshots = {ParticipantName("former" if name == "in" else name): one for name, one in completed.snapshots.items()}
@@ -401,7 +401,7 @@ def test_commits_that_the_coordinator_did_not_hear_of_are_repeated_by_the_next_g
 
 
 class Reluctant(Failing):
-    """Asked to stop while it recovers."""
+    """A job that is stopped while it recovers."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         super().__init__(coordinator, until=9)

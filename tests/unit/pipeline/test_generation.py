@@ -1,4 +1,4 @@
-"""A generation of the driver beside the real core: what it does when words get lost, repeated or late."""
+"""A generation of the driver with the real core: how it reacts to lost, repeated and late messages."""
 
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -35,7 +35,7 @@ def test_a_generation_reads_each_range_once_and_commits_in_order() -> None:
 
 
 def test_a_trigger_that_is_repeated_runs_once_and_is_answered_as_before() -> None:
-    """All that is wanted is sent three times after each event, as if the stream were opened again and again."""
+    """Each wanted instruction is sent three times after each event, as if the stream were reopened repeatedly."""
     coordinator, answers = Coordinator(repeats=3), list[tuple[int, str]]()
 
     def note(event: Event, answer: Answer) -> None:
@@ -92,7 +92,7 @@ def test_an_acknowledgement_that_comes_too_late_aborts_its_checkpoint_and_the_ge
 
 
 def test_an_abort_that_was_never_heard_shows_in_the_base_of_the_next_trigger() -> None:
-    """The coordinator forgets the answers to 4 by a restart and aborts it in its time; the driver never hears it."""
+    """The coordinator restarts, forgets the answers to 4 and aborts it. The driver never hears of the abort."""
     coordinator, forgotten = Coordinator(), threading.Event()
 
     def forget(event: Event, _answer: Answer) -> None:
@@ -118,8 +118,8 @@ def test_an_abort_that_was_never_heard_shows_in_the_base_of_the_next_trigger() -
 
 
 def test_of_two_aborts_in_a_row_the_last_one_speaks_for_both() -> None:
-    """The answers to 4 are forgotten and it is aborted in its time, then 5 is aborted by a cancel: the driver hears of
-    the second only, and no trigger will ever follow."""
+    """The acknowledgements of 4 are forgotten and 4 expires, then a cancel aborts 5. The driver hears only of the
+    second abort, and no trigger ever follows."""
     coordinator, cancelled = Coordinator(), threading.Event()
 
     def forget(event: Event, _answer: Answer) -> None:
@@ -145,7 +145,7 @@ def test_of_two_aborts_in_a_row_the_last_one_speaks_for_both() -> None:
 
 
 class Claimed(Job):
-    """Keeps in which order checkpoints are claimed and committed."""
+    """Keep the order in which checkpoints are claimed and committed."""
 
     def __init__(self, coordinator: Coordinator, *, until: int, fenced_at: int = 0) -> None:
         super().__init__(coordinator, until=until)
@@ -177,7 +177,7 @@ def test_a_driver_that_has_lost_the_claim_commits_nothing_more() -> None:
 
 
 class Overtaken(Job):
-    """Somebody claims the job while it is opened."""
+    """Another store claims the job while it is opened."""
 
     def take_claim(self, claim: Claim, seen: Claim | None) -> None:
         raise ClaimChangedError("another store has claimed the job")
@@ -195,7 +195,7 @@ def test_a_driver_that_does_not_get_the_claim_sweeps_and_commits_nothing() -> No
 
 
 class Unswept(Job):
-    """The brokers do not say what is open when the generation recovers."""
+    """The brokers do not report open transactions when the generation recovers."""
 
     def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         swept = super().sweep(job, keep=keep)
@@ -223,7 +223,7 @@ class Unwritten(Job):
         self._changed = threading.Condition()
 
     def _wait_for_claim(self, checkpoint: int) -> None:
-        """Of the base, before the driver may leave; the first base has nothing to tell."""
+        """Wait for the claim of the base, before the driver may leave. The first base has no claim to wait for."""
         with self._changed:
             assert checkpoint == 2 or self._changed.wait_for(lambda: checkpoint - 1 in self.claimed, 60)
 
@@ -245,7 +245,7 @@ class Unwritten(Job):
 
 
 def test_a_checkpoint_with_nothing_to_commit_is_settled_once_the_next_one_builds_on_it() -> None:
-    """The claim follows, the group's offsets too, and a later failure begins a new row of restarts."""
+    """The claim follows, as do the group's offsets, and a later failure begins a new series of restarts."""
     job = Unwritten(Coordinator(repeats=2), until=4)
     job.generation.run()
     assert job.read == {2: (0, 10), 3: (10, 20), 4: (20, 30)}
@@ -254,7 +254,7 @@ def test_a_checkpoint_with_nothing_to_commit_is_settled_once_the_next_one_builds
 
 
 def away(what: Callable[[], None]) -> Callable[[int], None]:
-    """``what`` goes on while a driver runs checkpoint 3, which stands still for so long."""
+    """Run ``what`` while a driver runs checkpoint 3, which pauses meanwhile."""
 
     def running(checkpoint: int) -> None:
         if checkpoint == 3:

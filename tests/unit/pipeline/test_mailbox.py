@@ -21,7 +21,7 @@ from onceward.coordinator.protocol.values import CheckpointId, ParticipantName
 
 
 class Driver:
-    """A mailbox and what it handed on."""
+    """A mailbox and the completions that it passed on."""
 
     def __init__(self) -> None:
         self.completed: list[tuple[int, int]] = []
@@ -74,7 +74,7 @@ def test_an_abort_that_overtakes_its_trigger_ends_it() -> None:
 
 
 def test_the_trigger_of_the_checkpoint_that_runs_is_not_kept_for_later() -> None:
-    """Triggers are repeated while it runs. Kept, one would have the answers sent again."""
+    """Triggers are repeated during the run. A kept one would make the driver send its acknowledgements again."""
     driver = Driver()
     driver.mailbox.deliver(trigger(3))
     assert driver.mailbox.next(0) == trigger(3)

@@ -1,4 +1,4 @@
-"""The rules about plans, on trees made by hand; that Spark's plans look like them is tested on Spark."""
+"""The rules about plans, on hand-made trees. Other tests check on Spark that its plans look like them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from onceward.coordinator.pipeline.trees import expressions, kind, nodes, parts
 
 
 class Sequence:
-    """As Scala's are read through py4j."""
+    """A Scala sequence, read as through py4j."""
 
     def __init__(self, items: Any = ()) -> None:
         self._items = list(items)
@@ -25,7 +25,7 @@ class Sequence:
 
 
 class Node:
-    """A node of a plan or an expression: its class, its children, and what its other methods return."""
+    """A node of a plan or an expression: its class, its children, and the results of its other methods."""
 
     def __init__(self, name: str, /, *children: "Node", **returns: Any) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""What is found before a job starts: everything in one message, or nothing is started."""
+"""The preflight reports all errors in one message and refuses the job."""
 
 import logging
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def finding(severity: Severity, subject: str) -> Finding:
 
 
 class Side:
-    """A source or a sink that finds what a test says."""
+    """A source or a sink with the findings that a test sets."""
 
     def __init__(self, *findings: Finding, overlap: str | None = None, error: Exception | None = None) -> None:
         self._findings, self._overlap, self._error = findings, overlap, error

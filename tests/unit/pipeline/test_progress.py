@@ -65,7 +65,7 @@ def test_the_rate_counts_the_records_of_the_last_seconds() -> None:
 
 
 class Outage:
-    """A driver on a terminal whose links fail; only they move."""
+    """A driver on a terminal with failing links; only the links change."""
 
     def __init__(self) -> None:
         self.now = 0.0

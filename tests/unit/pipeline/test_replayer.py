@@ -1,4 +1,4 @@
-"""Which lost slots are written again, from what, in which order, and what ends the attempt."""
+"""Which lost slots are replayed, from which input, in which order, and what ends the attempt."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -36,16 +36,16 @@ def split(slot: int) -> JsonObject:
 
 
 class Lossy(Driver):
-    """Checkpoint 5 with four slots; 1 and 3 are proved lost. A test says what then goes wrong."""
+    """Checkpoint 5 with four slots; 1 and 3 are proved lost. A test sets what fails next."""
 
     def __init__(self, on_lost: OnLost = OnLost.REPLAY, positions: Document | None = POSITIONS) -> None:
         super().__init__(on_lost)
         self.story: list[str] = []
-        """What was done at the brokers and the coordinator, in order."""
+        """The actions at the brokers and the coordinator, in order."""
         self.running: Any = lambda: None
         """Called in the Spark job."""
         self.known: OncewardError | None = None
-        """What the source makes of an error of Spark."""
+        """The source's diagnosis of a Spark error."""
         self.amended = Verdict.ACCEPTED
         self.checked: list[tuple[Sequence[JsonObject], Document]] = []
         self.declined: list[str] = []
@@ -149,7 +149,7 @@ def test_programs_that_watch_a_job_hear_of_a_replay_and_of_one_that_cannot_be() 
 
 @pytest.mark.parametrize("verdict", sorted(set(Verdict) - {Verdict.ACCEPTED, Verdict.DUPLICATE}))
 def test_an_amendment_that_the_coordinator_does_not_take_is_never_committed(verdict: Verdict) -> None:
-    """On record are the lost slots: what was written in their place would be written once more, and doubled."""
+    """The coordinator still records the slots as lost: their replacements would be replayed again and duplicated."""
     driver = Lossy()
     driver.amended = verdict
     with pytest.raises(GenerationFailedError, match="the next generation aborts it"):
@@ -215,7 +215,7 @@ def test_input_that_cannot_be_read_again_is_never_read() -> None:
 def test_what_a_transform_wrote_that_moves_rows_now_is_swept_before_the_job_halts(
     inputs: Sequence[Sequence[JsonObject]],
 ) -> None:
-    """It is in other slots than what was lost. Left open it would hold readers back while a person decides."""
+    """The replay wrote other slots than the lost ones. Left open, they hold readers back while an operator decides."""
     driver = Lossy()
     tasks: Any = driver
     tasks.inputs = lambda *_: inputs

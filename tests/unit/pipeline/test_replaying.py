@@ -1,4 +1,4 @@
-"""A driver beside the real core when a transaction of a completed checkpoint is lost."""
+"""A driver with the real core when a transaction of a completed checkpoint is lost."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -27,13 +27,13 @@ LOST = 3
 
 
 class LossyJob(Job):
-    """The transactions of one checkpoint are lost as often as it is said."""
+    """The transactions of one checkpoint are lost ``losses`` times."""
 
     def __init__(self, coordinator: Coordinator, *, until: int, losses: int = 1) -> None:
         super().__init__(coordinator, until=until)
         self.losses = losses
         self.jobs: list[tuple[int, int, int]] = []
-        """Checkpoint, start and end of what it read, of each Spark job."""
+        """Checkpoint, start and end of the range of each Spark job."""
         self.writes: Callable[[int], bool] = lambda _: True
         """Whether the replay of a checkpoint has something to write."""
 
@@ -89,7 +89,7 @@ def test_a_second_loss_is_written_again_too() -> None:
 
 
 def test_a_replay_that_has_nothing_to_write_settles_its_checkpoint_and_the_job_can_end() -> None:
-    """As soon as the coordinator has the amendment everything is settled, and no instruction follows."""
+    """Once the coordinator has the amendment, everything is settled, and no instruction follows."""
     job = LossyJob(coordinator(), until=LOST)
     job.writes = lambda _: False
     assert job.generation.run() is CloseReason.STOPPED

@@ -37,7 +37,7 @@ def test_a_job_gives_up_after_its_attempts() -> None:
 
 
 def outcomes(*generations: tuple[int | None, int], attempts: int = 3) -> list[bool]:
-    """Whether the job comes back after each of the generations, (settled, failed) records."""
+    """Return whether the job restarts after each of the generations, given as (settled, failed) records."""
     restarts = Restarts(Restart(attempts=attempts), random.Random(1))
     return [
         restarts.after(RuntimeError(), settled=settled, failed=failed, lasted=False).delay is not None
@@ -99,7 +99,7 @@ def test_the_jitter_goes_to_both_sides() -> None:
 
 
 def test_what_was_settled_before_the_record_that_fails_counts_towards_getting_past_it() -> None:
-    """1,000 records were to be read, and 600 and 300 of them are settled: 100 more, and the job has got past them."""
+    """1,000 records were to be read, and 600 and 300 of them are settled: with 100 more the job is past them."""
     assert outcomes((None, 1000), (600, 100), (300, 50), (100, 10), (None, 10), (None, 10)) == [*[True] * 5, True]
     assert outcomes((None, 1000), (600, 100), (300, 50), (99, 10)) == [True, True, True, False]
 
@@ -108,7 +108,7 @@ def test_a_driver_takes_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 
     class Run:
-        """Fails before it is granted, then after, then comes to its end."""
+        """Fail before the grant, then after it, then finish."""
 
         settled_any = False
         settled_records = failed_records = 0

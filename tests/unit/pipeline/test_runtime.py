@@ -1,4 +1,4 @@
-"""The driver's own thread for calls that may take long."""
+"""The driver's separate thread for calls that may take long."""
 
 import threading
 

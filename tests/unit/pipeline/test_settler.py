@@ -29,7 +29,7 @@ CLAIM = Claim(store_id="store", generation=Generation(1), completed=FIVE, holder
 
 
 def settler(runtime: Runtime = THREADS, *, session: Any = None, sink: Any = None) -> Settler:
-    """Without anything to commit through: only what it remembers is asked for."""
+    """A settler without a committer: the tests use only its memory."""
     nothing: Any = None
     return Settler(
         session=session,
@@ -49,7 +49,7 @@ def raise_(error: OncewardError) -> None:
 
 
 def test_an_unsettled_checkpoint_is_kept_however_many_unchanged_ones_follow() -> None:
-    """Else the idle job's sweep would take its transactions for leftovers and abort decided records."""
+    """Otherwise the idle job's sweep would abort its decided transactions as leftovers."""
     kept = settler()
     kept.expect(CheckpointId(5), HELD, None)
     for unchanged in range(6, 500):
@@ -75,13 +75,13 @@ def test_a_repeated_instruction_that_waited_until_its_checkpoint_was_settled_and
 
 
 def test_a_repeated_instruction_that_waited_while_lost_slots_were_written_again_commits_nothing_of_them() -> None:
-    """Only the coordinator's word about the amendment may: if it never hears of it, it has them written once more."""
+    """Only the instruction for the amendment may commit them. If the amendment is lost, they are replayed again."""
     queue = Queue()
     kept = settler(queue)
     kept.expect(CheckpointId(5), HELD, None)
     kept.complete(CheckpointId(5))
     kept._settlements[CheckpointId(5), 0] = (Settlement(slot=0, outcome=Outcome.LOST, evidence="timed out"),)
-    queue.calls.clear()  # it was made: the loss was reported
+    queue.calls.clear()  # the call was made: the loss was reported
     kept.complete(CheckpointId(5))
     (told_again,) = queue.calls
     written = (replace(HELD[0], document=Document(kind="test", version=1, body={"again": True})),)
@@ -91,7 +91,7 @@ def test_a_repeated_instruction_that_waited_while_lost_slots_were_written_again_
 
 
 class Unclaimed:
-    """A sink and a session whose claim is not written until the driver leaves."""
+    """A sink and a session that do not write the claim before the driver leaves."""
 
     grant = SimpleNamespace(store_id="store")
     generation, driver = 1, "driver"
@@ -109,7 +109,7 @@ def test_a_driver_that_leaves_before_its_claim_is_written_commits_nothing() -> N
 
 @pytest.mark.parametrize("policy", OnLost)
 def test_a_slot_in_doubt_halts_the_job_whatever_becomes_of_lost_ones(policy: OnLost) -> None:
-    """It could be visible: writing it again would double it, giving it up would lose it."""
+    """The slot could be visible: a replay would duplicate it, giving it up would lose it."""
     driver = Driver(policy)
     driver.settler.expect(FIVE, slots(0, 1, 2), None)
     driver.proofs = {0: COMMITTED, 1: LOST, 2: IN_DOUBT}
@@ -135,7 +135,7 @@ def test_a_loss_halts_a_job_whose_sink_says_so() -> None:
 def test_a_driver_that_leaves_between_two_commits_reports_nothing_and_settles_nothing(
     proofs: dict[int, Outcome],
 ) -> None:
-    """A report with some of the slots would be refused, and a checkpoint taken for settled would be swept."""
+    """The coordinator would refuse a partial report, and the sweep would abort a checkpoint that passes for settled."""
     driver = Driver()
     driver.settler.expect(FIVE, slots(0, 1, 2), None)
     driver.proofs = proofs
@@ -176,7 +176,7 @@ def test_lost_slots_that_left_nothing_to_write_are_no_longer_asked_for() -> None
 
 
 def test_a_loss_that_is_given_up_settles_the_rest_and_names_the_records() -> None:
-    """The ids of lost slots are not offered to writers again: only those that were proved committed."""
+    """Lost slots' ids are not offered to writers again; only the ids of slots proved committed are."""
     driver = Driver(OnLost.SKIP)
     driver.settler.expect(FIVE, slots(0, 1), None)
     driver.proofs = {0: LOST, 1: COMMITTED}

@@ -1,4 +1,4 @@
-"""Which sessions and submissions are refused: judged by configuration alone."""
+"""Which sessions and submissions are refused, by their configuration alone."""
 
 from unittest.mock import Mock
 
@@ -63,7 +63,7 @@ STRICT = {"stage_maxConsecutiveAttempts": "1", "stage_ignoreDecommissionFetchFai
     ("version", "checksums", "settings", "refused"),
     [
         ("4.0.1", None, {}, True),
-        ("4.0.1", ("true", "true"), {}, True),  # it knows no such setting
+        ("4.0.1", ("true", "true"), {}, True),  # this version has no such setting
         ("4.0.1", None, STRICT, False),
         ("4.0.1", None, {"stage_maxConsecutiveAttempts": "1"}, True),
         ("4.1.4", ("false", "false"), {}, True),
@@ -84,7 +84,7 @@ def test_a_job_that_moves_rows_is_refused_where_spark_may_mix_two_runs_of_a_stag
 
 def test_a_spark_connect_session_is_refused() -> None:
     class ConnectSession:
-        """Has no JVM session."""
+        """A session without a JVM."""
 
     (finding,) = check_session(ConnectSession(), embedded=False)
     assert finding.severity is Severity.ERROR

@@ -17,7 +17,7 @@ def test_a_signal_handler_may_set_it_while_its_own_thread_waits() -> None:
 
 
 def test_it_may_be_set_by_the_thread_that_holds_its_lock() -> None:
-    """What a handler does that interrupts the thread inside ``wait``; a plain Event would hang."""
+    """A handler that interrupts the thread inside ``wait`` does this; a plain Event would hang."""
     flag = StopFlag()
     with flag._changed:
         flag.set()

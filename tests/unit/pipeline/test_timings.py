@@ -1,4 +1,4 @@
-"""What a task's time went to is measured without looking at a record, and adds up to what the checkpoint took."""
+"""A task's time is measured without looking at a record, and its parts add up to the checkpoint's duration."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from onceward.coordinator.pipeline.timings import Stopwatch, Timed, of_checkpoin
 
 
 class Clock:
-    """Stands still unless somebody works; counts how often it is looked at."""
+    """A clock that advances only during work, and counts its readings."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.looks = 100.0, 0
@@ -25,7 +25,7 @@ class Clock:
         return self.now
 
     def works(self, seconds: float, batches: int) -> Iterator[int]:
-        """Yields numbers, each after ``seconds``."""
+        """Yield numbers, each after ``seconds``."""
         for number in range(batches):
             self.now += seconds
             yield number

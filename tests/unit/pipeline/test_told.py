@@ -1,4 +1,4 @@
-"""What a generation tells of its checkpoints: the journal, the coordinator, the source; and why it leaves."""
+"""What a generation reports about its checkpoints to the journal, the coordinator and the source; and why it leaves."""
 
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -24,7 +24,7 @@ PLAN, RUN, PROVE = 0.1234567, 2.1234567, 0.5554321
 
 
 class Told(Coordinator):
-    """Keeps the last acknowledgement of each checkpoint and participant."""
+    """Keep the last acknowledgement of each checkpoint and participant."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class Told(Coordinator):
 
 
 class Timed(Failing):
-    """Whatever it does takes its time; of ten records that it reads it writes nine."""
+    """Every action takes time; of ten records that it reads, it writes nine."""
 
     def __init__(self, coordinator: Coordinator, **more: Any) -> None:
         self.clock = Clock()
         super().__init__(coordinator, runtime=self.clock, **more)
         self.changes: dict[str, Any] = {"sizing": {"limit": "time"}}
-        """Of every plan."""
+        """Changes to every plan."""
         self.planned = 0
         self.heard: list[tuple[bool, float]] = []
         self.source.observe_run = lambda plan, seconds, *, failed=False: self.heard.append((failed, round(seconds, 6)))
@@ -99,7 +99,7 @@ def test_a_checkpoint_is_told_with_what_it_read_and_wrote_and_where_its_time_wen
 
 
 def test_a_checkpoint_is_good_for_less_than_its_transactions_last_by_our_clock() -> None:
-    """Another machine's clock reports their age."""
+    """A clock on another machine measured their age."""
     Timed(coordinator := Told(), until=3).generation.run()
     assert coordinator.acknowledged[1, SINK.name].good_for is None
     for checkpoint in (2, 3):
@@ -126,7 +126,7 @@ def test_a_job_that_fails_tells_the_source_how_long_it_took() -> None:
 
 
 class Slow(Failing):
-    """Commits checkpoint 2 only after something was swept; each sweep but the first one finds two transactions."""
+    """Commits checkpoint 2 only after a sweep found something; each sweep but the first finds two transactions."""
 
     def __init__(self, coordinator: Coordinator, **more: Any) -> None:
         super().__init__(coordinator, **more)
@@ -223,7 +223,7 @@ def test_positions_that_go_on_without_a_record_are_acknowledged_at_once() -> Non
     assert (snapshot.positions, snapshot.unchanged, job.ran) == (at(20), False, [])
 
 
-# -- words that get lost
+# -- lost messages
 
 
 def test_a_trigger_that_comes_again_after_the_answers_were_forgotten_is_answered_again() -> None:

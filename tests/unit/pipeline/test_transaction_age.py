@@ -1,4 +1,4 @@
-"""Transactions that grow old are told of in time, once per stage."""
+"""Aging transactions are reported in time, once per stage."""
 
 import logging
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Clock(Threads):
 
 
 class Committer:
-    """Each committable's transaction began when the clock stood at its number."""
+    """Each committable's transaction began at the clock time that equals its slot."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -120,7 +120,7 @@ def test_it_looks_at_most_once_a_second() -> None:
 
 
 def test_transactions_of_this_process_age_by_its_monotonic_clock(told: list[tuple[int, str]]) -> None:
-    """The wall clock is an hour ahead of the brokers'."""
+    """The wall clock is an hour ahead of the brokers' clocks."""
     watched = Watched()
     ahead = transaction(-3600)
     watched.held = (ahead,)
