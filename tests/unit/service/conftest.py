@@ -17,7 +17,7 @@ from onceward.coordinator.service.embedded import EmbeddedCoordinator
 
 
 def check(document: Document, base: Document | None) -> None:
-    """Knows version 1; ``offset`` must not go backwards."""
+    """Accept version 1 only, with an ``offset`` that does not go backwards."""
     if document.version != 1:
         raise ValueError(f"version {document.version} is not known, only 1")
     if base is not None and document.body["offset"] < base.body["offset"]:
@@ -50,7 +50,7 @@ def channel(coordinator: EmbeddedCoordinator) -> Iterator[grpc.Channel]:
 
 @pytest.fixture
 def on() -> Iterator[Callable[..., EmbeddedCoordinator]]:
-    """Embedded coordinators of one's own, closed at the end."""
+    """Start embedded coordinators for a test and close them at its end."""
     with ExitStack() as stack:
 
         def start(state_dir: Path, **options: Any) -> EmbeddedCoordinator:

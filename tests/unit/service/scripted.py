@@ -1,4 +1,4 @@
-"""A driver without Spark and Kafka, and a coordinator process to kill under it."""
+"""A driver without Spark and Kafka, and a coordinator process that tests can kill."""
 
 import os
 import queue
@@ -89,9 +89,10 @@ def free_port() -> int:
 
 
 class CoordinatorProcess:
-    """``onceward serve`` in a process of its own; ``preamble`` is Python that it runs first.
+    """``onceward serve`` in a separate process; ``preamble`` is Python that it runs first.
 
-    It ends with the tests, also when they are killed.
+    The process ends with the tests, even if they are killed.
+
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class CoordinatorProcess:
 
 
 class ScriptedDriver:
-    """Does what a driver has to: runs a trigger once, repeats recorded answers, commits what is decided."""
+    """Act as a driver: run each trigger once, repeat recorded acknowledgements, commit completed checkpoints."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class ScriptedDriver:
         self.aborted: list[CheckpointId] = []
         self.decisions: dict[CheckpointId, Decision] = {}
         self.told: list[Instruction] = []
-        """What else was wanted: the end, for example. The test does it."""
+        """Other instructions, such as a stop. The test carries them out."""
         self.session: Session = client.open_job(
             job,
             (SOURCE, SINK),
@@ -189,7 +190,7 @@ class ScriptedDriver:
         self.session.start_watch(self._instructions.put)
 
     def wait_committed(self, count: int) -> None:
-        """Wait until so many checkpoints are committed in all; fail with the driver's error, if it has one."""
+        """Wait until ``count`` checkpoints are committed in total; fail with the driver's error, if any."""
         wait_until(
             lambda: len(self.committed) >= count or not self.errors.empty(), f"{count} checkpoints are committed"
         )

@@ -1,5 +1,5 @@
-"""Bad input on every method (random bytes, unknown participants, floods, huge documents, unknown enum values): typed
-refusal, state unchanged, process alive."""
+"""Bad input on every method gets a typed refusal, changes no state and leaves the process alive: random bytes, unknown
+participants, floods, huge documents, unknown enum values."""
 
 import json
 import random
@@ -67,9 +67,9 @@ def running(client: CoordinatorClient, people: OperatorClient) -> Running:
 
 
 def send(channel: grpc.Channel, method: str, data: bytes) -> None:
-    method_: Any = channel.stream_unary(method)  # without serializers: bytes as they are
+    method_: Any = channel.stream_unary(method)  # without serializers: raw bytes
     pieces = [data[at : at + MAX_MESSAGE_BYTES] for at in range(0, len(data), MAX_MESSAGE_BYTES)]
-    method_(iter(pieces), timeout=60, wait_for_ready=True)  # connecting takes as long as a busy machine wants
+    method_(iter(pieces), timeout=60, wait_for_ready=True)  # connecting may take long on a busy machine
 
 
 def stream_of(channel: grpc.Channel, method: str, data: bytes, timeout: float) -> Any:
@@ -78,7 +78,7 @@ def stream_of(channel: grpc.Channel, method: str, data: bytes, timeout: float) -
 
 
 def call(channel: grpc.Channel, method: str, data: bytes) -> grpc.StatusCode:
-    """Send raw bytes; the status."""
+    """Send raw bytes and return the status."""
     try:
         if METHODS[method]:
             stream = stream_of(channel, method, data, 60)
@@ -101,7 +101,7 @@ def ask(channel: grpc.Channel, method: str, request: Message) -> tuple[grpc.Stat
 
 
 HARMLESS = ("ListJobs", "ListLosses")
-"""Ask nothing in particular."""
+"""These methods need no particular argument."""
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.rpartition("/")[2])
@@ -110,7 +110,7 @@ def test_random_bytes_are_refused_and_change_nothing(channel: grpc.Channel, runn
     before = running.stored()
     for size in [1, 2, 3, 10, 100, 1000, 100_000] * 5:
         status = call(channel, method, chance.randbytes(size))
-        harmless = method.endswith(HARMLESS)  # asks nothing, so unknown fields may be all there is
+        harmless = method.endswith(HARMLESS)  # needs no argument, so unknown fields may be all that it holds
         too_long = METHODS[method] and size > MAX_MESSAGE_BYTES
         expected = grpc.StatusCode.RESOURCE_EXHAUSTED if too_long else grpc.StatusCode.INVALID_ARGUMENT
         assert status is expected or (harmless and status is grpc.StatusCode.OK)
@@ -342,7 +342,7 @@ def test_an_unknown_job_is_not_found(channel: grpc.Channel, running: Running, me
         case "DescribeCheckpoint":
             request = operators_pb2.DescribeCheckpointRequest(job="nobody", checkpoint=1)
         case "OpenJob" | "ListJobs":
-            return  # opening makes a job known, listing names none
+            return  # opening creates a job, listing names none
         case _:
             request = operators_pb2.StopJobRequest(job="nobody")
     assert call(channel, method, request.SerializeToString()) is grpc.StatusCode.NOT_FOUND
@@ -373,7 +373,7 @@ def test_committables_just_below_the_limit_are_kept_and_given_back(running: Runn
     session = running.session
     session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: positions(1)})
     answer = session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: snapshot})[0]
-    # a machine that takes seconds for the first answer makes the client ask again
+    # if the first answer takes seconds on a slow machine, the client asks again
     assert answer.verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE)
     again = client.open_job(JOB, (SOURCE, SINK), ONE_CHECKPOINT, None, driver="d2", takeover=True)
     assert again.grant.completed is not None

@@ -1,4 +1,4 @@
-"""Deadlines, gathered chores and the budget of one grant: bounded, and right at their edges."""
+"""Deadlines, collected chores and the budget of one grant: bounded, and correct at their edges."""
 
 import math
 
@@ -107,7 +107,7 @@ def test_chores_wait_for_more_of_their_kind_and_come_when_they_are_due() -> None
     assert chores.take(math.inf) is None
     chores.grown(OTHER, now=5.0)
     chores.refused(JOB, note(), now=5.5)
-    chores.grown(OTHER, now=5.9)  # does not put it off
+    chores.grown(OTHER, now=5.9)  # does not postpone it
     assert chores.due == 6.5
     assert chores.take(6.49) is None
     first = chores.take(6.5)

@@ -1,4 +1,4 @@
-"""A store with a damaged record: the job that needs it is halted, everybody else goes on."""
+"""A store with a damaged record: the job that needs it is halted, all other jobs continue."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ On = Callable[..., EmbeddedCoordinator]
 
 
 def left_behind(directory: Path, *, closed: bool = True) -> None:
-    """Two jobs that have settled checkpoints."""
+    """Leave two jobs with settled checkpoints in the directory."""
     with EmbeddedCoordinator(directory) as coordinator, connect(coordinator.address) as client:
         for job in (ORDERS, PAYMENTS):
             driver = ScriptedDriver(client, job)

@@ -1,4 +1,4 @@
-"""Which documents the plugged-in checkers are asked about, and what follows from what they say."""
+"""Which documents the plugged-in checkers receive, and what follows from their verdicts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ def checked(offset: int, kind: str = "checked") -> Document:
 
 
 def check(document: Document, base: Document | None) -> None:
-    """An offset must not go backwards, nor be negative."""
+    """Refuse an offset that goes backwards or is negative."""
     if document.body["offset"] < (base.body["offset"] if base is not None else 0):
         raise ValueError(f"offset {document.body['offset']} is wrong")
 
@@ -104,7 +104,7 @@ def test_what_a_checker_does_not_take_is_refused_and_named(event: Event, names: 
     [
         acknowledging(Snapshot(positions=checked(10))),
         acknowledging(Snapshot(positions=checked(9, kind="unknown here"))),
-        acknowledging(Snapshot(committables=committables(3))),  # not what positions are compared with
+        acknowledging(Snapshot(committables=committables(3))),  # positions are not compared with committables
         amending(3),
         Renew(now=0.0, generation=Generation(2)),
     ],
@@ -148,7 +148,7 @@ def test_what_a_checker_cannot_digest_is_refused_with_its_error() -> None:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Have a distribution installed whose checker for kind ``mine`` is at ``value``."""
+    """Install a distribution whose checker for kind ``mine`` is at ``value``."""
 
     def install(value: str) -> None:
         (tmp_path / "mine_of_a_test.py").write_text("def check(document, base):\n    raise ValueError('never')\n")

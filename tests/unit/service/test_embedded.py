@@ -157,7 +157,7 @@ def test_a_vanished_driver_is_replaced_after_its_grace_time(
         session = vanishing.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="d1")
         session.start_watch(lambda _: instructed.set())
         assert instructed.wait(30)
-    # its connection is gone, and it never comes back
+    # its connection is gone and never comes back
     assert client.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="d2").generation == 2
 
 

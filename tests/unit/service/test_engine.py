@@ -1,4 +1,4 @@
-"""The engine of all jobs, step by step on a store: what is refused, kept, due and told."""
+"""The engine of all jobs, step by step on a store: what it refuses, keeps, schedules and publishes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -31,7 +31,7 @@ def check(document: Document, _base: Document | None) -> None:
 
 
 class Bench:
-    """An engine with a clock; what it works out is kept and published at once."""
+    """An engine with a clock; its results are stored and published at once."""
 
     def __init__(self, file: Path) -> None:
         self.now = 100.0
@@ -48,7 +48,7 @@ class Bench:
         )
 
     def tell(self, job: JobName, *events: Event, size: int = 0) -> list[Verdict]:
-        """In one turn."""
+        """Process the events in one turn and return their verdicts."""
         turn, answers = CommitBatch(), list[Answer]()
         for event in events:
             one = CommitBatch()
@@ -88,7 +88,7 @@ class Bench:
         )
 
     def history(self, job: JobName, limit: int = 100) -> list[tuple[str, Verdict | None, int]]:
-        """Event, verdict and count, newest first."""
+        """Return event, verdict and count, newest first."""
         return [(one.event, one.verdict, one.count) for one in self.engine.ask(self.engine.history(job, limit))]
 
     def _failed(self) -> None:
@@ -129,7 +129,7 @@ def test_an_event_without_a_size_takes_no_room(bench: Bench) -> None:
 
 
 def test_the_history_has_the_refused_calls_of_this_moment_and_each_only_once(bench: Bench) -> None:
-    """Also where several were worked out in one turn."""
+    """This includes several refused calls in one turn."""
     bench.open(A)
     bench.open(B)
     late = [Renew(now=bench.now, generation=Generation(number)) for number in (7, 8, 7)]
@@ -231,7 +231,7 @@ def test_tidying_leaves_of_each_job_what_is_retained_and_notes_what_was_refused(
 
 
 def test_nothing_goes_of_a_job_whose_settings_cannot_be_read(tmp_path: Path) -> None:
-    """A person may set it right, and then as many are retained as were wanted."""
+    """An operator may repair the settings; then as many checkpoints are retained as they say."""
     file = tmp_path / "store.db"
     left_by_an_earlier_process(file, 12, A)
     change(file, "UPDATE jobs SET document = 'damaged'")

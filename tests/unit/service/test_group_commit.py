@@ -1,4 +1,4 @@
-"""Turns: what comes in while the disk is busy is the next write, and nothing is known before it is on disk."""
+"""Turns: requests that arrive during a write form the next write, and no answer is sent before it is on disk."""
 
 import asyncio
 import threading
@@ -31,7 +31,7 @@ FIRST = Generation(1)
 
 
 class GatedStore(Store):
-    """Each write waits to be let through, and can be made to fail."""
+    """Each write waits until the test releases it, and can be made to fail."""
 
     writes: list[list[JobName]]
     entered: threading.Semaphore
@@ -52,7 +52,7 @@ class GatedStore(Store):
         super().apply(steps, at=at)
 
     async def reached(self) -> None:
-        """A write is on its way."""
+        """Wait until a write has begun."""
         assert await asyncio.to_thread(self.entered.acquire, timeout=30), "nothing was written"
 
 
@@ -71,7 +71,7 @@ Body = Callable[[GatedStore, Engine, GroupCommit], Coroutine[Any, Any, None]]
 
 
 def play(directory: Path, body: Body, *, clock: Callable[[], float] = time.monotonic) -> None:
-    """Run ``body`` with a new store whose gate is closed; open it for the end."""
+    """Run ``body`` with a new store whose gate is closed; open it at the end."""
 
     async def run() -> None:
         store = GatedStore.open(f"sqlite:///{directory}/store.db")
@@ -271,7 +271,7 @@ async def given_up(engine: Engine) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_time_acts_on_a_job_although_nobody_calls(tmp_path: Path, stream: bool) -> None:
-    """Also where the coordinator sleeps for longer, and what wakes it has nothing to store."""
+    """This also holds when the coordinator would sleep for longer and the event that wakes it has nothing to store."""
     settings = CheckpointSettings(interval="1h", lease="1s", stream_grace="1s")
 
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
@@ -304,7 +304,7 @@ def test_several_steps_are_on_disk_together_or_not_at_all(tmp_path: Path) -> Non
 
 
 class _Context:
-    """A stream that nobody reads."""
+    """A stream without a reader."""
 
     async def send_initial_metadata(self, _metadata: object) -> None:
         pass
@@ -324,7 +324,7 @@ def test_a_stream_that_breaks_while_its_successor_arrives_is_not_reported_as_los
         arrival: list[asyncio.Future[Answer]] = []
 
         def handle(job: JobName, event: Event, size: int = 0) -> Awaitable[Answer]:
-            """The second stream's arrival takes its time on the disk."""
+            """Delay the arrival of the second stream, as a slow disk would."""
             seen.append(type(event))
             answer = group_commit.handle(job, event, size)
             if seen.count(Watch) < 2:

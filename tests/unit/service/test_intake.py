@@ -1,4 +1,4 @@
-"""What requests may take of the coordinator's memory: bounded over all connections, and given back."""
+"""The memory that requests may take in the coordinator is bounded over all connections, and released."""
 
 import threading
 from collections import Counter
@@ -27,7 +27,7 @@ def process(tmp_path: Path) -> Iterator[CoordinatorProcess]:
 
 
 def memory(process: CoordinatorProcess, what: str) -> int:
-    """Bytes: VmRSS now, VmHWM at the most so far."""
+    """Return bytes: VmRSS is the current value, VmHWM the peak so far."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(what))
 
@@ -41,7 +41,7 @@ def at_once(call: Callable[[], object]) -> None:
 
 
 def a_request() -> bytes:
-    """Of a job that does not exist."""
+    """A request for a job that does not exist."""
     document = pb.Document(kind="test", version=1, body='{"a":"' + "x" * (_BYTES - 200) + '"}')
     snapshot = pb.Snapshot(committables=[pb.Committable(slot=0, document=document)])
     acknowledgement = pb.Acknowledgement(participant="sink", snapshot=snapshot)
@@ -54,7 +54,7 @@ def test_long_messages_are_refused_before_they_are_read(process: CoordinatorProc
     before = memory(process, "VmRSS")
 
     def call() -> None:
-        # another client than ours: it sends what it likes
+        # not the project's client: it sends requests of any size
         with grpc.insecure_channel(process.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
             method: Any = channel.unary_unary(_ACKNOWLEDGE, None, None)
             answers[method.future(data, timeout=100).code()] += 1
@@ -79,6 +79,6 @@ def test_long_requests_at_once_are_held_within_a_bound_and_their_memory_comes_ba
     assert answers.keys() <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.NOT_FOUND}
     assert answers[grpc.StatusCode.NOT_FOUND], "as many as there is room for are read, and answered"
     assert answers.total() == 3 * _CALLS
-    # what is held, the same once more while it is parsed, and what connections have in hand
+    # the held bytes, a second copy while they are parsed, and the bytes in transit on connections
     assert memory(process, "VmHWM") - before < 3 * MAX_HELD_BYTES
     wait_until(lambda: memory(process, "VmRSS") - before < MAX_HELD_BYTES // 2, "the memory is given back")

@@ -1,4 +1,4 @@
-"""A shuffle makes every slot of every input range: slots times ranges must not be sent, kept or worked through."""
+"""In a shuffle every slot depends on every range: slots times ranges must not be sent, kept or processed."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What the coordinator does for jobs without a driver, with a committer that tells what it was asked to do."""
+"""What the coordinator does for jobs without a driver, with a committer that records its calls."""
 
 import asyncio
 import threading
@@ -53,36 +53,36 @@ from tests.unit.store.jobs import change
 
 JOB = JobName("orders")
 SOURCE = replace(LATER_SOURCE, name=ParticipantName("input"))
-"""Comes before the sink by its name, and has nothing to commit."""
+"""Sorts before the sink by name, and has nothing to commit."""
 SETTINGS = CheckpointSettings(interval="1h", lease="1s", stream_grace=0, orphan_grace="1s")
 PACE = Pace(first_retry=0.01, longest_retry=0.02, first_look=0.01, longest_look=0.02, patience=60.0)
 
 
 @dataclass
 class Brokers:
-    """What all committers of a test share: what happens, and what is seen of it."""
+    """The state that all committers of a test share: their answers, and a record of their calls."""
 
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    """Of slots; committed where it is not said."""
+    """Outcome by slot; COMMITTED by default."""
     claims: list[Claim] = field(default_factory=list)
     longest_open: float = 60.0
     """Seconds."""
     trouble: dict[str, list[Exception]] = field(default_factory=dict)
-    """By method and cluster: raised one after the other."""
+    """Errors by method and cluster, raised one after the other."""
     stuck: str = ""
-    """A cluster that does not answer at all."""
+    """A cluster that never answers."""
     slow: set[int] = field(default_factory=set)
-    """Slots whose commit is not answered the first time."""
+    """Slots whose first commit gets no answer."""
     ending: threading.Event = field(default_factory=threading.Event)
-    """While it is set, commits are decided and do not show."""
+    """While set, commits are decided but not visible."""
     silent: threading.Event = field(default_factory=threading.Event)
-    """While it is set, no commit is answered."""
+    """While set, no commit gets an answer."""
     asked: list[tuple[str, str, int | None]] = field(default_factory=list)
-    """Method, cluster, generation."""
+    """Method, cluster, generation of each call."""
     kept: list[int] = field(default_factory=list)
-    """Slots that the last sweep was to leave alone."""
+    """Slots that the last sweep had to spare."""
     committed: list[list[int]] = field(default_factory=list)
-    """Slots of each commit that was asked for."""
+    """Slots of each requested commit."""
     closed: int = 0
 
     def count(self, method: str) -> int:
@@ -90,7 +90,7 @@ class Brokers:
 
 
 class FakeCommitter(Committer):
-    """On one or more clusters, which are their names here."""
+    """A committer for one or more clusters; a cluster is its name here."""
 
     def __init__(self, brokers: Brokers, clusters: Iterable[Any], generation: Callable[[], int | None]) -> None:
         self._brokers, self._clusters, self._generation = brokers, "+".join(clusters), generation
@@ -165,13 +165,13 @@ class FakeCommitter(Committer):
 
 
 class Here:
-    """A coordinator whose clock shows what a test says."""
+    """A coordinator with a clock that the test sets."""
 
     def __init__(self, directory: Path, brokers: Brokers, clusters: Sequence[str]) -> None:
         self.brokers = brokers
         self.now = 0.0
         self.later = timedelta()
-        """By so much the time of day that the orphans see is ahead."""
+        """How far the orphans' time of day is ahead."""
         self.store = Store.open(f"sqlite:///{directory}/store.db")
         self.engine = Engine(
             self.store,
@@ -214,7 +214,7 @@ class Here:
         return answer.grant.generation
 
     async def complete(self, generation: Generation) -> CheckpointId:
-        """Have the pending checkpoint completed: two slots to commit unless it is the first one."""
+        """Complete the pending checkpoint, with two slots to commit unless it is the first one."""
         pending = self.engine.state(JOB).durable.pending
         assert pending is not None
         first = pending.base == 0
@@ -236,7 +236,7 @@ class Here:
     async def orphan(
         self, *, on_lost: OnLost = OnLost.HALT, stop: bool = False, takeover: bool = False
     ) -> CheckpointId:
-        """A job with a completed, unsettled checkpoint whose driver has left; ``stop``: when it was asked to."""
+        """Leave a job with a completed, unsettled checkpoint and no driver; ``stop``: after a request to stop."""
         generation = await self.open(on_lost=on_lost, takeover=takeover)
         await self.complete(generation)
         self.now += 3600  # the interval
@@ -248,7 +248,7 @@ class Here:
         return checkpoint
 
     def after_the_grace_time(self) -> None:
-        """The coordinator looks after jobs without a driver from now on; those that there are waited long enough."""
+        """Let the grace time pass and start looking after jobs without a driver."""
         self.now += SETTINGS.seconds("orphan_grace")
         self.orphans.start()
 
@@ -306,7 +306,7 @@ def test_what_is_undecided_is_aborted_and_what_is_decided_committed(tmp_path: Pa
         assert (claim.store_id, claim.generation, claim.completed) == (here.engine.store_id, 2, checkpoint)
         await until(lambda: brokers.count("sweep") > 2, "it looks for latecomers")
         await here.orphans.stop()
-        # one more asked how long a transaction lasts
+        # one more committer answered how long a transaction lasts
         await until(lambda: brokers.closed == len(brokers.asked) + 1, "all connections are closed")
         assert (brokers.count("claims"), brokers.count("commit")) == (1, 1), "it was done twice"
 
@@ -689,7 +689,7 @@ def test_a_halted_job_is_swept_and_nothing_of_it_committed_before_a_person_has_d
 
 @pytest.mark.parametrize("status", [JobStatus.SUSPENDED, JobStatus.FINISHED])
 def test_a_job_that_nobody_can_read_is_left_alone(tmp_path: Path, status: JobStatus) -> None:
-    """Which transactions are decided is not known, so none is aborted."""
+    """The decided transactions are unknown, so none is aborted."""
 
     async def body(here: Here) -> None:
         await here.orphan()
@@ -719,7 +719,7 @@ def test_a_lane_that_is_stuck_holds_up_no_other() -> None:
         thread_lanes, stuck = ThreadLanes(1), threading.Event()
         first, second = (asyncio.create_task(thread_lanes.run("a", stuck.wait)) for _ in range(2))
         assert await thread_lanes.run("b", lambda: 7) == 7
-        first.cancel()  # its thread is there nevertheless
+        first.cancel()  # its thread still runs
         for _ in range(20):
             await asyncio.sleep(0.001)
         assert sum(thread.name == "onceward-errand" for thread in threading.enumerate()) == 1

@@ -1,4 +1,4 @@
-"""What people ask of a job over the wire, with a driver that obeys: savepoints, ends, a return to older positions."""
+"""Operator requests over the wire, with a driver that obeys: savepoints, ends, a return to older positions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ def rows(people: OperatorClient, job: JobName) -> dict[int, CheckpointSummary]:
 
 @pytest.fixture
 def on_demand(client: CoordinatorClient, job: str) -> ScriptedDriver:
-    """A driver whose job takes checkpoints when it is asked to; its first one is committed."""
+    """A driver whose job takes checkpoints on request; its first one is committed."""
     driver = ScriptedDriver(client, JobName(job), settings=ON_DEMAND)
     driver.wait_committed(1)
     return driver

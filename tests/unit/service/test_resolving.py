@@ -1,4 +1,4 @@
-"""Decisions of people over the wire: kept over restarts, told in listings, refused where they make no sense."""
+"""Operator decisions over the wire: kept over restarts, shown in listings, refused where they make no sense."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +39,7 @@ def kafka_positions(offsets: dict[str, dict[int, int]]) -> Document:
 
 
 def suspended(coordinator: EmbeddedCoordinator, document: Document) -> None:
-    """``orders`` with these positions in its only checkpoint."""
+    """Leave ``orders`` suspended, with these positions in its only checkpoint."""
     with connect(coordinator.address) as client:
         settings = CheckpointSettings(interval=None)
         session = client.open_job(ORDERS, (SOURCE, SINK), settings, None, driver="d")

@@ -1,4 +1,4 @@
-"""A coordinator that is killed, stopped, restarted: each checkpoint is decided once, and the running job goes on."""
+"""A coordinator is killed, stopped, restarted: each checkpoint is decided once, and the running job continues."""
 
 import os
 import signal
@@ -131,7 +131,7 @@ def test_sigterm_ends_it_quickly_with_open_streams_and_the_job_goes_on_after_the
 def test_a_restart_keeps_the_undecided_checkpoint_and_the_job_completes_it(
     stack: ExitStack, tmp_path: Path, job: str
 ) -> None:
-    # dies after the fourth trigger is durable and before anybody is told
+    # dies after the fourth trigger is durable and before it is sent
     armed = {KILL_POINT_VARIABLE: f"{KillPoint.COORDINATOR_AFTER_TRIGGER.value}:4"}
     process = started(stack, tmp_path / "c", environment=armed)
     client = stack.enter_context(connect(process.address, patience="30s"))
@@ -234,7 +234,7 @@ def test_a_takeover_that_was_carried_out_and_arrives_once_more_fences_nobody(
 def test_a_full_disk_ends_the_process_with_its_own_exit_code_and_nothing_told_is_lost(
     stack: ExitStack, tmp_path: Path, job: str
 ) -> None:
-    # No file may grow beyond this: the log of the store runs into it after some checkpoints.
+    # The limit on file size: the store's log reaches it after some checkpoints.
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))"
     process = started(stack, tmp_path / "c", preamble=full)
     client = stack.enter_context(connect(process.address, patience="2s"))

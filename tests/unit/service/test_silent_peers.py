@@ -1,4 +1,4 @@
-"""A peer that keeps its connection and says nothing more: a stopped process, or a network that swallows everything."""
+"""A peer that keeps its connection but falls silent: a stopped process, or a network that drops everything."""
 
 import json
 import os
@@ -20,11 +20,11 @@ from onceward.coordinator.protocol.values import JobName
 from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess, wait_until
 
 LIMIT_S = 15.0
-SETTINGS = CheckpointSettings(interval="1h", lease="60s", orphan_grace="60s")  # only the connection can tell
+SETTINGS = CheckpointSettings(interval="1h", lease="60s", orphan_grace="60s")  # only the connection can reveal it
 
 
 def drive(address: str, job: str) -> None:
-    """A driver process that holds its stream until it is killed."""
+    """Run a driver that holds its stream until it is killed."""
     with connect(address) as client:
         session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")
         session.start_watch(lambda _instruction: None)

@@ -1,4 +1,4 @@
-"""Whose positions a skip moves, and what is said where nothing can be moved. Kafka's installed plug-in moves them."""
+"""Whose positions a skip moves, and the error where none can be moved. Kafka's installed plug-in moves them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a job waits for is shown with since when, and how old its oldest transaction is."""
+"""A job's waits are shown with their start, and its oldest transaction with its age."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -164,7 +164,7 @@ def test_a_cancelled_job_without_a_driver_shows_what_it_waits_for(
 def test_a_broken_stream_and_an_old_generation_are_told_apart(
     coordinator: EmbeddedCoordinator, people: OperatorClient, job: str
 ) -> None:
-    """What a generation reported does not outlive it."""
+    """A generation's report ends with the generation."""
     links = Links()
     links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
     with connect(coordinator.address, links=links) as client:
@@ -189,8 +189,8 @@ def test_a_report_that_means_nothing_is_refused(coordinator: EmbeddedCoordinator
 
 
 def summary_of(here: Here) -> JobSummary:
-    """As listings show the job."""
-    record = JobRecord()  # the store is its disk thread's alone, and says nothing of what a job waits for
+    """Return the summary that listings show of the job."""
+    record = JobRecord()  # only the disk thread may use the store, which records nothing about waits
     summary = job_summary(here.engine.state(JOB).durable, record)
     LiveStatus(here.engine, Reports(), here.orphans).tell(JOB, record, summary)
     return JobSummary.from_wire(summary)

@@ -1,4 +1,4 @@
-"""Jobs that live in a store, step by step, without a core."""
+"""Jobs in a store, written step by step without a core."""
 
 import os
 import sqlite3
@@ -50,12 +50,12 @@ __all__ = ["AT", "JOB", "MEMORY", "StoredJob", "change", "event_of", "fresh", "i
 
 JOB = JobName("orders")
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
-"""Where files are in memory: most tests are not about a loss of power, and need not wait for the disk."""
+"""A directory in memory: most tests are not about a power loss and need not wait for the disk."""
 AT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
 
 class StoredJob:
-    """One job: its durable state in memory, every step of it written to the store."""
+    """One job: its durable state in memory, with every step written to the store."""
 
     def __init__(self, store: Store, name: JobName = JOB, *, known: Durable | None = None) -> None:
         self._store = store
@@ -69,7 +69,7 @@ class StoredJob:
         self.durable = durable
 
     def open(self, driver: str = "d1", *, at: datetime = AT) -> None:
-        """The next generation."""
+        """Begin the next generation."""
         granted = GenerationGranted(
             generation=Generation(self.durable.generation + 1),
             driver=driver,
@@ -123,14 +123,14 @@ class StoredJob:
         self.write(aborted, at=at)
 
     def checkpoints(self, count: int, *, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> None:
-        """So many, each completed and settled."""
+        """Run ``count`` checkpoints, each completed and settled."""
         for _ in range(count):
             self.trigger(kind=kind)
             self.complete()
             self.settle()
 
     def lose(self, *lost: Settlement, at: datetime = AT) -> None:
-        """The next checkpoint completes, and slots of it are given up."""
+        """Complete the next checkpoint and give up these slots of it."""
         self.trigger()
         self.complete()
         assert self.durable.completed is not None
@@ -156,7 +156,7 @@ class StoredJob:
         self.write(RestoreRequested(source=found, reason=reason))
 
     def restore(self, *, at: datetime = AT) -> None:
-        """The next generation begins with what was ordered."""
+        """Begin the next generation with the ordered restore."""
         order = self.durable.restore
         assert order is not None
         self.open(at=at)
@@ -181,13 +181,13 @@ def snapshots(checkpoint: int, slots: int = 2) -> dict[ParticipantName, Snapshot
 
 
 def event_of(move: Move, state: JobState, now: float, store: Store) -> Event | None:
-    """What the move means to a coordinator with this store; None for what it would refuse without asking the core."""
+    """Return the move as an event for a coordinator with this store; None if it refuses without asking the core."""
     event = to_event(move, state, now)
     job = state.durable.job
     match event:
         case RequestRestore():
             there = ids(store, job, states=(CheckpointState.COMPLETED, CheckpointState.SETTLED))
-            older = there[1:] or there  # what is newest is refused
+            older = there[1:] or there  # restoring the newest checkpoint is refused
             if not older:
                 return None
             source = store.completed(job, CheckpointId(older[move.choice % len(older)]))
@@ -201,7 +201,7 @@ def event_of(move: Move, state: JobState, now: float, store: Store) -> Event | N
 
 
 def ids(store: Store, job: JobName = JOB, *, states: Sequence[CheckpointState] = tuple(CheckpointState)) -> list[int]:
-    """Of the stored checkpoints, newest first."""
+    """Return the ids of the stored checkpoints, newest first."""
     return [record.id for record in store.checkpoints(job, 10_000) if record.state in states]
 
 
@@ -211,7 +211,7 @@ def reopened(store: Store, file: Path) -> Store:
 
 
 def change(file: Path, statement: str) -> None:
-    """Change one row of a closed store, as damage or a wrong hand would."""
+    """Change one row of a closed store, like damage or manual editing would."""
     with closing(sqlite3.connect(file)) as raw, raw:
         assert raw.execute(statement).rowcount == 1
 
@@ -222,5 +222,5 @@ def loaded(file: Path) -> list[Durable]:
 
 
 def fresh(directory: Path) -> Path:
-    """A place for a store that no other example uses."""
+    """Return a path for a store that no other example uses."""
     return directory / os.urandom(8).hex() / "store.db"

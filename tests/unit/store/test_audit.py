@@ -1,4 +1,4 @@
-"""What the history says of each thing that can happen to a job."""
+"""What the history says about each event that can happen to a job."""
 
 from typing import Any
 

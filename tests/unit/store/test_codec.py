@@ -1,4 +1,4 @@
-"""A job's document holds all of its durable state that has no column."""
+"""A job's document holds every part of its durable state that has no column."""
 
 import math
 from dataclasses import fields, replace
@@ -34,7 +34,7 @@ COLUMNS = {
     *("job", "store_id", "status", "status_detail", "generation", "driver", "last_id", "completed", "restore"),
     *("unreadable", "record_damaged"),
 }
-"""Kept elsewhere, or found out when the store is read."""
+"""Fields stored elsewhere, or determined when the store is read."""
 
 EMPTY = Durable(job=JOB, store_id="s")
 FULL = replace(

@@ -1,4 +1,4 @@
-"""Damage is named, never misread. It stops at most the job that needs what is damaged."""
+"""Damage is named, never misread. It stops at most the job that needs the damaged record."""
 
 import sqlite3
 from collections.abc import Callable
@@ -44,7 +44,7 @@ _REPAIR = "UPDATE checkpoints SET snapshots = replace(snapshots, '\"at\"', '\"of
 
 
 def three_checkpoints(store: Store, name: JobName = JOB) -> StoredJob:
-    """Completed and settled; the job has no driver."""
+    """A job with three completed and settled checkpoints and no driver."""
     job = StoredJob(store, name)
     job.open()
     job.checkpoints(3)
@@ -183,11 +183,11 @@ def test_what_was_never_completed_is_not_restored(store: Store, state: str) -> N
         store.completed(JOB, CheckpointId(1))
 
 
-# -- of anything else
+# -- of other records
 
 
 def halted_among_others(store: Store) -> StoredJob:
-    """A job with every kind of row, halted, with an undecided checkpoint; and a neighbour."""
+    """A halted job with every kind of row and an undecided checkpoint; and a neighbour."""
     three_checkpoints(store, _OTHER)
     job = StoredJob(store)
     job.open()
@@ -280,7 +280,7 @@ def details_of(store: Store, checkpoint: int) -> CheckpointDetails:
 
 
 def every_listing(store: Store) -> list[object]:
-    """All that people are shown of a job."""
+    """Return everything that listings show of a job."""
     shown: list[object] = []
     for number in (1, 2):
         found = details_of(store, number)
@@ -295,7 +295,7 @@ def every_listing(store: Store) -> list[object]:
 
 
 def test_nothing_of_a_damaged_record_is_shown_but_its_key(store: Store, file: Path) -> None:
-    """Whatever its columns say, it looks like one of which nothing but the key is known."""
+    """Whatever the damaged record's columns say, it looks as if only its key were known."""
     job = StoredJob(store)
     job.open()
     job.lose(LOST)
@@ -505,7 +505,7 @@ def test_a_file_cut_at_any_length_gives_the_whole_truth_or_none(store: Store, fi
                 read = opened.load_jobs()
         except StoreError:
             continue
-        # an empty file is a new store, and says so by another id: the claim on the sink's cluster refuses it
+        # an empty file is a new store with another id: the claim on the sink's cluster refuses it
         assert read == whole or (length == 0 and opened.store_id != store.store_id), length
 
 

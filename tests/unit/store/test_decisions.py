@@ -1,4 +1,4 @@
-"""What a person decided about a job is written beside what had been seen, and nothing else is touched."""
+"""An operator's decision about a job is stored beside the evidence, and changes nothing else."""
 
 from datetime import timedelta
 

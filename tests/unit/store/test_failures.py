@@ -1,4 +1,4 @@
-"""A process that is killed or a disk that fails leaves whole transactions; the next start reads what is there."""
+"""A killed process or a failing disk leaves whole transactions, which the next start reads."""
 
 import resource
 import signal
@@ -109,7 +109,7 @@ def triggered(checkpoint: int, base: int) -> CheckpointTriggered:
 
 @contextmanager
 def no_room(file: Path) -> Iterator[None]:
-    """No whole page fits into the log any more."""
+    """Leave no room for a whole page in the log."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = file.with_name(file.name + "-wal").stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 512, hard))

@@ -1,4 +1,4 @@
-"""A loss that was given up is known until a person acknowledges it, whatever else becomes of its checkpoint."""
+"""A loss that was given up stays known until an operator acknowledges it, whatever happens to its checkpoint."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -17,7 +17,7 @@ LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="slot 1: 7 records of i
 
 
 def a_loss(store: Store) -> StoredJob:
-    """Slot 1 of checkpoint 1 is given up."""
+    """A job whose slot 1 of checkpoint 1 was given up."""
     job = StoredJob(store)
     job.open()
     job.lose(LOST)

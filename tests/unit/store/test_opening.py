@@ -1,4 +1,4 @@
-"""A store is opened by one process, of one schema, in a place that can be trusted; or not at all."""
+"""One process opens a store, of one schema, in a trustworthy place; otherwise opening fails."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ _OPEN = "import sys; from onceward.coordinator.store.store import Store; Store.o
 
 
 def opened_elsewhere(file: Path) -> str:
-    """What another process says that tries to open the store."""
+    """Return the error output of another process that tries to open the store."""
     command = [sys.executable, "-c", _OPEN, f"sqlite:///{file}"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
 
@@ -116,7 +116,7 @@ def test_a_place_that_takes_no_log_is_refused() -> None:
 
 
 def test_a_decision_is_on_disk_before_it_is_told(file: Path) -> None:
-    """NORMAL would lose the last decisions in a power cut: they are synced only when the log is folded in."""
+    """NORMAL syncs decisions only when SQLite merges the log, so a power cut would lose the last ones."""
     file.parent.mkdir()
     engine, connection = connect(file)
     try:
@@ -194,7 +194,7 @@ def test_a_refused_store_is_left_to_others(store: Store, file: Path) -> None:
         raw.execute("UPDATE onceward_meta SET checksum = 'x' WHERE key = 'store_id'")
     with pytest.raises(Exception, match="record store_id") as refused:
         Store.open(f"sqlite:///{file}")
-    with closing(sqlite3.connect(file, timeout=0)) as raw, raw:  # while the refusal and its frames are still there
+    with closing(sqlite3.connect(file, timeout=0)) as raw, raw:  # while the refusal and its frames still exist
         raw.execute("UPDATE onceward_meta SET checksum = ? WHERE key = 'store_id'", (former,))
     with closing(Store.open(f"sqlite:///{file}")) as opened:
         assert opened.load_jobs() == []
@@ -249,7 +249,7 @@ def test_the_systems_mounts_are_asked_whatever_bytes_their_names_have(
 ) -> None:
     listed = tmp_path / "mounts"
     monkeypatch.setattr(filesystem, "_MOUNTS", listed)
-    refuse_network_filesystem(tmp_path)  # a system without a list
+    refuse_network_filesystem(tmp_path)  # a system without a list of mounts
     listed.write_bytes(b"/dev/vda /mnt/\xff ext4 rw 0 0\nserver:/x / nfs rw 0 0\n")
     with pytest.raises(StoreUnusableError, match="nfs"):
         refuse_network_filesystem(tmp_path)

@@ -1,4 +1,4 @@
-"""Retention removes the oldest and never what a job continues from; a removal that fails loses nothing."""
+"""Retention removes the oldest rows, never what a job continues from; a failed removal loses nothing."""
 
 import sqlite3
 from contextlib import closing
@@ -131,7 +131,7 @@ def test_aborted_checkpoints_are_bounded_and_push_out_no_completed_one(store: St
 
 
 def test_a_busy_neighbour_pushes_out_nothing_and_lends_no_room(store: Store) -> None:
-    """Each job is pruned by its own rows, whichever of the two is the busier."""
+    """Each job is pruned by its own rows, whichever job is busier."""
     quiet, busy = StoredJob(store), StoredJob(store, JobName("payments"))
     for job, times in ((quiet, 2), (busy, KEPT_ABORTED + 3)):
         for _ in range(times):

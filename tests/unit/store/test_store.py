@@ -1,4 +1,4 @@
-"""The store remembers exactly what the core decided, and tells it to people."""
+"""The store keeps exactly what the core decided, and lists it."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
