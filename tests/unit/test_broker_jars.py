@@ -1,4 +1,4 @@
-"""The broker's jars are the published ones or none at all, and are fetched once. A script stands in for Ivy."""
+"""The broker's jars are the published ones or none, and are fetched once. A script stands in for Ivy."""
 
 import hashlib
 import threading
@@ -26,7 +26,7 @@ done
 
 
 class Registry:
-    """What a fetch meets, and how often it was asked."""
+    """The answers to a fetch, and the number of fetches."""
 
     def __init__(self, directory: Path) -> None:
         self.calls = directory / "calls"

@@ -1,4 +1,4 @@
-"""What the pages say is what the code has: names, defaults, exit codes, links, the first job."""
+"""The pages match the code: names, defaults, exit codes, links, the first job."""
 
 import ast
 import inspect
@@ -65,7 +65,7 @@ def text_files(*folders: str) -> Iterator[Path]:
 
 
 def committed_files() -> Iterator[Path]:
-    """Everything that belongs to the repository."""
+    """Yield the text files that belong to the repository."""
     yield from (path for path in ROOT.iterdir() if path.is_file() and (path.suffix in _TEXT or path.name in _BARE))
     yield from text_files(*CODE, "docs", ".ci")
 
@@ -75,18 +75,18 @@ def read(path: Path) -> str:
 
 
 def prose(page: Path) -> str:
-    """The page without its blocks of code."""
+    """Return the page without its code blocks."""
     return re.sub(r"^```.*?^```$", "", read(page), flags=re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """What the headings of a page are called in links."""
+    """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ +(.+)$", prose(page), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def rows(page: Path, heading: str) -> dict[str, list[str]]:
-    """The cells of the first table below a heading, by each name in a row's first cell."""
+    """Return the cells of the first table below a heading, by each name in a row's first cell."""
     section = re.split(rf"^#+ {re.escape(heading)}$", read(page), flags=re.MULTILINE)[1]
     table = re.search(r"(?:^\|.*\n)+", section, flags=re.MULTILINE)
     assert table is not None, heading
@@ -154,11 +154,11 @@ _ROWS = {
     ],
     "L": [*range(1, 19)],
 }
-"""The faults that the page must answer for, whether they are held or not."""
+"""The faults that the page must answer for, held or not."""
 
 
 def rows_of_faults() -> list[tuple[str, str]]:
-    """(row, what holds it or what is missing), of all tables."""
+    """Return (row, what holds it or what is missing), of all tables."""
     table = re.findall(r"^\| ([A-Z]\d+[a-z]?) \| .+ \| (.+) \|$", read(HELD), flags=re.MULTILINE)
     return [(row, held) for row, held in table]
 
@@ -174,7 +174,7 @@ def test_every_fault_that_reading_found_is_listed_once_in_its_order() -> None:
 
 
 def test_what_is_said_to_hold_a_fault_exists() -> None:
-    """Tests are looked for above; here scenarios and invariants, and that every row names something."""
+    """Another test looks for the tests; this one looks for scenarios and invariants, and a name in every row."""
     invariants = {
         name: set(re.findall(r"^    ([A-Z]\w*) = ", read(ROOT / "tests" / name / file), flags=re.MULTILINE))
         for name, file in (("explorer", "invariants.py"), ("simulation", "checker.py"))
@@ -216,7 +216,7 @@ def rows_of_kill_points() -> list[str]:
 
 
 def _parameters(function: Callable[..., Any], *left_out: str) -> dict[str, Any]:
-    """Name -> default, of what can be given."""
+    """Return name -> default of the parameters that a caller can set."""
     given = list(inspect.signature(function).parameters.values())[1:]
     return {p.name: p.default for p in given if p.name not in left_out}
 
@@ -257,7 +257,7 @@ def test_the_commands_of_the_pages_exist() -> None:
         assert set(re.findall(r"`make (\w+)", read(page))) <= set(targets), page
 
 
-# Written in pieces, so that this file does not find itself.
+# Written in pieces, so that this file does not match itself.
 _FORBIDDEN = {
     "a machine's path": rf"(?<![\w.}}])/(?:{'work'}|{'root'}|{'home'}|{'Users'})/\w",
     "a package registry": "|".join(

@@ -1,4 +1,4 @@
-"""The house rules on imports (README, "Where things are"): who may know whom."""
+"""The rules on imports between packages (README, "Where things are")."""
 
 import ast
 import subprocess
@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("benchmarks", "connections", "coordinator", "onceward", "sinks", "sources", "tests")
 
-# What a package may import of ours, besides itself. Errors, kill points, pauses, broken links and printable text belong
-# to everybody.
+# The project's packages that each package may import besides itself. Every package may import errors, kill points,
+# pauses, broken links and printable text.
 FOLDERS = ("connections", "coordinator", "sinks", "sources")
 EVERYBODY = tuple(f"coordinator.{name}" for name in ("backoff", "errors", "killpoints", "links", "printable"))
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -37,7 +37,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "sinks": ("connections", "coordinator.pipeline", "coordinator.protocol"),
 }
 
-# Nothing in here may know the time, chance, threads, files or the network.
+# The core may not use time, randomness, threads, files or the network.
 PURE_FORBIDDEN = {
     "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "socket", "sqlite3",
     "subprocess", "sys", "tempfile", "threading", "time", "uuid", "grpc", "sqlalchemy", "io", "shutil", "signal",
@@ -45,7 +45,7 @@ PURE_FORBIDDEN = {
 
 
 def named(file: Path) -> Iterator[str]:
-    """Modules that a file imports anywhere; ``from package import name`` as ``package.name``."""
+    """Yield the modules that a file imports anywhere; ``from package import name`` as ``package.name``."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -55,12 +55,12 @@ def named(file: Path) -> Iterator[str]:
 
 
 def imports(file: Path) -> Iterator[str]:
-    """As ``named``, ours by their folders."""
+    """Yield the same as ``named``, with the project's modules by their folders."""
     yield from map(_folder, named(file))
 
 
 def _folder(module: str) -> str:
-    """``onceward.sinks.kafka`` -> ``sinks.kafka``; what users import, ``onceward.Pipeline``, stays as it is."""
+    """``onceward.sinks.kafka`` -> ``sinks.kafka``; names that users import (``onceward.Pipeline``) stay unchanged."""
     inside = module.removeprefix("onceward.")
     return inside if under(inside, FOLDERS) else module
 
@@ -83,7 +83,7 @@ def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
 
 
 def test_no_module_is_imported_under_two_names() -> None:
-    """``onceward`` links to the folders; a checkout could import them by their own names as well."""
+    """``onceward`` links to the folders; in a checkout, their own names would work as well."""
     places = ("benchmarks", "examples", "onceward", "scripts", "tests", *FOLDERS)
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
@@ -96,7 +96,7 @@ def test_no_module_is_imported_under_two_names() -> None:
 
 
 def test_what_users_import_is_for_them_alone() -> None:
-    """`onceward` itself knows everything below it."""
+    """`onceward` itself imports everything below it."""
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
         for folder in FOLDERS

@@ -1,4 +1,4 @@
-"""Broken links are told at a bounded rate, with since when and what waits, and the end is told too."""
+"""Broken links are logged at a bounded rate, with their start and what waits; their end is logged too."""
 
 import logging
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Nothing that a job, a broker or a person says can drive the reader's terminal."""
+"""No text from a job, a broker or a person can control the reader's terminal."""
 
 import io
 import json
@@ -41,7 +41,7 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(directory: Path) -> Path:
-    """The directory of a coordinator that heard ``NASTY`` as the reason of a decline and of a generation's end."""
+    """Return the directory of a coordinator that got ``NASTY`` as the reason of a decline and of a generation's end."""
     settings = CheckpointSettings(interval=0, tolerable_failed_checkpoints=5)
     with EmbeddedCoordinator(directory) as coordinator, connect(coordinator.address) as client:
         session = client.open_job(JobName("orders"), (SOURCE, SINK), settings, None, driver="d")
@@ -69,7 +69,7 @@ def test_listings_escape_control_characters_for_people_and_keep_them_in_json(
 
 
 def texts(value: object) -> Iterator[str]:
-    """All in a JSON value."""
+    """Yield every text in a JSON value."""
     if isinstance(value, str):
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():

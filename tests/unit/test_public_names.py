@@ -1,4 +1,4 @@
-"""What a user imports, and that an unusable description is refused where it is written."""
+"""The names that users import, and the refusal of an unusable description where it is written."""
 
 import pytest
 

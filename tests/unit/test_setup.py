@@ -1,4 +1,4 @@
-"""The set-up of a fresh machine says in one sentence what is missing and how to get it."""
+"""The set-up of a new machine names in one sentence what is missing and how to install it."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ TOOLS = ("awk", "cat", "cmp", "dirname", "grep", "head", "id", "rm", "sed", "sh"
 
 
 class Machine:
-    """A machine that has only what is put on it: ``PATH`` is one directory with a few basic tools."""
+    """A machine with only the programs that a test adds: ``PATH`` is one directory with a few basic tools."""
 
     def __init__(self, directory: Path) -> None:
         self.programs = directory / "bin"
@@ -35,7 +35,7 @@ class Machine:
         return path
 
     def add_python(self, version: str, *, venv: bool = True, name: str = "python3") -> None:
-        """A Python of some version, with or without the modules that make environments."""
+        """Add a Python of some version, with or without the modules that create environments."""
         minor = int(version.partition(".")[2])
         self.add(
             name,
@@ -51,14 +51,14 @@ class Machine:
         self.add("java", f"echo 'openjdk version \"{version}\" 2025-04-15' >&2")
 
     def add_environment(self) -> None:
-        """An environment as a finished set-up leaves it."""
+        """Add an environment as a finished set-up leaves it."""
         (self.venv / "bin").mkdir(parents=True)
         (self.venv / "bin" / "python").symlink_to(sys.executable)
         made_of = f"{ROOT}\n{(ROOT / 'pyproject.toml').read_text()}{(ROOT / 'constraints.txt').read_text()}"
         (self.venv / "onceward-setup").write_text(made_of)
 
     def set_up(self) -> tuple[int, str]:
-        """Run the set-up; returns its exit code and what it said."""
+        """Run the set-up; return its exit code and its output."""
         done = subprocess.run(
             [shutil.which("sh") or "sh", str(ROOT / "scripts" / "setup.sh"), "--no-broker"],
             env={"PATH": str(self.programs), "ONCEWARD_VENV": str(self.venv), **self.variables},

@@ -1,7 +1,8 @@
-"""Nothing that leaves the process may wait without an end (docs/operations.md#time-limits).
+"""No call that leaves the process may wait without a limit (docs/operations.md#time-limits).
 
-These look at the source, so that a call made tomorrow needs no test of its own. `test_silent_brokers.py` and
-`test_time_limits.py` in tests/integration and `service/test_silent_peers.py` here see what the limits bring.
+These tests read the source, so new calls need no test of their own. `test_silent_brokers.py` and
+`test_time_limits.py` in tests/integration and `service/test_silent_peers.py` here test the effect of the limits.
+
 """
 
 import ast
@@ -25,7 +26,7 @@ PRODUCT = [
     if not file.is_relative_to(ROOT / "coordinator" / "dev") and not file.is_relative_to(ROOT / "coordinator" / "v1")
 ]
 NOTICED_S = 15.0
-"""Within which a silent peer must be noticed."""
+"""Seconds within which a silent peer must be noticed."""
 
 
 def calls(file: Path) -> Iterator[ast.Call]:
@@ -41,7 +42,7 @@ def limited(node: ast.Call) -> bool:
 
 
 def test_every_grpc_call_has_a_deadline() -> None:
-    """Stubs are only called through `Caller.call`, which sets one, or with one."""
+    """Stubs are called through `Caller.call`, which sets a deadline, or with one."""
     bare = [
         where(file, node)
         for file in PRODUCT
@@ -79,7 +80,7 @@ def test_every_question_to_a_broker_has_a_deadline(method: str) -> None:
     ["consume", "flush", "init_transactions", "send_offsets_to_transaction", "abort_transaction", "poll"],
 )
 def test_every_call_of_a_reader_or_a_producer_has_a_limit(method: str) -> None:
-    """Without one they wait for as long as the client likes."""
+    """Without a limit they wait for as long as the client chooses."""
     made = [
         (where(file, node), len(node.args))
         for file in PRODUCT
@@ -106,7 +107,7 @@ def test_every_kafka_client_is_made_with_our_limits(client: str) -> None:
 
 
 def test_nobody_waits_for_a_future_without_a_limit() -> None:
-    """But for those that are done: `asyncio` tasks, and a thread whose own calls have limits."""
+    """Exempt: `asyncio` tasks, which are done, and a thread whose own calls have limits."""
     made = [
         (where(file, node), bool(node.args) or limited(node))
         for file in PRODUCT

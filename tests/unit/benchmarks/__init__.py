@@ -1,1 +1,1 @@
-"""The benchmarks at their smallest: whether they measure, not what."""
+"""The benchmarks at their smallest size: whether they measure, not their results."""

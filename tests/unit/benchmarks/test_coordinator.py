@@ -1,4 +1,4 @@
-"""``python -m benchmarks coordinator`` with real processes, and sizes that say nothing about speed."""
+"""``python -m benchmarks coordinator`` with real processes, at sizes that say nothing about speed."""
 
 import json
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def cores() -> Iterator[None]:
-    """The measuring thread leaves a core to the server; later tests want it back."""
+    """The measuring thread leaves a core to the server; restore the cores for later tests."""
     before = os.sched_getaffinity(0)
     yield
     os.sched_setaffinity(0, before)

@@ -1,4 +1,4 @@
-"""What is measured of processes, and that none is left, however a benchmark ends."""
+"""The figures of processes, and that no process is left, however a benchmark ends."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ def lives(pid: int) -> bool:
 
 
 def told(log: Path) -> int:
-    """The process id that the program has printed."""
+    """Return the process id that the program has printed."""
     until(lambda: log.exists() and log.read_text().endswith("\n"))
     return int(log.read_text())
 
@@ -60,7 +60,7 @@ def test_what_ended_stays_in_the_sum_and_who_is_left_without_parent_stays_in_the
     here = {os.getpid(): own, -2: one(5, os.getpid(), 1.0, 100), -3: one(6, -2, 2.0, 50), -9: one(1, 1, 50.0, 9)}
     before = tree.sample(here)
     assert before.cpu_seconds == pytest.approx(own.seconds + 3.0)
-    # -2 ended, so -3 has another parent; -2's id is used again by a stranger; -3 starts a process
+    # -2 ended, so -3 has another parent; an unrelated process reuses -2's id; -3 starts a process.
     later = {os.getpid(): own, -2: one(7, 1, 70.0, 9), -3: one(6, 1, 2.5, 60), -4: one(8, -3, 0.25, 10)}
     after = tree.sample(later)
     assert after.cpu_seconds == pytest.approx(own.seconds + 1.0 + 2.5 + 0.25)
@@ -71,7 +71,7 @@ def test_cpu_of_a_whole_tree_is_counted(tmp_path: Path) -> None:
     nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_BUSY!r}]); {_CHILD}"
     with Guarded("it", [sys.executable, "-c", nested], tmp_path / "log", directory=tmp_path) as running:
         until(lambda: running.tree.sample().cpu_seconds >= 0.2)
-        until(lambda: running.tree.sample().peak_pss > 1_000_000)  # looked at once a second
+        until(lambda: running.tree.sample().peak_pss > 1_000_000)  # sampled once a second
 
 
 @pytest.mark.parametrize("program", [_CHILD, _OTHER_GROUP])

@@ -1,4 +1,4 @@
-"""What becomes of runs: rounds in turn, medians, ratios, goals; and what counts as a right output."""
+"""How runs are evaluated: alternating rounds, medians, ratios, goals; and what counts as correct output."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ from benchmarks.workloads import Content, Workload, canonical, expected, record,
 
 
 class Named:
-    """A system of which only the name and the kind count; `refuses` is what its set-up or its run raises."""
+    """A system with only a name and a kind; its set-up or its run raises `refuses`."""
 
     versions: dict[str, str] = {}  # noqa: RUF012 - of the protocol
     settings: dict[str, str] = {}  # noqa: RUF012
@@ -38,7 +38,7 @@ class Named:
 
 
 class Recorded:
-    """A runner with figures made up before."""
+    """A runner with prepared figures."""
 
     def run(self, system: System, workload: Workload) -> dict[str, Any]:
         assert isinstance(system, Named)
@@ -111,13 +111,13 @@ def test_goals_know_which_direction_is_better_and_what_was_not_measured() -> Non
 def test_the_steady_rate_leaves_out_start_and_end() -> None:
     seen = [(0, 0), (5, 0), (6, 100), (8, 400), (9, 800), (10, 900), (20, 1_000), (30, 1_000)]
     looks = [Look(at=at, ends=Ends(appended=appended, visible=0)) for at, appended in seen]
-    # from 250, a second before the eighth, to 900
+    # from 250 records at second 7 to 900 at second 10
     assert steady_rate(looks, 1_000) == pytest.approx(650 / 3)
     assert steady_rate(looks, 100_000) == pytest.approx(65_000 / 3), "of the input, where most are dropped"
 
 
 def test_markers_of_transactions_make_no_rate_higher() -> None:
-    # 100 records/s, and after each hundred of them as many markers
+    # 100 records/s, and as many markers after each hundred of them
     looks = [Look(at=float(at), ends=Ends(appended=200 * at, visible=0)) for at in range(11)]
     assert steady_rate(looks, 1_000) == pytest.approx(100)
 
@@ -196,7 +196,7 @@ _SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
 def checkpoint(number: int, at: float, **steps: float) -> list[dict[str, Any]]:
-    """What a journal tells of one whose votes are proved at ``at``; it is acknowledged a tenth of a second later."""
+    """Return the journal of a checkpoint whose votes are proved at ``at`` and acknowledged 0.1 s later."""
     decide, settle = steps.pop("decide"), steps.pop("settle")
     end = at + 0.1 + decide + settle
     written = {"event": "pre-committed", "checkpoint": number, "at": at, "seconds": 0.5}
@@ -225,7 +225,7 @@ def test_a_timeline_has_the_steps_of_every_checkpoint_in_their_order_and_place()
 def test_a_timeline_shows_how_long_a_checkpoint_goes_on_beside_the_next_one() -> None:
     steps = {"plan": 0.1, "read+transform": 0.4, "decide": 0.1, "settle": 0.4}
     beside = Timeline.of(event for n in range(1, 8) for event in checkpoint(n, 0.8 * n, **steps))
-    # 0.5 s before its job ends one begins, 0.6 s after it it is settled: 0.3 s of that beside the next one's job
+    # a checkpoint begins 0.5 s before its job ends and is settled 0.6 s after: 0.3 s overlap the next one's job
     assert beside.overlaps() == [pytest.approx(0.3)] * 3
     assert beside.as_json()["median_overlap_ms"] == pytest.approx(300)
     after = Timeline.of(event for n in range(1, 8) for event in checkpoint(n, 2.0 * n, **steps))

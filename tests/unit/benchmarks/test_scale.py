@@ -1,4 +1,4 @@
-"""``python -m benchmarks scale``: what is varied, and what is no figure."""
+"""``python -m benchmarks scale``: what it varies, and which results are not figures."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``python -m benchmarks`` at its smallest, on a real broker: the C program, which starts within milliseconds."""
+"""``python -m benchmarks`` at its smallest size, on a real broker: the C program, which starts within milliseconds."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What a call says when it cannot be made."""
+"""The error of a call that cannot be made."""
 
 from typing import Any, cast
 

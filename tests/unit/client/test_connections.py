@@ -1,4 +1,4 @@
-"""The connection to the coordinator, and the processes that a driver starts beside it."""
+"""The connection to the coordinator, and the processes that a driver starts while it is open."""
 
 import collections
 import json
@@ -16,11 +16,11 @@ from onceward.coordinator.errors import CoordinatorLostError
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 
 CHILDREN = 100
-"""Three of them died when they could."""
+"""With the fault present, three of them died."""
 
 
 def start_children(directory: str) -> None:
-    """Start programs as PySpark starts its JVM, beside an open channel; print how they ended."""
+    """Start programs as PySpark starts its JVM, while a channel is open; print how they ended."""
     with EmbeddedCoordinator(Path(directory)) as coordinator, OperatorClient(coordinator.address) as people:
         people.jobs()
         ends: collections.Counter[int] = collections.Counter()
@@ -39,7 +39,7 @@ def test_a_program_started_beside_an_open_channel_lives(tmp_path: Path) -> None:
 
 
 def test_an_attempt_to_connect_is_not_given_up_at_once() -> None:
-    """A server whose machine is busy accepts, and says its first word later."""
+    """A server on a busy machine accepts the connection, and sends its first bytes later."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.5)
         address = f"127.0.0.1:{listener.getsockname()[1]}"

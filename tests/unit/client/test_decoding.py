@@ -1,4 +1,4 @@
-"""Requests come out whole as the events that they mean; what means nothing is refused with the name of its field."""
+"""Requests decode completely into the events that they mean; invalid ones are refused with the name of the field."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -218,7 +218,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
 
 
 def changed(message: Message, **fields: Any) -> Message:
-    """A copy with other fields; None leaves one out."""
+    """Return a copy with other fields; None removes a field."""
     copy = type(message)()
     copy.CopyFrom(message)
     for name, value in fields.items():
@@ -244,7 +244,7 @@ NUMBERS = {
     "good_for_us": 0,
     "back_within_us": 0,
 }
-"""The least that each may be."""
+"""The least valid value of each."""
 WRONG: list[tuple[Decode, dict[str, Any], str]] = [
     *(
         (

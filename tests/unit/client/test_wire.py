@@ -1,4 +1,4 @@
-"""What goes over the wire comes out the same, and enumerations are closed on both sides."""
+"""What goes over the wire comes out unchanged, and enumerations are closed on both sides."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""compose/Dockerfile, taken apart."""
+"""Parse compose/Dockerfile."""
 
 import fnmatch
 import re
@@ -23,7 +23,7 @@ class Stage:
 
 
 def stages() -> dict[str, Stage]:
-    """By name. Raises ValueError for a stage without one."""
+    """Return the stages by name. Raises ValueError for a stage without a name."""
     found: dict[str, Stage] = {}
     text = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
     lines = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
@@ -38,7 +38,7 @@ def stages() -> dict[str, Stage]:
 
 
 def lineage(stage: Stage) -> Iterator[Stage]:
-    """The stage, and the stages that it begins with."""
+    """Yield the stage and the stages that it builds on."""
     known = stages()
     while True:
         yield stage
@@ -48,7 +48,7 @@ def lineage(stage: Stage) -> Iterator[Stage]:
 
 
 def ignored(path: str) -> bool:
-    """Whether .dockerignore keeps a file away from the builds; the last rule that fits decides."""
+    """Whether .dockerignore keeps a file away from the builds; the last matching rule decides."""
     kept_away = False
     for rule in (ROOT / ".dockerignore").read_text().splitlines():
         if not rule or rule.startswith("#"):

@@ -1,4 +1,4 @@
-"""The brokers of compose/ are those that the tests run as processes, and everybody can reach whom they call."""
+"""The brokers of compose/ match those that the tests run as processes, and every client can reach its brokers."""
 
 import base64
 import re
@@ -17,15 +17,15 @@ BROKERS = pytest.mark.parametrize("broker", [one for one in services() if one.is
 CALLERS = pytest.mark.parametrize("service", services(), ids=str)
 
 OF_THE_PLACE = ("advertised.listeners", "controller.quorum.voters", "listeners", "log.dirs")
-"""Properties that say where things are."""
+"""Properties that name locations."""
 NOT_PROPERTIES = {"KAFKA_HEAP_OPTS"}
-"""What the image's scripts read, and leave out of the broker's file."""
+"""Variables that the image's scripts read and leave out of the broker's file."""
 INSTRUMENTS = {"topics", "feeder", "check"}
 """Services that set up and measure; faults must not reach them."""
 
 
 def properties(environment: Mapping[str, str]) -> dict[str, str]:
-    """As the image makes the broker's properties of the variables."""
+    """Return the broker's properties as the image derives them from the variables."""
     return {
         name.removeprefix("KAFKA_").lower().replace("_", "."): value
         for name, value in environment.items()
@@ -34,7 +34,7 @@ def properties(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_processes(broker: Service) -> dict[str, str]:
-    """The properties of the same broker when the tests run it."""
+    """Return the properties of the same broker when the tests run it."""
     count = len(topology(broker.topology).brokers)
     ports = [NodePorts(client=9092, internal=9094, controller=9093)] * count
     settings = NodeSettings(
@@ -124,7 +124,7 @@ def test_a_wrong_port_a_wrong_name_and_a_missing_network_are_noticed() -> None:
 
 
 def _bootstrap(place: Topology, service: Service) -> list[list[tuple[str, int]]]:
-    """Lists of brokers that a service is given."""
+    """Return the lists of brokers in a service's configuration."""
     lists = [value for option in ("brokers", "servers") for value in service.option(option)]
     lists += re.findall(r"--bootstrap-server (\S+)", " ".join(service.command))
     for target, file in place.config_files(service).items():
@@ -164,7 +164,7 @@ def test_faults_has_the_services_of_cluster_and_the_network() -> None:
 
 
 def test_no_client_can_go_around_its_proxy() -> None:
-    """Between two services of the system itself there is no network: only the proxies are on both sides."""
+    """No network joins two services of the system on different sides: only the proxies are on both sides."""
     place = topology("faults")
     known = place.services
     sparks = {"spark-master", "spark-worker-1", "spark-worker-2", "job", "doctor"}
@@ -194,7 +194,7 @@ def test_every_link_of_a_client_has_a_proxy_of_its_own() -> None:
     links["job", int(conf["spark.driver.blockManager.port"])] = "driver-blocks"
     assert {behind: name for behind, (name, _) in proxies.items()} == links
     assert len({listen for _, listen in proxies.values()}) == len(proxies)
-    # Spark tells executors its own port, so the proxy must listen on the same one
+    # Spark gives executors its own port, so the proxy must listen on the same one.
     assert all(listen == port for (host, port), (_, listen) in proxies.items() if host in ("job", "coordinator"))
     for host, port in links:
         assert place.together(place.services["toxiproxy"], place.services[host])

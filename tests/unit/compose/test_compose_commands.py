@@ -1,4 +1,4 @@
-"""Every command line of compose/ and of its page is one that the real program takes; every variable is read."""
+"""The real programs accept every command line of compose/ and of its page, and read every variable."""
 
 import re
 import shlex
@@ -30,7 +30,7 @@ _KAFKA_TOOLS = {"kafka-broker-api-versions.sh", "kafka-topics.sh"}
 
 
 def parsed(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """(command, parameters) as ``onceward ARGUMENTS`` is parsed, without running it. Raises ValueError."""
+    """Return (command, parameters) as ``onceward ARGUMENTS`` is parsed, without running it. Raises ValueError."""
     words, command = list(arguments), typer.main.get_command(app)
     names = []
     while isinstance(command, TyperGroup):
@@ -83,7 +83,7 @@ def test_programs_are_known_and_take_what_they_are_given(service: Service, monke
 
 
 def _taken(module: str, arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the demo's own modules make of their arguments."""
+    """Return the arguments as the demo's own modules parse them."""
     got: dict[str, Any] = {}
 
     class Run:
@@ -113,9 +113,10 @@ def _taken(module: str, arguments: Sequence[str], monkeypatch: pytest.MonkeyPatc
 
 
 def _spark_class(name: str, arguments: Sequence[str]) -> None:
-    """The class is in Spark's jar, and its parser knows the options: each one word, its value the next.
+    """Check that the class is in Spark's jar and its parser knows the options: each is one word, its value the next.
 
-    ``--host=NAME`` is no option to it.
+    ``--host=NAME`` is not an option to it.
+
     """
     jar = next((_SPARK / "jars").glob("spark-core_*.jar"))
     with zipfile.ZipFile(jar) as classes:
@@ -176,21 +177,21 @@ def test_every_variable_is_read_by_the_program_that_gets_it(service: Service) ->
 
 
 def _sparks_scripts() -> str:
-    """Where Spark reads its variables: its shell scripts, its launcher's jar, Python."""
+    """Return the text of the programs where Spark reads its variables: its shell scripts and Python core."""
     texts = [path.read_text() for path in (_SPARK / "bin").iterdir() if path.suffix in ("", ".sh")]
     texts += [path.read_text() for path in (_SPARK / "core").glob("*.py")]
     return "\n".join(texts)
 
 
 def deploy_lines() -> list[str]:
-    """Commands of the page's blocks, continued lines joined."""
+    """Return the commands of the page's blocks, with continued lines joined."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", DEPLOY.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"\\\n\s*", " ", "".join(blocks))
     return [line.partition("  #")[0].strip() for line in text.splitlines() if line.strip()]
 
 
 def usage_lines() -> list[str]:
-    """Commands in the comments at the top of the files themselves."""
+    """Return the commands in the comments at the top of the files."""
     found = []
     for file in sorted({file for files in FILES.values() for file in files}):
         text = re.sub(r"\\\n#\s*", " ", (ROOT / "compose" / file).read_text(encoding="utf-8"))
@@ -236,7 +237,7 @@ def test_the_commands_that_people_are_told_exist(line: str) -> None:
 
 
 def test_compose_itself_reads_the_files_where_it_is_installed(tmp_path: Path) -> None:
-    """Where it is not, the other tests have to do."""
+    """Where Docker Compose is not installed, the other tests must suffice."""
     for files in FILES.values():
         named = [word for file in files for word in ("-f", str(ROOT / "compose" / file))]
         try:

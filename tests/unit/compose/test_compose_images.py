@@ -1,4 +1,4 @@
-"""compose/Dockerfile builds what the packages are: pinned, complete, without root, nothing in it that is not needed."""
+"""compose/Dockerfile builds the packages into images: pinned, complete, without root, without unneeded contents."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ def _steps(stage: Stage, instruction: str) -> str:
 
 
 def _packages(image: str) -> str:
-    """What is installed with pip in the stage that the image takes its environment from."""
+    """Return the pip installations of the stage that provides the image's environment."""
     (source,) = re.findall(r"--from=([\w-]+) /opt/onceward /opt/onceward", _steps(stages()[image], "COPY"))
     return " ; ".join(stages()[source].all("RUN"))
 

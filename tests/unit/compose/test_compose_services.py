@@ -1,4 +1,4 @@
-"""The files of compose/ hold together: images, health, order, stores, limits, what is open to whom."""
+"""The files of compose/ are consistent: images, health, order, stores, limits, reachable ports."""
 
 import re
 from pathlib import PurePosixPath
@@ -17,7 +17,7 @@ _KEYS = set(
     "build cap_drop command configs depends_on deploy entrypoint environment healthcheck image init networks ports "
     "profiles read_only restart security_opt stop_grace_period tmpfs volumes".split()
 )
-"""What these tests look at; another key wants a test first."""
+"""The keys that these tests check; another key needs a test first."""
 
 
 def test_every_file_of_the_folder_belongs_to_a_topology() -> None:
@@ -94,7 +94,7 @@ def test_images_have_the_versions_that_the_tests_of_this_repository_use() -> Non
 
 @EACH
 def test_what_runs_on_is_restarted_and_checked_for_health(service: Service) -> None:
-    """A driver has no check: `onceward jobs` tells how it is. It ends with 0 when it was stopped, and stays so."""
+    """A driver has no check: `onceward jobs` shows its state. After a stop it exits with 0 and is not restarted."""
     if service.name == "job":
         assert service.entry["restart"] == "on-failure"
         return
@@ -183,7 +183,7 @@ def test_images_of_ours_run_with_nothing_that_they_do_not_need(service: Service)
     if service.image.startswith("onceward/"):
         assert service.entry["cap_drop"] == ["ALL"]
         assert service.entry["security_opt"] == ["no-new-privileges:true"]
-        # a first process that hands signals on and reaps what Python and Java leave behind
+        # a first process that forwards signals and reaps the processes that Python and Java leave behind
         assert service.entry.get("init", False) != service.image.startswith("onceward/toxiproxy")
 
 

@@ -1,4 +1,4 @@
-"""The files of compose/ as the container engine would read them: parsed, put on top of each other, asked."""
+"""The files of compose/ as the container engine would read them: parsed, merged and queried."""
 
 import json
 import re
@@ -17,13 +17,13 @@ from onceward.coordinator.protocol.settings import as_duration
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "compose"
 FILES = {"quickstart": ("quickstart.yaml",), "cluster": ("cluster.yaml",), "faults": ("cluster.yaml", "faults.yaml")}
-"""Topology -> what is given to ``docker compose -f``, in this order."""
+"""Topology -> the files for ``docker compose -f``, in this order."""
 
 _ADDRESS = re.compile(r"(?<![\w.-])([a-z][a-z0-9-]*(?:\.[a-z0-9-]+)*|\d+\.\d+\.\d+\.\d+):(\d{2,5})(?![\w.])")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML lets the last of two equal keys win; compose refuses them, and so does this."""
+    """Refuse duplicate keys, as compose does; YAML lets the last one win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
@@ -31,7 +31,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def _merged(self, node: yaml.MappingNode) -> bool:
-        """Whether the constructor has put the keys of an anchor in front of the node's own already."""
+        """Whether the constructor has already put an anchor's keys before the node's own."""
         return node in self.__dict__.setdefault("_flat", [])
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
@@ -56,7 +56,7 @@ class Service:
 
     @property
     def command(self) -> list[str]:
-        """As the process gets it: ``$$`` is how compose writes ``$``."""
+        """The command as the process gets it: compose writes ``$`` as ``$$``."""
         command = self.entry.get("command", [])
         words = shlex.split(command) if isinstance(command, str) else command
         return [word.replace("$$", "$") for word in words]
@@ -74,13 +74,13 @@ class Service:
 
     @property
     def health(self) -> list[str]:
-        """The command of its health check, without the word that says how it is run."""
+        """The command of the health check, without the word that says how it is run."""
         test = self.entry.get("healthcheck", {}).get("test", [])
         return [word.replace("$$", "$") for word in test[1:]]
 
     @property
     def stays(self) -> bool:
-        """Whether it is meant to run on, rather than to do one thing and end."""
+        """Whether the service runs on, rather than doing one thing and ending."""
         return "restart" in self.entry
 
     @property
@@ -88,22 +88,22 @@ class Service:
         return "KAFKA_NODE_ID" in self.environment
 
     def option(self, name: str) -> list[str]:
-        """Values of ``--name=VALUE`` or, as Spark wants it, ``--name VALUE`` in the command."""
+        """Return the values of ``--name=VALUE`` or, in Spark's form, ``--name VALUE`` in the command."""
         command = self.command
         split = [after for word, after in pairwise(command) if word == f"--{name}"]
         return split + [word.partition("=")[2] for word in command if word.startswith((f"--{name}=", f"-{name}="))]
 
     def seconds(self, key: str) -> float:
-        """A duration of the service or of its health check."""
+        """Return a duration of the service or of its health check, in seconds."""
         return as_duration(self.entry.get(key) or self.entry["healthcheck"][key]).total_seconds()
 
     def listeners(self) -> dict[str, int]:
-        """Name -> port, of a broker."""
+        """Return a broker's listeners: name -> port."""
         found = re.findall(r"(\w+)://:(\d+)", self.environment["KAFKA_LISTENERS"])
         return {name: int(port) for name, port in found}
 
     def advertised(self) -> dict[str, tuple[str, int]]:
-        """Name of a listener -> what clients are told to call, of a broker."""
+        """Return a broker's advertised listeners: name -> address for clients."""
         found = re.findall(r"(\w+)://([\w.-]+):(\d+)", self.environment["KAFKA_ADVERTISED_LISTENERS"])
         return {name: (host, int(port)) for name, host, port in found}
 
@@ -123,12 +123,12 @@ class Topology:
         return [service for service in self.services.values() if service.is_kafka]
 
     def config_files(self, service: Service) -> dict[str, Path]:
-        """Where the service finds it -> the file."""
+        """Return the service's config files: path in the service -> file."""
         used = service.entry.get("configs", [])
         return {one["target"]: FOLDER / self.model["configs"][one["source"]]["file"] for one in used}
 
     def listening(self, service: Service) -> set[int]:
-        """Ports that other services can reach."""
+        """Return the ports that other services can reach."""
         ports = {int(place.rpartition(":")[2]) for place in service.option("listen")}
         ports |= {int(port) for option in ("port", "webui-port") for port in service.option(option)}
         if service.is_kafka:
@@ -141,7 +141,7 @@ class Topology:
         }
 
     def spark(self, service: Service) -> dict[str, str]:
-        """The driver's spark-defaults.conf; empty for who has none."""
+        """Return the driver's spark-defaults.conf; empty for a service without one."""
         for target, file in self.config_files(service).items():
             if target == f"{service.environment.get('SPARK_CONF_DIR')}/spark-defaults.conf":
                 lines = [line for line in file.read_text().splitlines() if line.strip() and not line.startswith("#")]
@@ -149,7 +149,7 @@ class Topology:
         return {}
 
     def proxies(self) -> list[tuple[str, int, str, int]]:
-        """(name, port that it listens on, service behind it, its port); none where there is no toxiproxy."""
+        """Return (name, listening port, service behind it, its port); none without toxiproxy."""
         if "proxies" not in self.model.get("configs", {}):
             return []
         found = []
@@ -163,7 +163,7 @@ class Topology:
         return found
 
     def called(self, service: Service) -> set[tuple[str, int]]:
-        """Every host and port that a service is told: in its command, its checks, its files."""
+        """Return every host and port in the service's command, checks and files."""
         texts = [*service.command, *service.health]
         texts += [
             service.environment.get(name, "") for name in ("ONCEWARD_COORDINATOR", "KAFKA_CONTROLLER_QUORUM_VOTERS")
@@ -183,14 +183,14 @@ def without_comments(text: str) -> str:
 
 
 def read(name: str) -> dict[str, Any]:
-    """One file, anchors resolved, nothing else."""
+    """Return one file with its anchors resolved and no other change."""
     found = yaml.load((FOLDER / name).read_text(encoding="utf-8"), Loader=_Loader)
     assert isinstance(found, dict)
     return found
 
 
 def merged(below: Any, above: Any, path: str = "") -> Any:
-    """What compose makes of a file on top of another: mappings are merged, a command is replaced."""
+    """Merge a file on top of another as compose does: mappings are merged, a command is replaced."""
     if isinstance(below, dict) and isinstance(above, dict):
         both = {key: merged(below[key], above[key], f"{path}.{key}") for key in below.keys() & above.keys()}
         return {**below, **above, **both}

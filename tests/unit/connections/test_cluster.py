@@ -1,4 +1,4 @@
-"""A cluster is one value for both clients, and refuses what only one of them would understand."""
+"""A cluster is one value for both clients, and refuses settings that only one of them would understand."""
 
 import pickle
 from typing import Any

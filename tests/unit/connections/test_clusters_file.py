@@ -1,4 +1,4 @@
-"""A clusters file gives the clusters by name, or one message with everything that is wrong."""
+"""A clusters file gives the clusters by name, or one message with every error."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a worker process keeps is not its forks': their copies have no threads behind them."""
+"""A worker process does not share its cached objects with its forks: their copies lack the threads."""
 
 import subprocess
 import sys

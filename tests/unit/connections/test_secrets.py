@@ -1,4 +1,4 @@
-"""Secrets are references until a client needs them, and are shown nowhere."""
+"""Secrets stay references until a client needs them, and are never shown."""
 
 import io
 import logging

@@ -1,4 +1,4 @@
-"""What the messages are, and what must become of them."""
+"""The demo's messages and their expected output."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ OUTPUT = (
 
 
 def message(**changes: object) -> Message:
-    """A message of a flight with some fields changed."""
+    """Return a message of a flight with some fields changed."""
     return Message(0, b"UA", json.dumps({**FLOWN, **changes}).encode())
 
 

@@ -1,4 +1,4 @@
-"""The check must be able to fail: histories with one thing wrong, and the words that say so."""
+"""The check must be able to fail: histories with one error, and the message that names it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,18 +19,18 @@ History = dict[str, list[Seen]]
 
 @pytest.fixture(scope="module")
 def expected() -> Expected:
-    """From the first 5,000 real flights: 4,800-odd delays, 60-odd rejections, 16 carriers."""
+    """Expected output of the first 5,000 real flights: 4,800-odd delays, 60-odd rejections, 16 carriers."""
     return expected_output(messages(5000))
 
 
 @pytest.fixture
 def history(expected: Expected) -> History:
-    """What a reader sees when everything went right."""
+    """What a reader sees when everything is correct."""
     return {topic: as_read(records) for topic, records in expected.items()}
 
 
 def as_read(records: Sequence[Record]) -> list[Seen]:
-    """Partition by partition, as a reader gets them; offsets leave room for control records."""
+    """Return the records partition by partition, as a reader gets them; offsets leave room for control records."""
     placed = [(sum(record.key or b"") % 6, record) for record in records]
     return [
         Seen(partition, 3 * offset, record)

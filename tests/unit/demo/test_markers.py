@@ -1,4 +1,4 @@
-"""Control records, decoded from bytes laid out as Kafka's documentation says."""
+"""Control records, decoded from bytes laid out as in Kafka's documentation."""
 
 import struct
 
@@ -11,13 +11,13 @@ CONTROL = 0x20
 
 
 def batch(base: int, *, attributes: int, records: bytes, producer: int = 7, epoch: int = 3, last: int = 0) -> bytes:
-    """One record batch of format 2; the checksum is not looked at."""
+    """Return one record batch of format 2; its checksum is never checked."""
     body = struct.pack(">ibIhiqqqhii", 0, 2, 0, attributes, last, 0, 0, producer, epoch, -1, last + 1) + records
     return struct.pack(">qi", base, len(body)) + body
 
 
 def control_record(kind: int, *, timestamp_delta: bytes = b"\x00") -> bytes:
-    """A marker: key = version and type, value = version and coordinator epoch."""
+    """Return a marker: key = version and type, value = version and coordinator epoch."""
     key = struct.pack(">hh", 0, kind)
     value = struct.pack(">hi", 0, 1)
     record = (

@@ -1,4 +1,4 @@
-"""Processes of the demo: killed ones come back with the next kill armed, and none outlives the demo."""
+"""The demo's processes: killed ones restart with the next kill armed, and none outlives the demo."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[[str], Callable[[str, dict[str, str]], ManagedProcess]]]:
-    """Makes starters of a script, as the supervisor has starters of programs."""
+    """Make starters of a script, like the supervisor's starters of programs."""
     children: list[ManagedProcess] = []
 
     def starter(script: str) -> Callable[[str, dict[str, str]], ManagedProcess]:
@@ -147,7 +147,7 @@ def test_a_command_that_does_not_exist_is_an_error_and_leaves_no_process(tmp_pat
 
 
 def test_a_child_that_is_asked_to_stop_may_say_how_it_ended(start: Starter) -> None:
-    # Short sleeps: a signal that comes just before a sleep begins does not shorten it.
+    # Short sleeps: a signal that arrives just before a sleep does not shorten it.
     script = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -1,4 +1,4 @@
-"""A halted job: slot 0 of checkpoint 2 is committed, slot 1 lost, slot 2 in doubt; and brokers that are made up."""
+"""A halted job (slot 0 of checkpoint 2 is committed, slot 1 lost, slot 2 in doubt) and fake brokers."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ FOUND = (Outcome.COMMITTED, Outcome.LOST, Outcome.IN_DOUBT)
 
 
 def halted(directory: Path) -> None:
-    """No process uses the directory afterwards."""
+    """Leave a halted job in the directory, which no process uses afterwards."""
     with EmbeddedCoordinator(directory) as coordinator, connect(coordinator.address) as client:
         session = client.open_job(ORDERS, (SOURCE, SINK), SETTINGS, None, driver="d")
         told: list[object] = []
@@ -62,7 +62,7 @@ def open_transaction(slot: int, *, generation: int = 1, receipted: bool = True) 
 
 
 class FakeBrokers(Committer):
-    """Says what it is made to say, and remembers what it was asked to change."""
+    """Answer as the test sets, and record the requested changes."""
 
     def __init__(self, outcomes: Mapping[int, Outcome], opened: Sequence[OpenTransaction] = ()) -> None:
         self.outcomes = dict(outcomes)
@@ -110,7 +110,7 @@ class FakeBrokers(Committer):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def _require(self) -> None:
         if self.away is not None:

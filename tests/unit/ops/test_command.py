@@ -1,4 +1,4 @@
-"""The command: listings for people and programs, clear refusals, exit codes that tell the truth."""
+"""The command: listings for people and programs, clear refusals, correct exit codes."""
 
 import io
 import json
@@ -27,7 +27,7 @@ from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess, positi
 
 
 def onceward(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """What the command says and ends with, run in this process: a Python of its own takes half a second of a core."""
+    """Run the command in this process and return its result: a separate Python takes half a second of a core."""
     printed, said = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["onceward", *arguments]),
@@ -44,7 +44,7 @@ def onceward(*arguments: str, **environment: str) -> "subprocess.CompletedProces
 
 
 def onceward_process(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """The same in a process of its own: for servers, which take over the logging and the signals of theirs."""
+    """Run the command in a separate process: servers take over the logging and the signals of their process."""
     return subprocess.run(
         [sys.executable, "-m", "onceward.coordinator.ops", *arguments],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""``onceward health``: what a supervisor or a container engine asks."""
+"""``onceward health``: the check for a supervisor or a container engine."""
 
 import socket
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def asked(address: str) -> Result:
 
 @pytest.fixture
 def stopping() -> Iterator[str]:
-    """A server that is up and takes no calls, as a coordinator that is about to leave."""
+    """A server that runs but takes no calls, like a coordinator that is about to leave."""
     server = grpc.server(futures.ThreadPoolExecutor(1))
     servicer = health_service.HealthServicer()
     servicer.enter_graceful_shutdown()

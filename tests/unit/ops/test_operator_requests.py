@@ -1,4 +1,4 @@
-"""Commands that ask something of a job: what they wait for, print, refuse, and say about the data."""
+"""Commands that request an action of a job: what they wait for, print, refuse, and say about the data."""
 
 import json
 import signal
@@ -28,7 +28,7 @@ ORDERS = JobName("orders")
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[ScriptedDriver]:
-    """A driver of ``orders`` in the state directory; checkpoints on demand, the first one is there."""
+    """A driver of ``orders`` in the state directory, with checkpoints on demand; its first checkpoint is committed."""
     settings = CheckpointSettings(interval=None, tolerable_failed_checkpoints=5)
     with ExitStack() as stack:
         coordinator = stack.enter_context(EmbeddedCoordinator(tmp_path))
@@ -39,7 +39,7 @@ def running(tmp_path: Path) -> Iterator[ScriptedDriver]:
 
 
 def left_by(directory: Path, checkpoints: int, reason: CloseReason = CloseReason.STOPPED) -> None:
-    """A job that has ended with so many checkpoints, all settled; no process uses the directory any more."""
+    """Leave an ended job with ``checkpoints`` settled checkpoints; no process uses the directory afterwards."""
     with EmbeddedCoordinator(directory) as coordinator, connect(coordinator.address) as client:
         driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
         driver.wait_committed(1)
@@ -50,18 +50,18 @@ def left_by(directory: Path, checkpoints: int, reason: CloseReason = CloseReason
 
 
 class Asking:
-    """A command that waits, in a process of its own."""
+    """A command that waits, in a separate process."""
 
     def __init__(self, process: "subprocess.Popen[str]", said: Path) -> None:
         self.process = process
         self._said = said
 
     def hear(self, text: str) -> None:
-        """Wait until it has said so on standard error."""
+        """Wait until the text appears on its standard error."""
         wait_until(lambda: text in self._said.read_text(), f"{text!r} is said")
 
     def ends(self) -> tuple[int, str]:
-        """Its exit code and what it has printed."""
+        """Return its exit code and its standard output."""
         printed, _ = self.process.communicate(timeout=60)
         return self.process.returncode, printed
 
@@ -71,7 +71,7 @@ import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 runpy.run_module("onceward.coordinator.ops", run_name="__main__", alter_sys=True)
 """
-"""Also where the tests run in the background, with SIGINT ignored."""
+"""Interruptible even where the tests run in the background, with SIGINT ignored."""
 
 
 @contextmanager
@@ -169,7 +169,7 @@ def test_stop_returns_when_the_driver_has_left(running: ScriptedDriver, tmp_path
 def test_stop_says_how_the_job_has_ended(
     running: ScriptedDriver, tmp_path: Path, reason: CloseReason, code: ExitCode, said: str
 ) -> None:
-    """A driver that fails when everything is settled has stopped, too."""
+    """A driver that fails after everything is settled has stopped, too."""
     with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
         wait_until(lambda: Stop() in running.told, "the driver receives Stop")
         running.session.close(reason, "input is gone")
@@ -283,7 +283,7 @@ def test_restore_of_a_job_whose_driver_was_killed_waits_for_its_lease(tmp_path: 
         assert onceward("checkpoint", "orders", "--state-dir", str(tmp_path)).stdout == "2\n"
         with OperatorClient(coordinator.address) as operators:
             wait_until(lambda: operators.job(ORDERS).settled, "checkpoint 2 is settled")
-        driver.session.let_go()  # as if it were killed: it says nothing any more
+        driver.session.let_go()  # like a killed driver, it sends nothing any more
     begun = time.monotonic()
     command = ("restore", "orders", "--from", "1", "--reason", "a test", "--yes", "--state-dir", str(tmp_path))
     ordered = onceward(*command)

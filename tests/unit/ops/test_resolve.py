@@ -1,4 +1,4 @@
-"""``onceward resolve`` and ``transactions``: evidence is shown, contradictions are refused, what is decided is kept."""
+"""``onceward resolve`` and ``transactions``: they show evidence, refuse contradictions, and keep decisions."""
 
 import json
 from collections.abc import Iterator
@@ -158,7 +158,7 @@ def test_transactions_tell_owner_age_time_left_and_evidence(tmp_path: Path) -> N
     ]
     assert [one.evidence for one in listed[:3]] == [
         "the brokers say committed",
-        "slot 1 was lost",  # a proof stays one when nobody can see it any more
+        "slot 1 was lost",  # a proof stays valid when the brokers no longer show it
         "slot 2 was in_doubt",
     ]
     assert (listed[2].worker, listed[2].generation, listed[2].receipt) == ("abcd1234", 1, "written")

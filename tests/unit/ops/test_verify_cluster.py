@@ -1,4 +1,4 @@
-"""What ``onceward verify`` makes of brokers that say nothing, or nothing yet."""
+"""How ``onceward verify`` treats brokers that do not answer, or not yet."""
 
 import socket
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """Accepts connections and never says a word."""
+    """A server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def telling(view: ClusterView, offsets: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the client of ``view`` tell these ends of the only partition, one after the other."""
+    """Make the client of ``view`` report these ends of the only partition, one after the other."""
 
     def list_offsets(wanted: dict[Any, Any], **_: Any) -> dict[Any, Any]:
         answer: Future[Any] = Future()

@@ -1,4 +1,4 @@
-"""What ``onceward verify`` takes and refuses, before it asks anybody."""
+"""The arguments that ``onceward verify`` accepts and refuses before it connects."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a coordinator said of its decisions, one thing after the other, and what of it cannot be."""
+"""A coordinator's reports about its decisions, in order, and the contradictions among them."""
 
 import pytest
 
@@ -24,7 +24,7 @@ BEFORE = (told(1, 0, "completed", end=3), told(1, 0, "settled", end=3))
         (),
         (told(1, 0, "settled"),),
         (told(2, 1, "triggered"), told(2, 1, "aborted"), told(3, 1, "triggered"), told(3, 1, "completed", end=5)),
-        # A person went back to 1, and the history forks there.
+        # An operator restored 1, and the history forks there.
         (told(2, 1, "completed"), told(3, 1, "settled", kind="restore"), told(4, 3, "completed")),
         (told(2, 1, "completed"), told(3, 1, "settled", kind="restore"), told(4, 1, "completed")),
         (told(2, 7, "completed"),),
@@ -44,7 +44,7 @@ def test_what_follows_from_one_decision_each_is_right(more: tuple[Told, ...]) ->
             "decisions changed",
             "checkpoint 2 was of generation 1 on 1 and is of generation 1 on 0",
         ),
-        # Also where something was said in between that has no positions.
+        # A report without positions in between makes no difference.
         ((told(1, 0, "settled"), told(1, 0, "settled", end=4)), "decisions changed", "checkpoint 1 ended in-0 at 3"),
         (
             (told(2, 1, "completed"), told(3, 1, "completed")),
@@ -61,7 +61,7 @@ def test_what_follows_from_one_decision_each_is_right(more: tuple[Told, ...]) ->
             "checkpoints completed on one that is not",
             "3 on 2, which is aborted",
         ),
-        # What cannot be read is no decision, and what comes after it is looked at.
+        # An unreadable row is no decision; the reports after it are still checked.
         ((told(9, 1, "unreadable"), told(1, 0, "aborted")), "decisions changed", "checkpoint 1 was settled"),
     ],
 )

@@ -21,7 +21,7 @@ _RECORDS = st.lists(
 def differing(
     expected: Sequence[Record], visible: Sequence[Record], lanes: Sequence[int] = ()
 ) -> tuple[int, ExternalSort]:
-    """Groups that differ; ``lanes``: of the expected records, 0 by default."""
+    """Return the number of differing groups, and the sort. ``lanes``: those of the expected records, 0 by default."""
     with tempfile.TemporaryDirectory() as directory:
         spill = ExternalSort(Path(directory), ["out"], files=3)
         for offset, record in enumerate(expected):
@@ -35,7 +35,7 @@ def differing(
 
 
 def groups(records: Sequence[Record]) -> dict[object, object]:
-    """Keys in their order, records without a key as a multiset."""
+    """Return values per key in order, and records without a key as a multiset."""
     keyed: dict[object, list[bytes | None]] = defaultdict(list)
     for topic, key, value in records:
         if key is not None:

@@ -1,4 +1,4 @@
-"""When a job can be judged at all: moments beside a running job, and input that is not what it was."""
+"""When a job can be judged: consistent moments of a running job, and input that has changed."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -17,7 +17,7 @@ THIRD = Told(3, 2, 1, "checkpoint", "completed", {IN: 20})
 
 
 class Cluster:
-    """Answers as told, one answer after the other; the last one again and again."""
+    """Give the set answers one after the other, then repeat the last one."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ def view(cluster: Cluster) -> ClusterView:
 
 
 def job(*told: Sequence[Told], running: bool = False, cluster_id: str = "cluster-id") -> Job:
-    """Each answer once, the last one again and again."""
+    """A job that gives each answer once, then repeats the last one."""
     answers = list(told)
     return Job(
         name="job",

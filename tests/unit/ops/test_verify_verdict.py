@@ -1,4 +1,4 @@
-"""What a verdict looks like to people and programs, and how records are named in it."""
+"""How a verdict is shown to people and programs, and how it names records."""
 
 import hashlib
 

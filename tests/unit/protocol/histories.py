@@ -1,4 +1,4 @@
-"""Random lives of a job, mostly sensible, for hypothesis."""
+"""Random histories of a job, mostly sensible, for hypothesis."""
 
 from dataclasses import dataclass
 
@@ -67,15 +67,15 @@ SETTINGS = CheckpointSettings(
 
 @dataclass(frozen=True)
 class Move:
-    """An event described relative to whatever state it meets."""
+    """An event described relative to the state that it meets."""
 
     kind: str
     wait: float
     """Seconds before it."""
     off: int
-    """How far beside the right checkpoint, base or generation it aims; mostly 0."""
+    """Distance from the right checkpoint, base or generation; mostly 0."""
     choice: int
-    """Picks content."""
+    """Selects the event's content."""
 
 
 _KINDS = (
@@ -95,7 +95,7 @@ moves = st.lists(a_move, max_size=60)
 
 
 def to_event(move: Move, state: JobState, now: float) -> Event:
-    """What the move means now; ``restart`` is none and is not asked for."""
+    """Return the event that the move means now. ``restart`` is no event; callers handle it themselves."""
     durable, choice = state.durable, move.choice
     generation = Generation(max(1, durable.generation + (move.off if choice % 3 == 0 else 0)))
     pending = durable.last_id
@@ -193,7 +193,7 @@ def _acknowledge(
 
 
 def _older(state: JobState, choice: int) -> CompletedCheckpoint:
-    """As the store would hand it over; mostly older than what is completed."""
+    """Return a checkpoint as the store would; mostly older than the completed one."""
     at = Document(kind="test", version=1, body={"at": choice})
     older = CheckpointId(max(1, state.base - choice % 3))
     return CompletedCheckpoint(
@@ -206,7 +206,7 @@ def _older(state: JobState, choice: int) -> CompletedCheckpoint:
 
 
 def _resolve(now: float, state: JobState, choice: int) -> Resolve:
-    """Mostly about what is unresolved."""
+    """Return a ruling, mostly about unresolved slots."""
     unresolved = sorted(state.durable.unresolved.get(SINK.name, {choice % 3: Outcome.LOST}))
     outcome = list(Outcome)[choice % 3]
     return Resolve(
@@ -238,7 +238,7 @@ def _amend(now: float, generation: Generation, state: JobState, choice: int) -> 
 
 
 def _sensible(now: float, state: JobState, choice: int) -> Event:
-    """What a healthy driver would say next."""
+    """Return the next event of a healthy driver."""
     durable, generation = state.durable, state.durable.generation
     if durable.driver is None and choice in (3, 4):
         return TakeOrphan(now=now + 4)

@@ -1,4 +1,4 @@
-"""Jobs in some state, made with the words of the scenarios, and what the core says to one event more."""
+"""Jobs in a given state, built with scenario commands, and the core's response to one more event."""
 
 from typing import TypeVar
 

@@ -1,4 +1,4 @@
-"""How long a checkpoint may wait for its base is watched by the clock, and holds to the moment."""
+"""The core enforces how long a checkpoint may wait for its base, exactly to the deadline."""
 
 import pytest
 

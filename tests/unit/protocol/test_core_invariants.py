@@ -1,5 +1,6 @@
 """Invariants of the core over random histories: one decision per checkpoint, durable and never changed; completed only
-with everybody's answer; stale ones refused; positions restored are the last completed ones; refusals change nothing."""
+when every participant has acknowledged; stale calls refused; the last completed positions restored; refusals change
+nothing."""
 
 from dataclasses import replace
 
@@ -41,7 +42,7 @@ _CHANGING = (Verdict.ACCEPTED, Verdict.CONFLICT)
 
 
 class _Witness:
-    """Follows the facts and complains about those that must not be."""
+    """Follow the facts and fail on those that must not occur."""
 
     def __init__(self) -> None:
         self.last_triggered = 0
@@ -174,7 +175,7 @@ def test_whatever_is_not_accepted_leaves_the_state_as_it_was(history: list[Move]
             continue
         state, _ = step(state, Tick(now=now))
         event = to_event(move, state, now)
-        state, _ = step(state, Tick(now=event.now))  # what is due by time alone is done before
+        state, _ = step(state, Tick(now=event.now))  # first do what is due by time alone
         before = state
         state, ready = step(state, event)
         if ready.answer.verdict not in _CHANGING:

@@ -1,4 +1,4 @@
-"""What each fact changes of a job, and that it changes nothing else: no other checkpoint, sink or slot."""
+"""What each fact changes in a job, and that it changes nothing else: no other checkpoint, sink or slot."""
 
 from dataclasses import replace
 from typing import Any
@@ -252,7 +252,7 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
         CheckpointAmended(checkpoint=NINE, participant=SINK, amendment=2, slots=frozenset({0, 1}), committables=()),
         {"completed": with_slots(SINK, *committables(2), amendment=2), "replaying": {OTHER: frozenset({1})}},
     ),
-    # What was proved lost stays so; what was in doubt is what it was found to be.
+    # A proved loss stays lost; a slot in doubt takes the outcome that was found.
     (
         JobHalted(checkpoint=NINE, participant=SINK, settlements=settlements(_0=DOUBT, _1=COMMITTED), reason="why"),
         {"outcomes": {SINK: {0: LOST, 1: COMMITTED, 2: COMMITTED}, OTHER: FULL.outcomes[OTHER]}},

@@ -35,7 +35,7 @@ def participant(name: str, role: Role) -> Participant:
 
 
 def opened(*participants: Participant) -> tuple[JobState, JobState, Verdict, str]:
-    """State before and after, and the answer."""
+    """Return the state before and after, the verdict and its detail."""
     before = JobState(durable=Durable(job=JobName("orders"), store_id="store-a"))
     event = OpenJob(now=0.0, driver="d1", participants=participants, settings=CheckpointSettings(), claim=None)
     after, ready = step(before, event)
@@ -69,7 +69,7 @@ def test_a_job_without_a_source_or_without_a_sink_is_refused() -> None:
     ],
 )
 def test_a_job_without_a_next_id_is_refused(generation: int, last_id: int, verdict: Verdict) -> None:
-    """Of checkpoints two are needed: the next one, and that of a restore."""
+    """Two checkpoint ids are needed: one for the next checkpoint and one for a restore."""
     durable = Durable(
         job=JobName("orders"), store_id="a", generation=Generation(generation), last_id=CheckpointId(last_id)
     )
@@ -79,7 +79,7 @@ def test_a_job_without_a_next_id_is_refused(generation: int, last_id: int, verdi
 
 
 def calls(generation: int) -> list[Event]:
-    """Of a driver that believes to have the job."""
+    """Return the calls of a driver that still believes it drives the job."""
     granted = Generation(generation)
     return [
         Watch(now=1.0, generation=granted),

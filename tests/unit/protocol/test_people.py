@@ -1,4 +1,4 @@
-"""What people hear of the core, and what is kept of what they decide, beyond what the scenarios play."""
+"""The core's answers to operators, and the records of their decisions, beyond what the scenarios play."""
 
 from dataclasses import replace
 

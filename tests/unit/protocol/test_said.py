@@ -1,4 +1,4 @@
-"""The reasons, durations and deadlines in answers to drivers and people; scenarios play the outcomes."""
+"""The reasons, durations and deadlines in answers to drivers and operators; scenarios play the outcomes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Documents that share members come out as they went in, value by value."""
+"""Documents that share members survive a round trip, value by value."""
 
 import json
 from typing import Any

@@ -1,6 +1,5 @@
-"""The core over a real store: between any two steps the coordinator may start anew, any write may fail before or after
-it became durable, and old rows may be removed. What is read is always what was decided.
-"""
+"""The core with a real store: between any two steps the coordinator may restart, any write may fail before or after it
+became durable, and retention may remove old rows. Every read returns what was decided."""
 
 import shutil
 import sqlite3
@@ -56,7 +55,7 @@ DONE = (CheckpointState.COMPLETED, CheckpointState.SETTLED)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A checkpoint as a listing has to show it."""
+    """A checkpoint as a listing must show it."""
 
     base: int
     generation: int
@@ -69,7 +68,7 @@ class Row:
 
 
 class Chronicle:
-    """Follows the facts that became durable, and knows what listings must say of them."""
+    """Follow the durable facts, and derive what listings must say of them."""
 
     def __init__(self) -> None:
         self.last_id = 0
@@ -77,7 +76,7 @@ class Chronicle:
         self.rows: dict[int, Row] = {}
         self.newest = 0
         self.positions: dict[ParticipantName, Snapshot] = {}
-        """Of the newest completed checkpoint."""
+        """Snapshots of the newest completed checkpoint."""
         self.generations: dict[int, tuple[str, bool]] = {}
         self.told: list[tuple[str, int]] = []
         self.names: dict[str, str] = {}
@@ -164,7 +163,7 @@ class Chronicle:
             self.told.append((type(fact).__name__, _subject(fact)))
 
     def _without(self, number: int, sink: ParticipantName, slots: frozenset[int]) -> None:
-        """Nobody has to commit these any more."""
+        """Drop committables that no longer need a commit."""
         kept = tuple(one for one in self.positions[sink].committables if one.slot not in slots)
         self.positions[sink] = replace(self.positions[sink], committables=kept)
         self.rows[number] = replace(self.rows[number], committables=_committables(self.positions.values()))
@@ -191,7 +190,7 @@ def _committables(snapshots: object) -> int:
 
 
 def _subject(fact: Fact) -> int:
-    """The checkpoint that the history names."""
+    """Return the checkpoint that the history names for this fact."""
     source = getattr(fact, "source", None) if type(fact).__name__ == "RestoreRequested" else None
     request = getattr(fact, "request", None) if type(fact).__name__.startswith("Request") else None
     named = source.id if source is not None else request.checkpoint if request is not None else None
@@ -200,11 +199,11 @@ def _subject(fact: Fact) -> int:
 
 @contextmanager
 def failing_commit(*, durable: bool) -> Iterator[None]:
-    """The next commit is an error, after or before the disk has it."""
+    """Make the next commit raise an error, after the disk has it if ``durable``, otherwise before."""
 
     def fail(connection: Connection) -> None:
         raw = cast(sqlite3.Connection, connection.connection.dbapi_connection)
-        raw.execute("COMMIT" if durable else "ROLLBACK")  # SQLite itself takes back what it could not write
+        raw.execute("COMMIT" if durable else "ROLLBACK")  # SQLite itself rolls back what it could not write
         raise OperationalError("COMMIT", None, sqlite3.OperationalError("disk I/O error"))
 
     event.listen(Engine, "commit", fail)
@@ -215,7 +214,7 @@ def failing_commit(*, durable: bool) -> Iterator[None]:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """One job, one store, and everything that may happen to both."""
+    """One job, one store, and every event that may happen to both."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,17 +238,17 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3), choice=st.sampled_from([1, 2, 5, 7]))
     def all_goes_well(self, count: int, choice: int) -> None:
-        """Most often one checkpoint each, from its trigger to its settlement."""
+        """Mostly one checkpoint per count, from its trigger to its settlement."""
         self._play(*[Move("go", 0.5, 0, choice)] * 5 * count)
 
     @rule(before=st.integers(1, 4))
     def a_transaction_is_lost(self, before: int) -> None:
-        """When one is there to be settled; a job whose sink replays writes it again."""
+        """A transaction is lost if one waits for settlement; a job whose sink replays then replays it."""
         self._play(*[Move("go", 0.5, 0, 1)] * before, Move("go", 0.1, 0, 11), *[Move("go", 0.1, 0, 1)] * 3)
 
     @rule(before=st.integers(4, 8), found=st.sampled_from([8, 10]), choices=st.lists(st.integers(0, 11), max_size=3))
     def a_person_decides(self, before: int, found: int, choices: list[int]) -> None:
-        """A job whose sink halts on losses, or has one in doubt, is halted then; and perhaps a person skips input."""
+        """Halt a job whose sink halts on losses or has one in doubt; an operator rules, and perhaps skips input."""
         self._play(Move("open", 0.1, 0, 0), *[Move("go", 0.5, 0, 6)] * before, Move("go", 0.1, 0, found))
         self._play(Move("close", 0.1, 0, 1))
         self._play(*[Move("resolve", 0.1, 0, choice) for choice in choices], Move("skip", 0.1, 0, before))
@@ -345,7 +344,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.state = restart(jobs[0], self.now) if jobs else JobState(durable=self.state.durable)
 
     def _look(self) -> None:
-        """What the store says is what was decided."""
+        """Compare what the store says with what was decided."""
         chronicle, durable = self.chronicle, self.state.durable
         assert self.store.load_jobs() == ([durable] if durable.generation else [])
         assert (durable.last_id, durable.base) == (chronicle.last_id, chronicle.newest)
