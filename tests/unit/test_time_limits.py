@@ -2,7 +2,6 @@
 
 These tests read the source, so new calls need no test of their own. `test_silent_brokers.py` and
 `test_time_limits.py` in tests/integration and `service/test_silent_peers.py` here test the effect of the limits.
-
 """
 
 import ast

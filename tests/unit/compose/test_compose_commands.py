@@ -116,7 +116,6 @@ def _spark_class(name: str, arguments: Sequence[str]) -> None:
     """Check that the class is in Spark's jar and its parser knows the options: each is one word, its value the next.
 
     ``--host=NAME`` is not an option to it.
-
     """
     jar = next((_SPARK / "jars").glob("spark-core_*.jar"))
     with zipfile.ZipFile(jar) as classes:

@@ -126,7 +126,7 @@ def test_a_job_that_fails_tells_the_source_how_long_it_took() -> None:
 
 
 class Slow(Failing):
-    """Commits checkpoint 2 only after a sweep found something; each sweep but the first finds two transactions."""
+    """Commit checkpoint 2 only after a sweep found something; each sweep but the first finds two transactions."""
 
     def __init__(self, coordinator: Coordinator, **more: Any) -> None:
         super().__init__(coordinator, **more)

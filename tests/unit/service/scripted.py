@@ -92,7 +92,6 @@ class CoordinatorProcess:
     """``onceward serve`` in a separate process; ``preamble`` is Python that it runs first.
 
     The process ends with the tests, even if they are killed.
-
     """
 
     def __init__(

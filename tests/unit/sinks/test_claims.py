@@ -1,7 +1,6 @@
 """The claim at modelled brokers that refuse, contradict themselves or do not answer.
 
 tests/simulation/test_claims_on_the_model.py covers lost and late requests.
-
 """
 
 from dataclasses import replace

@@ -1,7 +1,6 @@
 """Messages at any address become the right columns.
 
 tests/integration/test_kafka_source.py tests librdkafka's own messages on a broker.
-
 """
 
 import ctypes

@@ -1,7 +1,6 @@
 """How the reader of ranges handles what a client delivers.
 
 tests/integration/test_kafka_source.py tests it with a client on a broker.
-
 """
 
 from collections.abc import Iterator
