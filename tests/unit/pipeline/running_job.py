@@ -283,7 +283,7 @@ class Coordinator:
 
 
 class _Told(Journal):
-    """Keeps what it receives."""
+    """Keep every line."""
 
     def __init__(self) -> None:
         super().__init__(JOB)

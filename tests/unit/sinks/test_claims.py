@@ -219,7 +219,7 @@ def test_what_could_not_be_prepared_is_written_when_it_is_renewed(bench: Bench, 
     bench.wait(0.1)
     assert claim_at(bench) == OURS
     if request_type is EndTxnRequest:
-        return  # a prepared renewal has not sent this request
+        return  # preparing does not send this request
     assert ours.renew(through(2))
     assert claim_at(bench) == through(2)
 

@@ -150,7 +150,7 @@ def test_a_refused_record_is_told_rather_than_the_state_that_it_left_the_client_
 
 
 class Flushing(Confirming):
-    """Each ``seconds`` of a flush confirm one record; the broker may refuse the last ones."""
+    """Each call of flush takes ``seconds`` and confirms one record; the broker may refuse the last ones."""
 
     def __init__(self, clock: list[float], seconds: float = 1.0) -> None:
         super().__init__()

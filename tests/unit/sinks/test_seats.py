@@ -30,7 +30,7 @@ time.sleep(600)
 
 @pytest.fixture(autouse=True)
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use a test directory in place of the machine's shared memory; return the directory of our seats."""
+    """Use a test directory in place of the machine's shared memory; return the directory of this user's seats."""
     monkeypatch.setattr(seats, "_SHARED_MEMORY", tmp_path)
     return tmp_path / f"onceward-{os.getuid()}"
 

@@ -1,4 +1,4 @@
-"""One process opens a store, of one schema, in a trustworthy place; otherwise opening fails."""
+"""A store opens for one process, with one schema, in a trustworthy place; otherwise opening fails."""
 
 import os
 import shutil
