@@ -1,4 +1,4 @@
-"""Fixtures of all tests: names that no two tests share."""
+"""Shared fixtures: names that no two tests share."""
 
 import itertools
 import re
@@ -18,25 +18,25 @@ _COUNT = itertools.count(1)
 
 
 def examples(count: int) -> int:
-    """So many examples where a test needs other than 100, and in the profile's proportion."""
+    """The number of examples of a test that needs other than 100, scaled to the active profile."""
     assert isinstance(settings.default, settings)
     return max(1, count * settings.default.max_examples // 100)
 
 
 def unique_name(request: pytest.FixtureRequest) -> str:
-    """A name of at most 40 characters, of the pattern of job names, that says which test it belongs to."""
+    """A name of at most 40 characters that fits the pattern of job names and says which test it belongs to."""
     test = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_")).strip("-")[:28].rstrip("-")
     return f"{test or 'test'}-{_RUN}{next(_COUNT)}"
 
 
 @pytest.fixture
 def job(request: pytest.FixtureRequest) -> str:
-    """A job name that nothing else uses, on any broker or in any store."""
+    """A job name that is unique on every broker and in every store."""
     return unique_name(request)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long begin first, so that no core is alone with one of them at the end."""
+    """Start slow files first, so that no core runs one of them alone at the end."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

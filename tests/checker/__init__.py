@@ -1,1 +1,2 @@
-"""The checker: records runs for the judge in ``coordinator/ops/verify``, and the proofs that both can say FAIL."""
+"""The checker: the recorder of runs for the judge in ``coordinator/ops/verify``, and proofs that both can report
+FAIL."""

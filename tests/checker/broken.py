@@ -1,7 +1,7 @@
-"""Drivers of broken protocols, for the real broker: ``python -m tests.checker.broken NAME SPEC-AS-JSON``.
+"""Drivers with broken protocols, for the real broker: ``python -m tests.checker.broken NAME SPEC-AS-JSON``.
 
-Each bug stands at the border between the pipeline and a source, a sink or a committer, where a wrong implementation of
-these interfaces would have it. A process with a bug runs the same program as every other test.
+Each bug sits on the interface between the pipeline and a source, a sink or a committer, where a wrong implementation
+would have it. A process with a bug runs the same program as every other test.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def _commits_at_once(self: KafkaSink, *arguments: Any, **named: Any) -> tuple[Co
 def _aborts_on_unknown(
     self: KafkaCommitter, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
 ) -> Sequence[Settlement]:
-    """What another process was to commit: this one has no answer for it."""
+    """Abort what another process prepared, because this process does not know the outcome."""
     own = self._generation()
     unknown = [one for one in committables if _generation_of(one) != own]
     self.abort(unknown)
@@ -83,7 +83,7 @@ def _one_too_few(self: KafkaSource, plan: Plan) -> Document:
 
 
 def _counts_what_was_not_written(self: KafkaSink) -> SlotWriter:
-    """The last record of each slot never leaves the process, and the vote has it."""
+    """Never send the last record of each slot, but count it in the vote."""
     write = _write(self)
 
     def writer(task: CheckpointTask, slot: int, attempt: int, batches: "Iterator[pa.RecordBatch]") -> Vote:
@@ -101,7 +101,7 @@ _planned: set[int] = set()
 
 
 def _from_the_beginning(self: KafkaSource, base: Document) -> Plan:
-    """The first plan of a process reads everything again, and says that it has not."""
+    """In the first plan of a process, read everything again, but report the usual positions."""
     plan = _plan(self, base)
     if plan.records == 0 or id(self) in _planned:
         return plan
@@ -120,7 +120,7 @@ BROKEN: Mapping[str, Break] = {
     "reads everything again after a crash": put(KafkaSource, "plan", _from_the_beginning),
     "nothing": contextlib.nullcontext,
 }
-"""Name -> how it is broken."""
+"""Name of the bug -> the change that causes it."""
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from tests.integration.tools import Topics
 
 @pytest.fixture(scope="package")
 def kafka() -> Iterator[LocalKafka]:
-    """One broker for all of them; looks for timed out transactions every 200 ms."""
+    """One broker for all tests of this package; it looks for timed-out transactions every 200 ms."""
     with LocalKafka(transaction_timeout_scan_ms=200) as local:
         yield local
 

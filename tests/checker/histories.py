@@ -1,4 +1,4 @@
-"""Right histories, made without a broker: what one job would leave if all went well."""
+"""Correct histories, made without a broker: the history of one job if nothing goes wrong."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,28 +15,28 @@ _BEGUN = 1_700_000_000.0
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Of a run. Checkpoint ids have gaps where one was aborted."""
+    """The shape of a run. Checkpoint ids have gaps where a checkpoint was aborted."""
 
     reads: Sequence[Sequence[int]]
-    """Per completed checkpoint, how many records of each input partition it reads."""
+    """Per completed checkpoint: the number of records that it reads from each input partition."""
     left: Sequence[int]
-    """Per input partition, how many are fed and not read."""
+    """Per input partition: the number of records that are fed but not read."""
     keys: int = 3
-    """Per input partition."""
+    """Number of keys per input partition."""
     outputs: int = 2
-    """Partitions of the output topic."""
+    """Number of partitions of the output topic."""
     fanout: int = 1
-    """Output records per input record; 0 filters all out."""
+    """Output records per input record; 0 filters out every record."""
     aborted: frozenset[int] = frozenset()
-    """Places among the completed checkpoints before which one is aborted."""
+    """Indexes of completed checkpoints that have an aborted one before them."""
     restored: bool = False
-    """At last a person goes back to the first checkpoint with records, and the job runs to the same end again."""
+    """At the end an operator restores the first checkpoint with records, and the job runs to the same end again."""
     equal: bool = False
-    """Equal records: nothing but the key tells one from the next."""
+    """All values are equal: only the key distinguishes records."""
 
 
 def record(partition: int, offset: int, shape: Shape) -> tuple[str, str]:
-    """Key and value, as the judge knows them."""
+    """Key and value, in the judge's notation."""
     return f"=key-{partition}-{offset % shape.keys}", "=same" if shape.equal else f"={partition}-{offset}"
 
 
@@ -56,7 +56,7 @@ def made(shape: Shape) -> History:
         for lane, count in reads.items():
             for offset in range(ends[lane], ends[lane] + count):
                 for content in _effects(lane, offset, shape):
-                    # a reader has it between this decision and the next
+                    # a reader sees it between this decision and the next
                     partition = sum(map(ord, content.key or "")) % shape.outputs
                     log[Lane("out", partition)].append((content, clock + 0.2 + partition / 10))
             ends[lane] += count
@@ -113,7 +113,7 @@ def _finally(told: Sequence[Told]) -> list[Told]:
 
 
 def _read(log: Mapping[Lane, Sequence[tuple[Content, float]]]) -> tuple[list[Visible], list[Visible]]:
-    """At rest partition by partition; while it ran as it became visible. Every third offset is a control record's."""
+    """The log at rest, by partition, and as the reader saw it, by time. Every third offset is a control record."""
     rest = [
         Visible(lane, place + place // 2, content)
         for lane, records in sorted(log.items())
@@ -151,7 +151,7 @@ def good_histories() -> st.SearchStrategy[History]:
 
 
 def with_seen_as_at_rest(history: History) -> History:
-    """For histories whose log was changed: the concurrent reader saw the same."""
+    """Let the concurrent reader see the log as it is at rest, for histories whose log was changed."""
     times = {(one.lane, one.offset): one.at for one in history.seen}
     late = max(times.values(), default=_BEGUN)
     seen = [one._replace(at=times.get((one.lane, one.offset), late)) for one in history.rest]

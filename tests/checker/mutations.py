@@ -1,4 +1,4 @@
-"""One thing wrong at a time in a right history, and which property must name it."""
+"""Correct histories with one fault each, and the properties that must report it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ def _at(history: History, content: str) -> Visible:
 
 
 def _without(history: History, value: str) -> History:
-    """Never visible to anybody."""
+    """Remove a record from the output and from what the reader saw."""
     return replace(
         history,
         rest=[one for one in history.rest if one.content.value != value],
@@ -28,7 +28,7 @@ def _without(history: History, value: str) -> History:
 
 
 def one_more(history: History, content: Content, partition: int, *, at: float = 2e9) -> History:
-    """Visible too, at the end of an output partition."""
+    """Add a visible record at the end of an output partition."""
     lane = Lane("out", partition)
     offset = max(one.offset for one in history.rest if one.lane == lane) + 1
     one = Visible(lane, offset, content)
@@ -41,7 +41,7 @@ def _doubled(history: History, value: str) -> History:
 
 
 def _exchanged(history: History, a: str, b: str) -> History:
-    """Two records of one output partition change places in the log."""
+    """Swap two records of one output partition in the log."""
     first, second = _at(history, a), _at(history, b)
     assert first.lane == second.lane
     swap = {first.offset: second.content, second.offset: first.content}
@@ -53,13 +53,13 @@ def _exchanged(history: History, a: str, b: str) -> History:
 
 
 def _moved(history: History, value: str) -> History:
-    """The record is in the other output partition."""
+    """Move a record to the other output partition."""
     one = _at(history, value)
     return with_seen_as_at_rest(one_more(_without(history, value), one.content, 1 - one.lane.partition))
 
 
 def told_otherwise(history: History, checkpoint: int, **changes: object) -> History:
-    """What is said of a checkpoint at the end is another thing."""
+    """Change what the coordinator says about a checkpoint at the end."""
     told = [
         one._replace(**changes) if one.last and one.checkpoint == checkpoint else one  # type: ignore[arg-type]
         for one in history.told
@@ -68,7 +68,7 @@ def told_otherwise(history: History, checkpoint: int, **changes: object) -> Hist
 
 
 def _uncompleted(history: History, checkpoint: int, state: str) -> History:
-    """A checkpoint was never completed, although its records are visible."""
+    """Make a checkpoint uncompleted although its records are visible."""
     told = []
     for one in history.told:
         if one.checkpoint != checkpoint:
@@ -79,13 +79,13 @@ def _uncompleted(history: History, checkpoint: int, state: str) -> History:
 
 
 def _seen_early(history: History, value: str) -> History:
-    """The concurrent reader had it before the decision."""
+    """Let the concurrent reader see the record before the decision."""
     seen = [one._replace(at=one.at - 0.5) if one.content.value == value else one for one in history.seen]
     return replace(history, seen=seen)
 
 
 def _seen_later(history: History, value: str) -> History:
-    """The concurrent reader got it after the next one of its partition."""
+    """Let the concurrent reader see the record after the next one of its partition."""
     one = next(one for one in history.seen if one.content.value == value)
     others = [other for other in history.seen if other is not one]
     place = next(i for i, other in enumerate(others) if other.lane == one.lane and other.offset > one.offset)
@@ -97,7 +97,7 @@ def with_gap(history: History, part: Part) -> History:
 
 
 def _merged(history: History) -> History:
-    """A second checkpoint, completed on the base of another one, covering nothing."""
+    """Add a second checkpoint that is completed on the base of another one and covers no records."""
     one = next(one for one in history.told if one.checkpoint == 5 and one.last)
     base = next(told for told in history.told if told.checkpoint == one.base and told.last)
     other = one._replace(checkpoint=9, ends=base.ends)
@@ -110,7 +110,7 @@ class Mutation:
     fails: frozenset[Property] = frozenset()
     unknown: frozenset[Property] = frozenset()
     names: str = ""
-    """Stands in the evidence."""
+    """Text that the evidence contains."""
 
 
 def _fails(change: Callable[[History], History], *properties: Property, names: str = "") -> Mutation:
@@ -234,7 +234,7 @@ MUTATIONS: dict[str, Mutation] = {
         names="5 on 4, which is aborted",
     ),
     "two checkpoints are completed on one base": _fails(_merged, DECISION, names="5 and 9, both on 3"),
-    # what is left
+    # what remains at the end
     "a checkpoint is not settled": _fails(
         lambda h: replace(
             told_otherwise(h, 6, state="completed"),

@@ -1,6 +1,7 @@
-"""Records a run for the judge: reads the output while the job runs, asks the coordinator, and writes all down.
+"""Records a run for the judge: reads the output while the job runs, polls the coordinator, and writes a history file.
 
-It begins at offset 0 however late it is started. What it could not see or ask is a gap in the history, never a guess.
+The recorder reads from offset 0, however late it starts. What it could not see or ask is recorded as a gap, never
+guessed.
 """
 
 import threading
@@ -36,21 +37,21 @@ from onceward.coordinator.store.errors import StoreUnusableError
 __all__ = ["Expected", "Recorder"]
 
 Expected: TypeAlias = Callable[[str, bytes | None, bytes | None], Sequence[tuple[str, bytes | None, bytes | None]]]
-"""(input topic, key, value) -> its output records as (topic, key, value)."""
+"""(input topic, key, value) -> the expected output records as (topic, key, value)."""
 
 _ASK_S = 0.1
 _NEWEST = 50
 _POLL_S = 0.05
 _READ_S = 0.03
-"""A record is noted at most so long after it became visible."""
+"""The longest time between a record becoming visible and its being noted."""
 
 
 class Recorder:
-    """A context manager; its threads run inside it. One job, one file, which must be new.
+    """Record one job in one file, which must be new. A context manager; its threads run inside it.
 
-    :param inputs: topics that the job reads. They are read at the end.
-    :param outputs: topics that it writes. Without ``expected`` a record is copied to the first one.
-    :param coordinator: address to ask while the job runs; it may be away for any time.
+    :param inputs: topics that the job reads. The recorder reads them at the end.
+    :param outputs: topics that the job writes. Without ``expected``, each input record is copied to the first one.
+    :param coordinator: address to poll while the job runs; the coordinator may be down for any time.
     """
 
     def __init__(
@@ -107,10 +108,10 @@ class Recorder:
         whole_input: bool = False,
         limit_s: float = 60.0,
     ) -> History:
-        """Wait until nothing holds readers back, end, and write down what is there at rest. Once.
+        """Wait until nothing holds readers back, stop the threads, and record the state at rest. Call it once.
 
-        What is still open or unread after ``limit_s`` is recorded as it is. The checkpoints are asked from
-        ``coordinator``, or read from a ``store`` or ``state_dir`` that no coordinator uses any more.
+        What is still open or unread after ``limit_s`` is recorded in that state. The checkpoints come from
+        ``coordinator``, or from a ``store`` or ``state_dir`` that no coordinator uses any more.
         """
         limit = time.monotonic() + limit_s
         while not self._at_rest() and time.monotonic() < limit:
@@ -129,7 +130,7 @@ class Recorder:
         self._record_last(coordinator or self._coordinator, store, state_dir)
         for end in ends:
             self._writer.end(end)
-        if self._view.ends(self._outputs) != ends:  # then the checkpoints told may be newer than what was read
+        if self._view.ends(self._outputs) != ends:  # then checkpoints may be newer than the records that were read
             self._writer.gap(Part.REST, "the output changed while it was recorded: the job must be over")
         try:
             for name, state in self._view.open_transactions(self._job).items():
@@ -149,11 +150,11 @@ class Recorder:
                 with self._lock:
                     for one in records:
                         self._writer.seen(_visible(one, at))
-        except Exception as error:  # noqa: BLE001 - whatever it was: what the reader had then may not be written down
+        except Exception as error:  # noqa: BLE001 - on any error, what the reader held may not be written down
             self._stopped[Part.SEEN] = f"the reader died: {error!r}"
 
     def _ask(self) -> None:
-        """Decisions as they are told. A coordinator that is away or does not know the job yet is asked again."""
+        """Record decisions as the coordinator reports them. Retry while it is down or does not know the job yet."""
         assert self._coordinator is not None
         client = OperatorClient(self._coordinator, patience="100ms")
         while not self._over.wait(_ASK_S):
@@ -186,7 +187,7 @@ class Recorder:
     # -- at the end
 
     def _at_rest(self) -> bool:
-        """Nothing open, nothing held back, and the concurrent reader has it all."""
+        """True when no transaction is open, no reader is held back, and the concurrent reader has read everything."""
         if Part.SEEN in self._stopped:
             return True
         ends = self._view.ends(self._outputs)
@@ -230,7 +231,7 @@ class Recorder:
             places = StateDirectory(state_dir)
             try:
                 return told_by_store(places.store_url, self._job)
-            except StoreUnusableError:  # its coordinator lives
+            except StoreUnusableError:  # its coordinator still runs
                 coordinator = places.published()
         elif store is not None:
             return told_by_store(store, self._job)

@@ -1,4 +1,4 @@
-"""The judge on the real broker: it fails broken protocols and names their records, and passes the unbroken one."""
+"""The judge on the real broker: it fails broken protocols, names their records, and passes the correct protocol."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ RECORDS = 400
 
 
 class BrokenWorld(World):
-    """Its drivers have a bug."""
+    """A world whose drivers have a bug."""
 
     def __init__(self, directory: Path, bug: str, spec: dict[str, object]) -> None:
         super().__init__(directory, spec)
@@ -35,10 +35,10 @@ class BrokenWorld(World):
 @dataclass(frozen=True, kw_only=True)
 class Case:
     killed_at: KillPoint
-    """In the third checkpoint; this is what brings the bug to light."""
+    """The kill point, in the third checkpoint, that exposes the bug."""
     fails: frozenset[Property]
     says: str
-    """Stands in the evidence of each of them."""
+    """Text that the evidence of each failed property contains."""
 
 
 LOST, TWICE = Property.NOTHING_LOST, Property.NOTHING_TWICE
@@ -68,7 +68,7 @@ CASES = {
 
 
 def run(topics: Topics, job: str, directory: Path, bug: str, point: KillPoint) -> tuple[History, Verdict]:
-    """A bounded job whose driver is killed in its third checkpoint and started again."""
+    """Run a bounded job whose driver is killed in its third checkpoint and started again."""
     source, sink = topics.create("in", 2), topics.create("out", 2)
     for partition in range(2):
         values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(RECORDS)]

@@ -1,4 +1,4 @@
-"""The judge must be able to say FAIL and UNKNOWN: right histories with one thing wrong, and what names it."""
+"""The judge must be able to report FAIL and UNKNOWN: correct histories with one fault each, and what reports it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_a_lost_or_doubled_record_never_passes(history: History, data: st.DataOb
         assert LOST in judge(changed).having(Grade.FAIL)
     else:
         failed = judge(one_more(history, one.content, one.lane.partition)).having(Grade.FAIL)
-        # an equal one may have been fed, and be in no completed checkpoint
+        # an equal record may be among those that were fed but are in no completed checkpoint
         assert failed & {TWICE, UNDECIDED}
 
 
@@ -106,7 +106,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_certain_breach_in_a_cut_file_of_decisions_stays_a_breach() -> None:
-    """Nothing that is missing can explain a decision that was changed."""
+    """No missing row can explain a decision that changed."""
     verdict = judge(with_gap(told_otherwise(GOOD, 2, state="aborted"), Part.PAST))
     assert DECISION in verdict.having(Grade.FAIL)
 
@@ -133,7 +133,7 @@ def test_equal_records_of_one_partition_keep_their_order_where_one_of_them_is_lo
 
 
 def test_input_that_a_person_has_skipped_is_not_missed() -> None:
-    """The skip moves the positions over two records that nobody has read."""
+    """The skip moves the positions past two records that the job never read."""
     lane = Lane("in", 0)
     fed = [Fed(lane, offset, (Content("out", "=k", f"={offset}"),)) for offset in range(6)]
     told = [
@@ -163,7 +163,8 @@ def test_equal_records_of_two_partitions_are_unknown_where_no_reading_in_order_w
 
 
 def _one_lane(*logs: str) -> History:
-    """``same a same b`` of one input partition, copied to output partitions that show ``logs``; keys are anywhere."""
+    """``same a same b`` of one input partition, copied to output partitions that show ``logs``; a key may be in any of
+    them."""
     content = {word: Content("out", "=k", f"={word}") for word in ("same", "a", "b")}
     return History(
         job="job",
@@ -187,7 +188,7 @@ def test_equal_records_of_one_partition_leave_no_doubt_unless_several_output_par
 
 
 def _decided(*log: str) -> History:
-    """As `_two_lanes`: checkpoint 2, decided at 10 s, covers the first input partition, 3, at 20 s, the second."""
+    """`_two_lanes` with decisions: checkpoint 2, at 10 s, covers the first input partition; 3, at 20 s, the second."""
     lanes = Lane("in", 0), Lane("in", 1)
     decided = {1: (0, 0, 1.0), 2: (2, 0, 10.0), 3: (2, 2, 20.0)}
     told = [
@@ -203,7 +204,7 @@ def _seen_at(history: History, offset: int, at: float) -> History:
 
 
 def test_an_early_record_that_has_an_equal_is_neither_certain_nor_passed_over() -> None:
-    """Which of the two was visible before its decision depends on the reading."""
+    """Which of the two was visible before its decision depends on how the judge matches them."""
     history = _decided("same", "a", "same", "b")
     assert judge(history, {UNDECIDED}).grade is Grade.PASS
     verdict = judge(_seen_at(history, 2, 15.0), {UNDECIDED})

@@ -1,4 +1,4 @@
-"""The recorder beside real runs: what it writes passes where all was right, and names what it could not see."""
+"""The recorder beside real runs: its history of a correct run passes, and it names what it could not see."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def test_a_run_with_kills_is_recorded_and_passes(topics: Topics, job: str, tmp_p
 
 @pytest.fixture(scope="module")
 def copied(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Copied:
-    """A job that is over."""
+    """A job that has ended."""
     name = f"recorded-{os.urandom(3).hex()}"
     return Copied(Topics(kafka.bootstrap_servers, name), name, tmp_path_factory.mktemp("recorded"))
 
@@ -110,7 +110,7 @@ def test_output_that_is_deleted_before_the_reader_had_it_is_unknown(topics: Topi
 def test_a_reader_that_dies_is_a_gap_and_no_breach(
     copied: Copied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had read everything by then, and not written it down."""
+    """The reader had read everything by then, but had not written it down."""
     read = Reader.read
 
     def dies(reader: Reader, timeout_s: float) -> list[Raw]:

@@ -1,4 +1,4 @@
-"""``onceward verify`` on the real broker, as a user calls it."""
+"""``onceward verify`` on the real broker, called as a user calls it."""
 
 import json
 import os
@@ -41,7 +41,7 @@ class Copied:
         self.run()
 
     def run(self) -> None:
-        """To the end of what is fed."""
+        """Run the job to the end of its input."""
         SparklessPipeline(
             job=self.job,
             source=KafkaSource(
@@ -58,7 +58,7 @@ class Copied:
         ).run()
 
     def verify(self, *more: str, cluster: str = "") -> tuple[int, dict[str, Any], str]:
-        """Exit code, what --json says, and all that was printed. ``cluster``: its name in the clusters file."""
+        """Exit code, the output of --json, and everything printed. ``cluster``: its name in the clusters file."""
         about = ["--job", self.job, "--state-dir", str(self.directory / "state"), "--json"]
         prefix = f"{cluster}:" if cluster else ""
         where = ["--input", prefix + self.source, "--output", prefix + self.sink]
@@ -80,7 +80,7 @@ def grades(said: dict[str, Any], grade: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def copied(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Copied:
-    """For tests that only look."""
+    """A finished job, for tests that change nothing."""
     name = f"verify-{os.urandom(3).hex()}"
     return Copied(Topics(kafka.bootstrap_servers, name), name, tmp_path_factory.mktemp("verify"))
 
@@ -143,7 +143,7 @@ def test_a_record_that_is_written_twice_fails(topics: Topics, job: str, tmp_path
 def test_a_part_that_a_tool_aborts_just_before_the_commit_fails_and_its_records_are_named(
     topics: Topics, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look at the partitions and EndTxn nobody can notice it: this is what shows it afterwards."""
+    """Between the check of the partitions and EndTxn the abort cannot be noticed; ``verify`` shows it afterwards."""
     end, torn = Transactions.end, list[bool]()
 
     def torn_once(self: Transactions, transactions: Sequence[Transaction], **more: Any) -> dict[str, Code]:
