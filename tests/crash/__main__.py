@@ -1,4 +1,4 @@
-"""``make crash``: kill everything everywhere and say what came of it (docs/crash.md)."""
+"""``make crash``: kill every process at every point and report the results (docs/crash.md)."""
 
 import argparse
 import logging
@@ -19,7 +19,7 @@ _BUILD = ROOT / "build" / "crash"
 
 
 def main() -> int:
-    """0 only when every schedule was good and, if all parts ran, somebody died at every kill point."""
+    """Return 0 only when every schedule was good and, if all parts ran, a process died at every kill point."""
     parser = argparse.ArgumentParser(prog="make crash", description="every process dies everywhere")
     parser.add_argument("--seed", type=int, default=1, help="of the first random schedule")
     parser.add_argument("--schedules", type=int, default=60, help="random schedules")
@@ -29,7 +29,7 @@ def main() -> int:
     parts = arguments.part or list(PARTS)
     if "disk" in parts and shutil.which("strace") is None:
         parser.error("the part `disk` needs strace, which is not installed; nothing was started")
-    build: Path = arguments.build.resolve()  # processes are started elsewhere
+    build: Path = arguments.build.resolve()  # child processes run in other directories
     run = build / "run"
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Work that goes on in a thread of its own while a schedule or a run does something else."""
+"""Work that runs in its own thread while a schedule or a run does something else."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -9,12 +9,12 @@ __all__ = ["Background"]
 
 
 class Background(ABC):
-    """A context manager: the work begins with it and is over with it at the latest."""
+    """A context manager: the work starts on entry and has ended by the exit."""
 
     def __init__(self, name: str) -> None:
         """``name``: of the thread."""
         self.over = threading.Event()
-        """When the work has to end."""
+        """Set when the work has to end."""
         self._thread = threading.Thread(target=self.work, name=name, daemon=True)
 
     def __enter__(self) -> Self:
@@ -27,10 +27,10 @@ class Background(ABC):
         self.stop()
 
     def stop(self) -> None:
-        """End the work, and return when it has ended. May be called twice."""
+        """End the work and wait until it has ended. May be called twice."""
         self.over.set()
         self._thread.join()
 
     @abstractmethod
     def work(self) -> None:
-        """In the thread, until `over` is set."""
+        """Do the work, in the thread, until `over` is set."""

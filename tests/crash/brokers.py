@@ -1,4 +1,4 @@
-"""Brokers die under a running job, leave one after the other, and run out of disk; three replicas, two in sync."""
+"""Brokers die, shut down one after the other, and run out of disk, under a running job; three replicas, two in sync."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,15 +12,15 @@ from tests.integration.tools import wait_until
 __all__ = ["SMALL", "fill_disk", "kill_brokers", "roll_brokers"]
 
 SMALL = 2
-"""The broker whose disk is a small one."""
+"""The broker with the small disk."""
 _TOGETHER = ((1,), (2,), (3,), (1, 2), (1, 2, 3))
-"""With two of them away too few replicas are in sync, so that nothing can be written."""
+"""The brokers that die together. With two down, too few replicas are in sync for any write."""
 _LEASE = {"lease": "30s"}
 _NOTICE_LIMIT_S = 60.0
 
 
 def kill_brokers(harness: Harness, name: str, *, rounds: int = 1) -> Schedule:
-    """``harness`` has three brokers. While one is away the job goes on without it."""
+    """Kill one, two and all of the three brokers of ``harness``. The job continues while one is down."""
 
     def body(job: Job) -> None:
         job.settles(3)
@@ -32,7 +32,8 @@ def kill_brokers(harness: Harness, name: str, *, rounds: int = 1) -> Schedule:
 
 
 def roll_brokers(harness: Harness, name: str) -> Schedule:
-    """A rolling restart, as for an update: each broker hands over what it leads, leaves and comes back, under load."""
+    """Restart the brokers in turn under load, as in an upgrade: each one hands over its leaderships, leaves and
+    returns."""
 
     def body(job: Job) -> None:
         job.settles(3)
@@ -49,7 +50,7 @@ def roll_brokers(harness: Harness, name: str) -> Schedule:
 
 
 def fill_disk(harness: Harness, name: str, disk: SmallDisk) -> Schedule:
-    """``disk`` is that of broker ``SMALL``. It fills up; there is room again, and the broker is started again."""
+    """Fill ``disk``, the disk of broker ``SMALL``, then free it and start the broker again."""
 
     def body(job: Job) -> None:
         job.settles(3)
@@ -58,7 +59,7 @@ def fill_disk(harness: Harness, name: str, disk: SmallDisk) -> Schedule:
         wait_until(
             lambda: SMALL not in harness.kafka.pids, "the broker leaves because its disk is full", _NOTICE_LIMIT_S
         )
-        job.settles(3)  # by the two that are left
+        job.settles(3)  # on the two other brokers
         disk.free()
         harness.kafka.restart(SMALL)
         full.back_at = job.now()
@@ -75,9 +76,9 @@ def _kill(job: Job, nodes: Sequence[int]) -> None:
         kills.append(Kill(process=process, place=ANY_TIME))
         job.kill(kills[-1], partial(kafka.kill, node))
     if len(nodes) == 1:
-        job.settles()  # by the two that are left
+        job.settles()  # on the two other brokers
     for again in nodes if len(nodes) < kafka.brokers else (None,):
-        kafka.restart(again)  # all at once where one alone would wait for a quorum
+        kafka.restart(again)  # all at once: one alone would wait for a quorum
     for kill in kills:
         kill.back_at = job.now()
     job.settles(3)

@@ -1,4 +1,4 @@
-"""Executors of a standalone Spark cluster come and go, and are taken away in good order, under a running job."""
+"""Executors of a standalone Spark cluster come and go, and are decommissioned, under a running job."""
 
 import os
 import signal
@@ -20,13 +20,13 @@ __all__ = ["change_executors", "decommission"]
 _EXECUTOR, _WORKER = "CoarseGrainedExecutorBackend", "pyspark.daemon"
 _CORES = "--conf spark.executor.cores=1 --conf spark.cores.max=4"
 _STANDS_STILL = f"{KillPoint.TASK_BEFORE_RECEIPT.value}:3"
-"""In the middle of its third slot."""
+"""In the middle of the Python worker's third slot."""
 _LIMIT_S = 300.0
-"""For a process of Spark to be there or gone; only a machine that stands still needs so long."""
+"""Limit for a Spark process to appear or disappear; only a stalled machine needs this long."""
 
 
 def change_executors(harness: Harness, name: str) -> Schedule:
-    """Between two checkpoints workers join and take tasks, and others are told to leave, until none is of the first."""
+    """Between checkpoints, start workers that take tasks and terminate old ones, until none of the first remains."""
     with standalone(harness) as (master, workers, start):
 
         def body(job: Job) -> None:
@@ -44,7 +44,7 @@ def change_executors(harness: Harness, name: str) -> Schedule:
 
 
 def decommission(harness: Harness, name: str) -> Schedule:
-    """Spark takes an executor away while one of its tasks writes: it takes no more tasks, ends that one, and leaves."""
+    """Decommission an executor while one of its tasks writes: it takes no new tasks, finishes that task, and leaves."""
     stops = harness.directory / f"{name}.stops"
     stops.mkdir()
     environment = {KILL_POINT_VARIABLE: f"{_STANDS_STILL}:stop", KILL_ONCE_VARIABLE: str(stops)}
@@ -75,7 +75,7 @@ def _setup(master: str, *more: str) -> Setup:
 
 
 def _said(directory: Path, words: str) -> bool:
-    """Whether an executor has logged it."""
+    """Whether an executor has logged ``words``."""
     return any(words in log.read_text(errors="replace") for log in directory.glob("work-*/*/*/stderr"))
 
 
@@ -88,7 +88,7 @@ def _executors(workers: Sequence[ManagedProcess]) -> list[int]:
 
 
 def _stopped(workers: Sequence[ManagedProcess]) -> Iterator[tuple[int, int]]:
-    """(a Python worker that stands still, its executor)."""
+    """Yield (a stopped Python worker, its executor) as process ids."""
     for executor in _executors(workers):
         for pid, command in descendants(executor):
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2]

@@ -1,5 +1,5 @@
-"""Random schedules from a seed: drivers and coordinators die anywhere, together, again while they recover, or stay away
-for longer than their transactions live."""
+"""Random schedules from a seed: drivers and coordinators die anywhere, together, during recovery, or stay down for
+longer than their transactions live."""
 
 import random
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _REACHED_BY_ALL = {"driver", "coordinator"}
 
 
 def combine(harness: Harness, seed: int, *, moves: int = _MOVES_OF_A_SCHEDULE) -> Schedule:
-    """The schedule of a seed. Every second one has transactions that an outage outlives."""
+    """Run the schedule of a seed. In every second schedule an outage lasts longer than the transactions live."""
     chance = random.Random(seed)
     short = seed % 2 == 0
     plan = [chance.choice(_MOVES) for _ in range(moves)]
@@ -74,7 +74,7 @@ def _coordinator_any_time(job: Job, chance: random.Random) -> None:
 
 
 def _both_at_once(job: Job, chance: random.Random) -> None:
-    """The driver dies at a point, the coordinator an instant later or earlier."""
+    """Kill the driver at a point and the coordinator within 0.3 s after it."""
     armed = job.harness.arm(at_point("driver", *_point(chance, "driver.")))
     job.dies(job.drive(armed), armed)
     job.lives(chance.uniform(0, 0.3))
@@ -83,7 +83,7 @@ def _both_at_once(job: Job, chance: random.Random) -> None:
 
 
 def _stay_away_too_long(job: Job, _chance: random.Random) -> None:
-    """A checkpoint is completed and its transactions run out before anybody commits them."""
+    """Complete a checkpoint and let its transactions time out before they are committed."""
     lose_transactions(job)
     job.drive()
     job.settles(2)

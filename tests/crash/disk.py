@@ -1,6 +1,7 @@
-"""The coordinator dies at every system call of one decision's write, and its disk refuses every one of them.
+"""The coordinator dies at every system call of one decision's write, and its disk fails every write call.
 
-Unknown whether it was written: the process leaves, the next one reads what is there, and everybody follows that.
+It is then unknown whether the decision was written. The process exits, the next one reads the store, and the
+job follows what it finds.
 """
 
 import itertools
@@ -28,9 +29,9 @@ class Disturbance:
     name: str
     calls: str
     effect: str
-    """As strace's ``inject`` has it."""
+    """In the syntax of strace's ``inject``."""
     exit_code: int
-    """How the coordinator must end."""
+    """The exit code that the coordinator must end with."""
 
     def injection(self, nth: int) -> str:
         return f"{self.calls}:{self.effect}:when={nth}"
@@ -44,7 +45,8 @@ DISTURBANCES = (
 
 
 def disturb(harness: Harness, what: Disturbance, name: str, *, every: int = 1) -> Schedule:
-    """Each ``every``-th system call of a decision in turn, under one running job; judged."""
+    """Disturb every ``every``-th system call of a decision in turn, under one running job; return the judged
+    schedule."""
 
     def body(job: Job) -> None:
         job.settles()
@@ -58,7 +60,7 @@ def disturb(harness: Harness, what: Disturbance, name: str, *, every: int = 1) -
 
 
 def _disturbed(job: Job, what: Disturbance, nth: int) -> bool:
-    """False when the write was over before its ``nth`` call."""
+    """Disturb the ``nth`` call; False when the write was over before it."""
     trace = job.harness.directory / f"{job.name}.{nth}.strace"
     coordinator = job.harness.serve(environment={INJECT_VARIABLE: what.injection(nth), TRACE_VARIABLE: str(trace)})
     for kill in job.schedule.kills:
@@ -83,7 +85,7 @@ def _disturbed(job: Job, what: Disturbance, nth: int) -> bool:
 
 
 def _call(lines: Sequence[str]) -> str:
-    """``fdatasync(store.sqlite-wal)``: the call that was hit, of a trace."""
+    """The disturbed call of a trace, such as ``fdatasync(store.sqlite-wal)``."""
     hit = next((line for line in lines if "(INJECTED)" in line), "")
     if not hit:  # killed: the last call, which never returned
         hit = next((line for line in reversed(lines) if "(" in line and not line.startswith("+++")), "")

@@ -1,9 +1,9 @@
 """A coordinator whose disk fails, or that dies, inside one write of a decision: ``python -m tests.crash.disturbed ...``
 
-The arguments are those of ``onceward``. When it has worked out its second decision and is about to write it, it lets
-strace attach to the writing thread, with what ``CRASH_INJECT`` says, and goes on. ``CRASH_TRACE`` names the file that
-gets the system calls; in it `DECIDED` stands where the write was over. The first decision shows that the last life's
-disturbance has done no harm.
+The arguments are those of ``onceward``. Before the process writes its second decision, it lets strace attach to the
+writing thread with the injection in ``CRASH_INJECT``, and then continues. ``CRASH_TRACE`` names the file of the traced
+system calls; `DECIDED` appears in it where the write was over. The first decision shows that the disturbance of the
+previous process did no harm.
 """
 
 import os
@@ -18,14 +18,15 @@ __all__ = ["DECIDED", "INJECT_VARIABLE", "TRACE_VARIABLE"]
 
 INJECT_VARIABLE, TRACE_VARIABLE = "CRASH_INJECT", "CRASH_TRACE"
 DECIDED = "/the-decision-is-written"
-"""Looked up in vain after the write, so that the trace shows it."""
+"""A path that does not exist. The process looks it up after the write, so that it appears in the trace."""
 
 _decisions = 0
 _tracer: "subprocess.Popen[bytes] | None" = None
 
 
 def _attach() -> None:
-    """Returns once strace holds this thread. Only ``read`` was called while it attached, and that is left alone."""
+    """Attach strace to this thread and wait until it holds it. Meanwhile only ``read`` is called, which is never
+    injected."""
     global _tracer
     command = ["strace", "-y", "-p", str(threading.get_native_id()), "-o", os.environ[TRACE_VARIABLE]]
     command += ["-e", "trace=!read,restart_syscall,futex", "-e", f"inject={os.environ[INJECT_VARIABLE]}"]

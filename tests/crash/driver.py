@@ -1,7 +1,7 @@
-"""A driver as a process of its own: ``python -m tests.crash.driver SPEC-AS-JSON``.
+"""A driver in its own process: ``python -m tests.crash.driver SPEC-AS-JSON``.
 
-It copies keys and values. Without Spark its tasks run in its own process, so that it starts in a second; with Spark,
-the master and whatever else is set come from PYSPARK_SUBMIT_ARGS.
+It copies keys and values. Without Spark its tasks run in the driver process, so that it starts in a second. With Spark
+PYSPARK_SUBMIT_ARGS sets the master and all other options.
 """
 
 import json
@@ -25,7 +25,7 @@ __all__ = ["main"]
 
 
 def _through_the_jvm(df: "DataFrame") -> "DataFrame":
-    """A filter, so that reader and writer are different Python workers."""
+    """A filter, which forces reader and writer into different Python workers."""
     return df.select("key", "value").where("partition >= 0")
 
 
@@ -35,12 +35,12 @@ def _in_the_worker(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBa
 
 
 def main() -> int:
-    """Run until stopped or killed; errors become the product's exit codes."""
+    """Run until stopped or killed; turn errors into the product's exit codes."""
     spec: dict[str, Any] = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s %(message)s")
     logging.getLogger("kafka").setLevel(logging.WARNING)
     if spec["transaction_timeout"] is not None:
-        preflight.RESTART_ALLOWANCE = timedelta(0)  # the suite wants transactions to run out: no user may
+        preflight.RESTART_ALLOWANCE = timedelta(0)  # only this suite may let transactions time out
     cluster = KafkaCluster(spec["servers"], name=spec["cluster"])
     kind = Pipeline if spec["spark"] else SparklessPipeline
     pipeline = kind(

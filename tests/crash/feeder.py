@@ -1,4 +1,4 @@
-"""Feeds a topic while processes die: an ordinary idempotent producer, in a thread, that knows nothing of us."""
+"""Feeds a topic while processes die: an ordinary idempotent producer in a thread, independent of Onceward."""
 
 from confluent_kafka import KafkaError, Message, Producer
 
@@ -9,11 +9,11 @@ __all__ = ["Feeder"]
 _TICK_S = 0.1
 _FLUSH_S = 120.0
 _KEYS = 5
-"""Per partition; the key tells its partition, the value its place in the key's order."""
+"""Keys per partition. A key names its partition, a value its place in the key's order."""
 
 
 class Feeder(Background):
-    """Writes ``rate`` records per second to each partition until it is told to stop."""
+    """Write ``rate`` records per second to each partition until stopped."""
 
     def __init__(self, servers: str, topic: str, *, partitions: int, rate: int) -> None:
         super().__init__("feeder")
@@ -31,7 +31,7 @@ class Feeder(Background):
         )
 
     def finish(self) -> int:
-        """Stop; how many records the brokers have confirmed. Raises AssertionError unless these are all."""
+        """Stop and return the number of confirmed records. Raises AssertionError unless every record is confirmed."""
         self.stop()
         left = self._producer.flush(_FLUSH_S)
         assert not left, f"{left} records are not confirmed"

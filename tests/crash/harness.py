@@ -1,4 +1,4 @@
-"""What all schedules stand on: one Kafka and one coordinator that is killed and started again under them."""
+"""The ground of all schedules: one Kafka, and one coordinator that is killed and started again."""
 
 import json
 import socket
@@ -28,20 +28,20 @@ START_LIMIT_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
-    """How the brokers are reached, by who reaches them; bootstrap servers each."""
+    """Bootstrap servers through which each kind of client reaches the brokers."""
 
     tests: str
-    """Feeder, recorder and judge."""
+    """For feeder, recorder and judge."""
     drivers: str
     coordinator: str
 
 
 class Armed:
-    """Kills at points that processes are to die of, one process each, and the files that prove that they did."""
+    """Kill points armed for one process each, and the marker files that prove the kills."""
 
     def __init__(self, kills: Sequence[Kill], directory: Path, *, stops: bool = False) -> None:
-        """``directory``: where all kills of the suite leave their files. ``stops``: they do not die, they stand still
-        until they get SIGCONT."""
+        """``directory``: where all kills of the suite leave their marker files. ``stops``: the processes do not die but
+        stop until they get SIGCONT."""
         self.kills = kills
         self._end = ":stop" if stops else ""
         self._markers = directory / f"kill-{sum(1 for _ in directory.iterdir())}"
@@ -53,7 +53,7 @@ class Armed:
         return {KILL_POINT_VARIABLE: places, KILL_ONCE_VARIABLE: str(self._markers)}
 
     def look(self) -> bool:
-        """Whether a process died of each; notes when."""
+        """Record the time of each new kill; return whether a process died at every point."""
         for kill in self.kills:
             marker = self._markers / kill.place
             if marker.exists() and not kill.reached:
@@ -62,7 +62,7 @@ class Armed:
 
 
 class Harness:
-    """A context manager. Not thread-safe."""
+    """Starts and ends all processes of the schedules. A context manager. Not thread-safe."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class Harness:
         orphans: bool = True,
         paths: Paths | None = None,
     ) -> None:
-        """``kafka`` runs already. ``serve``: the coordinator's module and command. ``orphans``: it may settle.
-        ``paths``: None = everybody reaches the brokers in the same way."""
+        """``kafka``: already running. ``serve``: the coordinator's module and command. ``orphans``: whether the
+        coordinator may settle orphans. ``paths``: None = all clients reach the brokers directly."""
         self.directory, self.kafka = directory, kafka
         direct = kafka.bootstrap_servers
         self.paths = paths or Paths(tests=direct, drivers=direct, coordinator=direct)
         self.address = f"127.0.0.1:{free_ports(1, None)[0].client}"
-        """Where the coordinator listens."""
+        """The address that the coordinator listens on."""
         self.address_for_drivers = self.address
         self.events = directory / "events.jsonl"
         self._serve = serve
@@ -122,7 +122,7 @@ class Harness:
                 EVENTS_VARIABLE: str(self.events),
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_LOCAL_IP": "127.0.0.1",
-                # what a killed JVM leaves behind goes with the suite's directory
+                # put what a killed JVM leaves behind into the suite's directory
                 "SPARK_LOCAL_DIRS": str(self._scratch),
                 "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._scratch}",
                 **environment,
@@ -133,7 +133,8 @@ class Harness:
         return process
 
     def serve(self, armed: Armed | None = None, environment: Mapping[str, str] | None = None) -> ManagedProcess:
-        """Kill the coordinator that runs, start the next one and wait until it listens or dies of ``armed``."""
+        """Kill the running coordinator, start the next one, and wait until it listens or dies at a point of
+        ``armed``."""
         self.stop_serving()
         command = [*self._serve, "--listen", self.address, "--store", f"sqlite:///{self.directory / 'store.sqlite'}"]
         if self._orphans:
@@ -146,19 +147,19 @@ class Harness:
         return process
 
     def stop_serving(self) -> None:
-        """SIGKILL the coordinator if one runs."""
+        """Kill the coordinator with SIGKILL if one runs."""
         if self.coordinator is not None:
             self.coordinator.end()
             self.coordinator = None
 
     def serving(self) -> ManagedProcess:
-        """The coordinator that runs; started if there is none."""
+        """The running coordinator; started if there is none."""
         if self.coordinator is None or self.coordinator.exit_code is not None:
             return self.serve()
         return self.coordinator
 
     def back(self) -> float:
-        """Start the coordinator again; when it listened, in seconds since the epoch."""
+        """Start the coordinator again; return the time when it listened, in seconds since the epoch."""
         self.serve()
         return time.time()
 

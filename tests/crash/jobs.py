@@ -1,4 +1,4 @@
-"""One job under test: its topics, its feeder, its driver that is killed and started again, and what came out."""
+"""One job under test: its topics, its feeder, its driver that is killed and started again, and the verdict."""
 
 import json
 import time
@@ -25,11 +25,11 @@ __all__ = ["ANY_TIME", "SPARK_LIMIT_S", "Job", "Setup", "StuckError", "at_point"
 ANY_TIME = "any time"
 _PARTITIONS = 3
 _LIMIT_S = 120.0
-"""For anything that has to happen next; only a machine that stands still needs so long."""
+"""Limit for every expected event; only a stalled machine needs this long."""
 SPARK_LIMIT_S = 360.0
-"""The same where Spark has to start, or to run out of processes that it believes in."""
+"""The same with Spark, which has to start and to detect lost processes."""
 _REACH_LIMIT_S = 60.0
-"""For a kill point to be reached."""
+"""Limit for a kill point to be reached."""
 _QUICK = {
     "interval": "100ms",
     "lease": "1s",
@@ -41,11 +41,11 @@ _QUICK = {
 
 
 class StuckError(AssertionError):
-    """What had to happen did not; nothing can be said about the records."""
+    """An expected event did not happen; nothing is known about the records."""
 
 
 class Setup:
-    """How a job is run: what goes to the driver's program."""
+    """How a job runs: the parameters of the driver's program."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Setup:
         source_on: Sequence[int] = (),
         sink_on: Sequence[int] = (),
     ) -> None:
-        """``spark``: arguments of spark-submit; None = tasks run in the driver. ``transform``, ``batches``: through the
-        JVM, or through a function in the worker; else a plain copy. ``rate``: records per second and
+        """``spark``: arguments of spark-submit; None = tasks run in the driver. ``transform``: through the JVM.
+        ``batches``: through a function in the worker. Neither = a plain copy. ``rate``: records per second and
         partition. ``output``: settings of the output topic. ``source_on``, ``sink_on``: the brokers that hold every
-        partition, first the one that leads it; empty = as the cluster likes."""
+        partition, the leader first; empty = the cluster chooses."""
         self.spark, self.transform, self.rate, self.output = spark, transform, rate, output
         self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
         self.source_on, self.sink_on = source_on, sink_on
@@ -77,7 +77,7 @@ class Setup:
 
     @property
     def promised(self) -> frozenset[Property]:
-        """What the judge is asked about."""
+        """The properties that the judge checks."""
         promised = EVERYTHING
         if self.min_partitions is not None:
             promised -= {Property.ORDER, Property.PREFIX}
@@ -94,7 +94,8 @@ def at_point(process: str, point: KillPoint, nth: int = 1) -> Kill:
 def judged(
     harness: Harness, schedule: Schedule, setup: Setup, body: Callable[["Job"], None], armed: Armed | None = None
 ) -> Schedule:
-    """Start a job, let ``body`` kill what it wants to, let the job catch up, and judge. ``armed``: its first driver."""
+    """Start a job, let ``body`` kill processes, let the job catch up, and judge. ``armed``: kills of the first
+    driver."""
     with Job(harness, schedule, setup) as job:
         try:
             harness.serving()
@@ -103,7 +104,7 @@ def judged(
             job.finish()
         except StuckError as stuck:
             job.give_up(stuck)
-        except Exception as error:  # noqa: BLE001 - whatever it was, nothing is known about the records now
+        except Exception as error:  # noqa: BLE001 - after any error nothing is known about the records
             schedule.outcome = Outcome.UNKNOWN
             schedule.reasons.append(repr(error))
             job.count()
@@ -111,10 +112,10 @@ def judged(
 
 
 class Job:
-    """A context manager. The coordinator must be serving before the first driver is started."""
+    """One job in a schedule. A context manager. The coordinator must be serving before the first driver starts."""
 
     def __init__(self, harness: Harness, schedule: Schedule, setup: Setup | None = None) -> None:
-        """The schedule's name is the job's; what happens is noted in it."""
+        """The job takes its name from the schedule and records all events in it."""
         self.harness, self.schedule, self.setup = harness, schedule, setup or Setup()
         self.name = schedule.name
         self.topics = Topics(harness.paths.tests, self.name)
@@ -124,7 +125,7 @@ class Job:
         self._stack = ExitStack()
         self._began = time.monotonic()
         self.fed_besides = 0
-        """Records that somebody else than the feeder has put into the input."""
+        """Records in the input that did not come from the feeder."""
         self._events_read = 0
         self._events: list[JsonObject] = []
 
@@ -155,7 +156,7 @@ class Job:
     # -- drivers
 
     def drive(self, armed: Armed | None = None) -> ManagedProcess:
-        """Start the next driver; what is left of the last one is killed first."""
+        """Kill what remains of the last driver and start the next one."""
         if self.driver is not None:
             self.driver.end()
         spec = {
@@ -184,14 +185,14 @@ class Job:
         return self.driver
 
     def kill(self, kill: Kill, how: Callable[[], None]) -> None:
-        """Kill something, now."""
+        """Kill a process now, through ``how``."""
         self.note(kill)
         kill.at = self.now()
         how()
         kill.reached = True
 
     def lives(self, seconds: float) -> None:
-        """Let things go on for a while. A driver that leaves by itself is found by whoever waits for it next."""
+        """Let the job run for a while. If a driver leaves on its own, the next wait reports it."""
         time.sleep(seconds)
 
     def now(self) -> float:
@@ -199,17 +200,18 @@ class Job:
         return time.time()
 
     def dies(self, process: ManagedProcess, armed: Armed, limit_s: float = _REACH_LIMIT_S) -> bool:
-        """Wait until ``process`` dies of ``armed``; False when it ends or goes on otherwise: not reached."""
+        """Wait until ``process`` dies at the points of ``armed``; False when it ends or continues without reaching
+        them."""
         self.note(*armed.kills)
         limit = time.monotonic() + limit_s
         while process.exit_code is None and time.monotonic() < limit:
             time.sleep(0.02)
         reached = armed.look()
-        process.end()  # what it has started dies with it, as when a machine is lost
+        process.end()  # its children die with it, as when a machine is lost
         return reached
 
     def note(self, *kills: Kill) -> None:
-        """These belong to the schedule, reached or not."""
+        """Add kills to the schedule, reached or not."""
         self.schedule.kills += kills
 
     def back(self) -> None:
@@ -222,7 +224,7 @@ class Job:
     # -- what it does
 
     def events(self, name: str | None = None) -> list[JsonObject]:
-        """What this job's drivers told so far, oldest first."""
+        """The events that this job's drivers have logged so far, oldest first."""
         if self.harness.events.exists():
             with self.harness.events.open("rb") as file:
                 file.seek(self._events_read)
@@ -233,12 +235,13 @@ class Job:
         return [event for event in self._events if name is None or event["event"] == name]
 
     def settles(self, more: int = 1) -> None:
-        """Wait for so many checkpoints to be settled from now on. Raises StuckError, also when the driver ends."""
+        """Wait until ``more`` further checkpoints are settled. Raises StuckError, also when the driver ends."""
         wanted = len(self.events("settled")) + more
         self.wait(lambda: len(self.events("settled")) >= wanted, f"{more} more checkpoints are settled")
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for a condition while the driver runs. Raises StuckError."""
+        """Wait for a condition while the driver runs. Raises StuckError when it does not come true or the driver
+        ends."""
         driver = self.driver
         limit_s = _LIMIT_S if self.setup.spark is None else SPARK_LIMIT_S
 
@@ -258,7 +261,7 @@ class Job:
     def finish(self) -> None:
         """Let the running driver catch up, stop it, and judge. Raises StuckError."""
         fed = self.schedule.records = self.feeder.finish() + self.fed_besides
-        # each is different from all others; one that is there twice, as it may be without transactions, is one
+        # values are unique; count one that is repeated, as it may be without transactions, once
         self.wait(lambda: len({value for *_, value in self.topics.read(self.sink)}) >= fed, f"all {fed} are copied")
         assert self.driver is not None
         self.driver.terminate()
@@ -271,7 +274,7 @@ class Job:
         self.judge()
 
     def judge(self) -> None:
-        """At rest: what was there to be seen, now and at any time?"""
+        """Stop the recorder, judge all that was visible at rest and during the run, and set the outcome."""
         schedule = self.schedule
         self.count()
         self.harness.serving()
@@ -293,7 +296,7 @@ class Job:
                 assert_never(verdict.grade)
 
     def _repeated(self, history: History) -> list[str]:
-        """What is wrong with what is there twice, or with there being transactions."""
+        """Reasons against the records that are repeated, or against transactions where there should be none."""
         wrong = []
         if any(event["transactions"] for event in self.events("pre-committed")):
             wrong.append("the job wrote transactions")
@@ -303,14 +306,14 @@ class Job:
         return [*wrong, *unexplained(history, deaths, self.setup.per_checkpoint)]
 
     def give_up(self, stuck: StuckError) -> None:
-        """It does not go on. That is a failure, unless the driver has halted."""
+        """Record that the job is stuck: HALTED if the driver has halted, otherwise a failure."""
         self.count()
         halted = self.driver is not None and self.driver.exit_code == ExitCode.HALTED
         self.schedule.outcome = Outcome.HALTED if halted else Outcome.FAIL
         self.schedule.reasons.append(str(stuck))
 
     def count(self) -> None:
-        """Fill in what the drivers told."""
+        """Fill in the totals from the drivers' events."""
         schedule = self.schedule
         recovered, settled = self.events("recovered"), self.events("settled")
         schedule.resumed = sum(event["resumed"] for event in recovered)

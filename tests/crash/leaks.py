@@ -1,7 +1,8 @@
 """Threads, descriptors and sockets of a driver and of its workers, counted over many failures and restarts.
 
-Every checkpoint fails, because a record does not fit into the output topic, and every failure ends its generation; the
-next one follows in the same process. In between the coordinator is killed. Nothing that a failure leaves may gather.
+Every checkpoint fails because a record does not fit into the output topic, and every failure ends its generation; the
+next generation follows in the same process. In between the coordinator is killed. A failure must not leave anything
+behind that accumulates.
 """
 
 import os
@@ -21,11 +22,11 @@ from tests.crash.spark import LOCAL
 __all__ = ["count_leaks"]
 
 _WARM = 8
-"""Failures before anything is compared: pools fill up."""
+"""Failures before the first measurement, in which pools fill up."""
 _LOOKS = 40
 _LOOK_EVERY_S = 0.05
 _MAY_STAY = 0.5
-"""Threads, descriptors or sockets per failure: of what is opened by each and never closed, a whole one stays."""
+"""Allowed growth per failure, in threads, descriptors or sockets. A leak in every failure grows by at least 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Held:
 
     @classmethod
     def of(cls, pid: int) -> "Held":
-        """Raises OSError when it is gone."""
+        """Count what a process holds. Raises OSError when the process is gone."""
         links: list[str] = []
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):
@@ -51,7 +52,7 @@ class Held:
 
 
 def count_leaks(harness: Harness, name: str, *, failures: int, spark: bool) -> Schedule:
-    """``failures`` generations of one driver process fail; then the record fits, and everything is judged as ever."""
+    """Let ``failures`` generations of one driver process fail; then make the record fit, and judge as usual."""
     settings = {"tolerable_failed_checkpoints": 0, "lease": "5s"}
     setup = Setup(spark=LOCAL if spark else None, per_checkpoint=300, settings=settings, rate=40, output=FITS_NOT)
     held: list[str] = []
@@ -85,7 +86,7 @@ def _fails(job: Job, more: int) -> None:
 
 
 def _least(job: Job) -> Iterator[tuple[int, Held]]:
-    """By process, the least of each kind over a while: what is there whatever the generation does at the moment."""
+    """Per process, the minimum of each count over a while: what it holds whatever the generation does at the moment."""
     assert job.driver is not None
     seen: dict[int, list[Held]] = {}
     for _ in range(_LOOKS):

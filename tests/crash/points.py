@@ -1,7 +1,7 @@
-"""Every kill point of the registry, the first and the second time through.
+"""Every kill point of the registry, at the first and the second pass.
 
-The points are taken from the registry. A scene is what a job must go through so that a point is passed at all; the
-first scene that claims a point gets it, and the last one claims whatever every checkpoint passes.
+A scene is what a job must go through so that a point is passed at all. The first scene that claims a point gets it;
+the last scene claims every remaining point, which every checkpoint passes.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,39 +47,39 @@ ONCE_PER_PROCESS = {
     "orphan.after_abort",
     "orphan.after_commit",
 }
-"""The second time through is the next process, which finds what the first one has left."""
+"""Points that a process passes once. The second pass is in the next process, which finds what the first one left."""
 
 NOT_ALONE = "coordinator, and its job is disturbed too"
-"""Told apart because its recovery takes as long as the driver's start, or as the failing checkpoints."""
+"""Reported separately, because its recovery takes as long as the driver's start, or as the failing checkpoints."""
 _FAT = b"x" * 5000
 FITS_NOT, FITS = {"max.message.bytes": "4000"}, {"max.message.bytes": "100000"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One job in which all its points are visited, one after the other."""
+    """One job in which all points of the scene are visited, one after the other."""
 
     name: str
     claims: Callable[[KillPoint], bool]
     setup: Setup
     visit: Visit
-    """Brings about the kill at a point; afterwards driver and coordinator run again."""
+    """Kill at a point; afterwards driver and coordinator run again."""
     begin: Callable[[Job], None] = Job.settles
-    """What comes before the first visit; the job's first driver runs already."""
+    """Runs before the first visit; the job's first driver already runs."""
     end: Callable[[Job], None] = lambda _job: None
-    """What comes after the last visit, so that a driver runs that can catch up."""
+    """Runs after the last visit and leaves a running driver that can catch up."""
 
     def points(self) -> list[KillPoint]:
         return [point for point in KillPoint if scene_of(point) is self]
 
 
 def scene_of(point: KillPoint) -> "Scene":
-    """Where a point is visited."""
+    """The scene that visits a point."""
     return next(scene for scene in SCENES if scene.claims(point))
 
 
 def visit(harness: Harness, scene: Scene, points: Sequence[KillPoint], passes: Sequence[int], name: str) -> Schedule:
-    """Run the scene's job and kill at each of ``points`` at each of ``passes`` (1, 2); judged."""
+    """Run the scene's job, kill at each of ``points`` in each of ``passes`` (1, 2), and judge."""
 
     def body(job: Job) -> None:
         scene.begin(job)
@@ -92,7 +92,8 @@ def visit(harness: Harness, scene: Scene, points: Sequence[KillPoint], passes: S
 
 
 def kill_without_transactions(harness: Harness, name: str, *, passes: Sequence[int]) -> Schedule:
-    """A job that delivers at least once: its driver dies while a checkpoint is written, written, and decided."""
+    """Kill the driver of an at-least-once job while a checkpoint is written, when it is written, and when it is
+    decided."""
 
     def body(job: Job) -> None:
         job.settles()
@@ -119,7 +120,7 @@ def _driver_dies_stopping(job: Job, point: KillPoint, nth: int) -> None:
 
 
 def _coordinator_dies(job: Job, point: KillPoint, nth: int) -> None:
-    """Under a driver that goes on."""
+    """Kill the coordinator under a driver that continues."""
     armed = job.harness.arm(at_point("coordinator", point, nth))
     job.dies(job.harness.serve(armed), armed)
     job.back()
@@ -136,7 +137,8 @@ def _coordinator_dies_opening(job: Job, point: KillPoint, nth: int) -> None:
 
 
 def _coordinator_dies_closing(job: Job, point: KillPoint, nth: int) -> None:
-    """The driver leaves; the coordinator dies while it is told so. The next one hears it again."""
+    """Stop the driver and kill the coordinator while it handles the close. The next coordinator receives the call
+    again."""
     armed = job.harness.arm(at_point(NOT_ALONE, point, nth))
     coordinator = job.harness.serve(armed)
     job.settles()
@@ -151,7 +153,7 @@ def _coordinator_dies_closing(job: Job, point: KillPoint, nth: int) -> None:
 
 
 def _driver_dies_replaying(job: Job, point: KillPoint, nth: int) -> None:
-    """A completed checkpoint loses its transactions: the driver dies before it commits, and is away too long."""
+    """Lose the transactions of a completed checkpoint, then kill the driver at a point of the replay."""
     lose_transactions(job)
     armed = job.harness.arm(at_point("driver", point, nth))
     job.dies(job.drive(armed), armed)
@@ -167,7 +169,8 @@ def lose_transactions(job: Job) -> None:
 
 
 def _coordinator_dies_settling_for_the_dead(job: Job, point: KillPoint, nth: int) -> None:
-    """The driver dies with a checkpoint completed and not settled, and another one written; nobody starts it again."""
+    """Kill the coordinator while it settles for a dead driver, which left one checkpoint completed and another
+    written."""
     armed = job.harness.arm(at_point(NOT_ALONE, point, nth))
     left = job.harness.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
     job.dies(job.drive(left), left)
@@ -179,14 +182,14 @@ def _coordinator_dies_settling_for_the_dead(job: Job, point: KillPoint, nth: int
 
 
 def _fails(job: Job) -> None:
-    """From now on every checkpoint is decided against: a record does not fit into the output topic."""
+    """Make every checkpoint from now on abort: a record does not fit into the output topic."""
     job.settles()
     add_fat_record(job)
     job.wait(lambda: job.events("aborted"), "a checkpoint is aborted")
 
 
 def add_fat_record(job: Job) -> None:
-    """That the output topic takes with ``FITS`` only."""
+    """Add a record that the output topic takes only with ``FITS``."""
     job.topics.fill(job.source, [_FAT], partition=1, key=b"fat")
     job.fed_besides += 1
 
@@ -203,7 +206,7 @@ def _dies_aborting(job: Job, point: KillPoint, nth: int) -> None:
     else:
         armed = job.harness.arm(at_point(NOT_ALONE, point, nth))
         coordinator = job.harness.serve(armed)
-        job.drive()  # of a driver that is dead only one checkpoint is ever aborted
+        job.drive()  # a dead driver has only one checkpoint that can be aborted
         job.dies(coordinator, armed)
         job.back()
 

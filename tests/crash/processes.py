@@ -1,4 +1,4 @@
-"""Where the suite's processes find our packages, and the children that a process has."""
+"""Where the suite's processes find the project's packages, and the children of a process."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def descendants(pid: int) -> Iterator[tuple[int, str]]:
-    """(process id, command line) of all children of a process, and theirs."""
+    """(process id, command line) of all descendants of a process."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, task.read_text().split()):

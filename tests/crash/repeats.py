@@ -9,10 +9,10 @@ __all__ = ["unexplained"]
 
 
 def unexplained(history: History, deaths: Iterable[int], per_checkpoint: int) -> list[str]:
-    """What is visible once too often, in words. Every record must be different from all others.
+    """Describe each record that is repeated more often than the deaths explain. Every record must be unique.
 
-    ``deaths``: of each driver that died, the last completed checkpoint then; 0 = none was. What was open began where
-    that one had ended, and had at most ``per_checkpoint`` offsets in all its ranges.
+    ``deaths``: per driver that died, the last checkpoint completed before; 0 = none. The open checkpoint began where
+    that one ended, and had at most ``per_checkpoint`` offsets in all its ranges.
     """
     ends: dict[int, Mapping[Lane, int]] = {one.checkpoint: one.ends for one in history.told if one.ends is not None}
     places = {content: (fed.lane, fed.offset) for fed in history.fed for content in fed.outputs}
@@ -21,7 +21,7 @@ def unexplained(history: History, deaths: Iterable[int], per_checkpoint: int) ->
     found = []
     for content, copies in visible.items():
         if content not in places:
-            continue  # foreign: the judge says so
+            continue  # foreign: the judge reports it
         lane, offset = places[content]
         repeats = sum(begin.get(lane, 0) <= offset < begin.get(lane, 0) + per_checkpoint for begin in begins)
         if copies - 1 > repeats:

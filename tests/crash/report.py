@@ -1,4 +1,4 @@
-"""What is shown, and what is written under ``build/crash``: report.json, report.md."""
+"""The report: what is shown, and what is written under ``build/crash`` (report.json, report.md)."""
 
 import json
 import statistics
@@ -17,21 +17,21 @@ __all__ = ["LIMITS", "Row", "limits", "missing_points", "numbers", "rows", "vers
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One place where one kind of process died."""
+    """All kills of one kind of process at one place."""
 
     process: str
     place: str
     kills: int
     not_reached: int
     outcomes: Mapping[str, int]
-    """Schedules that these kills belong to, by outcome."""
+    """The schedules of these kills, by outcome."""
     median_s: float | None
     worst_s: float | None
-    """From the kill to the next settled checkpoint, of those that no other kill followed before."""
+    """From the kill to the next settled checkpoint, without kills that another kill followed before it."""
 
 
 def rows(schedules: Sequence[Schedule]) -> Iterator[Row]:
-    """Kill points in the order of the registry, with what was killed there; then all other places."""
+    """Kill points in the order of the registry, by process; then all other places."""
     found: dict[tuple[str, str], list[tuple[Kill, Schedule]]] = defaultdict(list)
     for schedule in schedules:
         for kill in schedule.kills:
@@ -59,13 +59,13 @@ def rows(schedules: Sequence[Schedule]) -> Iterator[Row]:
 
 
 def missing_points(schedules: Sequence[Schedule]) -> list[str]:
-    """Kill points of the registry at which nobody died."""
+    """Kill points of the registry at which no process died."""
     reached = {kill.place.partition(":")[0] for schedule in schedules for kill in schedule.kills if kill.reached}
     return [point.value for point in KillPoint if point.value not in reached]
 
 
 def numbers(schedules: Sequence[Schedule]) -> dict[str, object]:
-    """Totals, and recovery times by process: from the kill, and from when what was killed was back."""
+    """Totals, and recovery times by process, from the kill and from the restart of what was killed."""
     kills = [kill for schedule in schedules for kill in schedule.kills if kill.reached]
     recovery: dict[str, object] = {}
     for process in sorted({kill.process for kill in kills}):
@@ -98,11 +98,12 @@ LIMITS = {
     "coordinator": (FROM_RETURN, 3.0),
     "broker": (FROM_KILL, 15.0),
 }
-"""Process -> (since when, seconds within which the next checkpoint should be settled on two quiet cores)."""
+"""Process -> (from when, seconds within which the next checkpoint should be settled on two quiet cores)."""
 
 
 def limits(schedules: Sequence[Schedule]) -> Iterator[str]:
-    """Recovery times against what is wanted, in words. They depend on the machine, so they decide nothing."""
+    """Compare recovery times with their limits, as text. The times depend on the machine, so they do not decide the
+    result."""
     for process, (since, limit) in LIMITS.items():
         kills = [k for s in schedules for k in s.kills if k.process == process and k.recovered_at and k.back_at]
         times = {FROM_KILL: [k.recovered_at - k.at for k in kills]}
@@ -117,13 +118,13 @@ def limits(schedules: Sequence[Schedule]) -> Iterator[str]:
 
 
 def versions() -> dict[str, str]:
-    """Of what took part."""
+    """Versions of Python and of the packages that take part."""
     names = ("onceward", "pyspark", "confluent-kafka", "kafka-python", "grpcio", "sqlalchemy")
     return {"python": python_version(), **{name: version(name) for name in names}}
 
 
 def write(directory: Path, schedules: Sequence[Schedule], *, seed: int, seconds: float, passed: bool) -> None:
-    """Both files; called again after every schedule, so that an interrupted suite leaves what it knows."""
+    """Write both files. Called after every schedule, so that an interrupted suite leaves its results."""
     totals = {**numbers(schedules), "seed": seed, "seconds": round(seconds), "passed": passed, "versions": versions()}
     content = {"totals": totals, "schedules": [asdict(schedule) for schedule in schedules]}
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the suite found out: kills, schedules, and what they mean for the suite's exit code."""
+"""The suite's results: kills, schedules, and what they mean for the suite's exit code."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,21 +11,22 @@ class Outcome(StrEnum):
 
     PASS = "PASS"
     HALTED = "HALTED"
-    """The job stopped and named the records, as it must when nobody can tell; nothing was lost or doubled before."""
+    """The job halted and named the records, as it must when the outcome cannot be known; before that nothing was lost
+    or doubled."""
     UNKNOWN = "UNKNOWN"
-    """The check could not be made. Never a pass."""
+    """The check was impossible. Never a pass."""
     FAIL = "FAIL"
 
 
 @dataclass(kw_only=True)
 class Kill:
-    """One process ended by SIGKILL, or by a disk that refuses."""
+    """One process that ended by SIGKILL, or by a failing disk."""
 
     process: str
     place: str
-    """A kill point and which pass of it, ``any time``, or a system call."""
+    """A kill point and the number of its pass, ``any time``, or a system call."""
     reached: bool = False
-    """Proved: by the file that the kill point leaves, or by the process' exit code."""
+    """Proved by the file that the kill point leaves, or by the exit code of the process."""
     at: float = 0.0
     """Seconds since the epoch."""
     back_at: float = 0.0
@@ -41,7 +42,7 @@ class Kill:
 
 @dataclass(kw_only=True)
 class Schedule:
-    """One job, what was killed under it, and the verdict."""
+    """One job, the kills during it, and the verdict."""
 
     part: str
     name: str
@@ -49,11 +50,11 @@ class Schedule:
     kills: list[Kill] = field(default_factory=list)
     outcome: Outcome = Outcome.UNKNOWN
     reasons: list[str] = field(default_factory=list)
-    """Why it is not a PASS."""
+    """Why the outcome is not PASS."""
     rulings: dict[str, str] = field(default_factory=dict)
-    """What was checked -> PASS, FAIL or UNKNOWN."""
+    """Property -> PASS, FAIL or UNKNOWN."""
     halt_explained: bool = False
-    """A halt was what this schedule had to end with."""
+    """The schedule had to end with a halt."""
     resumed: int = 0
     """Transactions committed by another generation than the one that wrote them."""
     replayed: int = 0
@@ -70,6 +71,6 @@ class Schedule:
 
     @property
     def good(self) -> bool:
-        """Whether the suite may pass with this."""
+        """Whether the suite may pass with this schedule."""
         ended_well = self.outcome is Outcome.PASS or (self.outcome is Outcome.HALTED and self.halt_explained)
         return ended_well and not self.not_reached

@@ -1,7 +1,7 @@
-"""A disk that can be filled: a file system in memory, mounted where only the process sees it that holds it.
+"""A disk that can be filled: a file system in memory, mounted so that only the process that holds it sees it.
 
-Nothing has to be unmounted: when that process ends, however this one ends, the file system is gone. Other processes
-reach it through ``/proc``. A user who is not root needs user namespaces for it.
+It never has to be unmounted: the file system disappears with that process, however this one ends. Other processes
+reach it through ``/proc``. A user other than root needs user namespaces for it.
 """
 
 import errno
@@ -20,13 +20,13 @@ class SmallDisk:
     """A context manager. Not thread-safe."""
 
     def __init__(self, directory: Path, megabytes: int = 256) -> None:
-        """``directory``: exists and stays empty for all others."""
+        """``directory``: must exist; it stays empty for all other processes."""
         self._command = ["unshare", "--mount", *(() if os.geteuid() == 0 else ("--user", "--map-root-user"))]
         self._command += ["sh", "-c", _MOUNT, "sh", f"{megabytes}m", str(directory)]
         self._directory = directory
 
     def __enter__(self) -> Self:
-        """Raises OSError where this is not permitted."""
+        """Mount the file system. Raises OSError where this is not permitted."""
         self._holder = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._holder.stdout is not None
         if self._holder.stdout.readline() != b"mounted\n":
@@ -37,7 +37,7 @@ class SmallDisk:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._holder:  # closes its pipes, upon which it ends
+        with self._holder:  # closes its pipes, which ends it
             pass
 
     @property
@@ -45,7 +45,7 @@ class SmallDisk:
         return Path(f"/proc/{self._holder.pid}/root{self._directory}")
 
     def fill(self) -> None:
-        """Until not one byte more can be written."""
+        """Write until the disk cannot take another byte."""
         with self._ballast.open("wb", buffering=0) as file:
             try:
                 while True:

@@ -1,4 +1,4 @@
-"""Processes of real Spark die: tasks' workers at every kill point of a task, workers, executors, JVMs and masters."""
+"""Processes of real Spark die: tasks' workers at every kill point of a task, workers, executors, JVMs and drivers."""
 
 import os
 import random
@@ -38,13 +38,13 @@ CLUSTER = f"--master local-cluster[2,1,1024] {SMALL}"
 _WORKER, _EXECUTOR, _JVM = "pyspark.daemon", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
 _SETTINGS = {"lease": "5s"}
 DRIVER = "driver with Spark"
-"""With ``local[...]``; where executors have to be started too, the kind of cluster is said with it."""
+"""With ``local[...]``. On a cluster, where executors have to start too, the kind of cluster is appended."""
 _FEW = 40
-"""Records per second and partition: these schedules are long, and all of them are judged in the end."""
+"""Records per second and partition. These schedules are long, and every record is judged at the end."""
 _MUCH = 5000
-"""Records in a checkpoint: what was fed while Spark started must not take long."""
+"""Records per checkpoint, so that the backlog from Spark's start does not take long."""
 _AWAY_S = 300.0
-"""For a process of Spark to be there again."""
+"""Limit for a Spark process to come back."""
 
 
 def kill_tasks(
@@ -56,8 +56,8 @@ def kill_tasks(
     batches: bool = False,
     min_partitions: int | None = None,
 ) -> Schedule:
-    """At every kill point of a task, the ``nth`` time through, one Python worker dies; Spark retries. Ranges are sized
-    as they are by default."""
+    """Kill one Python worker at every kill point of a task, at the ``nth`` pass; Spark retries. Ranges have their
+    default sizes."""
     kills = [at_point("Python worker", point, nth) for point in KillPoint if point.startswith("task.")]
     armed = harness.arm(*kills)
     setup = Setup(
@@ -80,9 +80,10 @@ def kill_tasks(
 
 
 def kill_drivers(harness: Harness, name: str, *, seed: int, times: int) -> Schedule:
-    """The driver dies together with its JVM and its workers: at points of its third checkpoint, and at any time.
+    """Kill the driver with its JVM and its workers, at points of its third checkpoint and at any time.
 
-    The checkpoints before show how long the restart took."""
+    The checkpoints before show how long the restart took.
+    """
     chance = random.Random(seed)
     setup = Setup(spark=LOCAL, transform=True, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
 
@@ -100,7 +101,7 @@ def kill_drivers(harness: Harness, name: str, *, seed: int, times: int) -> Sched
 
 
 def kill_in_spark(harness: Harness, name: str, *, seed: int, times: int) -> Schedule:
-    """Workers, an executor's JVM, the driver's JVM and the driver of a ``local-cluster``, each ``times`` times."""
+    """Kill workers, an executor's JVM, the driver's JVM and the driver of a ``local-cluster``, each ``times`` times."""
     chance = random.Random(seed)
     setup = Setup(spark=CLUSTER, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
 
@@ -116,7 +117,8 @@ def kill_in_spark(harness: Harness, name: str, *, seed: int, times: int) -> Sche
 
 
 def kill_standalone(harness: Harness, name: str, *, seed: int) -> Schedule:
-    """A standalone cluster with two workers at addresses of their own: executors, a whole worker, the driver."""
+    """Kill an executor, a whole worker and the driver of a standalone cluster, whose two workers have their own
+    addresses."""
     chance = random.Random(seed)
     with standalone(harness) as (master, workers, start):
         spark = f"--master {master} {SMALL} --conf spark.executor.cores=1"
@@ -145,7 +147,7 @@ def _kill_one(job: Job, process: str, what: str, chance: random.Random) -> None:
 
 
 def _kill_driver_jvm(job: Job) -> None:
-    """The driver must notice and leave; what is decided it may settle before."""
+    """Kill the driver's JVM. The driver must notice and leave; it may settle completed checkpoints before."""
     assert job.driver is not None
     driver = job.driver
     jvm = next(pid for pid, _ in _those(driver.pid, _JVM))
@@ -176,9 +178,9 @@ def _sigkill(pid: int) -> None:
 def standalone(
     harness: Harness, within: Mapping[int, Sequence[str]] | None = None
 ) -> Iterator[tuple[str, list[ManagedProcess], Callable[[int], ManagedProcess]]]:
-    """(the master's address, its workers on 127.0.0.2 and .3, starts the worker of 127.0.0.n).
+    """Yield (the master's address, its workers on 127.0.0.2 and .3, a function that starts the worker of 127.0.0.n).
 
-    ``within``: the command that the worker of 127.0.0.n is run by, in a world of its own.
+    ``within``: n -> the command that wraps the worker of 127.0.0.n, which isolates it.
     """
     port, page = (ports.client for ports in free_ports(2, None))
     jars = Path(pyspark.__file__).parent / "jars"
@@ -187,7 +189,7 @@ def standalone(
     master = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
     address = f"spark://127.0.0.1:{port}"
     scala = next(jars.glob("spark-core_*.jar")).name.removeprefix("spark-core_").partition("-")[0]
-    home = {"SPARK_HOME": str(jars.parent), "SPARK_SCALA_VERSION": scala}  # as bin/spark-class says it
+    home = {"SPARK_HOME": str(jars.parent), "SPARK_SCALA_VERSION": scala}  # as bin/spark-class sets it
 
     def start(number: int) -> ManagedProcess:
         options = ["--host", f"127.0.0.{number}", "--webui-port", "0", "--cores", "1", "--memory", "1g"]

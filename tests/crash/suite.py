@@ -1,4 +1,4 @@
-"""All parts of the suite, in the order in which they run: first what costs little and finds most."""
+"""All parts of the suite in their order: first those that cost little and find most."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -21,14 +21,15 @@ from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill
 __all__ = ["PARTS", "Plan", "ground_of_three", "harness_of_one"]
 
 SCAN_MS = 200
-"""How often the brokers look for transactions that have run out."""
+"""How often the brokers look for transactions that have timed out."""
 
 
 class Plan:
-    """What was asked for."""
+    """The options of a run of the suite."""
 
     def __init__(self, *, directory: Path, seed: int = 1, schedules: int = 60) -> None:
-        """``seed``: of the first of so many random ``schedules``. ``directory``: for logs, stores and histories."""
+        """``seed``: of the first random schedule. ``schedules``: how many there are. ``directory``: for logs, stores
+        and histories."""
         self.directory, self.seed, self.schedules = directory, seed, schedules
 
 
@@ -46,7 +47,7 @@ def harness_of_one(
 
 @contextmanager
 def ground_of_three(directory: Path) -> Iterator[tuple[Harness, SmallDisk]]:
-    """Three brokers, three replicas, two in sync; one of them has a small disk. Raises OSError: see SmallDisk."""
+    """Three brokers, three replicas, two in sync; one broker has a small disk. Raises OSError as SmallDisk does."""
     data = directory / "kafka" / f"node-{SMALL}" / "data"
     mounted = directory / "disk"
     for made in (data.parent, mounted):

@@ -32,7 +32,7 @@ COORDINATOR_SLICE = [KillPoint.COORDINATOR_BEFORE_DECISION, KillPoint.COORDINATO
 
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """A coordinator whose decisions can be disturbed, which nobody does unless a test asks for it."""
+    """A coordinator whose decisions can be disturbed; only the tests that request it do so."""
     with harness_of_one(tmp_path_factory.mktemp("crash"), ("tests.crash.disturbed", "serve")) as made:
         yield made
 
