@@ -1,4 +1,4 @@
-"""``make network``: disturb every link in every way, and say what came of it (docs/network.md)."""
+"""``make network``: disturb every link in every way and report the results (docs/network.md)."""
 
 import argparse
 import logging
@@ -23,7 +23,7 @@ _BUILD = ROOT / "build" / "network"
 
 
 def main() -> int:
-    """0 only when every run was what was expected of it."""
+    """Return 0 only when every run ended as expected."""
     scenarios = all_scenarios()
     parser = argparse.ArgumentParser(prog="make network", description="every link fails in every way")
     parser.add_argument("--seed", type=int, default=1, help="of the moments, and of the random mode")
@@ -38,7 +38,7 @@ def main() -> int:
         toxiproxy_server()
     except ToxiproxyError as error:
         parser.error(f"{error} Nothing was started.")
-    build: Path = arguments.build.resolve()  # processes are started elsewhere
+    build: Path = arguments.build.resolve()  # child processes run in other directories
     run_directory = build / "run"
     shutil.rmtree(run_directory, ignore_errors=True)
     run_directory.mkdir(parents=True)
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def planned(world: World, scenarios: list[Scenario], phases: list[str] | None, seed: int) -> Iterator[list[Run]]:
-    """Every scenario at each of its phases."""
+    """Run every scenario at each of its phases."""
     for scenario in scenarios:
         chosen = [phase for phase in scenario.phases if not phases or phase.value in phases]
         if chosen:

@@ -1,6 +1,6 @@
-"""A standalone Spark of two workers, one of which reaches the brokers through links of its own.
+"""A standalone Spark with two workers, one of which reaches the brokers through its own links.
 
-The brokers tell their clients a name. The second worker lives in a mount namespace where that name is another address.
+The brokers advertise a host name. The second worker runs in a mount namespace where that name is another address.
 """
 
 import subprocess
@@ -15,19 +15,19 @@ __all__ = ["STANDALONE", "NotPermittedError", "two_workers"]
 
 STANDALONE = "standalone"
 _SECOND = 3
-"""The worker of 127.0.0.3."""
+"""The worker at 127.0.0.3."""
 _BY_ROOT = ["unshare", "--mount"]
 _BY_ANYBODY = ["unshare", "--map-root-user", "--mount"]
 _WITH_HOSTS = ["sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"']
 
 
 class NotPermittedError(Exception):
-    """This machine lets nobody make a mount namespace, so that nothing can be found out."""
+    """No mount namespace can be made on this machine, so the result is unknown."""
 
 
 @contextmanager
 def two_workers(world: World) -> Iterator[str]:
-    """Arguments of spark-submit for a cluster of two workers. Raises NotPermittedError."""
+    """Yield the arguments of spark-submit for a cluster of two workers. Raises NotPermittedError."""
     hosts = world.directory / "hosts"
     hosts.write_text(f"{SECOND_HOST} localhost\n")
     apart = [*_unshare(), *_WITH_HOSTS, str(hosts)]
@@ -46,7 +46,7 @@ def _unshare() -> list[str]:
     said = ""
     for command in (_BY_ROOT, _BY_ANYBODY):
         try:
-            # the host's own file, bound onto itself, changes nothing
+            # binding the host's own file onto itself changes nothing
             done = subprocess.run(
                 [*command, *_WITH_HOSTS, "/etc/hosts", "true"], capture_output=True, text=True, timeout=30, check=False
             )

@@ -1,4 +1,4 @@
-"""Puts a fault into links, and takes it out again."""
+"""Puts a fault into links and removes it."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,11 +11,11 @@ from tests.network.world import World
 __all__ = ["SINK_BROKER", "SOURCE_BROKER", "in_force"]
 
 SOURCE_BROKER, SINK_BROKER = 1, 2
-"""Leaders of all partitions of the input and of the output in scenarios that name one of them."""
+"""Leaders of all partitions of the input and of the output, in scenarios that name one of them."""
 
 
 def chosen(world: World, links: Sequence[str], transaction_coordinators: Sequence[int]) -> list[Link]:
-    """Links by name or group. ``transaction_coordinators``: brokers that look after the job's transactions."""
+    """Links by name or group. ``transaction_coordinators``: brokers that coordinate the job's transactions."""
     found: list[Link] = []
     for name in links:
         match name:
@@ -36,7 +36,7 @@ def chosen(world: World, links: Sequence[str], transaction_coordinators: Sequenc
 
 @contextmanager
 def in_force(world: World, fault: Fault, transaction_coordinators: Sequence[int]) -> Iterator[None]:
-    """The fault begins; at the end every link is as it was made. Raises ToxiproxyError."""
+    """Start the fault; at the end restore every link. Raises ToxiproxyError."""
     links = chosen(world, fault.links, transaction_coordinators)
     over = threading.Event()
     flapping: threading.Thread | None = None
@@ -53,7 +53,7 @@ def in_force(world: World, fault: Fault, transaction_coordinators: Sequence[int]
                     link.mend()
                 if over.wait(fault.flap_s):
                     return
-        except Exception as error:  # noqa: BLE001 - told by the main thread
+        except Exception as error:  # noqa: BLE001 - raised again in the main thread
             failed.append(error)
 
     try:
@@ -80,4 +80,4 @@ def in_force(world: World, fault: Fault, transaction_coordinators: Sequence[int]
 
 
 _CLOSED_PORT = 9
-"""The discard service, which nobody runs."""
+"""The port of the discard service, on which no process listens."""

@@ -1,4 +1,4 @@
-"""The random mode: faults of all scenarios, kills and both at once, from a seed, for as long as asked."""
+"""The random mode: faults of all scenarios, kills, and both at once, from a seed, for a given time."""
 
 import random
 import time
@@ -17,7 +17,7 @@ _LONGEST_S = 15.0
 
 
 def mixed(world: World, scenarios: Sequence[Scenario], *, seed: int, minutes: float) -> Iterator[list[Run]]:
-    """Jobs until the time is over. The same seed gives the same jobs in the same order."""
+    """Run jobs until the time is over. The same seed gives the same jobs in the same order."""
     chance = random.Random(seed)
     end = time.monotonic() + 60 * minutes
     usable = [one for one in scenarios if one.do is Do.WAIT and one.seconds <= _LONGEST_S and not one.fault.bypass]
@@ -30,9 +30,9 @@ def mixed(world: World, scenarios: Sequence[Scenario], *, seed: int, minutes: fl
             chosen,
             seconds=chance.uniform(0.5, chosen.seconds),
             kill=kill,
-            # one that is started makes all of its connections at once
+            # a process that starts opens all of its connections at once
             connects_per_s=chosen.connects_per_s * (1 if kill is None else 2),
-            aborts=False,  # a fault that is shorter than it was meant to be may not be noticed
+            aborts=False,  # a shortened fault may go unnoticed
             returns=False,
         )
         phases = chance.choices(scenario.phases, k=_RUNS_OF_A_JOB)

@@ -1,4 +1,4 @@
-"""What is shown, and what is written under ``build/network``: report.json, report.md."""
+"""The report: what is shown, and what is written under ``build/network`` (report.json, report.md)."""
 
 import json
 import statistics
@@ -16,12 +16,12 @@ __all__ = ["line", "numbers", "passed", "write"]
 
 
 def passed(runs: Sequence[Run]) -> bool:
-    """Recovery times depend on the machine, so they decide nothing."""
+    """True when every run is good. Recovery times depend on the machine, so they do not count."""
     return bool(runs) and all(run.good for run in runs)
 
 
 def line(run: Run) -> str:
-    """A run in one line, and its reasons."""
+    """A run in one line, followed by its reasons."""
     recovery = "" if run.recovery_s is None else f", back after {run.recovery_s:.1f} s"
     left = "" if run.left is None else f", the driver had left with {run.left}"
     killed = "" if run.killed is None else f" and the {run.killed} killed"
@@ -34,7 +34,7 @@ def line(run: Run) -> str:
 
 
 def numbers(runs: Sequence[Run]) -> dict[str, object]:
-    """Totals, and how long it took to be back."""
+    """Totals and recovery times."""
     times = [run.recovery_s for run in runs if run.recovery_s is not None]
     return {
         "runs": len(runs),
@@ -51,7 +51,7 @@ def numbers(runs: Sequence[Run]) -> dict[str, object]:
 
 
 def write(directory: Path, runs: Sequence[Run], *, seed: int, seconds: float) -> None:
-    """Both files; called again after every job, so that an interrupted suite leaves what it knows."""
+    """Write both files. Called after every job, so that an interrupted suite leaves its results."""
     names = ("onceward", "pyspark", "confluent-kafka", "kafka-python", "grpcio")
     totals = {
         **numbers(runs),

@@ -1,4 +1,4 @@
-"""Runs a scenario at its phases: one job, one fault after the other, and the judge's verdict on all of it."""
+"""Runs a scenario at its phases: one job, one fault after the other, and one verdict of the judge for the job."""
 
 import contextlib
 import random
@@ -29,23 +29,23 @@ from tests.network.world import BROKERS, World
 __all__ = ["run_scenario", "setup_of"]
 
 _SETTINGS = {"interval": "200ms", "lease": "10s", "stream_grace": "2s", "orphan_grace": "30s", "timeout": "60s"}
-"""Leases as they are by default: some faults last longer, and the driver comes back as its next generation."""
+"""Default leases: some faults last longer, and the driver returns as its next generation."""
 _RATE, _PER_CHECKPOINT = 20, 3000
-"""Records per second and partition, which every run has to judge; what a fault has held up fits into one checkpoint."""
+"""Records per second and partition, all of which are judged. The backlog of a fault fits into one checkpoint."""
 _REACH_S = 90.0
-"""For a driver to come to a phase, or to leave; only a machine that stands still needs so long."""
+"""Limit for a driver to reach a phase, or to leave; only a stalled machine needs this long."""
 _QUIET_S = 30.0
-"""For connections that a fault has cost to be closed."""
+"""Limit for connections that a fault has broken to be closed."""
 _SPARE_CONNECTIONS = 2 * len(BROKERS)
-"""A client that has only just started opens some more later: a reader and a writer, one to each broker."""
+"""Connections that a client opens only some time after its start: a reader and a writer, one to each broker."""
 _AT_REST = 10
 """Checkpoints without a fault after the last run of a job."""
 _IN_HAND_S = 1.0
-"""What was under way when a fault began may still be told."""
+"""Time in which events of work that began before the fault may still arrive."""
 
 
 def setup_of(scenario: Scenario) -> Setup:
-    """How its job is run."""
+    """The setup of the scenario's job."""
     words: dict[str, Any] = dict(scenario.setup)
     if words.get("spark") == "local-cluster":
         words["spark"] = CLUSTER
@@ -57,7 +57,7 @@ def setup_of(scenario: Scenario) -> Setup:
 
 
 def run_scenario(world: World, scenario: Scenario, phases: Sequence[Phase], job: str, seed: int) -> list[Run]:
-    """One run per phase, in this order; they share a job and its verdict. ``seed``: of the moments."""
+    """Run the phases in this order; they share a job and its verdict. ``seed``: selects the moments of the faults."""
     expected = Outcome.UNKNOWN if scenario.fault.bypass else Outcome.PASS
     runs = [
         Run(
@@ -79,7 +79,7 @@ def run_scenario(world: World, scenario: Scenario, phases: Sequence[Phase], job:
         usual = world.open_connections()
         for phase, run in zip(phases, runs, strict=True):
             _run(world, made, scenario, phase, run, chance, usual)
-        made.settles(_AT_REST)  # nobody is coming back any more, so what a fault has cost shows
+        made.settles(_AT_REST)  # all processes have recovered, so what a fault leaked shows
         _connections_are_as_usual(world, runs[-1], runs[-1].connections[0])
 
     paths = world.paths
@@ -116,10 +116,10 @@ def run_scenario(world: World, scenario: Scenario, phases: Sequence[Phase], job:
 
 
 def _run(world: World, job: Job, scenario: Scenario, phase: Phase, run: Run, chance: random.Random, usual: int) -> None:
-    """``usual``: connections of an undisturbed driver with its coordinator."""
+    """``usual``: number of connections of an undisturbed driver and its coordinator."""
     began = time.monotonic()
     driver = _brought_to(world, job, phase, chance)
-    usual = max(usual, world.open_connections())  # of a driver that has only just been started there are fewer
+    usual = max(usual, world.open_connections())  # a driver that has just started has fewer
     accepted = world.proxies.accepted()
     with in_force(world, scenario.fault, _transaction_coordinators(world, job, scenario)):
         since = time.time()
@@ -151,7 +151,7 @@ def _run(world: World, job: Job, scenario: Scenario, phase: Phase, run: Run, cha
 
 
 def _connections_are_as_usual(world: World, run: Run, usual: int) -> None:
-    """Their number goes up and down with each transaction's own client; one that is leaked stays at all moments."""
+    """Check for leaks. Each transaction's own client makes the number vary; a leaked connection raises its minimum."""
     allowed = usual + _SPARE_CONNECTIONS
     fewest = world.open_connections()
 
@@ -167,7 +167,7 @@ def _connections_are_as_usual(world: World, run: Run, usual: int) -> None:
 
 @contextlib.contextmanager
 def _noted(run: Run) -> Iterator[None]:
-    """What does not come true is a reason against this run; the next one can still be made."""
+    """Record a failed expectation as a reason against this run, so that the next run can follow."""
     try:
         yield
     except AssertionError as error:
@@ -175,12 +175,12 @@ def _noted(run: Run) -> Iterator[None]:
 
 
 def _brought_to(world: World, job: Job, phase: Phase, chance: random.Random) -> ManagedProcess:
-    """A driver that stands still at the phase."""
+    """Start a driver and let it stop at the phase."""
     if phase is Phase.RECOVERY:
         dying = world.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
         if not job.dies(job.drive(dying), dying, _REACH_S):
             raise StuckError("no driver came to a decision")
-        job.schedule.kills.clear()  # these are the set-up and not what is looked at
+        job.schedule.kills.clear()  # these kills are part of the set-up
     elif job.driver is not None:
         job.driver.terminate()
         if job.driver.wait(_REACH_S) != 0:
@@ -254,7 +254,7 @@ def _ends(world: World, job: Job) -> Sequence[tuple[Any, int, int]]:
 
 
 def _transaction_coordinators(world: World, job: Job, scenario: Scenario) -> list[int]:
-    """The broker that looks after most of the job's transactions."""
+    """The broker that coordinates most of the job's transactions."""
     if "driver-transaction-coordinator" not in scenario.fault.links:
         return []
     admin = KafkaAdminClient(bootstrap_servers=world.paths.tests.split(","))

@@ -1,13 +1,13 @@
-"""Scenarios: one folder each under ``tests/network/scenarios``, with a ``scenario.toml`` that says all of it.
+"""Scenarios: one folder each under ``tests/network/scenarios``, with a ``scenario.toml`` that defines the scenario.
 
-    row, title          which fault of docs/network.md, and what happens in one line
-    phases              where in the protocol it begins, see `Phase`
+    row, title          the fault's row in docs/network.md, and what happens in one line
+    phases              where in the protocol the fault begins, see `Phase`
     [setup]             how the job differs from the usual one
     [fault]             what is done to which links
-    [meanwhile]         how long, and what else goes on
-    [verify]            what is expected besides everything that is always checked
+    [meanwhile]         how long the fault lasts, and what else happens
+    [verify]            what is expected in addition to the checks of every scenario
 
-Restoring is the same for all: every link is as it was made.
+Every scenario ends in the same way: every link is restored.
 """
 
 import tomllib
@@ -26,7 +26,7 @@ SCENARIOS = Path(__file__).parent / "scenarios"
 
 
 class Phase(StrEnum):
-    """Where the protocol is when a fault begins; the driver stands still there while it is put in."""
+    """Where the protocol is when a fault begins. The driver is stopped there while the fault is put in."""
 
     TRIGGER = "before the trigger"
     RUN = "during the run"
@@ -37,7 +37,7 @@ class Phase(StrEnum):
 
     @property
     def point(self) -> KillPoint:
-        """Where the driver is stopped."""
+        """The kill point at which the driver is stopped."""
         return _POINTS[self]
 
 
@@ -52,7 +52,7 @@ _POINTS = {
 
 
 class Do(StrEnum):
-    """What goes on besides while the fault is in force."""
+    """What else happens during the fault."""
 
     WAIT = "nothing"
     STOP = "the driver is asked to stop"
@@ -60,7 +60,7 @@ class Do(StrEnum):
 
 
 class Kill(StrEnum):
-    """What dies by SIGKILL in the middle of a fault, and comes back at once."""
+    """The process that dies by SIGKILL in the middle of a fault and restarts at once."""
 
     DRIVER = "driver"
     COORDINATOR = "coordinator"
@@ -74,15 +74,15 @@ class Fault:
     """Groups or names of links, see `tests.network.faults.chosen`."""
     toxics: Sequence[Toxic] = ()
     down: bool = False
-    """Connections are closed and refused."""
+    """Close all connections and refuse new ones."""
     flap_s: float = 0.0
-    """Down and up in turn, so many seconds each; 0 = not."""
+    """Alternate between down and up, each for this many seconds; 0 = do not."""
     nobody: bool = False
-    """The link accepts, and closes at once: nobody is behind it."""
+    """The link accepts connections and closes them at once: no server is behind it."""
     drop: bool = False
-    """Open connections are closed once, so that new ones meet the toxics from their first byte."""
+    """Close open connections once, so that new ones meet the toxics from their first byte."""
     bypass: bool = False
-    """No fault: drivers are told the servers' own addresses."""
+    """No fault: drivers get the servers' own addresses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,23 +97,23 @@ class Scenario:
     seconds: float
     do: Do = Do.WAIT
     kill: Kill | None = None
-    """Random mode: besides, this process dies under the fault."""
+    """Random mode: this process also dies during the fault."""
     setup: Mapping[str, Any] = field(default_factory=dict)
     """Keywords of ``tests.crash.jobs.Setup``."""
     aborts: bool = False
-    """A checkpoint must be decided against."""
+    """A checkpoint must be aborted."""
     undecided: bool = False
-    """Before the decision: no checkpoint may be settled while the fault is in force."""
+    """For faults before the decision: no checkpoint may be settled during the fault."""
     returns: bool = False
-    """The driver's generation must be ended meanwhile, and the same driver goes on as the next one."""
+    """The fault must end the driver's generation, and the same driver must continue as the next one."""
     leaves_within_s: float = 0.0
-    """A driver that is asked to stop must have left after this."""
+    """A driver that is asked to stop must leave within this time."""
     connects_per_s: float = 50.0
-    """Most connections through one link, per second of the fault: twice the most ever seen."""
+    """Limit for new connections per second through one link during the fault: twice the maximum ever seen."""
 
 
 def load(folder: Path) -> Scenario:
-    """Raises ValueError for a word that is not known, so that no scenario is quietly weaker than it reads."""
+    """Read a scenario. Raises ValueError for an unknown key or value, so that no scenario is weaker than it reads."""
     said = tomllib.loads((folder / "scenario.toml").read_text(encoding="utf-8"))
     parts = {name: dict(said.pop(name, {})) for name in ("setup", "fault", "meanwhile", "verify")}
     fault, meanwhile = parts["fault"], parts["meanwhile"]
@@ -138,5 +138,5 @@ def load(folder: Path) -> Scenario:
 
 
 def all_scenarios() -> list[Scenario]:
-    """In the order of their names."""
+    """All scenarios in the order of their names."""
     return [load(file.parent) for file in sorted(SCENARIOS.glob("*/scenario.toml"))]

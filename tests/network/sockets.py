@@ -1,4 +1,4 @@
-"""Who is connected to where, by what the kernel says of each process' sockets."""
+"""The connections of processes, as the kernel lists their sockets."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ _LISTENS = "0A"
 
 @dataclass(frozen=True)
 class Connection:
-    """One TCP socket of a process that is no listener."""
+    """One TCP socket that does not listen, and its process."""
 
     pid: int
     local_port: int
@@ -25,13 +25,13 @@ class Connection:
 
 
 def family(pids: Iterable[int]) -> list[int]:
-    """Processes and all that they have started."""
+    """The processes and all their descendants."""
     found = list(pids)
     return found + [child for pid in found for child, _ in descendants(pid)]
 
 
 def connections(pids: Iterable[int]) -> Iterator[Connection]:
-    """What these processes have open now. A process that ends meanwhile has nothing."""
+    """The connections that these processes have open now. A process that has just ended has none."""
     owners = {inode: pid for pid in pids for inode in _inodes(pid)}
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
@@ -52,19 +52,19 @@ def _inodes(pid: int) -> Iterator[str]:
 
 
 class Bypasses(Background):
-    """Looks ten times a second whether a client reaches a server directly.
+    """Check ten times a second whether a client reaches a server directly.
 
-    Such a client is not touched by any fault, so that nothing that it does proves anything.
+    Faults do not touch such a client, so its behaviour proves nothing.
     """
 
     def __init__(self, clients: Callable[[], Collection[int]], forbidden: Callable[[], Collection[int]]) -> None:
-        """``clients``: process ids; what they have started counts too. ``forbidden``: the servers' own ports."""
+        """``clients``: process ids; their descendants count too. ``forbidden``: the servers' own ports."""
         super().__init__("bypasses")
         self._clients, self._forbidden = clients, forbidden
         self.found: set[int] = set()
         """Ports of servers that a client was connected to directly."""
         self.looks = 0
-        """How often something was open to be looked at. Without a look nothing is known."""
+        """Number of checks that found any open connection. If it is 0, nothing is known."""
 
     def work(self) -> None:
         while not self.over.wait(_LOOK_S):

@@ -1,4 +1,4 @@
-"""What a supervisor does for a job: a driver that has left is started again."""
+"""The supervisor of a job: starts a driver again when it has left."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ __all__ = ["settled_after", "supervise"]
 
 
 def supervise(job: Job, run: Run, healed: float) -> None:
-    """After the heal. Only a driver that was started under the fault may have left, and only because its preflight was
-    not answered: that is what exit code 3 is for. Any other has failed. Raises StuckError."""
+    """After the heal, start a driver that has left again. Only a driver that started during the fault may have left,
+    and only because its preflight was not answered (exit code 3). Every other exit is a failure. Raises StuckError."""
     driver, began_under_it = job.driver, run.killed == Kill.DRIVER
     assert driver is not None
     if began_under_it:
@@ -26,5 +26,5 @@ def supervise(job: Job, run: Run, healed: float) -> None:
 
 
 def settled_after(job: Job, at: float) -> Sequence[float]:
-    """When checkpoints were settled after ``at``, seconds since the epoch."""
+    """Times after ``at`` when checkpoints were settled, in seconds since the epoch."""
     return [event["at"] for event in job.events("settled") if event["at"] > at]

@@ -1,4 +1,4 @@
-"""A slice of the network suite, and what makes its verdicts worth something (docs/network.md)."""
+"""A slice of the network suite, and tests that its verdicts can be trusted (docs/network.md)."""
 
 import os
 import re
@@ -30,7 +30,7 @@ LINK = (
     r"all|(driver|coordinator|second-executor)-brokers|driver-coordinator"
     r"|driver-(source-broker|sink-broker|transaction-coordinator)"
 )
-"""What `tests.network.faults.chosen` knows."""
+"""The links that `tests.network.faults.chosen` knows, by name or group."""
 SLICE = [
     ("e02-answer-of-end-txn-lost", [Phase.DECIDED, Phase.RECOVERY]),
     ("e11-transaction-coordinator-cut", [Phase.SETTLING]),

@@ -1,4 +1,4 @@
-"""The local toxiproxy does what it is told, says so when it does not, and never outlives its owner."""
+"""The local toxiproxy does what it is asked to do, reports when it cannot, and never outlives its owner."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ SILENT = Toxic(type="timeout", stream=Stream.DOWN, attributes={"timeout": 0})
 
 
 class Echo:
-    """A server that answers what it hears, and keeps it."""
+    """A server that echoes and records what it receives."""
 
     def __init__(self) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -37,7 +37,7 @@ class Echo:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):  # a link that is cut resets it
+        with connection, suppress(OSError):  # cutting the link resets the connection
             while data := connection.recv(1000):
                 self.heard += data
                 connection.sendall(data)
@@ -66,7 +66,7 @@ def connect(address: str) -> socket.socket:
 
 
 def says(address: str, data: bytes) -> bytes | None:
-    """The answer; None when there is none in half a second."""
+    """The answer; None when none arrives within half a second."""
     with connect(address) as connection:
         connection.sendall(data)
         try:

@@ -1,7 +1,7 @@
-"""Three brokers, a coordinator and drivers, with a link that can be disturbed between each two of them.
+"""Three brokers, a coordinator and drivers, with a link between each two of them that can be disturbed.
 
-Brokers talk to each other directly, and feeder, recorder and judge reach them directly too: what they say of records
-must not depend on the fault.
+Brokers connect to each other directly. Feeder, recorder and judge connect to brokers directly too, so that their
+results do not depend on the fault.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,18 +20,18 @@ __all__ = ["BROKERS", "SECOND_HOST", "World", "faulty_world"]
 BROKERS = (1, 2, 3)
 _DRIVERS, _COORDINATOR, _EXECUTORS = "DRIVERS", "COORDINATOR", "EXECUTORS"
 SECOND_HOST = "127.0.0.9"
-"""Where `EXECUTORS` leads for an executor that is told that this is ``localhost``."""
+"""The address of ``localhost`` for the second executor; its links to the brokers listen here."""
 
 
 class World(Harness):
-    """A harness whose links are `links`: ``driver-broker-N``, ``coordinator-broker-N``, ``driver-coordinator``.
+    """A harness with `links`: ``driver-broker-N``, ``coordinator-broker-N``, ``driver-coordinator``.
 
-    For jobs of which one executor is cut off there are two more sets to the brokers. They are told by name, so that the
-    same address is ``first-executor-broker-N`` for most and ``second-executor-broker-N`` for one.
+    Jobs with one executor that is cut off use two more sets of links to the brokers. The brokers advertise a host name
+    for them, which leads most clients to ``first-executor-broker-N`` and one executor to ``second-executor-broker-N``.
     """
 
     def __init__(self, directory: Path, kafka: LocalKafka, proxies: LocalToxiproxy, told: dict[str, list[str]]) -> None:
-        """Made by `faulty_world`. ``told``: the addresses that the brokers tell, by listener."""
+        """Called by `faulty_world`. ``told``: the addresses that the brokers advertise, by listener."""
         paths = Paths(
             tests=kafka.bootstrap_servers,
             drivers=",".join(told[_DRIVERS]),
@@ -49,46 +49,47 @@ class World(Harness):
                 name = f"{who}-broker-{broker}"
                 self.links[name] = proxies.link(name, own, advertised.replace("localhost", host))
         self.by_name = ",".join(told[_EXECUTORS])
-        """Bootstrap servers that lead elsewhere for an executor that takes another address for ``localhost``."""
+        """Bootstrap servers by host name. They lead elsewhere for an executor that resolves ``localhost``
+        differently."""
         self.workers: Sequence[ManagedProcess] = ()
-        """Spark's workers, where they are not started by the driver."""
+        """Spark's workers, unless the driver starts them."""
         to_coordinator = proxies.link("driver-coordinator", self.address)
         self.links[to_coordinator.name] = to_coordinator
         self.address_for_drivers = to_coordinator.address
         self.upstreams = {name: link.upstream for name, link in self.links.items()}
         self.driver: Callable[[], ManagedProcess | None] = lambda: None
-        """The driver of the job that runs, if there is one."""
+        """The driver of the running job, if any."""
 
     def those(self, who: str, brokers: Sequence[int] = BROKERS) -> list[Link]:
         """The links of ``driver`` or ``coordinator`` to some brokers."""
         return [self.links[f"{who}-broker-{broker}"] for broker in brokers]
 
     def heal(self) -> None:
-        """Every link is as it was made."""
+        """Restore every link."""
         for name, link in self.links.items():
             link.heal()
             if link.upstream != self.upstreams[name]:
                 link.lead(self.upstreams[name])
 
     def clients(self) -> list[int]:
-        """Processes that may reach servers through links only."""
+        """Process ids of the clients that may reach servers only through links."""
         kept = (self.coordinator, self.driver(), *self.workers)
         return [process.pid for process in kept if process is not None and process.exit_code is None]
 
     def watched(self) -> Bypasses:
-        """Finds out whether a client bypasses its link; use it as a context manager."""
+        """A context manager that detects clients which bypass their links."""
         own = int(self.address.rpartition(":")[2])
         return Bypasses(self.clients, lambda: {*self.kafka.ports, own})
 
     def open_connections(self) -> int:
-        """Of driver and coordinator, those that they have open as clients."""
+        """Number of connections that driver and coordinator, as clients, have open through links."""
         ports = {int(link.address.rpartition(":")[2]) for link in self.links.values()}
         return sum(one.remote_port in ports for one in connections(family(self.clients())))
 
 
 @contextmanager
 def faulty_world(directory: Path) -> Iterator[World]:
-    """Three replicas, two in sync; the brokers look for transactions that have run out every 200 ms."""
+    """A world with three replicas, two in sync; the brokers look for timed-out transactions every 200 ms."""
     directory.mkdir(parents=True, exist_ok=True)
     ports = free_ports(len(BROKERS), None)
     told = {
