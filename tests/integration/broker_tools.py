@@ -1,5 +1,5 @@
-"""Stands in for the two programs of the broker's image that compose/quickstart.yaml calls: the local broker's jars do
-not have them. Takes the options that the file uses and no others.
+"""Stand-ins for the two programs of the broker's image that compose/quickstart.yaml calls; the local broker's jars lack
+them. They take only the options that the file uses.
 
     broker_tools.py kafka-topics.sh --bootstrap-server HOST:PORT --create --if-not-exists --topic T --partitions N
     broker_tools.py kafka-broker-api-versions.sh --bootstrap-server HOST:PORT

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers side by side choose their servers' ports in ranges of their own: a port is free until it is used."""
+    """Give each parallel test worker its own range of server ports, because a port stays free until it is used."""
     worker = getattr(config, "workerinput", None)
     if worker is not None:
         places.PORTS = places.PORTS[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]
@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[LocalKafka]:
-    """One broker for the whole session, at transaction.version 2; looks for timed out transactions every 200 ms."""
+    """One broker for the whole session, at transaction.version 2; it looks for timed-out transactions every 200 ms."""
     with LocalKafka(transaction_timeout_scan_ms=200, progress=fetch_progress()) as local:
         yield local
 
@@ -44,7 +44,7 @@ def out(topics: Topics) -> str:
 
 @pytest.fixture
 def sink(kafka: LocalKafka, job: str, out: str) -> Iterator[SinkJob]:
-    """A sink of this test's job at its first generation, which writes to `out`."""
+    """A sink of this test's job, at its first generation, that writes to `out`."""
     with SinkJob(kafka.bootstrap_servers, job, topic=out) as opened:
         yield opened
 

@@ -1,4 +1,4 @@
-"""A driver as a process of its own: ``python -m tests.integration.job SPEC-AS-JSON``."""
+"""A driver in its own process: ``python -m tests.integration.job SPEC-AS-JSON``."""
 
 import json
 import logging
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def keep_all(df: "DataFrame") -> "DataFrame":
-    """Through the JVM, so that reader and writer are different Python workers."""
+    """Copy through the JVM, which forces reader and writer into different Python workers."""
     return df.select("key", "value").where("partition >= 0")  # a choice of columns alone would not need Spark
 
 
 def keep_all_batches(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-    """In the worker that reads and writes."""
+    """Copy in the worker that reads and writes."""
     for batch in batches:
         yield batch.select(["key", "value"])
 
@@ -32,7 +32,7 @@ def keep_all_batches(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.Record
 def main() -> int:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    if spec.get("careless"):  # a transaction may time out soon: what the preflight refuses, and an outage brings about
+    if spec.get("careless"):  # a transaction may time out soon, which the preflight refuses and an outage causes
         preflight.RESTART_ALLOWANCE = timedelta(days=-1)
     kind = SparklessPipeline if spec.get("sparkless") else Pipeline
     pipeline = kind(

@@ -1,6 +1,6 @@
-"""A task as a process of its own, without a driver that waits for it: ``python -m tests.integration.late_task SPEC``.
+"""A task in its own process, without a driver that waits for it: ``python -m tests.integration.late_task SPEC``.
 
-It writes one record in a transaction of generation 1, slot 0, and prints ``voted``, or ``failed`` and why.
+It writes one record in a transaction of generation 1, slot 0, and prints ``voted``, or ``failed`` and the reason.
 """
 
 import json
@@ -30,7 +30,7 @@ def main() -> int:
     )
     try:
         sink.write()(task, 0, 100, iter([batch(b"written by a zombie")]))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the test wants to see it
+    except Exception as error:  # noqa: BLE001 - the test examines any error
         print("failed:", error, flush=True)
         return 1
     print("voted", flush=True)

@@ -1,4 +1,4 @@
-"""Drivers and coordinators as processes of their own: armed with kill points, watched, ended with the test run."""
+"""Drivers and coordinators in their own processes: armed with kill points, watched, and ended with the test run."""
 
 import ctypes
 import json
@@ -23,7 +23,7 @@ def _die_with_the_tests() -> None:
 
 
 class Process:
-    """One child in its own process group; killed with everything it started when the test or the run ends."""
+    """One child in its own process group; killed with all its children when the test or the run ends."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
@@ -47,7 +47,7 @@ class Process:
         return self._child.poll() is None
 
     def wait(self, limit_s: float = 120.0) -> int:
-        """The exit code; negative = ended by that signal."""
+        """Wait for the exit code; negative = ended by that signal."""
         try:
             return self._child.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -57,7 +57,7 @@ class Process:
         os.kill(self._child.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL to the process and all that it started."""
+        """Kill the process and its children with SIGKILL."""
         with suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
@@ -67,7 +67,7 @@ class Process:
 
 
 class World:
-    """One job's processes, its directory, its events."""
+    """One job's processes, directory and events."""
 
     def __init__(self, directory: Path, spec: Mapping[str, Any]) -> None:
         self.directory = directory
@@ -85,12 +85,12 @@ class World:
         )
 
     def submit(self, program: Path, *options: str) -> Process:
-        """A driver through spark-submit."""
+        """Start a driver through spark-submit."""
         command = [str(Path(sys.executable).with_name("spark-submit")), *options, str(program), json.dumps(self.spec)]
         return self._start(command, "driver.log", (), {"PYSPARK_PYTHON": sys.executable})
 
     def finish(self) -> None:
-        """Run a driver to its end; it must end well."""
+        """Run a driver to its end; it must end with exit code 0."""
         driver = self.driver()
         code = driver.wait()
         assert code == 0, f"the driver ended with {code}:\n{driver.tail(8000)}"
@@ -103,18 +103,18 @@ class World:
         return self._start(command, "coordinator.log", kill_at)
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
-        """What the drivers told so far, oldest first."""
+        """The events that the drivers have logged so far, oldest first."""
         if not self._events.exists():
             return []
         told = [json.loads(line) for line in self._events.read_text().splitlines()]
         return [event for event in told if name is None or event["event"] == name]
 
     def killed_at(self) -> set[str]:
-        """Kill points that ended a process, with the count they were armed with."""
+        """Kill points that ended a process, with the count that they were armed with."""
         return {marker.name for marker in self._kills.iterdir()}
 
     def wake(self, entry: str) -> None:
-        """Let the thread go on that blocks at a kill point."""
+        """Let the thread that blocks at a kill point continue."""
         (self._kills / entry).unlink()
 
     def wait_for_event(self, name: str, process: Process, *, count: int = 1, limit_s: float = 90.0) -> None:
@@ -141,7 +141,7 @@ class World:
             EVENTS_VARIABLE: str(self._events),
             KILL_POINT_VARIABLE: ",".join(kill_at),
             KILL_ONCE_VARIABLE: str(self._kills),
-            # what a killed JVM leaves behind goes with the test's directory
+            # put what a killed JVM leaves behind into the test's directory
             "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._scratch}",
             "SPARK_LOCAL_DIRS": str(self._scratch),
             **(more or {}),

@@ -1,4 +1,4 @@
-"""A Kafka sink driven without Spark: slots are written in this process, as an executor would."""
+"""A Kafka sink driven without Spark: this process writes the slots, as an executor would."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from onceward.sinks.kafka.producers import PoolKey, ProducerPool
 from onceward.sinks.kafka.transactions import Transactions, TransactionView
 
 QUICK = Clock(wait=lambda seconds: time.sleep(min(seconds, 0.02)))
-"""Waits are short, so that two looks are not seconds apart."""
+"""A clock with short waits, so that repeated checks are not seconds apart."""
 
 
 def batch(*records: bytes | tuple[bytes | None, bytes | None] | None) -> pa.RecordBatch:
@@ -33,7 +33,7 @@ def batch(*records: bytes | tuple[bytes | None, bytes | None] | None) -> pa.Reco
 
 
 class SinkJob:
-    """One job with one opened sink, at some generation."""
+    """One job with one open sink, at a given generation."""
 
     def __init__(
         self, servers: str, job: str, *, generation: int = 1, cluster: KafkaCluster | None = None, **sink: Any
@@ -94,7 +94,8 @@ class SinkJob:
         return self.transactions.describe([name])[name]
 
     def open_transaction(self, topic: str, *, n: int = 0, timeout_ms: int = 60_000) -> tuple[str, ArrowProducer]:
-        """An open transaction under an id of this job, as a losing attempt leaves it. Keep the producer alive."""
+        """Begin a transaction under an id of this job and leave it open, as a losing attempt does. Keep the producer
+        alive."""
         pool = ProducerPool(
             PoolKey(
                 job=self.job,

@@ -1,6 +1,6 @@
-"""A pipeline whose tasks run in the driver's own process: everything but Spark is real.
+"""A pipeline whose tasks run in the driver process: everything except Spark is real.
 
-Spark takes seconds to start. Where a test is about the driver, the coordinator and Kafka, it can do without.
+Spark takes seconds to start. Tests about the driver, the coordinator and Kafka do not need it.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ _COPIED = ("key", "value")
 
 
 class TasksInProcess:
-    """Stands in for tasks on Spark: same reader, same writer, one task after the other."""
+    """Replaces tasks on Spark: same reader, same writer, one task after the other."""
 
     def __init__(self, job: JobName, source: Source, sink: Sink) -> None:
         self._job, self._source, self._sink = job, source, sink
         self._attempts = 0
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing: there is nothing to start."""
 
     def alive(self) -> bool:
         return True
@@ -56,7 +56,7 @@ class TasksInProcess:
         return [[split] for split in plan.splits]
 
     def cancel(self) -> None:
-        """Nothing runs beside the driver's main thread."""
+        """Do nothing: nothing runs beside the driver's main thread."""
 
     @staticmethod
     def _only_copied(batch: "pa.RecordBatch") -> "pa.RecordBatch":

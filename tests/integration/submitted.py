@@ -1,4 +1,4 @@
-"""A program for spark-submit: the job of ``job.py``, then what its session was."""
+"""A program for spark-submit: runs the job of ``job.py``, then prints the settings of its session."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ stop = SparkSession.stop
 
 
 def tell(session: SparkSession) -> None:
-    """Say what the session was told when the pipeline stops it."""
+    """Print the session's master and name when the pipeline stops it."""
     context = session.sparkContext
     print(f"master {context.master} name {context.appName}", flush=True)
     stop(session)

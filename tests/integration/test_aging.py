@@ -1,4 +1,4 @@
-"""A checkpoint waits for its base to be settled, for longer than its transactions may be open."""
+"""A checkpoint waits for its base to be settled for longer than its transactions may stay open."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -20,7 +20,8 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class LateCommitter(KafkaCommitter):
-    """The second commit is made at once, and known only when the transactions of what waits for it are over."""
+    """Commits at once, but returns from the second commit only when the transactions of the next checkpoint have
+    ended."""
 
     job: JobName
     commits = 0

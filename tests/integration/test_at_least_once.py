@@ -1,4 +1,4 @@
-"""Without transactions nothing is lost, records may be there twice after a crash, and the way back is safe."""
+"""Without transactions nothing is lost, a crash may repeat records, and the way back to exactly once is safe."""
 
 import json
 import os
@@ -27,7 +27,7 @@ PER_CHECKPOINT = 150
 
 
 class Job:
-    """A bounded copy whose driver is a process; each of its runs has a delivery of its own."""
+    """A bounded copy whose driver is a process; each run may use another delivery."""
 
     def __init__(self, topics: Topics, job: str, here: World) -> None:
         self.topics, self.job, self.here = topics, job, here
@@ -43,7 +43,7 @@ class Job:
         self.here.finish()
 
     def copies(self) -> Counter[bytes | None]:
-        """How often each record is there. Every one must be."""
+        """Number of copies per record. Every input record must be in the output."""
         found = Counter(self.topics.values(self.sink))
         given = Counter(self.topics.values(self.source))
         assert found.keys() == given.keys(), "something is lost, or nobody wrote it"
@@ -106,7 +106,7 @@ def test_a_crash_between_writing_and_deciding_repeats_that_checkpoint_and_loses_
 
 
 def test_a_job_may_change_to_at_least_once_over_decided_and_undecided_transactions(copying: Job) -> None:
-    """Generation 1 leaves one checkpoint completed and not committed, and the next one written and not decided."""
+    """Generation 1 leaves one checkpoint completed but not committed, and the next one written but not decided."""
     copying.dies("exactly_once", KillPoint.DRIVER_AFTER_DECISION, 2)
     assert any(open_transactions_hold_back(copying.topics.servers, copying.sink).values())
     copying.finishes("at_least_once")

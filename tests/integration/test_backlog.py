@@ -1,4 +1,4 @@
-"""A backlog on the real broker is worked off in ranges that begin small and follow the time that they take."""
+"""A backlog on the real broker is processed in ranges that start small and adapt to the time that they take."""
 
 import hashlib
 import itertools
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 
 BACKLOG = (40_000, 9_000, 500)
-"""Records per partition: one is far behind, one hardly."""
+"""Records per partition: the first partition is far behind, the last one hardly."""
 
 
 def work_off(
     topics: Topics, job: str, directory: Path, *, interval: str = "300ms", **source: Any
 ) -> list[dict[str, Any]]:
-    """What the journal tells of the job's checkpoints."""
+    """Process a backlog and return the pre-committed events of its checkpoints."""
     given, output = topics.create("in", len(BACKLOG)), topics.create("out", 2)
     for partition, records in enumerate(BACKLOG):
         topics.fill(
@@ -70,23 +70,24 @@ def test_a_backlog_does_not_wait_for_the_interval_and_neither_does_the_end(
 
 
 def follows_the_time(checkpoints: Sequence[dict[str, Any]]) -> int:
-    """Each took no more than it might; one that ran long is followed by a smaller one. How often they grew."""
+    """Check that no checkpoint exceeds its limit and that a smaller one follows a long one; return how often limits
+    grew."""
     assert all(one["read"] <= one["limit"] for one in checkpoints)
     grew = 0
     for former, one in itertools.pairwise(checkpoints):
         assert one["limit"] <= max(former["limit"], GROWTH * former["read"])
-        if former["seconds"] > former["aim_seconds"] * 1.2:  # it ran long: the next one is smaller, at once
+        if former["seconds"] > former["aim_seconds"] * 1.2:  # it ran long: the next one is smaller at once
             assert one["limit"] < former["limit"] or one["limit"] <= LEAST * len(BACKLOG)
         grew += one["limit"] > former["limit"]
     return grew
 
 
 HEAVY = 2_200
-"""Offset of the record that costs so much work that its checkpoint runs long."""
+"""Offset of the record that is so expensive that its checkpoint runs long."""
 
 
 def working(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A copy; one record takes seconds of work."""
+    """Copy the input; one record takes seconds of work."""
     for batch in batches:
         if HEAVY in batch.column("offset").to_pylist():
             hashlib.pbkdf2_hmac("sha256", b"heavy", b"record", 3_000_000)

@@ -1,4 +1,4 @@
-"""A copy of the coordinator's store, made as docs/deploy.md says, is put back later: nothing is written twice by it."""
+"""A copy of the coordinator's store, made as docs/deploy.md says, is restored later: this writes nothing twice."""
 
 import signal
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
 
 
 class Service:
-    """The coordinator of a job, whose store can be copied and put back while it is down."""
+    """The coordinator of a job, whose store can be copied and restored while it is down."""
 
     def __init__(self, here: World) -> None:
         self._here = here
@@ -63,7 +63,7 @@ class Service:
         return files
 
     def replace(self, files: dict[str, bytes]) -> dict[str, bytes]:
-        """Put a copy back; what was there before."""
+        """Restore a copy and return the files that it replaces."""
         self._stop()
         former = {file.name: file.read_bytes() for file in self._here.directory.glob("coordinator.db*")}
         for name in former:
@@ -82,7 +82,8 @@ class Service:
 
 
 def copied_during(here: World, service: Service, point: KillPoint, then: str) -> tuple[Process, dict[str, bytes]]:
-    """A driver that goes on after the store was copied at `point`, until `then`."""
+    """Start a driver, copy the store while the driver is stopped at `point`, and let the driver continue until
+    `then`."""
     driver = asleep(here.driver(kill_at=[f"{point}:{AT}:stop", then]))
     copy = service.copy()
     driver.send(signal.SIGCONT)
@@ -135,7 +136,7 @@ def test_a_living_driver_does_not_follow_a_coordinator_that_knows_less_than_it(
     asleep(driver).send(signal.SIGCONT)
     ended = driver.wait()
     if wakes in BEFORE_A_COMMIT and ended == ExitCode.FINISHED:
-        # It slept before it heard of the decision: the copy asked again, and decided about the same transactions.
+        # The driver had not heard of the decision: the copy asked again and decided about the same transactions.
         assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
         return
     assert ended in (ExitCode.USAGE, ExitCode.HALTED), driver.tail()

@@ -52,7 +52,7 @@ def test_the_function_sees_the_sources_columns_and_what_it_yields_is_written_onc
             assert set(batch.column("topic").to_pylist()) == {topic}
             assert min(batch.column("timestamp").cast(pa.int64()).to_pylist()) > 10**15
             chosen = batch.filter(pc.equal(pc.bit_wise_and(batch.column("offset"), 1), 0))
-            # more columns than the sink takes, and another number of batches than there were
+            # more columns than the sink takes, and a different number of batches than the input
             extra = pa.array([1.5] * chosen.num_rows)
             made = pa.RecordBatch.from_arrays(
                 [extra, chosen.column("key"), chosen.column("value")], ["x", "key", "Value"]
@@ -67,7 +67,8 @@ def test_the_function_sees_the_sources_columns_and_what_it_yields_is_written_onc
 
 
 def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(bench: Bench) -> None:
-    """From a worker's second task on, what is loaded is no matter for the collector, which runs after each task."""
+    """From a worker's second task on, loaded objects are frozen: the collector, which runs after each task, skips
+    them."""
     bench.fill(0, 50)
 
     job = bench.job
@@ -76,7 +77,7 @@ def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(
         from onceward.sinks.kafka import producers
 
         for batch in batches:
-            # what a writer has left in this process when it wrote for an earlier checkpoint of this job
+            # pools that a writer left in this process for an earlier checkpoint of this job
             pools = [pool for pool in producers._pools.mine() if job in pool]
             yield text([f"{os.getpid()} {len(pools)} {gc.get_freeze_count() > 10_000}"] * batch.num_rows)
 
@@ -227,7 +228,7 @@ def forgetting_to_yield(batches: Batches) -> Any:
 
 
 def stopping_early(batches: Batches) -> Batches:
-    for batch in batches:  # none at all comes of a partition that has nothing new
+    for batch in batches:  # a partition without new records gives no batch at all
         yield batch.slice(0, 1).select(["key", "value"])
         break
 
@@ -324,7 +325,7 @@ def test_min_partitions_gives_big_ranges_to_more_tasks_and_a_lost_one_is_replaye
 
 
 def test_large_records_do_not_make_large_batches_for_the_writer(bench: Bench, spark: "SparkSession") -> None:
-    """Through the JVM, where 10,000 or 20,000 of them would fit by number."""
+    """Through the JVM, where the limit by number would allow 10,000 or 20,000 of them in a batch."""
     assert spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == "16m"
     bench.topics.fill(bench.source, [bytes(100_000)] * 400, partition=0)
 

@@ -1,6 +1,6 @@
-"""A bounded job that is started again: each run goes to an end of its own, one that broke off to the end that it had.
+"""A bounded job that is started again: each run has its own end, and a run that broke off continues to the end it had.
 
-Drivers are processes of their own, without Spark.
+Drivers run in their own processes, without Spark.
 """
 
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ class Nightly:
         self._filled = 0
 
     def fill(self) -> None:
-        """Ten records more."""
+        """Add ten records."""
         values: list[bytes | None] = [b"%d" % number for number in range(self._filled, self._filled + EACH)]
         self.topics.fill(self.source, values, key=b"k")
         self._filled += EACH
 
     def run(self) -> int:
-        """To the end of the run. How many records the output holds then."""
+        """Run to the end and return the number of records in the output."""
         self.here.finish()
         return self.written()
 
@@ -65,7 +65,7 @@ def nightly(topics: Topics, job: str, tmp_path: Path) -> Iterator[Nightly]:
 
 def test_a_run_after_a_finished_one_reads_what_came_since(nightly: Nightly) -> None:
     assert nightly.run() == EACH
-    assert nightly.run() == EACH  # nothing came
+    assert nightly.run() == EACH  # there was no new input
     nightly.fill()
     assert nightly.run() == 2 * EACH
     assert_exactly_once(nightly.topics, nightly.source, nightly.sink)

@@ -1,4 +1,4 @@
-"""One job, one store: whatever becomes of the store, nothing is written by a second one unless a person says so."""
+"""One job, one store: whatever happens to the store, a second one writes nothing unless a person allows it."""
 
 import shutil
 import signal
@@ -44,7 +44,7 @@ def fill(topics: Topics, here: World, name: str) -> None:
 
 
 def refused(here: World, topics: Topics) -> str:
-    """Start a driver; it must be refused and write nothing. What it said."""
+    """Start a driver that must be refused and write nothing; return its output."""
     before = topics.read(here.spec["sink"], committed=False)
     driver = here.driver()
     assert driver.wait() != 0
@@ -77,7 +77,7 @@ def test_a_wiped_store_with_open_transactions_is_refused_and_they_are_named_and_
     committer = KafkaCommitter([topics.servers])
     try:
         open_before = committer.transactions(JobName(job))
-        # and perhaps one of the next checkpoint, which does not wait for the commits
+        # perhaps also one of the next checkpoint, which does not wait for the commits
         assert [each.receipted for each in open_before].count(True) >= PARTITIONS
         assert "belongs to store" in refused(here, topics)
         assert [each.owner for each in committer.transactions(JobName(job))] == [each.owner for each in open_before]

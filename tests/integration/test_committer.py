@@ -1,4 +1,4 @@
-"""Settling: every way a commit can end, on the real broker."""
+"""Settling: every way in which a commit can end, on the real broker."""
 
 import itertools
 import json
@@ -38,14 +38,14 @@ from tests.integration.tools import Topics, wait_until
 
 
 def commit_behind_its_back(sink: SinkJob, committable: Committable) -> None:
-    """As when the answer to the commit was lost."""
+    """Commit as if the answer to the commit had been lost."""
     handle = KafkaCommittable.of(committable)
     assert sink.transactions.end([handle.transaction], commit=True)[handle.transaction.id] == 0
     wait_until(lambda: sink.view(committable).state is State.COMPLETE_COMMIT, "committed")
 
 
 def move_on(sink: SinkJob, committable: Committable) -> None:
-    """Take the id over, so that its state says nothing about our transaction any more."""
+    """Take over the id, so that its state no longer says anything about this transaction."""
     fence_ids(sink.control, [KafkaCommittable.of(committable).transaction.id], QUICK)
 
 

@@ -1,4 +1,5 @@
-"""What the brokers' image makes of the variables in compose/: its own translation, its own format, a broker from it."""
+"""What the brokers' image makes of the variables in compose/: its properties, its formatted storage, a running
+broker."""
 
 import os
 import subprocess
@@ -27,7 +28,7 @@ def java(*arguments: str) -> list[str]:
 
 
 def set_up(directory: Path, environment: Mapping[str, str]) -> tuple[Path, str]:
-    """What the image does before it starts a broker: (the broker's properties file, what was said)."""
+    """Run what the image does before it starts a broker; return (the broker's properties file, the output)."""
     places = [directory / name for name in ("defaults", "mounted", "final")]
     for place in places:
         place.mkdir()
@@ -47,7 +48,7 @@ def set_up(directory: Path, environment: Mapping[str, str]) -> tuple[Path, str]:
 
 
 def on_loopback(broker: Service) -> tuple[dict[str, str], str]:
-    """(its variables with addresses of this machine, its advertised address for clients)."""
+    """(the broker's variables with addresses of this machine, its advertised address for clients)."""
     ports = free_ports(1, None)[0]
     moved = {"9092": ports.client, "9093": ports.controller, "9094": ports.internal}
     environment = dict(broker.environment)
@@ -65,7 +66,7 @@ def test_the_image_makes_exactly_these_properties_of_the_variables(name: str, br
     file, said = set_up(tmp_path, environment)
     found = dict(line.split("=", 1) for line in file.read_text().splitlines() if line)
     assert found == {**properties(environment), "log.dirs": str(tmp_path / "data")}
-    # what the format tool gives a cluster of this release by itself
+    # the default of the format tool for a cluster of this release
     assert "FeatureLevelRecord(name='transaction.version', featureLevel=2)" in said
     assert f"cluster.id={environment['CLUSTER_ID']}" in (tmp_path / "data" / "meta.properties").read_text()
 

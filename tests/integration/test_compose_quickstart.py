@@ -1,7 +1,7 @@
-"""compose/quickstart.yaml followed to its PASS, as plain processes: its commands, options, order and health checks.
+"""compose/quickstart.yaml followed to its PASS with plain processes: its commands, options, order and health checks.
 
-Only where things are differs: addresses of this machine, a directory instead of volumes and images. Two programs of
-the broker's image have a stand-in (`broker_tools`).
+Only locations differ: addresses of this machine, a directory instead of volumes and images. Stand-ins replace two
+programs of the broker's image (`broker_tools`).
 """
 
 import subprocess
@@ -26,7 +26,7 @@ from tests.unit.compose.topologies import Service, topology
 pytestmark = [pytest.mark.slow, pytest.mark.compose]
 
 LIMIT_S = 600.0
-"""For any step: the machine may be busy with other things."""
+"""Limit for any step: the machine may be busy."""
 TOOLS = ("kafka-topics.sh", "kafka-broker-api-versions.sh")
 """Programs of the broker's image that the file calls."""
 
@@ -35,7 +35,7 @@ class Quickstart:
     """The file's services as processes. They end with ``cleanup`` at the latest."""
 
     def __init__(self, directory: Path, cleanup: ExitStack, changed: Mapping[str, Sequence[str]]) -> None:
-        """``changed``: service -> options after its own, which win."""
+        """``changed``: service -> options that are appended to its own and override them."""
         self._directory, self._cleanup, self._changed = directory, cleanup, changed
         self._topology = topology("quickstart")
         self._running: dict[str, ManagedProcess] = {}
@@ -66,13 +66,14 @@ class Quickstart:
                 Path(self._here(target)).write_text(self._here(file.read_text()))
 
     def up(self) -> None:
-        """As ``docker compose up``: every service without a profile, each after what it depends on."""
+        """Start every service without a profile, each after the services that it depends on, as ``docker compose up``
+        does."""
         for name, service in self._topology.services.items():
             if "profiles" not in service.entry:
                 self._started(name)
 
     def run(self, name: str) -> tuple[int | None, str]:
-        """As ``docker compose run --rm``: (exit code, what it said)."""
+        """Run a service as ``docker compose run --rm`` does; return (exit code, output)."""
         process = self._start(self._topology.services[name])
         return process.wait(LIMIT_S), process.tail(1000)
 
@@ -83,7 +84,7 @@ class Quickstart:
         return self._running[name].tail(1000)
 
     def stop(self, name: str) -> int | None:
-        """SIGTERM, and the service's own time to leave."""
+        """Send SIGTERM and wait for the service's own grace period; return the exit code."""
         self._running[name].terminate()
         return self._running[name].wait(self._topology.services[name].seconds("stop_grace_period"))
 
@@ -106,7 +107,7 @@ class Quickstart:
 
         def healthy() -> bool:
             assert process.exit_code is None, process.tail(100)
-            # Its own time-out is for a machine with nothing else to do.
+            # The check's own time-out is for a machine that is not busy.
             done = subprocess.run(check, env=self._environment(service), capture_output=True, check=False)
             return done.returncode == 0
 
@@ -132,7 +133,7 @@ class Quickstart:
         return [*programs.get(program, [program]), *arguments]
 
     def _environment(self, service: Service) -> dict[str, str]:
-        """The file's, and what the Dockerfile gives the image."""
+        """The environment that the file and the image's Dockerfile set."""
         given = {name: self._here(value) for name, value in service.environment.items()}
         image = {"ONCEWARD_STATE_DIR": str(self._directory / "state"), "PYSPARK_PYTHON": sys.executable}
         # Here the packages are not installed, and the machine may have no name that Spark could bind to.
@@ -151,7 +152,7 @@ def quickstart(directory: Path, changed: Mapping[str, Sequence[str]]) -> Iterato
 
 
 def follow(directory: Path, changed: Mapping[str, Sequence[str]], flights: int) -> None:
-    """What docs/deploy.md says to do: start everything, wait for the feeder, check until the verdict is on all."""
+    """Follow docs/deploy.md: start everything, wait for the feeder, and check until the verdict covers every record."""
     written = sum(len(outputs(FLIGHTS, message.key, message.value)) for message in messages(flights))
     with quickstart(directory, changed) as here:
         here.up()
@@ -172,7 +173,7 @@ def follow(directory: Path, changed: Mapping[str, Sequence[str]], flights: int) 
 
 @pytest.mark.timeout(900)
 def test_the_quickstart_comes_to_its_pass(tmp_path: Path) -> None:
-    """With fewer flights, and quicker, than the file's own feeder sends."""
+    """Send fewer flights, and faster, than the file's own feeder does."""
     follow(tmp_path, {"feeder": ["--seconds=2", "--limit=5000"]}, 5000)
 
 

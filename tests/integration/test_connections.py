@@ -1,4 +1,4 @@
-"""First contact with a cluster: its id, or within 15 s one clear reason why not."""
+"""First contact with a cluster: it gives the cluster's id, or within 15 s one clear reason for the failure."""
 
 import logging
 import socket
@@ -29,7 +29,7 @@ SASL = {
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[LocalKafka]:
-    """A broker that lets in only alice, and lets her do only what she was granted."""
+    """A broker that admits only alice, and lets her do only what she was granted."""
     properties = {
         "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
@@ -37,7 +37,7 @@ def guarded() -> Iterator[LocalKafka]:
             f'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{PASSWORD}";'
         ),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        # Who comes through the plain listeners: brokers, and the test itself.
+        # Users of the plain listeners: brokers, and the test itself.
         "super.users": "User:ANONYMOUS",
     }
     with LocalKafka(properties=properties, heap="256m") as local:
@@ -65,7 +65,7 @@ def test_an_unreachable_cluster_is_said_in_time(servers: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = {
             "closed port": f"127.0.0.1:{_closed_port()}",
-            # Accepts connections and says nothing.
+            # Accepts connections and never answers.
             "silent": f"127.0.0.1:{silent.getsockname()[1]}",
         }.get(servers, servers)
         began = time.monotonic()
@@ -98,7 +98,7 @@ def test_an_executor_reads_with_the_secret_resolved_there(guarded: LocalKafka, p
     topics = Topics(guarded.internal_servers, "guarded")
     topic = topics.create("in")
     topics.fill(topic, [b"a", b"b"])
-    # On the topic only: a group is named to the broker, but never used.
+    # On the topic only: the client names a group to the broker but never uses it.
     grant(topics, topic, AclOperation.READ)
     reader = KafkaSplitReader(cluster=KafkaCluster(guarded.bootstrap_servers, config=SASL), group_id="g")
     split = {"topic": topic, "partition": 0, "start": 0, "end": 2}

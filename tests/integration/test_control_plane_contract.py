@@ -1,6 +1,6 @@
 """Every call of ``kafka.net`` and every request that the control plane uses, one by one.
 
-``kafka.net`` is young. When a new kafka-python breaks something, this file says what.
+``kafka.net`` is young. When a new kafka-python breaks something, this file shows what.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The demo's check against a real broker: it passes a right output and fails each wrong one."""
+"""The demo's check against a real broker: it passes a correct output and fails each wrong one."""
 
 import contextlib
 import os
@@ -31,14 +31,14 @@ KILL = "driver.after_decision:8"
 
 @pytest.fixture
 def cluster() -> Iterator[LocalKafka]:
-    """A broker of its own: the demo's topics have fixed names."""
+    """A separate broker, because the demo's topics have fixed names."""
     with LocalKafka(heap="256m") as kafka:
         Broker(kafka.bootstrap_servers).create_topics([names.FLIGHTS, *names.OUTPUTS], partitions=names.PARTITIONS)
         yield kafka
 
 
 class Writer:
-    """Writes outputs as any transactional producer would; keeps open transactions from being collected."""
+    """Writes outputs as any transactional producer would, and keeps the producers of open transactions alive."""
 
     def __init__(self, servers: str) -> None:
         self._servers = servers
@@ -46,7 +46,7 @@ class Writer:
         self._count = 0
 
     def write(self, output: Expected, *, end: End | None) -> None:
-        """One transaction with its own id; ``end`` None leaves it open."""
+        """Write one transaction under its own id; ``end`` None leaves it open."""
         self._count += 1
         producer = Producer(
             {
@@ -89,7 +89,7 @@ def without(records: Sequence[Record], place: int) -> list[Record]:
 
 
 def swapped(records: Sequence[Record]) -> list[Record]:
-    """The first record of a key and the next one of the same key, exchanged."""
+    """Swap the first record with the next one of the same key."""
     changed = list(records)
     other = next(place for place in range(1, len(changed)) if changed[place].key == changed[0].key)
     changed[0], changed[other] = changed[other], changed[0]
@@ -209,7 +209,7 @@ for row in delays(spark.createDataFrame(rows, "key binary, value binary").coales
 
 
 def test_the_jobs_transform_and_the_check_agree_byte_for_byte() -> None:
-    """On 6,000 real messages with every kind of damage, in order."""
+    """Compare the outputs for 6,000 real messages, with every kind of damage, in order."""
     ran = subprocess.run([sys.executable, "-c", _TRANSFORM], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     output = [routed for one in messages(6000) if (routed := output_of(one)) is not None]
@@ -219,12 +219,12 @@ def test_the_jobs_transform_and_the_check_agree_byte_for_byte() -> None:
 
 
 def _processes_with(text: str) -> list[str]:
-    """Command lines of living processes that mention ``text``."""
+    """Command lines of running processes that have ``text`` in their command line or environment."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            # the driver's JVM and Python workers are known by the environment that they inherit
+            # the driver's JVM and Python workers are found by the environment that they inherit
             environment = (process / "environ").read_bytes().decode(errors="replace")
             if text in command or text in environment:
                 found.append(command)
@@ -240,10 +240,10 @@ def test_a_demo_that_is_ended_takes_all_of_its_processes_along(tmp_path: Path, n
             [sys.executable, "-m", "onceward.coordinator.dev.demo", "--seconds", "60", "--keep", str(keep)],
             stdout=output,
             stderr=output,
-            env={**os.environ, "TMPDIR": str(tmp_path)},  # inherited by all, which is how they are found
+            env={**os.environ, "TMPDIR": str(tmp_path)},  # all processes inherit it, which is how they are found
         )
     try:
-        # once Spark is up: the driver's JVM, its workers, the broker, the coordinator and the feeder are running
+        # Spark is up by then: the driver's JVM, its workers, the broker, the coordinator and the feeder are running
         wait_until(lambda: demo.poll() is not None or (keep / "events.jsonl").exists(), "the job runs", limit_s=120)
         assert demo.poll() is None, (tmp_path / "output").read_text()
         assert len(_processes_with(str(tmp_path))) >= 6

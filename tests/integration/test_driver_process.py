@@ -25,7 +25,7 @@ def wait_for_output(topics: Topics, sink: str, records: int, driver: Process) ->
 
 
 def java_of(driver: Process) -> int:
-    """The JVM that a driver started: it is in the driver's process group, which is named like the driver."""
+    """The JVM that a driver started. It is in the driver's process group, whose id is the driver's process id."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:

@@ -1,4 +1,4 @@
-"""Outcomes when the brokers have forgotten: first the transactional id, then also the receipt. Takes over a minute."""
+"""Outcomes when the brokers have forgotten first the transactional id, then the receipt too. Takes over a minute."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.crash
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[LocalKafka]:
-    """Keeps ids for 4 s and receipts for a minute, the least that can be said."""
+    """A broker that keeps ids for 4 s and receipts for a minute, which is the minimum."""
     properties = {
         "offsets.retention.minutes": "1",
         "offsets.retention.check.interval.ms": "500",
@@ -47,8 +47,9 @@ def test_outcomes_are_true_when_the_id_is_forgotten_and_the_receipt_has_expired(
             lambda: receipt(sink, KafkaCommittable.of(committed)) is ReceiptState.ABSENT, "the receipt expires", 180
         )
         assert outcomes(sink, committed, timed_out) == [Outcome.COMMITTED, Outcome.LOST]
-        # The writer holds a producer that it made ahead, for an id that is forgotten meanwhile. It does not vote, and
-        # the next attempt begins under another id.
+        # The writer holds a producer that it prepared under an id that has been forgotten since. It does not vote, and
+        # the
+        # next attempt uses another id.
         with pytest.raises(DeliveryError, match="not currently assigned"):
             sink.prepared(2, [b"c"])
         (again,) = sink.prepared(3, [b"c"])

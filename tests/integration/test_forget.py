@@ -1,4 +1,4 @@
-"""A job that a person has deleted: nothing of it is left at the brokers, and a new one of its name begins afresh."""
+"""A job that a person has deleted: it leaves nothing at the brokers, and a new job of its name starts afresh."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ RECORDS = 20
 
 
 class Bench:
-    """One job that copies a topic, and the command beside it."""
+    """One job that copies a topic, and the command line."""
 
     def __init__(self, topics: Topics, job: JobName, directory: Path) -> None:
         self.topics, self.job, self.directory = topics, job, directory
@@ -54,7 +54,7 @@ class Bench:
         return self.command("forget", self.job, *options)
 
     def groups(self) -> set[str]:
-        """Of the job, through another client."""
+        """Consumer groups of the job, listed by another client."""
         listed = self.topics.admin.list_consumer_groups().result(30)
         return {group.group_id for group in listed.valid if group.group_id.startswith(f"{self.job}.")}
 

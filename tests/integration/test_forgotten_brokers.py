@@ -1,4 +1,4 @@
-"""All brokers are fenced for a moment: those that answer name no broker, and clients forget those that they knew."""
+"""All brokers are fenced for a moment: answers name no broker, and clients forget the brokers that they knew."""
 
 import logging
 import socket
@@ -30,16 +30,16 @@ from tests.integration.tools import Topics, wait_until
 RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
 _METADATA = 3
 _FLEXIBLE = 9
-"""From this version on, Metadata are encoded as `_without_brokers` knows."""
+"""The first version of Metadata with the encoding that `_without_brokers` reads."""
 
 
 class Relay:
-    """Leads to a broker. While it ``hides`` the brokers its answers name none, as when all are fenced."""
+    """A relay to a broker. While ``hides`` is set, its answers name no broker, as when all are fenced."""
 
     def __init__(self, address: str, upstream: str) -> None:
         self.hides = False
         self.hidden: Counter[str] = Counter()
-        """Answers without brokers, by client id."""
+        """Number of answers without brokers, by client id."""
         host, _, port = address.rpartition(":")
         self._upstream = upstream
         self._listening = socket.create_server((host, int(port)), backlog=64)
@@ -91,14 +91,14 @@ def _send(target: socket.socket, frame: bytes) -> None:
 
 
 def _without_brokers(answer: bytes) -> bytes:
-    """Metadata from version 9 on: correlation id, tags, throttle time, then the brokers, of which each has an id, a
-    host, a port, a rack and tags. Lengths are less than 127 and one more than they are."""
+    """Remove the brokers from a Metadata answer of version 9 or later: correlation id, tags, throttle time, then the
+    brokers, each with an id, a host, a port, a rack and tags. Lengths are below 127, and each is encoded plus one."""
     brokers = at = 4 + 1 + 4
     count = answer[at] - 1
     at += 1
     for _ in range(count):
         at += 4
-        at += answer[at] + 4  # the host with its length, the port
+        at += answer[at] + 4  # the host with its length, and the port
         at += max(answer[at], 1) + 1
     return answer[:brokers] + b"\x01" + answer[at:]
 
@@ -119,7 +119,7 @@ def _cluster(address: str, client: str) -> KafkaCluster:
 
 @contextmanager
 def _hidden(relay: Relay, client: str) -> Iterator[None]:
-    """No broker is named to anybody, and the client knows it."""
+    """Name no broker to any client; enter when ``client`` has received such an answer."""
     relay.hides = True
     wait_until(lambda: relay.hidden[client], "metadata without brokers has reached the client")
     yield
@@ -141,7 +141,7 @@ def test_a_writer_that_was_told_of_no_broker_finds_them_again(relayed: tuple[Loc
     with _hidden(relay, "writer"):
         delivery.produce(RECORDS, iter([]))
         assert producer.flush(1.0)
-    delivery.flush()  # gives a client up that gets nothing delivered for a minute
+    delivery.flush()  # gives up a client that delivers nothing for a minute
     producer.abort_transaction(30)
 
 
@@ -156,7 +156,7 @@ def test_a_reader_that_was_told_of_no_broker_finds_them_again(relayed: tuple[Loc
         with _hidden(relay, "reader"), pytest.raises(TimeoutError):
             read.result(1.0)
         topics.fill(topic, [b"after"])
-        assert read.result(120) == 1  # fails a task to which nothing comes for a minute
+        assert read.result(120) == 1  # a task that receives nothing for a minute fails
 
 
 def test_a_driver_that_was_told_of_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:

@@ -1,7 +1,7 @@
-"""The simulation's model of Kafka answers like a real broker: the same scripts on both, line by line.
+"""The simulation's model of Kafka answers like a real broker: the same scripts run on both, compared line by line.
 
-States that pass by themselves (PrepareCommit, PrepareAbort) last as long as they last on a real broker, so both sides
-wait for what follows; unit tests of the model look at them.
+Transient states (PrepareCommit, PrepareAbort) last as long as they last on a real broker, so both sides wait for the
+next state; unit tests of the model check the transient ones.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def older_kafka() -> Iterator[LocalKafka]:
 
 @pytest.fixture(params=[2, 1], ids=["cluster-2", "cluster-1"])
 def cluster(request: pytest.FixtureRequest) -> int:
-    """Its transaction version."""
+    """The cluster's transaction.version."""
     return int(request.param)
 
 
@@ -42,7 +42,7 @@ def broker(cluster: int, job: str, request: pytest.FixtureRequest) -> Iterator[B
 @pytest.mark.parametrize("end_txn", [5, 4], ids=["end-v5", "end-v4"])
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_the_model_answers_like_the_broker(script: Script, cluster: int, broker: BrokerWorld, end_txn: int) -> None:
-    """Also with the EndTxn version that the product would not choose on the cluster."""
+    """Cover also the EndTxn version that the product would not choose on the cluster."""
     modelled, real = Stage(ModelWorld(cluster), end_txn), Stage(broker, end_txn)
     script(modelled)
     script(real)

@@ -1,4 +1,4 @@
-"""The sink against the real broker: what becomes visible, when, and what is refused."""
+"""The sink against the real broker: what becomes visible, when, and what the sink refuses."""
 
 import pickle
 import time
@@ -35,14 +35,14 @@ def out(topics: Topics) -> str:
 
 
 def settle(sink: SinkJob, checkpoint: int, *votes: Any) -> None:
-    """Pre-commit, commit, and tell the workers."""
+    """Pre-commit and commit a checkpoint, and notify the sink."""
     committables = sink.pre_commit(checkpoint, votes)
     assert {each.outcome for each in sink.committer().commit(committables)} <= {Outcome.COMMITTED}
     sink.sink.on_settled(CheckpointId(checkpoint), committables)
 
 
 def assert_values(topics: Topics, topic: str, expected: list[bytes | None]) -> None:
-    """In any order."""
+    """Compare the topic's values in any order."""
     assert sorted(map(repr, topics.values(topic))) == sorted(map(repr, expected))
 
 
@@ -102,7 +102,7 @@ def test_order_is_kept_in_every_partition_and_for_every_key(sink: SinkJob, topic
 
 
 def test_order_is_kept_whatever_the_keys_are(kafka: LocalKafka, job: str, topics: Topics) -> None:
-    """In one partition: no key and a very long one are no reason to come earlier or later."""
+    """In one partition, records without a key and with a very long one keep their place."""
     single = topics.create("single")
     keys = [b"a", None, b"b", bytes(LONGEST_KEY + 1), b"c"]
     sent = [(key, b"%d.%d" % (turn, index)) for turn in range(50) for index, key in enumerate(keys)]
@@ -125,7 +125,7 @@ def test_order_is_kept_where_a_partition_column_says_some_places(kafka: LocalKaf
 
 
 def test_keys_go_where_java_sends_them(sink: SinkJob, topics: Topics, out: str) -> None:
-    """Partitions of murmur2 over 3, as Java's default partitioner computes them."""
+    """The partition is murmur2 modulo 3, as Java's default partitioner computes it."""
 
     def murmur2(data: bytes) -> int:
         mask, m, length = 0xFFFFFFFF, 0x5BD1E995, len(data)
@@ -154,7 +154,7 @@ def routed(names: list[str | None], values: list[bytes], **columns: pa.Array) ->
 
 
 def test_keys_of_any_length_go_where_the_client_itself_sends_them(sink: SinkJob, topics: Topics, out: str) -> None:
-    """Those that we place, those that are left to the client, and the border between them."""
+    """Keys that the sink places, keys that it leaves to the client, and the limit between them."""
     keys = [bytes([length % 251]) * length for length in (*range(12), *range(LONGEST_KEY - 3, LONGEST_KEY + 4), 1000)]
     other = topics.create("other", partitions=3)
     client = Producer({"bootstrap.servers": topics.servers, "partitioner": "murmur2_random", "log_level": 0})
@@ -252,7 +252,7 @@ def test_a_record_that_the_topic_refuses_fails_the_slot_and_nothing_is_voted(
 def test_small_records_fit_a_topic_that_takes_only_small_batches(
     topics: Topics, kafka: LocalKafka, job: str, delivery: str
 ) -> None:
-    """The topic's limit is for a whole batch, and the client's own batches are larger."""
+    """The topic's limit is for a whole batch, and the client's default batches are larger."""
     small = topics.create("small", config={"max.message.bytes": "10000"})
     values = [b"%04d" % number + bytes(1_000) for number in range(500)]
     with SinkJob(kafka.bootstrap_servers, job, topic=small, delivery=delivery) as sink:
@@ -305,11 +305,11 @@ def test_an_id_is_used_again_only_after_its_last_transaction_is_settled_as_commi
     assert len(set(ids(*votes))) == 3
     sink.committer().commit(committables)
     sink.sink.on_settled(CheckpointId(1), committables)
-    # One producer was made ahead before the settlement was known; the next one may take the id.
+    # One producer was prepared before the settlement was known; the next one may use the id.
     later = [sink.write(4, batch(b"4")), sink.write(5, batch(b"5"))]
     assert ids(*later)[0] not in ids(*votes)
     assert ids(*later)[1] == ids(votes[0])[0]
-    # That id is in doubt again now, whatever is said about its first transaction.
+    # That id now has another unsettled transaction, whatever the outcome of its first one.
     more = [sink.write(number, batch(b"x")) for number in range(6, 10)]
     assert not set(ids(*more)) & set(ids(*votes, *later))
     open_now = {str(identifier) for identifier in ids(*votes[1:], *later, *more)}
@@ -373,7 +373,7 @@ def test_a_producer_made_ahead_that_went_stale_is_replaced(sink: SinkJob, monkey
 
 
 def made_ahead(sink: SinkJob, vote: Any, *, after: int = 1) -> str:
-    """The id of the producer that is made ahead of need, once it is initialised."""
+    """The id of the producer that is prepared in advance, once it is initialised."""
     name = str(replace(ids(vote)[0], n=ids(vote)[0].n + after))
     wait_until(lambda: sink.transactions.describe([name])[name].code == 0, "it was made ahead")
     return name

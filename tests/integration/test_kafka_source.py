@@ -1,4 +1,4 @@
-"""The Kafka source against a real broker: where it starts, what it plans, what it refuses to go on from."""
+"""The Kafka source against a real broker: where it starts, what it plans, and when it refuses to continue."""
 
 import gc
 import json
@@ -28,7 +28,7 @@ from onceward.sources.kafka.reader import KafkaSplitReader, close_idle_clients
 from tests.integration.tools import Topics, wait_for, wait_until
 
 KEPT = {"retention.ms": "-1"}
-"""For records with old timestamps: the broker deletes what is past retention while we look."""
+"""For records with old timestamps, which the broker would delete by retention during the test."""
 
 KEY_VALUE = frozenset({"key", "value"})
 Opener = Callable[..., KafkaSource]
@@ -36,7 +36,7 @@ Opener = Callable[..., KafkaSource]
 
 @pytest.fixture
 def opened(topics: Topics, job: str) -> Iterator[Opener]:
-    """Makes sources that are open and belong to this test's job."""
+    """Makes open sources that belong to this test's job."""
     sources: list[KafkaSource] = []
     close_idle_clients()
 
@@ -54,7 +54,7 @@ def opened(topics: Topics, job: str) -> Iterator[Opener]:
 
 @pytest.fixture(params=[True, False], ids=["together", "one by one"])
 def given_back(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How messages are given back to the library: the second way is for versions of it that are not known."""
+    """The two ways to give messages back to the library; the second one is for unknown versions of it."""
     assert not request.param or consumer._TOGETHER
     monkeypatch.setattr(consumer, "_TOGETHER", request.param)
 
@@ -105,7 +105,8 @@ def read_values(source: KafkaSource, plan: Plan) -> list[bytes | None]:
 
 
 def commit_group(topics: Topics, group: str, offsets: dict[tuple[str, int], int]) -> None:
-    """As a consumer that never joins the group. On a fresh broker its coordinator may not be there at once."""
+    """Commit as a consumer that never joins the group. On a fresh broker the group's coordinator may not be ready at
+    once."""
     consumer = Consumer({"bootstrap.servers": topics.servers, "group.id": group, "log_level": 0})
     wanted = [TopicPartition(t, p, o) for (t, p), o in offsets.items()]
 
@@ -132,7 +133,7 @@ def delete_before(topics: Topics, topic: str, offset: int, partition: int = 0) -
 @pytest.mark.parametrize(
     ("start", "expected"),
     [
-        # Partition 0 has ten records with the group at 4, partition 1 ten without a group offset, partition 2 none.
+        # Partition 0 has ten records and group offset 4, partition 1 ten and no group offset, partition 2 none.
         ("group", {0: 4, 1: "reset", 2: 0}),
         ("earliest", {0: 0, 1: 0, 2: 0}),
         ("latest", {0: 10, 1: 10, 2: 0}),
@@ -250,7 +251,7 @@ def test_ranges_read_exactly_what_was_produced_in_order(topics: Topics, opened: 
 
 @pytest.mark.usefixtures("given_back")
 def test_any_cut_of_the_log_gives_the_same_records(topics: Topics, opened: Opener) -> None:
-    """Committed, aborted and control records in between; a cut may fall on any of them."""
+    """Committed, aborted and control records are mixed; a cut may fall on any of them."""
     topic = topics.create("in")
     transaction(topics, topic, 3, commit=True, prefix="a")
     transaction(topics, topic, 4, commit=False, prefix="lost")
@@ -334,7 +335,7 @@ def test_a_datetime_bounds_before_its_first_record(topics: Topics, opened: Opene
     base = datetime(2025, 1, 1, tzinfo=UTC)
     for i in range(4):
         producer.produce(topic, b"%d" % i, partition=0, timestamp=int((base + timedelta(days=i)).timestamp() * 1000))
-    # Nothing that late: bounded by what is there.
+    # No record is that late: bounded by the log's present end.
     producer.produce(topic, b"early", partition=1, timestamp=int(base.timestamp() * 1000))
     assert producer.flush(30) == 0
     document = opened([topic], start="earliest", end=base + timedelta(days=2)).resolve()
@@ -526,7 +527,7 @@ def test_a_batch_is_bounded_by_rows_and_by_bytes_whatever_the_range(topics: Topi
     small = replace(reader, batch_bytes=1_000_000, max_rows=20)
     sizes = [(batch.num_rows, batch.nbytes) for batch in small(split, KEY_VALUE)]
     assert sum(rows for rows, _ in sizes) == 150
-    assert sizes[0][0] <= 20  # nothing was known about the records yet
+    assert sizes[0][0] <= 20  # the size of the records was still unknown
     assert max(size for _, size in sizes[1:]) <= 1_100_000
 
 
@@ -547,7 +548,7 @@ def test_a_batch_stays_bounded_where_large_records_follow_small_ones(topics: Top
 
 @pytest.mark.usefixtures("given_back")
 def test_short_and_long_ranges_by_turns_read_every_record_however_large(topics: Topics, opened: Opener) -> None:
-    """A short range's client asks for 64 or 256 KiB at a time; a record that is larger comes all the same."""
+    """The client of a short range fetches 64 or 256 KiB at a time; a larger record still arrives."""
     topic = topics.create("in")
     small = [b"%01000d" % n for n in range(3_000)]
     sent: list[bytes | None] = [*small, bytes(300_000), *small, bytes(200_000), bytes(300_000)]
@@ -572,7 +573,8 @@ def test_short_and_long_ranges_by_turns_read_every_record_however_large(topics: 
 def test_joined_ranges_are_read_together_each_to_its_end_and_the_client_serves_again(
     topics: Topics, opened: Opener
 ) -> None:
-    """Small ranges and some that take several fetches, all with more behind their ends; markers and aborted records."""
+    """Small ranges and some of several fetches, all with more records behind their ends; with markers and aborted
+    records."""
     topic = topics.create("in", 12)
     sent: dict[int, list[bytes | None]] = {}
     for partition in range(12):
@@ -598,7 +600,7 @@ def test_joined_ranges_are_read_together_each_to_its_end_and_the_client_serves_a
 
 
 def test_no_object_is_made_for_a_record(topics: Topics, opened: Opener) -> None:
-    """That took twice as long as reading does, and the collector would pass by once for every 700 of them."""
+    """Objects would double the time of reading, and the collector would run once for every 700 records."""
     topic = topics.create("in")
     topics.fill(topic, values(20_000))
     source = opened([topic], start="earliest")
@@ -620,7 +622,7 @@ def test_no_object_is_made_for_a_record(topics: Topics, opened: Opener) -> None:
 def test_min_partitions_cuts_ranges_and_reads_the_same_records(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in", partitions=2)
     topics.fill(topic, values(1000, "a"), partition=0)
-    transaction(topics, topic, 10, commit=True, partition=0)  # a control record, too, is an offset
+    transaction(topics, topic, 10, commit=True, partition=0)  # a control record is an offset too
     topics.fill(topic, values(5, "b"), partition=1)
     source = opened([topic], start="earliest", min_partitions=6)
     plan = source.plan(source.resolve())
@@ -750,7 +752,7 @@ def test_a_recreated_topic_halts_even_when_it_was_refilled_past_the_position(top
         source.restore(done.positions)
     with pytest.raises(HaltedError, match="made again"):
         opened([topic]).plan(done.positions)
-    # A run that has looked already plans the new records, but never calls them read.
+    # A source that has checked the topic before still plans the new records, but never confirms them as read.
     plan = source.plan(done.positions)
     with pytest.raises(HaltedError, match="made again"):
         source.snapshot(plan)
@@ -837,13 +839,13 @@ def test_a_dead_broker_fails_the_task_instead_of_hanging_and_a_restarted_one_is_
         kafka.kill()
         with pytest.raises(Exception, match=f"{topic}-0 stopped at offset 0 of 3"):
             list(replace(reader, give_up_after=1.0)(split, KEY_VALUE))
-        # The client's own words come through our logger, not over standard error.
+        # The client's own messages go to the project's logger, not to standard error.
         assert any(record.name == "onceward.kafka" for record in caplog.records)
 
         topics.servers = kafka.bootstrap_servers
         batches = reader({**split, "end": 4}, KEY_VALUE)
         with ThreadPoolExecutor(1) as pool:
-            # Begun while nobody answers, and waiting for a record that comes after the restart.
+            # Begun while the broker is down, and waiting for a record that is written after the restart.
             rows = pool.submit(lambda: [v for batch in batches for v in batch["value"].to_pylist()])
             kafka.restart()
             topics.fill(topic, [b"after"])

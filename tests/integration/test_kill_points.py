@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.long, pytest.mark.
 QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
 
 REPLAY_POINTS = [KillPoint.DRIVER_BEFORE_REPLAY, KillPoint.DRIVER_AFTER_REPLAY, KillPoint.DRIVER_AFTER_AMEND]
-"""Reached where a transaction is lost: test_replay.py."""
+"""Covered by test_replay.py, where a transaction is lost."""
 ELSEWHERE = {KillPoint.DRIVER_AFTER_ABORT, KillPoint.DRIVER_BEFORE_CLOSE, *REPLAY_POINTS}
 DRIVER_POINTS = [point for point in KillPoint if point.startswith("driver.") and point not in ELSEWHERE]
 OPENING_POINTS = {
@@ -42,19 +42,20 @@ COORDINATOR_RUNNING_POINTS = [
 
 
 def free_address() -> str:
-    """For a server that is killed and comes back: no outgoing connection takes its port meanwhile."""
+    """An address for a server that is killed and comes back: no outgoing connection takes its port meanwhile."""
     return f"127.0.0.1:{free_ports(1, None)[0].client}"
 
 
 def fill(topics: Topics, source: str, records: int) -> None:
-    """``records`` per partition; the value tells order, the key its partition."""
+    """Add ``records`` to each partition; the value shows the order, the key its partition."""
     for partition in range(3):
         values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(records)]
         topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
 
 
 SPARK_POINTS = [KillPoint.DRIVER_AFTER_PRE_COMMIT, KillPoint.DRIVER_BETWEEN_END_TXN]
-"""With Spark, whose processes outlive the driver for a moment. Without it (quicker) the driver dies everywhere."""
+"""The points with Spark, whose processes outlive the driver for a moment. Without Spark, which is quicker, the driver
+dies at every point."""
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_the_driver_dies_at_every_kill_point(
     ) as here:
         here.coordinator(address)
         for point in points:
-            # the 4th pass of points that every checkpoint has, so that positions and ids are in full use
+            # the 4th pass of points that every checkpoint has, so that positions and ids are all in use
             count = 1 if point in OPENING_POINTS else 4
             here.wait_for_kill(point, count, here.driver(kill_at=[f"{point}:{count}"]))
         here.wait_for_kill(
@@ -141,7 +142,7 @@ def test_a_worker_dies_at_every_kill_point_of_a_task(topics: Topics, job: str, t
         assert here.driver(kill_at=armed).wait(300) == 0
         assert here.killed_at() == set(armed), "a kill point was not reached"
         assert {event["path"] for event in here.events("planned")} == {"batches" if path == "split" else path}
-        # the order within a partition is what min_partitions= gives up
+        # min_partitions= gives up the order within a partition
         assert_exactly_once(topics, source, sink, ordered=path != "split")
 
 
@@ -224,7 +225,7 @@ def test_every_kill_point_is_covered() -> None:
         KillPoint.COORDINATOR_AFTER_ABORT,
         KillPoint.COORDINATOR_BEFORE_CLOSE,
         KillPoint.COORDINATOR_AFTER_CLOSE,
-        # test_orphans.py
+        # covered by test_orphans.py
         KillPoint.ORPHAN_AFTER_ABORT,
         KillPoint.ORPHAN_AFTER_COMMIT,
     }

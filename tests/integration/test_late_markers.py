@@ -1,4 +1,4 @@
-"""A broker stands still between the confirmation of a job's last commit and its marker: the job has not ended yet."""
+"""A broker is stopped between the confirmation of a job's last commit and its marker: the job must not end yet."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from tests.integration.tools import Topics, assert_exactly_once, wait_until
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
 STANDS_STILL_S = 10.0
-"""Without the wait for markers the job ends in a second or two."""
+"""How long the broker is stopped. Without the wait for markers the job would end in a second or two."""
 ONE_OF_EACH = {
     "transaction.state.log.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
@@ -28,21 +28,22 @@ ONE_OF_EACH = {
     "offsets.topic.replication.factor": "1",
     "default.replication.factor": "1",
     "min.insync.replicas": "1",
-    # a partition whose broker is taken for dead has no leader, and then its marker is dropped
+    # a partition whose broker is considered dead has no leader, and then its marker is dropped
     "broker.session.timeout.ms": "600000",
 }
-"""Of three brokers at least one has neither transactions nor receipts, and can stand still while the others decide."""
+"""At least one of three brokers has neither transactions nor receipts, and can be stopped while the others decide."""
 
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalKafka]:
-    # at version 2 each wave of ends asks any broker for its version first, perhaps the one that stands still
+    # at version 2 each wave of EndTxn first asks any broker for its version, perhaps the stopped one
     with LocalKafka(3, 0, properties=ONE_OF_EACH, heap="256m", progress=fetch_progress()) as kafka:
         yield kafka
 
 
 def keep_offsets(servers: str, group: str) -> bool:
-    """The first question has the brokers make their topic for offsets, and may be refused meanwhile."""
+    """Whether the brokers answer for committed offsets. The first request makes them create their offsets topic, and
+    they may refuse it meanwhile."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
     try:
         consumer.committed([TopicPartition("any", 0)], timeout=60)
@@ -74,7 +75,7 @@ def test_a_job_ends_only_when_a_broker_that_stood_still_has_written_its_last_mar
         try:
             driver.send(signal.SIGCONT)
             here.wait_for_event("settled", driver, count=2)
-            time.sleep(STANDS_STILL_S)  # the fault lasts so long; nothing is waited for
+            time.sleep(STANDS_STILL_S)  # the duration of the fault, not a wait
             running = driver.running
         finally:
             os.kill(brokers.pids[quiet], signal.SIGCONT)

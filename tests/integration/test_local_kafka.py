@@ -1,4 +1,4 @@
-"""The local Kafka is a real one, and leaves nothing behind."""
+"""The local Kafka is a real one and leaves nothing behind."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def finalized_transaction_version(servers: str) -> int:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and waits to be reaped does not."""
+    """Whether a process runs; a process that has ended and waits to be reaped does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -183,7 +183,7 @@ signal.pause()
 
 
 def owner(brokers: int, temporary: Path) -> tuple["subprocess.Popen[str]", list[int], Path]:
-    """A process that owns a local Kafka, its brokers' process ids and its directory."""
+    """(a process that owns a local Kafka, its brokers' process ids, its directory)."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(brokers)],
         stdout=subprocess.PIPE,
@@ -266,7 +266,7 @@ def test_the_command_makes_topics_prints_bootstrap_servers_and_stops_cleanly_on_
             found = AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=30).topics
             made = {name: len(topic.partitions) for name, topic in found.items() if not name.startswith("__")}
             assert made == {"orders": 2, "orders-eur": 2}
-            make_topics(servers, ["orders"], partitions=2, replicas=1)  # there already, as in a directory that is kept
+            make_topics(servers, ["orders"], partitions=2, replicas=1)  # exists already, as in a kept directory
             with pytest.raises(LocalKafkaError, match="Topic no/name was not made"):
                 make_topics(servers, ["no/name"], partitions=2, replicas=1)
             process.send_signal(number)

@@ -1,4 +1,4 @@
-"""A driver dies and nobody starts it again: the coordinator ends what it has left, so that no reader waits for it."""
+"""A driver dies and is not restarted: the coordinator ends its transactions, so that no reader waits for them."""
 
 import signal
 import time
@@ -19,14 +19,14 @@ from tests.integration.tools import Topics, assert_exactly_once, open_transactio
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "1s", "orphan_grace": "1s"}
-"""Short, as the kill's consequences are what the test is about. The transaction timeout stays at minutes."""
+"""Short, because the test is about the consequences of the kill. The transaction timeout stays at minutes."""
 ALLOWED_S = 12.0
-"""Lease + grace + 2 s is what is promised, on a machine that has time; far below any transaction's timeout."""
+"""The promise is lease + grace + 2 s, on a machine that is not busy. This is far below any transaction timeout."""
 
 BETWEEN = KillPoint.DRIVER_BETWEEN_END_TXN
 DEATHS = (KillPoint.DRIVER_AFTER_PRE_COMMIT, BETWEEN, KillPoint.DRIVER_AFTER_END_TXN)
 ORPHAN_POINTS = (BETWEEN, KillPoint.ORPHAN_AFTER_COMMIT, KillPoint.ORPHAN_AFTER_ABORT)
-"""The abort comes last: it is done in every life, while commits beside it may be settled before the process dies."""
+"""The abort comes last: every process does it, while commits beside it may be settled before the process dies."""
 
 
 def clusters(directory: Path, servers: str) -> Path:
@@ -40,7 +40,7 @@ def readers_wait(topics: Topics, sink: str) -> bool:
 
 
 def job_in(here: World) -> JobSummary:
-    """As the listing says."""
+    """The job as the coordinator lists it."""
     with OperatorClient(here.spec["coordinator"], patience="60s") as client:
         (found,) = [job for job in client.jobs() if job.job == here.spec["job"]]
     return found
@@ -48,7 +48,7 @@ def job_in(here: World) -> JobSummary:
 
 @contextmanager
 def quick_world(topics: Topics, job: str, directory: Path) -> Iterator[World]:
-    """Ten checkpoints of a bounded input, and everything that waits for somebody waits a second."""
+    """A world with ten checkpoints of bounded input, and with leases and grace periods of at most a second."""
     source, sink = topics.create("in", 3), topics.create("out", 3)
     fill(topics, source, 1500)
     with world(
@@ -78,7 +78,7 @@ def coordinator(here: World, *kill_at: str) -> Process:
 
 
 def finish(here: World, topics: Topics) -> None:
-    """The next driver finds everything settled, and copies the rest."""
+    """Run the next driver, which finds everything settled and copies the rest."""
     here.finish()
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
 
@@ -117,7 +117,8 @@ def test_the_coordinator_dies_anywhere_in_its_work_for_a_dead_driver(topics: Top
 
 @pytest.mark.crash
 def test_what_the_coordinator_finds_lost_is_written_again_by_the_next_driver(topics: Topics, here: World) -> None:
-    """The transactions time out before the coordinator may take the job: it proves that, and cannot write."""
+    """The transactions time out before the coordinator may take the job: it proves the loss, but cannot write the
+    records."""
     here.spec |= {
         "careless": True,
         "sink_options": {"transaction_timeout": "3s", "on_lost": "replay"},
@@ -136,7 +137,8 @@ def test_what_the_coordinator_finds_lost_is_written_again_by_the_next_driver(top
 
 @pytest.mark.crash
 def test_a_coordinator_on_an_old_copy_of_the_store_touches_nothing(topics: Topics, here: World) -> None:
-    """To it the job is an orphan with a checkpoint to commit; the claim says that the job has gone on elsewhere."""
+    """For this coordinator the job is an orphan with a checkpoint to commit; the claim shows that it continued
+    elsewhere."""
     address, store = here.spec["coordinator"], here.directory / "coordinator.db"
     first = here.coordinator(address)
     point = KillPoint.DRIVER_AFTER_DECISION

@@ -1,4 +1,4 @@
-"""A broker that stands still for longer than anybody's patience: jobs go on soon after it is back."""
+"""A broker is stopped for longer than any call is retried: jobs continue soon after it is back."""
 
 import os
 import signal
@@ -20,9 +20,10 @@ from tests.integration.tools import Topics, wait_until
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
 OUTAGE_S = 31.0
-"""Longer than aborts, fences, sweeps and claims are asked for."""
+"""Longer than aborts, fences, sweeps and claims are retried."""
 SOON_S = 25.0
-"""15 s are promised; the machine may be busy. Whatever waits for a timer that began during the outage waits longer."""
+"""The promise is 15 s; the machine may be busy. A job that waits for a timer from the time of the outage takes
+longer."""
 MET_AT = (KillPoint.DRIVER_AFTER_DECISION, KillPoint.DRIVER_AFTER_VOTES, KillPoint.TASK_MID_WRITE)
 
 
@@ -33,7 +34,7 @@ def broker() -> Iterator[LocalKafka]:
 
 
 def job(kafka: LocalKafka, directory: Path, name: str) -> World:
-    """Of few records in each checkpoint, so that it has something to do for as long as the test lasts."""
+    """A job with few records in each checkpoint, so that it has work for the whole test."""
     directory.mkdir()
     topics = Topics(kafka.bootstrap_servers, name)
     source, sink = topics.create("in"), topics.create("out")
@@ -67,7 +68,7 @@ def test_jobs_go_on_soon_after_a_broker_that_stood_still_is_back(broker: LocalKa
             os.kill(pid, signal.SIGSTOP)
         for _, driver in jobs:
             driver.send(signal.SIGCONT)
-        time.sleep(OUTAGE_S)  # the fault itself lasts so long; nothing is waited for
+        time.sleep(OUTAGE_S)  # the duration of the fault, not a wait
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
         back = time.time()
@@ -78,5 +79,5 @@ def test_jobs_go_on_soon_after_a_broker_that_stood_still_is_back(broker: LocalKa
 
 
 def pre_committed(here: World, since: float) -> list[float]:
-    """When, after `since`."""
+    """Times after `since` when the job pre-committed checkpoints."""
     return [event["at"] for event in here.events("pre-committed") if event["at"] > since]

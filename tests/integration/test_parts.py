@@ -1,4 +1,4 @@
-"""A partition that lost its part of a prepared transaction: the brokers answer a commit with NONE all the same."""
+"""A partition that lost its part of a prepared transaction, although the brokers still answer a commit with NONE."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ PARTITIONS, EACH = 3, 10
 
 @pytest.fixture(scope="module")
 def older_kafka() -> Iterator[LocalKafka]:
-    """A broker whose transactions do not raise the epoch when they end."""
+    """A broker that does not raise the epoch when a transaction ends."""
     with LocalKafka(transaction_version=0, heap="256m") as local:
         yield local
 
@@ -95,7 +95,7 @@ def test_a_commit_of_which_no_partition_had_its_part_any_more_is_lost(
 def test_records_that_a_partition_has_lost_are_noticed_by_their_number(
     sink: SinkJob, prepared: Committable, topics: Topics, out: str
 ) -> None:
-    """As after an unclean election: the part is open, and not all of it is there."""
+    """As after an unclean election: the part is open, but lacks records."""
     handle = KafkaCommittable.of(prepared)
     body = prepared.document.body
     more = {**body, "topics": {out: {**body["topics"][out], "records": PARTITIONS * EACH + 2}}}

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Bench:
-    """Builds pipelines of one test: same job, same directory, same source."""
+    """Builds the pipelines of one test, with the same job, directory and source."""
 
     def __init__(self, topics: Topics, job: str, spark: "SparkSession", directory: Path) -> None:
         self.topics, self.job, self.spark, self.directory = topics, job, spark, directory
@@ -58,7 +58,7 @@ class Bench:
         )
 
     def listed(self, command: str) -> str:
-        """What ``onceward jobs``, ``checkpoints`` or ``history`` says, as JSON."""
+        """The output of ``onceward jobs``, ``checkpoints`` or ``history`` as JSON."""
         of = [] if command == "jobs" else [self.job]
         place = ["--state-dir", str(self.directory / "state"), "--json"]
         return CliRunner().invoke(app, [command, *of, *place]).output
@@ -70,7 +70,7 @@ class Bench:
 
 
 def through_spark(df: "DataFrame") -> "DataFrame":
-    """All rows; columns alone would be chosen without Spark."""
+    """Copy all rows through Spark; a choice of columns alone would bypass it."""
     return df.select("key", "value").where("partition >= 0")
 
 
@@ -194,7 +194,7 @@ def test_a_job_with_a_shuffle_is_refused_where_spark_may_make_its_files_anew_for
 
 
 def partitions(bench: Bench, size: int = 1) -> "DataFrame":
-    """Another table to join with: a row of ``size`` bytes and more for each partition of the input."""
+    """A table to join with: one row of at least ``size`` bytes for each partition of the input."""
     numbers = bench.spark.range(0, 3, 1, 2).select(F.col("id").cast("int").alias("number"))
     return numbers.withColumn("padding", F.repeat(F.lit("x"), size))
 
@@ -222,7 +222,7 @@ def test_a_shuffled_join_with_another_table_gives_each_checkpoint_its_rows(bench
 
 
 def test_a_join_that_spark_begins_to_shuffle_while_it_runs_gives_each_checkpoint_its_rows(bench: Bench) -> None:
-    """Spark plans a broadcast by what it guesses of a table, and shuffles once it has seen how large the table is."""
+    """Spark plans a broadcast from its estimate of a table's size, and shuffles once it knows the real size."""
     bench.fill(0, 60)
     threshold = "spark.sql.autoBroadcastJoinThreshold"
     former = bench.spark.conf.get(threshold)
@@ -304,7 +304,7 @@ def test_a_poison_record_fails_the_job_without_partial_output(bench: Bench) -> N
 
 
 def number(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-    """The number in each value; one value has none."""
+    """Extract the number from each value; one value has none."""
     for batch in batches:
         values = [str(int(value.split(b"-")[1])) for value in batch.column("value").to_pylist()]
         yield pa.RecordBatch.from_pydict({"value": values})
@@ -318,7 +318,7 @@ def numbered(df: "DataFrame") -> "DataFrame":
 
 
 PATIENT = CheckpointSettings(interval="50ms", timeout="5min")
-"""A quarter of it is the time for finding the record at fault."""
+"""A quarter of the timeout is available to find the failing record."""
 
 
 @pytest.mark.parametrize("way", ["transform", "transform_batches"])
@@ -401,8 +401,8 @@ def robbed(
     source: dict[str, Any] | None = None,
     **options: Any,
 ) -> Pipeline:
-    """A pipeline of which somebody aborts a transaction, once, after the decision and before it is committed. Each
-    partition has a slot of its own unless ``source`` says otherwise."""
+    """A pipeline that loses one transaction: it is aborted after the decision and before the commit. Each partition has
+    its own slot unless ``source`` says otherwise."""
     monkeypatch.setenv(EVENTS_VARIABLE, str(bench.directory / "events"))
     sink = KafkaSink(bench.topics.servers, topic=bench.sink, on_lost=on_lost)
     committer = sink.committer
@@ -441,7 +441,7 @@ def test_a_lost_transaction_halts_the_job_and_names_its_records(bench: Bench, mo
     assert bench.source in message
     assert "20" in message
     assert len(bench.topics.read(bench.sink)) == 40, "the other slots are committed"
-    with pytest.raises(HaltedError):  # durable: the next start does not forget it
+    with pytest.raises(HaltedError):  # the halt is durable: the next start halts too
         bench.pipeline().run()
     assert not told(bench, "settled")
 
@@ -526,7 +526,7 @@ def test_input_that_retention_has_taken_is_not_replayed_in_part(bench: Bench, mo
 
 
 def test_random_values_are_drawn_anew_in_each_checkpoint(bench: Bench) -> None:
-    """Spark fixes seeds when it plans: a plan used again would give other records the same ids."""
+    """Spark fixes seeds when it plans: a reused plan would give other records the same ids."""
     bench.fill(0, 100)
     bench.pipeline(
         lambda df: df.select("key", F.expr("uuid()").alias("value")), source={"max_offsets_per_checkpoint": 60}

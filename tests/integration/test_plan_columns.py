@@ -1,4 +1,4 @@
-"""Which columns of the source a plan needs, asked of Spark's own optimised plans. Nothing is run."""
+"""Which columns of the source a plan needs, according to Spark's own optimised plans. Nothing runs."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ def same(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def empty(df: "DataFrame", *columns: str) -> "DataFrame":
-    """All columns in their order, ``columns`` as constants."""
+    """All columns in their order, with ``columns`` as null constants."""
     return df.select(*[F.lit(None).cast(df.schema[c].dataType).alias(c) if c in columns else F.col(c) for c in ALL])
 
 
@@ -50,7 +50,7 @@ def joined(df: "DataFrame") -> "DataFrame":
         (lambda df: df.groupBy("key").agg(F.max("value").alias("value")), {"key", "value"}),
         (lambda df: joined(df).select("a.topic"), {"key", "value", "topic"}),
         (lambda df: df.where(F.col("key").isin(b"1", b"2")).select(F.lit("x").alias("value")), {"key"}),
-        # A union takes columns by place: nothing refers to the second one's by name.
+        # A union matches columns by position: nothing refers to the second one's by name.
         (lambda df: mapped(empty(df, "key", "value").union(df)), set(ALL)),
         (lambda df: mapped(empty(df, *ALL).union(df)), set(ALL)),
         (lambda df: mapped(df), set(ALL)),

@@ -1,5 +1,5 @@
-"""Which transforms are refused, which plans run again, which slots can be written again, by Spark's own plans. Nothing
-is run."""
+"""Which transforms are refused, which plans are reused, and which slots can be written again, by Spark's own plans.
+Nothing runs."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,14 +47,14 @@ def pandas(column: str) -> "Column":
 
 @pytest.fixture(scope="module")
 def table(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "DataFrame":
-    """A small table in a file, of which Spark knows the size."""
+    """A small table in a file, whose size Spark knows."""
     path: Path = tmp_path_factory.mktemp("table") / "names"
     spark.createDataFrame([(b"a", "Ada")], "key binary, name string").coalesce(1).write.parquet(str(path))
     return spark.read.parquet(str(path))
 
 
 def read(spark: "SparkSession") -> "DataFrame":
-    """What a transform is given."""
+    """The DataFrame that a transform gets."""
     return numbers(spark, 2).mapInArrow(reading(None), SCHEMA)
 
 
@@ -169,7 +169,7 @@ def test_what_depends_on_where_checkpoints_are_cut_is_refused_and_where_it_is_wa
     with pytest.raises(ConfigurationError, match=name):
         facts_of(spark, table, PER_CHECKPOINT[name])
     wanted = facts_of(spark, table, PER_CHECKPOINT[name], per_checkpoint_operations=True)
-    assert not wanted.reusable or "union" in name  # the other table's rows are written by each checkpoint
+    assert not wanted.reusable or "union" in name  # each checkpoint writes the other table's rows
 
 
 def test_operations_on_other_tables_are_not_refused(spark: "SparkSession", table: "DataFrame") -> None:

@@ -1,4 +1,4 @@
-"""What a producer asks the brokers for before its first transaction."""
+"""What a producer requests from the brokers before its first transaction."""
 
 import socket
 import threading
@@ -17,7 +17,7 @@ from tests.integration.tools import Topics
 
 
 class Relay:
-    """Stands before a bootstrap server; the brokers name their own addresses. Keeps what they say."""
+    """A relay in front of a bootstrap server that keeps the answers; the brokers advertise their own addresses."""
 
     def __init__(self, servers: str) -> None:
         host, port = servers.split(":")
@@ -75,7 +75,7 @@ def test_a_producer_asks_for_the_topics_that_it_writes_to_and_no_others(relay: R
 
 
 def test_a_transaction_begins_on_a_connection_that_stays(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client knows the brokers by their numbers, and drops its connection to a bootstrap server, which has none."""
+    """The client knows brokers by their numbers, and drops its connection to a bootstrap server, which has none."""
     numbers, ask = [], lib.metadata
 
     def asked(client: int, all_topics: int, topic: None, found: Any, timeout: int) -> int:
@@ -91,7 +91,7 @@ def test_a_transaction_begins_on_a_connection_that_stays(topics: Topics, monkeyp
 
 
 def test_a_topic_that_is_gone_is_missed_and_not_made_again(job: str) -> None:
-    """By brokers that make topics when a client asks for them, which is Kafka's default."""
+    """With brokers that create topics when a client asks for them, which is Kafka's default."""
     with LocalKafka(properties={"auto.create.topics.enable": "true"}, heap="256m") as obliging:
         topics = Topics(obliging.bootstrap_servers, job)
         topic = topics.create()

@@ -1,6 +1,6 @@
-"""An input log that lost its tail and was filled again past the position: nothing of it is skipped silently.
+"""An input log that lost its tail and was filled again past the position: the job skips none of it silently.
 
-That is what an unclean election leaves, or a power loss where a partition has one replica.
+An unclean election leaves such a log, and so does a power loss where a partition has one replica.
 """
 
 import shutil
@@ -27,23 +27,23 @@ from tests.integration.tools import Topics, wait_until
 pytestmark = pytest.mark.timeout(300)
 
 KEPT, READ, PLANNED, NEW = 100, 200, 220, 300
-"""Offsets of the log that is cut: where it differs from, what was read, what was planned, where it ends afterwards."""
+"""Offsets of the cut log: where it starts to differ, the ends of what was read and planned, and its end afterwards."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A topic of two partitions; the log of the first one was cut behind what was read and filled again."""
+    """A topic of two partitions. The first one's log was cut below the end of what was read, and filled again."""
 
     servers: str
     topic: str
     before: Document
-    """Positions before anything that is gone was read."""
+    """Positions before the lost records were read."""
     read: Document
-    """Positions behind what is gone."""
+    """Positions after the lost records."""
     ahead: Plan
-    """Made before the cut, and not yet read."""
+    """A plan from before the cut that has not been read."""
     living: KafkaSource
-    """Has planned before the cut."""
+    """A source that has planned before the cut."""
 
     def open(self) -> KafkaSource:
         return opened(self.servers, self.topic)

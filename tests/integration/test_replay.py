@@ -1,4 +1,5 @@
-"""A transaction of a completed checkpoint is lost: it is written again exactly, or the job halts, or tells its loss."""
+"""A transaction of a completed checkpoint is lost: it is written again exactly, or the job halts or reports the
+loss."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -30,7 +31,7 @@ PARTITIONS = 3
 
 
 class Outage:
-    """A job whose driver dies between a decision and its commit, and stays away until the brokers have aborted."""
+    """A job whose driver dies between a decision and its commit, and stays down until the brokers have aborted."""
 
     def __init__(self, topics: Topics, job: str, directory: Path, **spec: Any) -> None:
         self.topics = topics
@@ -62,7 +63,7 @@ class Outage:
         self.world.__exit__(None, None, None)
 
     def die(self, point: KillPoint, count: int = 1) -> None:
-        """A driver dies there, and nobody comes back before every transaction that it left has timed out."""
+        """Kill a driver at a point and wait until every transaction that it left has timed out."""
         self.here.wait_for_kill(point, count, self.here.driver(kill_at=[f"{point}:{count}"]))
         self.wait_for_the_timeout()
 
@@ -72,12 +73,13 @@ class Outage:
         )
 
     def finish(self) -> None:
-        """A driver ends the job. It has time: what it writes itself must not time out, however busy the machine is."""
+        """Let a driver end the job, with a longer transaction timeout: its own writes must not time out on a busy
+        machine."""
         self.here.spec["sink_options"] = {**self.here.spec["sink_options"], "transaction_timeout": "1min"}
         self.here.finish()
 
     def ends_with(self, code: int) -> str:
-        """What a driver said that ended so."""
+        """Run a driver that must end with ``code``; return its output."""
         driver = self.here.driver()
         assert driver.wait() == code, driver.tail(8000)
         return driver.tail(8000)

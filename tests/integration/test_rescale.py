@@ -1,4 +1,4 @@
-"""Input partitions, slots and executors change between two checkpoints and across restarts, and nobody notices."""
+"""Input partitions and slots change between two checkpoints and across restarts, without an effect on the output."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Growing:
         self.filled = 0
 
     def fill(self, records: int) -> None:
-        """More records in every partition there is."""
+        """Add ``records`` to every partition."""
         for partition in range(self.partitions):
             values: list[bytes | None] = [b"%d-%d" % (partition, self.filled + n) for n in range(records)]
             self.topics.fill(self.source, values, partition=partition, key=b"key-%d" % partition)
@@ -43,7 +43,7 @@ class Growing:
         self.partitions = partitions
 
     def run(self, kind: type[Pipeline] = SparklessPipeline, *, limit: int = 70, **options: Any) -> None:
-        """One start of the program: until everything that is there is copied, ``limit`` records at a time."""
+        """Start the program and let it run until all input is copied, with at most ``limit`` offsets per checkpoint."""
         pipeline = kind(
             job=self.job,
             source=KafkaSource(
@@ -75,7 +75,7 @@ class Growing:
         return len(self.topics.read(self.sink)) >= len(self.topics.read(self.source))
 
     def assert_nothing_lost_or_doubled(self) -> None:
-        """Also where a shuffle has mixed the order."""
+        """Compare input and output without their order, which a shuffle may have changed."""
         assert not any(open_transactions_hold_back(self.topics.servers, self.sink).values())
         assert Counter(self.topics.values(self.source)) == Counter(self.topics.values(self.sink))
 
@@ -115,7 +115,7 @@ def test_input_partitions_grow_under_a_running_driver(growing: Growing, tmp_path
         growing.grow(5)
 
         def slots_of_their_own() -> bool:
-            growing.fill(60)  # partition by partition: a quick driver finds little at a time
+            growing.fill(60)  # partition by partition: a quick driver finds few records at a time
             return any(event["transactions"] > 2 for event in here.events("pre-committed"))
 
         wait_until(lambda: slots_of_their_own() or not driver.running, "the new partitions have got slots", 120)

@@ -1,4 +1,4 @@
-"""A halted job on the real broker: what a person is shown, what is refused, and that it goes on exactly as decided."""
+"""A halted job on the real broker: what a person sees, what is refused, and that it continues exactly as decided."""
 
 import json
 import threading
@@ -30,11 +30,11 @@ RECORDS = 20
 DOUBT = "nobody knows"
 
 Strike = Callable[[ControlPlane, Committable], Settlement | None]
-"""What befalls a slot before its commit; the outcome that the driver is made to believe, None for the true one."""
+"""What happens to a slot before its commit. Returns what the driver is made to believe; None for the true outcome."""
 
 
 class StruckSink(KafkaSink):
-    """A Kafka sink whose slot 0 is struck once, when its checkpoint is decided."""
+    """A Kafka sink whose slot 0 is struck when its checkpoint is committed."""
 
     def __init__(self, servers: str, strike: Strike, **options: Any) -> None:
         super().__init__(servers, **options)
@@ -55,7 +55,7 @@ def _struck(committer: KafkaCommitter, strike: Callable[[Committable], Settlemen
         kept = [one for one in committables if one.slot not in {settlement.slot for settlement in made_up}]
         return [*made_up, *commit(kept, **options)]
 
-    setattr(committer, "commit", struck)  # noqa: B010 - the driver holds this very object
+    setattr(committer, "commit", struck)  # noqa: B010 - the driver holds this object
     return committer
 
 
@@ -69,7 +69,7 @@ def in_doubt(_control: ControlPlane, committable: Committable) -> Settlement:
 
 
 class Bench:
-    """One job with two input partitions, so two slots, and the command beside it."""
+    """One job with two input partitions, so two slots, and the command line."""
 
     def __init__(self, topics: Topics, job: str, directory: Path) -> None:
         self.topics, self.job, self.directory = topics, job, directory
@@ -85,7 +85,7 @@ class Bench:
         return self.pipeline(strike).run()
 
     def run_until(self, records: int) -> None:
-        """Unbounded, until so many are written."""
+        """Run without an end until ``records`` are written, then stop."""
         pipeline = self.pipeline(end=None)
 
         def stop() -> None:

@@ -1,4 +1,4 @@
-"""A broker that accepts connections and answers nothing: whatever a source or a sink asks ends with an error."""
+"""A broker that accepts connections and never answers: every call of a source or a sink ends with an error."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 JOB = "silenced"
 PATIENT_S = 240.0
-"""All ended within 64 s on a busy machine. Only a question without a limit takes this long."""
+"""On a busy machine all calls ended within 64 s. Only a call without a limit takes this long."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_whatever_a_source_and_a_sink_ask_ends_while_the_broker_is_silent(broker
             os.kill(pid, signal.SIGSTOP)
             stack.callback(os.kill, pid, signal.SIGCONT)
         answers = _ask(questions)
-    # These two ask until their caller gives up.
+    # These two retry until their caller gives up.
     assert answers.pop("committer.commit") == []
     assert answers.pop("sink.renew_claim") is False
     assert {name: answer for name, answer in answers.items() if not _unknown(answer)} == {}
@@ -69,7 +69,7 @@ def _of_a_source(stack: ExitStack, topics: Topics, topic: str) -> Mapping[str, C
 
 
 def _of_a_sink(stack: ExitStack, topics: Topics, topic: str) -> Mapping[str, Callable[[], object]]:
-    """Each on connections of its own, so that none waits for another one."""
+    """The calls of a sink, each on its own connections, so that none waits for another."""
 
     def job() -> SinkJob:
         return stack.enter_context(SinkJob(topics.servers, JOB, topic=topic))
@@ -108,13 +108,13 @@ def _of_a_sink(stack: ExitStack, topics: Topics, topic: str) -> Mapping[str, Cal
 
 
 def _ask(questions: Mapping[str, Callable[[], object]]) -> dict[str, object]:
-    """All at once, each in a thread of its own: what it returned or raised, None where it has not ended."""
+    """Make all calls at once, each in its own thread. Return what each returned or raised; None if it has not ended."""
     answers: dict[str, object] = dict.fromkeys(questions)
 
     def ask(name: str) -> None:
         try:
             answers[name] = questions[name]()
-        except Exception as error:  # noqa: BLE001 - the test looks at it
+        except Exception as error:  # noqa: BLE001 - the test examines it
             answers[name] = error
 
     threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in questions]
@@ -127,6 +127,6 @@ def _ask(questions: Mapping[str, Callable[[], object]]) -> dict[str, object]:
 
 
 def _unknown(answer: object) -> bool:
-    """Whether it is an error that names itself, or says that nothing is known."""
+    """Whether the answer is an error of the project, or a settlement in doubt."""
     in_doubt = isinstance(answer, Settlement) and answer.outcome is Outcome.IN_DOUBT
     return in_doubt or isinstance(answer, OncewardError)

@@ -1,4 +1,4 @@
-"""The session that a pipeline makes, with a real Spark in a process of its own."""
+"""The session that a pipeline makes, with a real Spark in its own process."""
 
 import subprocess
 import sys

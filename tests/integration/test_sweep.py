@@ -1,4 +1,4 @@
-"""What a job leaves at the brokers: it is listed for people, swept, and does not grow."""
+"""What a job leaves at the brokers is listed for people, swept, and does not grow."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_what_is_open_is_listed_with_owner_age_time_left_and_receipt(
 
 
 def groups_of(sink: SinkJob, topics: Topics) -> set[str]:
-    """Consumer groups of the job, through another client."""
+    """Consumer groups of the job, listed by another client."""
     listed = topics.admin.list_consumer_groups().result(30)
     return {group.group_id for group in listed.valid if group.group_id.startswith(f"{sink.job}.")}
 
@@ -69,7 +69,7 @@ def test_receipts_of_older_generations_are_deleted_once_a_newer_one_has_settled_
 def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(
     kafka: LocalKafka, job: str, out: str, topics: Topics
 ) -> None:
-    """Spark ends workers that idle for a minute, so checkpoints that are further apart find none of them again."""
+    """Spark ends workers that idle for a minute, so checkpoints that are further apart always get new ones."""
     with SinkJob(kafka.bootstrap_servers, job, topic=out) as sink:
         for checkpoint in range(1, 31):
             producers._pools.mine().clear()
@@ -85,7 +85,7 @@ def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(
 def test_ids_stay_few_when_each_task_has_a_new_worker_process(
     kafka: LocalKafka, job: str, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where checkpoints are more than a minute apart: Spark has ended the workers of the one before."""
+    """As where checkpoints are more than a minute apart: Spark has ended the workers of the previous one."""
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.python.worker.reuse=false pyspark-shell")
     source, sink, checkpoints = topics.create("in", 2), topics.create("out", 2), 8
     state = tmp_path / "state"
@@ -110,7 +110,7 @@ def test_ids_stay_few_when_each_task_has_a_new_worker_process(
 
 
 def workers(driver: Process) -> set[int]:
-    """Python worker processes, which Spark's daemons have forked."""
+    """Process ids of the Python workers, which Spark's daemons have forked."""
     daemons = [pid for pid, command in descendants(driver.pid) if "pyspark.daemon" in command]
     return {worker for daemon in daemons for worker, _ in descendants(daemon)}
 

@@ -1,4 +1,4 @@
-"""Peers that say nothing, that hang up, that are slow: noticed in time, met with pauses, and over after it."""
+"""Peers that are silent, hang up or are slow: clients notice in time, retry with pauses, and recover."""
 
 import json
 import logging
@@ -36,13 +36,13 @@ from tests.integration.tools import Topics, wait_until
 from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess
 
 WATCHED_S = 10.0
-"""For so long clients meet a peer that is no use."""
+"""How long clients try to use an unusable peer."""
 GENEROUS_S = 45.0
-"""Three times as long as noticing may take: the machine may be busy. What is asserted besides is the mechanism."""
+"""Three times the limit for noticing: the machine may be busy. The other assertions check the mechanism."""
 
 
 class Peer:
-    """Accepts connections and says nothing, or hangs up at once; counts them."""
+    """A server that accepts connections and stays silent, or hangs up at once; counts its connections."""
 
     def __init__(self, *, hangs_up: bool) -> None:
         self.accepted = 0
@@ -124,11 +124,11 @@ CLIENTS: dict[str, Callable[[Peer], None]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Met:
-    """What came of it when a client met a peer of its own."""
+    """The result of a client that tried to use its own peer."""
 
     seconds: float
     connections: int
-    """That the peer has had."""
+    """Connections that the peer has accepted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class Meetings:
 
 @pytest.fixture(scope="module", autouse=True)
 def meetings() -> Iterator[Meetings]:
-    """All clients meet all peers at the same time and beside the other tests of this module: they only wait."""
+    """Let all clients try all peers at the same time, beside the other tests of this module: they only wait."""
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(2 * len(CLIENTS) + 1))
 
@@ -161,7 +161,7 @@ def _met(meet: Callable[[Peer], None], peer: Peer) -> Met:
 
 
 def _connections(meeting: Future[Met]) -> int:
-    """When it is over, which must be in time."""
+    """The number of connections of a meeting, which must end in time."""
     met = meeting.result(timeout=WATCHED_S + GENEROUS_S)
     assert met.seconds < WATCHED_S + GENEROUS_S
     return met.connections
@@ -194,7 +194,8 @@ def silent_both_ways(link: Link) -> Iterator[None]:
 
 
 def test_a_black_holed_stream_is_noticed_told_and_replaced(proxies: LocalToxiproxy, tmp_path: Path, job: str) -> None:
-    """Neither side hears the other: both notice by themselves, the driver tells, nothing piles up, all goes on."""
+    """Neither side hears the other: both notice it, the driver reports it, nothing piles up, and the stream
+    recovers."""
     settings = CheckpointSettings(interval="1h", lease="60s", orphan_grace="60s")  # only the connection can tell
     process = CoordinatorProcess(tmp_path / "c").wait_ready()
     links = Links()
@@ -237,7 +238,8 @@ def test_a_connection_may_take_seconds_to_be_made(proxies: LocalToxiproxy, tmp_p
 
 
 def test_a_broker_that_goes_silent_is_noticed_told_and_used_again(proxies: LocalToxiproxy, kafka: LocalKafka) -> None:
-    """The control plane through a link to the broker: requests end, the link is told, and it works after the heal."""
+    """The control plane uses a link to the broker: requests end, the trouble is reported, and it recovers after the
+    heal."""
     link = proxies.link("broker", kafka.bootstrap_servers)
     links = Links()
     with closing(ControlPlane(KafkaCluster(link.address), links=links)) as control:
@@ -252,15 +254,15 @@ def test_a_broker_that_goes_silent_is_noticed_told_and_used_again(proxies: Local
 
 
 def test_a_port_that_hangs_up_is_met_with_growing_pauses(meetings: Meetings) -> None:
-    """A proxy whose upstream is dead. With pauses from 20 ms doubled to 1 s nobody comes more than 25 times in 10 s,
-    three times as often with a beginning anew now and then."""
+    """A proxy whose upstream is dead. With pauses that double from 20 ms to 1 s a client connects at most 25 times in
+    10 s, or three times as often if its pauses start over now and then."""
     met = {name: _connections(meeting) for name, meeting in meetings.hanging_up.items()}
     assert all(count >= 2 for count in met.values()), met
     assert max(met.values()) <= 60, met
 
 
 def test_a_dead_broker_is_met_with_pauses_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody but the client can count connections that are refused. It attempted 8,000 a second, and attempts 3."""
+    """Only the client can count refused connections. It used to attempt 8,000 a second, and now attempts 3."""
     clients: list[AdminClient] = []
     statistics: list[str] = []
 

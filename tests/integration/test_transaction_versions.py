@@ -1,4 +1,4 @@
-"""The same outcomes on clusters with transaction.version 0, 1 and 2, and where the epochs of a producer end."""
+"""The same outcomes on clusters with transaction.version 0, 1 and 2, and at the last epochs of a producer."""
 
 import itertools
 import socket
@@ -42,7 +42,7 @@ def kafka_1() -> Iterator[LocalKafka]:
 
 @pytest.fixture(params=[0, pytest.param(1, marks=pytest.mark.crash), 2], ids=["tv0", "tv1", "tv2"])
 def version(request: pytest.FixtureRequest) -> int:
-    """transaction.version of the cluster."""
+    """The cluster's transaction.version."""
     return int(request.param)
 
 
@@ -67,7 +67,7 @@ def test_a_claim_is_taken_from_whoever_wrote_it_before(sink: SinkJob, broker: Lo
     first = Claim(store_id="store", generation=Generation(1), completed=CheckpointId(1), holder="first")
     second = replace(first, generation=Generation(2), holder="second")
     sink.sink.take_claim(first, None)
-    for completed in range(2, 12):  # faster than the brokers write the markers of the last one
+    for completed in range(2, 12):  # faster than the brokers write the previous markers
         first = replace(first, completed=CheckpointId(completed))
         sink.sink.prepare_claim(replace(first, completed=CheckpointId(completed + 1)))
         assert sink.sink.renew_claim(first)
@@ -104,7 +104,7 @@ def take(sink: SinkJob, committable: Committable) -> None:
 
 
 def use_and_abort(sink: SinkJob, committable: Committable) -> None:
-    """Another program takes the id, writes under it and aborts."""
+    """Take over the id with another program, write under it and abort."""
     producer = client(sink.servers, KafkaCommittable.of(committable).transaction.id)
     producer.begin_transaction()
     producer.produce(next(iter(KafkaCommittable.of(committable).topics)), b"foreign")
@@ -114,7 +114,7 @@ def use_and_abort(sink: SinkJob, committable: Committable) -> None:
 
 
 def client(servers: str, name: str, timeout_ms: int = TIMEOUT_S * 1000) -> Producer:
-    """A producer that can begin under an id, whatever the id went through."""
+    """A producer that can begin a transaction under an id, whatever happened to the id before."""
     producer = Producer(
         {
             "bootstrap.servers": servers,
@@ -164,8 +164,8 @@ LEFT: dict[str, tuple[State, int, int]] = {
     "committed-used-aborted": (State.COMPLETE_ABORT, 1, 2),
     "timed-out-used-aborted": (State.COMPLETE_ABORT, 2, 2),
 }
-"""What the coordinator shows afterwards: state, and epochs above ours at versions 0 and 1, and at 2. The table of
-docs/protocol.md#outcomes."""
+"""What the transaction coordinator shows afterwards: the state, and how far its epoch is above the transaction's at
+versions 0 and 1, and at version 2. This is the table of docs/protocol.md#outcomes."""
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -217,7 +217,7 @@ def test_a_job_is_killed_between_two_commits_and_resumes(
 
 
 def raise_epochs(servers: str, name: str, epoch: int) -> None:
-    """InitProducerId so often that the next one gives `epoch`, pipelined: five seconds for 32,000."""
+    """Call InitProducerId until the next call gives `epoch`. The calls are pipelined: 32,000 take five seconds."""
     host, port = servers.split(",")[0].split(":")
     text = name.encode()
     body = struct.pack(">hhihh", 22, 1, 0, -1, len(text)) + text + struct.pack(">i", 60_000)
@@ -238,7 +238,7 @@ def raise_epochs(servers: str, name: str, epoch: int) -> None:
 
 
 def at_the_end() -> list[object]:
-    """(version, ending, epoch of the transaction); most of them only in the crash suite."""
+    """(version, ending, epoch of the transaction); most of them run only in the crash suite."""
     everyday = [(2, "committed", LAST_EPOCH), (2, "timed-out", LAST_EPOCH)]
     return [
         pytest.param(*case, marks=() if case in everyday else (pytest.mark.crash,), id="tv{}-{}-{}".format(*case))
@@ -250,7 +250,8 @@ def at_the_end() -> list[object]:
 def test_outcomes_are_true_and_fences_hold_where_the_epochs_of_a_producer_end(
     sink: SinkJob, out: str, version: int, ending: str, epoch: int
 ) -> None:
-    """A transaction at one of the last epochs, and one more under its id, which gets another producer id by then."""
+    """A transaction at one of the last epochs, then another one under its id, with a new producer id or, below version
+    2, at the last epoch."""
     name = f"{sink.job}.sink.1.0123456789ab.0"
     raise_epochs(sink.servers, name, epoch)
     steps, expected = ENDINGS[ending]
@@ -273,14 +274,14 @@ def test_outcomes_are_true_and_fences_hold_where_the_epochs_of_a_producer_end(
 
 
 def go_on(zombie: Producer, out: str) -> None:
-    """What a process that was paused would still try."""
+    """Try what a process that was paused would still try."""
     zombie.produce(out, b"from the grave")
     zombie.flush(10)
     zombie.commit_transaction(10)
 
 
 def pre_committed(sink: SinkJob, name: str, out: str, checkpoint: int) -> tuple[Committable, Producer]:
-    """A transaction under an id of our choice, through the product's own pre-commit; and its producer."""
+    """Pre-commit a transaction under a chosen id through the product's own code; return it and its producer."""
     value = b"%d" % checkpoint
     producer = client(sink.servers, name)
     consumer = Consumer({"bootstrap.servers": sink.servers, "group.id": name, "log_level": 0})
@@ -297,7 +298,7 @@ def pre_committed(sink: SinkJob, name: str, out: str, checkpoint: int) -> tuple[
 
 
 def set_version(sink: SinkJob, version: int) -> None:
-    """As an operator does who upgrades the cluster, or goes back."""
+    """Change the cluster's version, as an operator does in an upgrade or a downgrade."""
     now = sink.control.transaction_version()
     if now == version:
         return
@@ -332,7 +333,7 @@ def test_outcomes_are_true_when_the_cluster_changes_its_version_while_transactio
             (settlement,) = long.committer().commit([committable])
             assert settlement.outcome is ENDINGS[name][1], (name, settlement.evidence)
         assert long.committer().commit([unended])[0].outcome is Outcome.COMMITTED
-        # A driver that runs on goes on with the version that it began with.
+        # A driver that keeps running keeps the version that it started with.
         more = long.prepared(2, [b"more"])
         assert long.committer().commit(more)[0].outcome is Outcome.COMMITTED
     set_version(sink, version)

@@ -1,6 +1,6 @@
-"""What the broker answers about other processes' transactions: the facts that the outcome rules rest on.
+"""What the broker answers about other processes' transactions: the facts behind the outcome rules.
 
-Each runs with the EndTxn version of its cluster: 5 at transaction.version 2, 4 at 1.
+Each test runs with the EndTxn version of its cluster: 5 at transaction.version 2, 4 at 1.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def older_kafka() -> Iterator[LocalKafka]:
 
 @pytest.fixture(params=[5, 4], ids=["v5", "v4"])
 def version(request: pytest.FixtureRequest) -> int:
-    """Of EndTxn."""
+    """The version of EndTxn."""
     return int(request.param)
 
 
@@ -152,7 +152,8 @@ def test_an_unknown_id_is_not_found_and_leaves_nothing_behind(sink: SinkJob) -> 
 
 
 def test_dropping_the_producer_leaves_the_transaction_open(sink: SinkJob) -> None:
-    """The writer drops its reference after the vote. If a release of the client aborts then, every slot is lost."""
+    """The writer drops its reference after the vote. If a release of the client aborted then, every slot would be
+    lost."""
     transaction = handle(sink).transaction
     assert sink.transactions.describe([transaction.id])[transaction.id].state is State.ONGOING
     assert end(sink, transaction) == CODE_NONE
@@ -162,16 +163,16 @@ def test_dropping_the_producer_leaves_the_transaction_open(sink: SinkJob) -> Non
 def test_a_zombie_that_goes_on_after_its_transaction_was_ended_is_refused(
     sink: SinkJob, out: str, version: int
 ) -> None:
-    """Version 4 leaves the epoch as it is, which is why an id begins only one transaction per producer."""
+    """Version 4 does not raise the epoch, which is why an id begins only one transaction per producer."""
     name, zombie = sink.open_transaction(out)
     view = sink.transactions.describe([name])[name]
     transaction = Transaction(id=name, producer_id=view.producer_id, epoch=view.epoch, version=version)
     assert end(sink, transaction) == CODE_NONE
-    # Only once the markers are written: until then the partition still takes what the old epoch produces, and the
-    # commit includes it. Nothing of ours produces after its vote.
+    # Only once the markers are written: until then the partition still accepts records of the old epoch, and the
+    # commit includes them. The product never produces after its vote.
     await_state(sink, name, State.COMPLETE_COMMIT)
     zombie.produce(out, pa.record_batch({"value": [b"from the grave"]}), lambda: zombie.poll(1))
-    for _ in range(2):  # and for good
+    for _ in range(2):  # and every time
         with pytest.raises(KafkaException):
             zombie.flush(10)
     with pytest.raises(KafkaException):

@@ -1,4 +1,4 @@
-"""A driver whose main thread stands still while its lease and its stream go on in threads of their own: it is replaced,
+"""A driver whose main thread is stopped while its lease and its stream continue in their own threads: it is replaced,
 and changes nothing more when it wakes."""
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
 
 
 def wedged(here: World) -> Process:
-    """Its transactions are written and not acknowledged."""
+    """Start a driver that blocks when its transactions are written and not acknowledged."""
     driver = here.driver(kill_at=[f"{POINT}:3:block"])
     wait_until(lambda: f"{POINT}:3" in here.killed_at() or not driver.running, "the main thread stands still", 120)
     assert driver.running, driver.tail()

@@ -1,4 +1,5 @@
-"""What ``pip install onceward`` gives: one importable name, and a job that runs beside folders called like ours."""
+"""What ``pip install onceward`` gives: one importable name, and a job that runs beside folders with the project's
+names."""
 
 import os
 import shutil
@@ -57,7 +58,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Of ``onceward`` and of ``onceward-dev``, built from a copy: a build leaves files beside its sources."""
+    """The wheels of ``onceward`` and ``onceward-dev``, built from a copy: a build leaves files beside its sources."""
     tree, built = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
     for name in filter(None, run("git", "ls-files", "-z", cwd=ROOT).split("\0")):
         if (ROOT / name).exists():
@@ -78,7 +79,7 @@ def environment(tmp_path: Path) -> "Environment":
 
 
 class Environment:
-    """A new one that finds what onceward depends on, and not the onceward of this checkout."""
+    """A new environment that finds the dependencies of onceward, but not the onceward of this checkout."""
 
     def __init__(self, directory: Path) -> None:
         run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=directory.parent)
@@ -86,7 +87,7 @@ class Environment:
         self.python = self.programs / "python"
         asked = run(self.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=directory)
         self.packages = Path(asked.strip())
-        # a directory that is named in a .pth file has its own .pth files ignored, and with them the editable onceward
+        # in a directory that a .pth file names, Python ignores .pth files, and so the editable onceward
         (self.packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
     def install(self, wheel: Path) -> None:

@@ -1,5 +1,5 @@
-"""Processes that stand still while others take over their work, and wake: they change nothing and say so. A driver
-whose job nobody took goes on."""
+"""Processes that are stopped while others take over their work: when they wake, they change nothing and report it. A
+driver whose job was not taken over continues."""
 
 import json
 import signal
@@ -45,7 +45,7 @@ def asleep(process: Process) -> Process:
 
 
 def test_drivers_and_tasks_that_wake_after_others_took_over_change_nothing(topics: Topics, here: World) -> None:
-    """Each is replaced by the next as soon as its lease is over: nobody has to ask for that."""
+    """The next driver replaces each one as soon as its lease has expired, without a request."""
     coordinator(here)
     source, sink = here.spec["source"], here.spec["sink"]
     zombies = [asleep(here.driver(kill_at=[f"{point}:4:stop"])) for point in FALLS_ASLEEP]
@@ -67,7 +67,7 @@ def test_a_driver_that_slept_longer_than_its_lease_goes_on_by_itself_if_nobody_t
 ) -> None:
     here.coordinator(here.spec["coordinator"])
     driver = asleep(here.driver(kill_at=[f"{KillPoint.DRIVER_AFTER_PRE_COMMIT}:3:stop"]))
-    # a silent stream is noticed by its missing pings only
+    # only missing pings reveal a silent stream
     wait_until(lambda: job_in(here).status is JobStatus.SUSPENDED, f"the driver is given up:\n{log(here)}", 90)
     driver.send(signal.SIGCONT)
     assert driver.wait() == 0, driver.tail()
@@ -82,7 +82,7 @@ def test_a_driver_that_wakes_after_the_coordinator_settled_for_it_goes_on_by_its
     coordinator(here)
     zombie = asleep(here.driver(kill_at=[f"{KillPoint.DRIVER_BETWEEN_END_TXN}:3:stop"]))
     assert readers_wait(topics, here.spec["sink"]), "nothing was left to settle"
-    # a silent stream is noticed by its missing pings only
+    # only missing pings reveal a silent stream
     wait_until(lambda: job_in(here).generation == 2 and job_in(here).settled, f"it is settled:\n{log(here)}", 90)
     assert not readers_wait(topics, here.spec["sink"])
     zombie.send(signal.SIGCONT)
@@ -107,7 +107,7 @@ def test_a_coordinator_that_stands_still_keeps_its_store_and_goes_on_when_it_wak
 
 
 def test_a_task_that_wakes_after_its_job_has_ended_holds_no_reader_back(topics: Topics, here: World) -> None:
-    """Its transaction is not yet begun when everybody leaves, so that nobody could abort it before."""
+    """The task begins its transaction only after the driver has left, so that it could not be aborted before."""
     coordinator(here)
     source, sink = here.spec["source"], here.spec["sink"]
     task = Process(

@@ -1,4 +1,4 @@
-"""What tests do to topics and see in them, through clients that share nothing with the code under test."""
+"""Helpers that change and read topics through clients that share nothing with the code under test."""
 
 import time
 from collections import Counter
@@ -24,7 +24,7 @@ _LIMIT_S = 30.0
 
 
 def wait_until(condition: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
-    """Wait for a condition; `what` is said when it does not come true within the limit."""
+    """Wait for a condition. Raises AssertionError with `what` when it does not come true within the limit."""
     limit = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < limit, f"waited {limit_s:.0f} s in vain: {what}"
@@ -32,7 +32,7 @@ def wait_until(condition: Callable[[], object], what: str, limit_s: float = 60.0
 
 
 class Topics:
-    """Makes topics and looks at them as any client would. `prefix` makes the names unique."""
+    """Makes and reads topics as any client would. `prefix` makes the names unique."""
 
     def __init__(self, servers: str, prefix: str) -> None:
         self.servers = servers
@@ -47,9 +47,9 @@ class Topics:
         config: Mapping[str, str] | None = None,
         led_by: Sequence[int] = (),
     ) -> str:
-        """Make a topic and return its full name, once every partition has a leader. `replicas` -1: the cluster's.
+        """Make a topic and return its full name once every partition has a leader. `replicas` -1: cluster default.
 
-        `led_by`: the brokers of every partition; the first one leads it.
+        `led_by`: the brokers of every partition, the leader first.
         """
         topic = f"{self.prefix}.{name}"
         placed = {"replica_assignment": [list(led_by)] * partitions} if led_by else {"replication_factor": replicas}
@@ -107,8 +107,8 @@ class Topics:
     def messages(self, topic: str, *, committed: bool = True) -> list[Message]:
         """All records, partition by partition in log order.
 
-        `committed`: what a ``read_committed`` reader sees, without waiting for open transactions, but with all that
-        is decided already.
+        `committed`: what a ``read_committed`` reader sees, including every transaction that is decided already, without
+        waiting for open transactions.
         """
         if committed:
             wait_for_decided_ends(self.servers)
@@ -149,9 +149,9 @@ class Topics:
         return [message for _, _, message in sorted(found, key=lambda one: one[:2])]
 
     def read(self, topic: str, *, committed: bool = True) -> list[tuple[int, int, bytes | None, bytes | None]]:
-        """What `messages` finds, as (partition, offset, key, value)."""
+        """The records of `messages`, as (partition, offset, key, value)."""
         found = self.messages(topic, committed=committed)
-        # a message of the log has a partition and an offset
+        # a message from the log has a partition and an offset
         return [(cast(int, m.partition()), cast(int, m.offset()), m.key(), m.value()) for m in found]
 
     def values(self, topic: str, *, committed: bool = True) -> list[bytes | None]:
@@ -165,10 +165,10 @@ def wait_for(future: "Future[object]") -> object:
 
 
 def wait_for_decided_ends(servers: str) -> None:
-    """Wait until the transactions that are being ended have ended.
+    """Wait until the transactions that are ending now have ended.
 
-    Brokers confirm an end when it is decided (KIP-98: PrepareCommit, PrepareAbort); readers see it when its markers are
-    written, a moment later. Without this wait a reader that follows a commit may find nothing of it.
+    Brokers confirm an end when it is decided (KIP-98: PrepareCommit, PrepareAbort); readers see it a moment later, when
+    its markers are written. Without this wait a reader that follows a commit may see none of its records.
     """
     admin = KafkaAdminClient(bootstrap_servers=servers)
 
@@ -186,8 +186,8 @@ def wait_for_decided_ends(servers: str) -> None:
 
 
 def abort_with_the_brokers_tool(servers: str, topic: str, partition: int) -> None:
-    """Abort whatever is open in one partition, as ``kafka-transactions abort --start-offset`` does: ask the leader
-    which producers have a transaction open there, and have an ABORT marker written for each."""
+    """Abort every open transaction in one partition, as ``kafka-transactions abort --start-offset`` does: ask the
+    leader which producers have a transaction open there, and have an ABORT marker written for each."""
     place = Place(topic, partition)
     admin = KafkaAdminClient(bootstrap_servers=servers)
     try:
@@ -205,9 +205,9 @@ def abort_with_the_brokers_tool(servers: str, topic: str, partition: int) -> Non
 
 
 def open_transactions_hold_back(servers: str, topic: str) -> dict[int, int]:
-    """Per partition, how many offsets a ``read_committed`` reader is kept from: high watermark - last stable offset.
+    """Per partition, the offsets withheld from a ``read_committed`` reader: high watermark - last stable offset.
 
-    What is decided already does not count.
+    Transactions that are decided already do not count.
     """
     wait_for_decided_ends(servers)
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
@@ -221,7 +221,8 @@ def open_transactions_hold_back(servers: str, topic: str) -> dict[int, int]:
 
 
 def assert_exactly_once(topics: Topics, source: str, sink: str, *, ordered: bool = True) -> None:
-    """At rest: the output holds each input record once, in order per key unless told otherwise; nothing is open."""
+    """Check at rest that the output holds each input record once, in order per key if `ordered`, and nothing is
+    open."""
     held_back = open_transactions_hold_back(topics.servers, sink)
     assert not any(held_back.values()), f"transactions are open: {held_back}"
     given = [(key, value) for _, _, key, value in topics.read(source)]
