@@ -1,2 +1,1 @@
-"""The checker: the recorder of runs for the judge in ``coordinator/ops/verify``, and proofs that both can report
-FAIL."""
+"""The checker: records runs for the judge in ``coordinator/ops/verify``, and proves that both can report FAIL."""

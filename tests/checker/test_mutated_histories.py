@@ -163,8 +163,7 @@ def test_equal_records_of_two_partitions_are_unknown_where_no_reading_in_order_w
 
 
 def _one_lane(*logs: str) -> History:
-    """``same a same b`` of one input partition, copied to output partitions that show ``logs``; a key may be in any of
-    them."""
+    """``same a same b`` of one input partition, copied to output partitions that show ``logs``, whatever the keys."""
     content = {word: Content("out", "=k", f"={word}") for word in ("same", "a", "b")}
     return History(
         job="job",

@@ -20,7 +20,7 @@ _NOTICE_LIMIT_S = 60.0
 
 
 def kill_brokers(harness: Harness, name: str, *, rounds: int = 1) -> Schedule:
-    """Kill one, two and all of the three brokers of ``harness``. The job continues while one is down."""
+    """Kill each of the three brokers of ``harness``, then two, then all. The job continues while one is down."""
 
     def body(job: Job) -> None:
         job.settles(3)
@@ -32,8 +32,7 @@ def kill_brokers(harness: Harness, name: str, *, rounds: int = 1) -> Schedule:
 
 
 def roll_brokers(harness: Harness, name: str) -> Schedule:
-    """Restart the brokers in turn under load, as in an upgrade: each one hands over its leaderships, leaves and
-    returns."""
+    """Restart the brokers in turn under load, as in an upgrade: each hands over its leaderships, leaves and returns."""
 
     def body(job: Job) -> None:
         job.settles(3)

@@ -45,8 +45,7 @@ DISTURBANCES = (
 
 
 def disturb(harness: Harness, what: Disturbance, name: str, *, every: int = 1) -> Schedule:
-    """Disturb every ``every``-th system call of a decision in turn, under one running job; return the judged
-    schedule."""
+    """Disturb every ``every``-th system call of a decision in turn, under one running job, and judge the job."""
 
     def body(job: Job) -> None:
         job.settles()

@@ -25,8 +25,7 @@ _tracer: "subprocess.Popen[bytes] | None" = None
 
 
 def _attach() -> None:
-    """Attach strace to this thread and wait until it holds it. Meanwhile only ``read`` is called, which is never
-    injected."""
+    """Attach strace to this thread and wait for it. Meanwhile only ``read`` is called, which is never injected."""
     global _tracer
     command = ["strace", "-y", "-p", str(threading.get_native_id()), "-o", os.environ[TRACE_VARIABLE]]
     command += ["-e", "trace=!read,restart_syscall,futex", "-e", f"inject={os.environ[INJECT_VARIABLE]}"]

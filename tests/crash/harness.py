@@ -133,8 +133,7 @@ class Harness:
         return process
 
     def serve(self, armed: Armed | None = None, environment: Mapping[str, str] | None = None) -> ManagedProcess:
-        """Kill the running coordinator, start the next one, and wait until it listens or dies at a point of
-        ``armed``."""
+        """Kill the running coordinator, start the next one, and wait until it listens or dies of ``armed``."""
         self.stop_serving()
         command = [*self._serve, "--listen", self.address, "--store", f"sqlite:///{self.directory / 'store.sqlite'}"]
         if self._orphans:

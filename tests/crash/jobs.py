@@ -94,8 +94,7 @@ def at_point(process: str, point: KillPoint, nth: int = 1) -> Kill:
 def judged(
     harness: Harness, schedule: Schedule, setup: Setup, body: Callable[["Job"], None], armed: Armed | None = None
 ) -> Schedule:
-    """Start a job, let ``body`` kill processes, let the job catch up, and judge. ``armed``: kills of the first
-    driver."""
+    """Start a job, let ``body`` kill processes, let the job catch up, and judge. ``armed``: for the first driver."""
     with Job(harness, schedule, setup) as job:
         try:
             harness.serving()
@@ -200,8 +199,7 @@ class Job:
         return time.time()
 
     def dies(self, process: ManagedProcess, armed: Armed, limit_s: float = _REACH_LIMIT_S) -> bool:
-        """Wait until ``process`` dies at the points of ``armed``; False when it ends or continues without reaching
-        them."""
+        """Wait until ``process`` dies of ``armed``; False when it ends or continues otherwise, so not reached."""
         self.note(*armed.kills)
         limit = time.monotonic() + limit_s
         while process.exit_code is None and time.monotonic() < limit:
@@ -240,8 +238,7 @@ class Job:
         self.wait(lambda: len(self.events("settled")) >= wanted, f"{more} more checkpoints are settled")
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for a condition while the driver runs. Raises StuckError when it does not come true or the driver
-        ends."""
+        """Wait for a condition while the driver runs. Raises StuckError, also when the driver ends."""
         driver = self.driver
         limit_s = _LIMIT_S if self.setup.spark is None else SPARK_LIMIT_S
 

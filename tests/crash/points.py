@@ -92,8 +92,7 @@ def visit(harness: Harness, scene: Scene, points: Sequence[KillPoint], passes: S
 
 
 def kill_without_transactions(harness: Harness, name: str, *, passes: Sequence[int]) -> Schedule:
-    """Kill the driver of an at-least-once job while a checkpoint is written, when it is written, and when it is
-    decided."""
+    """Kill the driver of an at-least-once job while a checkpoint is written, after it is written, and once decided."""
 
     def body(job: Job) -> None:
         job.settles()
@@ -137,8 +136,7 @@ def _coordinator_dies_opening(job: Job, point: KillPoint, nth: int) -> None:
 
 
 def _coordinator_dies_closing(job: Job, point: KillPoint, nth: int) -> None:
-    """Stop the driver and kill the coordinator while it handles the close. The next coordinator receives the call
-    again."""
+    """Stop the driver and kill the coordinator while it handles the close; the next coordinator gets the call again."""
     armed = job.harness.arm(at_point(NOT_ALONE, point, nth))
     coordinator = job.harness.serve(armed)
     job.settles()
@@ -169,8 +167,7 @@ def lose_transactions(job: Job) -> None:
 
 
 def _coordinator_dies_settling_for_the_dead(job: Job, point: KillPoint, nth: int) -> None:
-    """Kill the coordinator while it settles for a dead driver, which left one checkpoint completed and another
-    written."""
+    """Kill the coordinator while it settles for a dead driver, which left a checkpoint completed and one written."""
     armed = job.harness.arm(at_point(NOT_ALONE, point, nth))
     left = job.harness.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
     job.dies(job.drive(left), left)

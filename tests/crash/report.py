@@ -27,7 +27,7 @@ class Row:
     """The schedules of these kills, by outcome."""
     median_s: float | None
     worst_s: float | None
-    """From the kill to the next settled checkpoint, without kills that another kill followed before it."""
+    """From the kill to the next settled checkpoint, excluding kills that another kill followed first."""
 
 
 def rows(schedules: Sequence[Schedule]) -> Iterator[Row]:
@@ -102,8 +102,7 @@ LIMITS = {
 
 
 def limits(schedules: Sequence[Schedule]) -> Iterator[str]:
-    """Compare recovery times with their limits, as text. The times depend on the machine, so they do not decide the
-    result."""
+    """Compare recovery times with their limits, as text. They depend on the machine and do not decide the result."""
     for process, (since, limit) in LIMITS.items():
         kills = [k for s in schedules for k in s.kills if k.process == process and k.recovered_at and k.back_at]
         times = {FROM_KILL: [k.recovered_at - k.at for k in kills]}

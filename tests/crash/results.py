@@ -11,8 +11,8 @@ class Outcome(StrEnum):
 
     PASS = "PASS"
     HALTED = "HALTED"
-    """The job halted and named the records, as it must when the outcome cannot be known; before that nothing was lost
-    or doubled."""
+    """The job halted and named the records, as it must if the outcome cannot be known. Before, nothing was lost or
+    doubled."""
     UNKNOWN = "UNKNOWN"
     """The check was impossible. Never a pass."""
     FAIL = "FAIL"

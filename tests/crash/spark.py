@@ -56,8 +56,8 @@ def kill_tasks(
     batches: bool = False,
     min_partitions: int | None = None,
 ) -> Schedule:
-    """Kill one Python worker at every kill point of a task, at the ``nth`` pass; Spark retries. Ranges have their
-    default sizes."""
+    """Kill a Python worker at every kill point of a task, at the ``nth`` pass; Spark retries. Ranges have default
+    sizes."""
     kills = [at_point("Python worker", point, nth) for point in KillPoint if point.startswith("task.")]
     armed = harness.arm(*kills)
     setup = Setup(
@@ -117,8 +117,7 @@ def kill_in_spark(harness: Harness, name: str, *, seed: int, times: int) -> Sche
 
 
 def kill_standalone(harness: Harness, name: str, *, seed: int) -> Schedule:
-    """Kill an executor, a whole worker and the driver of a standalone cluster, whose two workers have their own
-    addresses."""
+    """Kill an executor, a worker and the driver of a standalone cluster, whose two workers have their own addresses."""
     chance = random.Random(seed)
     with standalone(harness) as (master, workers, start):
         spark = f"--master {master} {SMALL} --conf spark.executor.cores=1"

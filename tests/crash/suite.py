@@ -28,8 +28,7 @@ class Plan:
     """The options of a run of the suite."""
 
     def __init__(self, *, directory: Path, seed: int = 1, schedules: int = 60) -> None:
-        """``seed``: of the first random schedule. ``schedules``: how many there are. ``directory``: for logs, stores
-        and histories."""
+        """``seed``: of the first of ``schedules`` random schedules. ``directory``: for logs, stores and histories."""
         self.directory, self.seed, self.schedules = directory, seed, schedules
 
 

@@ -94,8 +94,7 @@ class SinkJob:
         return self.transactions.describe([name])[name]
 
     def open_transaction(self, topic: str, *, n: int = 0, timeout_ms: int = 60_000) -> tuple[str, ArrowProducer]:
-        """Begin a transaction under an id of this job and leave it open, as a losing attempt does. Keep the producer
-        alive."""
+        """Leave a transaction open under an id of this job, as a losing attempt does. Keep the producer alive."""
         pool = ProducerPool(
             PoolKey(
                 job=self.job,

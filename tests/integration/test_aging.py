@@ -20,8 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class LateCommitter(KafkaCommitter):
-    """Commits at once, but returns from the second commit only when the transactions of the next checkpoint have
-    ended."""
+    """Commits at once, but returns from the second commit only when the next checkpoint's transactions have ended."""
 
     job: JobName
     commits = 0

@@ -70,8 +70,7 @@ def test_a_backlog_does_not_wait_for_the_interval_and_neither_does_the_end(
 
 
 def follows_the_time(checkpoints: Sequence[dict[str, Any]]) -> int:
-    """Check that no checkpoint exceeds its limit and that a smaller one follows a long one; return how often limits
-    grew."""
+    """Check that each checkpoint keeps its limit and a smaller one follows a long one; return how often limits grew."""
     assert all(one["read"] <= one["limit"] for one in checkpoints)
     grew = 0
     for former, one in itertools.pairwise(checkpoints):

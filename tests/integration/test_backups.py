@@ -82,8 +82,7 @@ class Service:
 
 
 def copied_during(here: World, service: Service, point: KillPoint, then: str) -> tuple[Process, dict[str, bytes]]:
-    """Start a driver, copy the store while the driver is stopped at `point`, and let the driver continue until
-    `then`."""
+    """Copy the store while a driver is stopped at `point`, and let the driver continue until `then`."""
     driver = asleep(here.driver(kill_at=[f"{point}:{AT}:stop", then]))
     copy = service.copy()
     driver.send(signal.SIGCONT)

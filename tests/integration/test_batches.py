@@ -67,8 +67,7 @@ def test_the_function_sees_the_sources_columns_and_what_it_yields_is_written_onc
 
 
 def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(bench: Bench) -> None:
-    """From a worker's second task on, loaded objects are frozen: the collector, which runs after each task, skips
-    them."""
+    """From a worker's second task on, loaded objects are frozen: the collector, run after each task, skips them."""
     bench.fill(0, 50)
 
     job = bench.job

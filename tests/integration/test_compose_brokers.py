@@ -1,5 +1,4 @@
-"""What the brokers' image makes of the variables in compose/: its properties, its formatted storage, a running
-broker."""
+"""What the brokers' image makes of the variables in compose/: its properties, its storage, a running broker."""
 
 import os
 import subprocess

@@ -66,8 +66,7 @@ class Quickstart:
                 Path(self._here(target)).write_text(self._here(file.read_text()))
 
     def up(self) -> None:
-        """Start every service without a profile, each after the services that it depends on, as ``docker compose up``
-        does."""
+        """Start every service without a profile, each after those that it depends on, as ``docker compose up`` does."""
         for name, service in self._topology.services.items():
             if "profiles" not in service.entry:
                 self._started(name)

@@ -105,8 +105,7 @@ def read_values(source: KafkaSource, plan: Plan) -> list[bytes | None]:
 
 
 def commit_group(topics: Topics, group: str, offsets: dict[tuple[str, int], int]) -> None:
-    """Commit as a consumer that never joins the group. On a fresh broker the group's coordinator may not be ready at
-    once."""
+    """Commit as a consumer that never joins the group. On a fresh broker the group's coordinator may start late."""
     consumer = Consumer({"bootstrap.servers": topics.servers, "group.id": group, "log_level": 0})
     wanted = [TopicPartition(t, p, o) for (t, p), o in offsets.items()]
 
@@ -573,8 +572,7 @@ def test_short_and_long_ranges_by_turns_read_every_record_however_large(topics: 
 def test_joined_ranges_are_read_together_each_to_its_end_and_the_client_serves_again(
     topics: Topics, opened: Opener
 ) -> None:
-    """Small ranges and some of several fetches, all with more records behind their ends; with markers and aborted
-    records."""
+    """Small ranges and some of several fetches, with more records behind their ends, markers and aborted records."""
     topic = topics.create("in", 12)
     sent: dict[int, list[bytes | None]] = {}
     for partition in range(12):

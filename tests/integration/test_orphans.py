@@ -117,8 +117,7 @@ def test_the_coordinator_dies_anywhere_in_its_work_for_a_dead_driver(topics: Top
 
 @pytest.mark.crash
 def test_what_the_coordinator_finds_lost_is_written_again_by_the_next_driver(topics: Topics, here: World) -> None:
-    """The transactions time out before the coordinator may take the job: it proves the loss, but cannot write the
-    records."""
+    """The transactions time out before the coordinator may take the job: it proves the loss, but cannot write."""
     here.spec |= {
         "careless": True,
         "sink_options": {"transaction_timeout": "3s", "on_lost": "replay"},
@@ -137,7 +136,7 @@ def test_what_the_coordinator_finds_lost_is_written_again_by_the_next_driver(top
 
 @pytest.mark.crash
 def test_a_coordinator_on_an_old_copy_of_the_store_touches_nothing(topics: Topics, here: World) -> None:
-    """For this coordinator the job is an orphan with a checkpoint to commit; the claim shows that it continued
+    """To this coordinator the job is an orphan with a checkpoint to commit; the claim says that it went on
     elsewhere."""
     address, store = here.spec["coordinator"], here.directory / "coordinator.db"
     first = here.coordinator(address)

@@ -22,8 +22,7 @@ pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 OUTAGE_S = 31.0
 """Longer than aborts, fences, sweeps and claims are retried."""
 SOON_S = 25.0
-"""The promise is 15 s; the machine may be busy. A job that waits for a timer from the time of the outage takes
-longer."""
+"""The promise is 15 s, plus time for a busy machine. A wait on a timer that began during the outage takes longer."""
 MET_AT = (KillPoint.DRIVER_AFTER_DECISION, KillPoint.DRIVER_AFTER_VOTES, KillPoint.TASK_MID_WRITE)
 
 

@@ -1,4 +1,4 @@
-"""A partition that lost its part of a prepared transaction, although the brokers still answer a commit with NONE."""
+"""A partition lost its part of a prepared transaction: the brokers still answer a commit with NONE."""
 
 from collections.abc import Iterator
 

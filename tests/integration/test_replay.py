@@ -1,5 +1,4 @@
-"""A transaction of a completed checkpoint is lost: it is written again exactly, or the job halts or reports the
-loss."""
+"""A lost transaction of a completed checkpoint is written again exactly, or the job halts or reports the loss."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -73,8 +72,7 @@ class Outage:
         )
 
     def finish(self) -> None:
-        """Let a driver end the job, with a longer transaction timeout: its own writes must not time out on a busy
-        machine."""
+        """Let a driver end the job. A longer transaction timeout keeps its writes from timing out on a busy machine."""
         self.here.spec["sink_options"] = {**self.here.spec["sink_options"], "transaction_timeout": "1min"}
         self.here.finish()
 

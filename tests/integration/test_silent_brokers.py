@@ -1,4 +1,4 @@
-"""A broker that accepts connections and never answers: every call of a source or a sink ends with an error."""
+"""A broker that accepts connections and never answers: every call of a source or a sink ends without a result."""
 
 import os
 import signal

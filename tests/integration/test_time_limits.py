@@ -194,8 +194,7 @@ def silent_both_ways(link: Link) -> Iterator[None]:
 
 
 def test_a_black_holed_stream_is_noticed_told_and_replaced(proxies: LocalToxiproxy, tmp_path: Path, job: str) -> None:
-    """Neither side hears the other: both notice it, the driver reports it, nothing piles up, and the stream
-    recovers."""
+    """Neither side hears the other: both notice, the driver reports it, nothing piles up, and the stream recovers."""
     settings = CheckpointSettings(interval="1h", lease="60s", orphan_grace="60s")  # only the connection can tell
     process = CoordinatorProcess(tmp_path / "c").wait_ready()
     links = Links()
@@ -238,8 +237,7 @@ def test_a_connection_may_take_seconds_to_be_made(proxies: LocalToxiproxy, tmp_p
 
 
 def test_a_broker_that_goes_silent_is_noticed_told_and_used_again(proxies: LocalToxiproxy, kafka: LocalKafka) -> None:
-    """The control plane uses a link to the broker: requests end, the trouble is reported, and it recovers after the
-    heal."""
+    """Through a link to the broker: requests end, the control plane reports the link, and it works after the heal."""
     link = proxies.link("broker", kafka.bootstrap_servers)
     links = Links()
     with closing(ControlPlane(KafkaCluster(link.address), links=links)) as control:

@@ -152,8 +152,7 @@ def test_an_unknown_id_is_not_found_and_leaves_nothing_behind(sink: SinkJob) -> 
 
 
 def test_dropping_the_producer_leaves_the_transaction_open(sink: SinkJob) -> None:
-    """The writer drops its reference after the vote. If a release of the client aborted then, every slot would be
-    lost."""
+    """The writer drops its reference after the vote. If a client release aborted then, every slot would be lost."""
     transaction = handle(sink).transaction
     assert sink.transactions.describe([transaction.id])[transaction.id].state is State.ONGOING
     assert end(sink, transaction) == CODE_NONE

@@ -1,5 +1,4 @@
-"""What ``pip install onceward`` gives: one importable name, and a job that runs beside folders with the project's
-names."""
+"""What ``pip install onceward`` gives: one importable name, and a job that runs beside folders named like its packages."""
 
 import os
 import shutil

@@ -221,8 +221,7 @@ def open_transactions_hold_back(servers: str, topic: str) -> dict[int, int]:
 
 
 def assert_exactly_once(topics: Topics, source: str, sink: str, *, ordered: bool = True) -> None:
-    """Check at rest that the output holds each input record once, in order per key if `ordered`, and nothing is
-    open."""
+    """Check at rest that the output holds each input record once, in order per key if `ordered`; nothing is open."""
     held_back = open_transactions_hold_back(topics.servers, sink)
     assert not any(held_back.values()), f"transactions are open: {held_back}"
     given = [(key, value) for _, _, key, value in topics.read(source)]

@@ -33,9 +33,9 @@ _SETTINGS = {"interval": "200ms", "lease": "10s", "stream_grace": "2s", "orphan_
 _RATE, _PER_CHECKPOINT = 20, 3000
 """Records per second and partition, all of which are judged. The backlog of a fault fits into one checkpoint."""
 _REACH_S = 90.0
-"""Limit for a driver to reach a phase, or to leave; only a stalled machine needs this long."""
+"""Limit for a driver to reach a phase or leave, and for the coordinator to settle; only a stalled machine needs it."""
 _QUIET_S = 30.0
-"""Limit for connections that a fault has broken to be closed."""
+"""Limit for readers to continue, and for connections that a fault has broken to be closed."""
 _SPARE_CONNECTIONS = 2 * len(BROKERS)
 """Connections that a client opens only some time after its start: a reader and a writer, one to each broker."""
 _AT_REST = 10
@@ -116,7 +116,8 @@ def run_scenario(world: World, scenario: Scenario, phases: Sequence[Phase], job:
 
 
 def _run(world: World, job: Job, scenario: Scenario, phase: Phase, run: Run, chance: random.Random, usual: int) -> None:
-    """``usual``: number of connections of an undisturbed driver and its coordinator."""
+    """Run one fault at one phase and fill in ``run``. ``usual``: connections of an undisturbed driver and
+    coordinator."""
     began = time.monotonic()
     driver = _brought_to(world, job, phase, chance)
     usual = max(usual, world.open_connections())  # a driver that has just started has fewer

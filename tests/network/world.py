@@ -49,8 +49,7 @@ class World(Harness):
                 name = f"{who}-broker-{broker}"
                 self.links[name] = proxies.link(name, own, advertised.replace("localhost", host))
         self.by_name = ",".join(told[_EXECUTORS])
-        """Bootstrap servers by host name. They lead elsewhere for an executor that resolves ``localhost``
-        differently."""
+        """Bootstrap servers by host name, which lead an executor elsewhere if it resolves ``localhost`` differently."""
         self.workers: Sequence[ManagedProcess] = ()
         """Spark's workers, unless the driver starts them."""
         to_coordinator = proxies.link("driver-coordinator", self.address)
