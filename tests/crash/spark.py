@@ -117,7 +117,7 @@ def kill_in_spark(harness: Harness, name: str, *, seed: int, times: int) -> Sche
 
 
 def kill_standalone(harness: Harness, name: str, *, seed: int) -> Schedule:
-    """Kill an executor, a worker and the driver of a standalone cluster, whose two workers have their own addresses."""
+    """Kill an executor, a Spark worker and the driver of a standalone cluster; its two workers have own addresses."""
     chance = random.Random(seed)
     with standalone(harness) as (master, workers, start):
         spark = f"--master {master} {SMALL} --conf spark.executor.cores=1"

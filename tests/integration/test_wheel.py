@@ -1,4 +1,4 @@
-"""What ``pip install onceward`` gives: one importable name, and a job that runs beside folders named like its packages."""
+"""What ``pip install onceward`` gives: one importable name, and jobs that run beside folders named as its packages."""
 
 import os
 import shutil
