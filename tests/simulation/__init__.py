@@ -1,1 +1,1 @@
-"""The whole system on virtual time: one seed drives everything that happens."""
+"""The whole system on virtual time: one seed determines everything that happens."""

@@ -1,4 +1,4 @@
-"""The modelled brokers in their world: the way to them, the sink that talks to them, a reader behind them."""
+"""The modelled brokers in their world: the wires to them, the sink that uses them, and a reader."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
@@ -36,7 +36,7 @@ Transaction = tuple[str, int, int]
 
 
 class Brokers:
-    """All of them, and everybody's way to them."""
+    """The cluster, and every process's access to it."""
 
     def __init__(
         self, clock: Scheduler, faults: FaultProfile, checker: Checker, tell: Callable[[str, str], None]
@@ -65,19 +65,19 @@ class Brokers:
         self._skew = faults.skew
         self._on_lost = faults.on_lost
         self._always_current = not faults.moves and not faults.broker_failures
-        """What brokers list is complete: nobody leads too late, or not yet."""
+        """Whether the brokers' lists are complete: no deposed leader still answers, and no new leader is missing."""
         self._outputs = faults.outputs
         self._read = [0] * faults.outputs
         self._ended: dict[Transaction, bool] = {}
-        """What the brokers have confirmed -> whether as committed."""
+        """Transactions whose end the brokers confirmed -> whether committed."""
         self._begun: dict[Transaction, float] = {}
-        """When a transaction was open, of those that have a record."""
+        """When each transaction was opened, for those with a record."""
         self._overrun: dict[Transaction, str] = {}
-        """What was aborted by none of our own requests -> by what."""
+        """Transactions aborted by something other than our own requests -> by what."""
         self._looked: dict[tuple[str, int], float] = {}
-        """By partition: when somebody asked last what is open there."""
+        """By partition: when its producers were last described."""
         self._claiming: dict[Transaction, int] = {}
-        """The checkpoint of a claim that is being written."""
+        """Claims being written -> their checkpoint."""
         self._alarm = float("inf")
         self.requests = 0
         checker.really_committed = self.committed  # type: ignore[method-assign]
@@ -93,7 +93,7 @@ class Brokers:
         return SimulatedSink(self, control, timeout=self._timeout, skew=skew, on_lost=self._on_lost)
 
     def committers(self, process: Process) -> Committers:
-        """What a coordinator with a file of clusters ends transactions with."""
+        """The committers of a coordinator with a file of clusters."""
         control = SimControl(self.cluster, Wire(self, process), described=DESCRIBED)
         clock = virtual_clock(lambda: wall_clock(self.clock))
 
@@ -103,7 +103,7 @@ class Brokers:
         return Committers({"kafka": make}, {"main": DESCRIBED})
 
     def producer(self, config: Mapping[str, Any], **more: Any) -> SimProducer:
-        """Of the process that runs now."""
+        """A producer of the running process."""
         process = self.clock.running
         assert process is not None
         return SimProducer(config, cluster=self.cluster, transport=Wire(self, process), implicit=self._implicit, **more)
@@ -123,13 +123,14 @@ class Brokers:
         )
 
     def not_shown(self) -> list[str]:
-        """Whose output is being committed; nothing where brokers may be out of date, for then nobody can know."""
+        """Transactional ids of slots whose commit lacks a marker. Empty where brokers may be out of date: then no
+        process can know."""
         entries = self.cluster.entries() if self._always_current else []
         committing = [entry.id for entry in entries if entry.state is State.PREPARE_COMMIT]
-        return [name for name in committing if TransactionalId.parse(name) is not None]  # a claim is no output
+        return [name for name in committing if TransactionalId.parse(name) is not None]  # a claim is not output
 
     def why_lost(self, handle: KafkaCommittable) -> str | None:
-        """What aborted it that nobody of ours could help; None when there was no such thing."""
+        """What aborted it besides our own requests; None when nothing did."""
         transaction = handle.transaction
         key = (transaction.id, transaction.producer_id, transaction.epoch)
         if key in self._overrun:
@@ -154,14 +155,14 @@ class Brokers:
         }
 
     def _of_slots(self) -> list[Entry]:
-        """Not that of the claim, which is nobody's checkpoint and holds no reader back."""
+        """Transactions of slots. The claim's belongs to no checkpoint and holds no reader back."""
         return [entry for entry in self.cluster.entries() if TransactionalId.parse(entry.id) is not None]
 
     def pre_commit_check(self, voted: Collection[str], held: Collection[str]) -> Callable[[], None]:
-        """What must be true when a pre-commit that begins now has succeeded: every vote's transaction is still open,
-        and no other one is that was open before, besides those ``held`` of checkpoints that are not known as settled.
+        """A check for after a successful pre-commit that begins now. The transaction of every vote must still be open.
+        No other transaction that was open before may be, except those ``held`` by checkpoints not known to be settled.
 
-        Where a coordinator may be out of date nobody can promise that.
+        Where a coordinator may be out of date, this cannot be promised and is not checked.
         """
         begun = self.clock.now
         gone = [
@@ -180,15 +181,15 @@ class Brokers:
         return check
 
     def recovered(self, granted: float) -> None:
-        """A generation that was granted then has recovered: nothing is open any more that was open before it, besides
-        what is completed and not settled."""
+        """A generation granted at ``granted`` has recovered: nothing opened before that is still open, except what is
+        completed and not settled."""
         if self._always_current:
             for entry in self._of_slots():
                 if entry.state is State.ONGOING and entry.started < granted:
                     self.checker.left_open(entry.id, "a recovery")
 
     def abandoned(self, since: float) -> None:
-        """Everybody who had a transaction open then has been gone for long: nobody may hold a reader back for them."""
+        """All owners of transactions opened until ``since`` are long gone: none of these may hold back a reader."""
         still = [entry for entry in self._of_slots() if entry.state is State.ONGOING or entry.state in PREPARED]
         for entry in still:
             if entry.started <= since:
@@ -198,8 +199,8 @@ class Brokers:
                 self.checker.fail(Invariant.ORPHANS, f"{name}: {what}")
 
     def replayed(self, lost: float) -> None:
-        """Slots that were recorded as lost then are about to be written again: nothing may be open any more that was
-        open before, besides what is completed and not settled."""
+        """Slots recorded as lost at ``lost`` are about to be written again: nothing opened before that may still be
+        open, except what is completed and not settled."""
         if self._always_current:
             for entry in self._of_slots():
                 if entry.state is State.ONGOING and entry.started < lost:
@@ -209,7 +210,7 @@ class Brokers:
         if request.transactional_id is not None:
             key = (request.transactional_id, request.producer_id, request.producer_epoch)
             entry = self.cluster.entry(request.transactional_id)
-            # the timeout runs from the first partition that was enlisted, however late the first record comes
+            # The timeout starts when the first partition is enlisted, however late the first record comes.
             self._begun.setdefault(key, now if entry is None else entry.started)
 
     def _marked(self, identifier: str, partition: tuple[str, int], _producer: int, commit: bool, _now: float) -> None:
@@ -227,7 +228,7 @@ class Brokers:
     # -- requests and time
 
     def sent(self, process: Process, request: Any) -> None:
-        """What is asked of the brokers must be right already when it is sent."""
+        """Check a request when it is sent: it must be right already then."""
         if isinstance(request, EndTxnRequest) and TransactionalId.parse(request.transactional_id) is not None:
             key = (request.transactional_id, request.producer_id, request.producer_epoch)
             self.checker.ends(key, commit=bool(request.committed))
@@ -235,14 +236,14 @@ class Brokers:
             self.checker.fences(str(request.transactional_id))
 
     def arrived(self, who: Process, call: Call, sent: float) -> Any:
-        """Let the brokers handle a request now that somebody sent at ``sent``."""
+        """Let the brokers handle a request that was sent at ``sent``."""
         cluster, request = self.cluster, call.request
         if isinstance(request, InitProducerIdRequest):
             entry = cluster.entry(str(request.transactional_id))
             if entry is not None and entry.state is State.ONGOING:
                 key = (entry.id, entry.producer_id, entry.epoch)
                 if sent < self._begun.get(key, 0.0):
-                    # the producer began with it, asked again because no answer came, and wrote
+                    # The producer began with this request, repeated it for lack of an answer, and wrote.
                     self._overrun[key] = "late request"
         if isinstance(request, DescribeProducersRequest):
             for topic in request.topics:
@@ -271,7 +272,7 @@ class Brokers:
     tell_requests = False
 
     def _arm(self) -> None:
-        """The brokers do some things by themselves, when time has come."""
+        """Schedule what the brokers do next without a request."""
         due = self.cluster.next_event
         if due < self._alarm:
             self._alarm = due
@@ -283,13 +284,13 @@ class Brokers:
             self.cluster.advance(self.clock.now)
             self._arm()
 
-    # -- what befalls them
+    # -- faults
 
     def heal(self) -> None:
         self.link.heal()
 
     def cut(self, seconds: float) -> None:
-        """Nobody reaches the brokers for a while."""
+        """Cut the brokers off for a while."""
         self.tell("kafka", "cut off")
         self.link.cut = True
         self.clock.call(self.wires, seconds, self._mend)
@@ -299,7 +300,7 @@ class Brokers:
         self.link.cut = False
 
     def move(self) -> None:
-        """A coordinator moves to another broker; the former one may not know it for a while."""
+        """Move a coordinator to another broker; the former one may not notice for a while."""
         random = self.clock.random
         kind = random.choice((CoordinatorKind.TRANSACTION, CoordinatorKind.GROUP))
         if not self.cluster.alive:
@@ -318,7 +319,7 @@ class Brokers:
         )
 
     def fail(self, seconds: float) -> None:
-        """A broker stops for a while."""
+        """Stop a broker for a while."""
         running = self.cluster.alive
         if len(running) > 1:
             node = self.clock.random.choice(running)
@@ -333,7 +334,7 @@ class Brokers:
         self._arm()
 
     def hijack(self, ids: Collection[str] | None = None) -> None:
-        """A program that is not ours takes an id of ours over, one of ``ids`` where they are given."""
+        """Let another program take over one of our ids, one of ``ids`` where given."""
         entries = [entry for entry in self.cluster.entries() if ids is None or entry.id in ids]
         if not entries:
             return
@@ -349,9 +350,9 @@ class Brokers:
         self._arm()
 
     def tear(self, ids: Collection[str]) -> None:
-        """Somebody aborts what one of ``ids`` has open in one partition, with the brokers' own tool.
+        """Let an operator abort the open transaction of one of ``ids`` in one partition, with the brokers' own tool.
 
-        Not where a driver has looked already and may commit any moment: nobody can notice that in time.
+        Skips partitions described since the transaction began: the driver may commit at any moment, too soon to notice.
         """
         random = self.clock.random
         entries = [entry for entry in self.cluster.entries() if entry.id in ids and entry.state is State.ONGOING]
@@ -374,14 +375,14 @@ class Brokers:
         self._marked(entry.id, partition, entry.producer_id, False, self.clock.now)
 
     def clean_up(self) -> None:
-        """A tool deletes the consumer group of a receipt."""
+        """Let a tool delete the consumer group of a receipt."""
         entries = self.cluster.entries()
         if not entries:
             return
         name = self.clock.random.choice(entries).id
         self.tell("kafka", f"the consumer group {name} is deleted")
         if TransactionalId.parse(name) is None:
-            self.checker.claimed = MAX_ID  # with the claim its protection is gone, until somebody writes it again
+            self.checker.claimed = MAX_ID  # without the claim there is no protection until it is written again
         for node in self.cluster.alive:
             self.cluster.handle(node, DeleteGroupsRequest(groups_names=[name]), self.clock.now)
         self._arm()

@@ -1,4 +1,4 @@
-"""The promise, held against everything that becomes durable or visible, at the moment when it does."""
+"""Checks the promise on everything that becomes durable or visible, at that moment."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ _ENDS = (CloseReason.FINISHED, CloseReason.STOPPED, CloseReason.CANCELLED)
 
 
 class Invariant(StrEnum):
-    """What must hold; the names are those of the page on faults."""
+    """What must hold. The names are those of the faults page."""
 
     I1 = "I1 nothing lost"
     I2 = "I2 nothing twice"
@@ -64,7 +64,7 @@ class _Completed:
 
 
 class Checker:
-    """Follows one job. The first violation is kept."""
+    """Follows one job, and keeps the first violation."""
 
     def __init__(self, topic: InputTopic, participants: int) -> None:
         self._topic = topic
@@ -75,13 +75,13 @@ class Checker:
         self._generation = 0
         self._history: list[_Completed] = []
         self._unsettled: dict[str, KafkaCommittable] = {}
-        """By transactional id: completed and not yet settled."""
+        """By transactional id: the committables that are completed and not settled."""
         self.claimed = 0
-        """The checkpoint in the claim at the brokers: no store that knows less is let in."""
+        """The checkpoint in the claim at the brokers. A store that knows less is refused."""
         self._committed: dict[tuple[str, int, int], int] = {}
         """Every transaction that may be committed -> its checkpoint."""
         self.torn: set[tuple[str, int, int]] = set()
-        """Of which a tool has aborted one part: they may only be aborted."""
+        """Transactions with a part that a tool has aborted: they may only be aborted."""
         self.given_up: set[tuple[int, int]] = set()
         """Input partition and offset of records whose loss is recorded."""
         partitions, outputs = range(len(topic.totals)), range(topic.outputs)
@@ -142,7 +142,7 @@ class Checker:
 
     @property
     def unsettled(self) -> frozenset[str]:
-        """Transactional ids of what is completed and not settled."""
+        """Transactional ids that are completed and not settled."""
         return frozenset(self._unsettled)
 
     @property
@@ -197,7 +197,7 @@ class Checker:
         self._expect(number, handles)
 
     def _amend(self, fact: CheckpointAmended) -> None:
-        """Lost slots were written again: the new transactions count, the old ones are gone for ever."""
+        """Lost slots were written again: the new transactions count, the old ones are gone."""
         for identifier in [name for name, handle in self._unsettled.items() if handle.slot in fact.slots]:
             handle = self._unsettled.pop(identifier)
             if self.really_committed(handle) or not self.really_ended(handle):
@@ -205,7 +205,7 @@ class Checker:
         self._expect(fact.checkpoint, [KafkaCommittable.of(one) for one in fact.committables])
 
     def _give_up(self, fact: LossSkipped) -> None:
-        """Lost for ever, by the sink's policy: these records must never become visible, and nobody waits for them."""
+        """The sink's policy skips the loss: these records must never become visible, and are no longer expected."""
         for one in fact.settlements:
             self._halt(one)
             (identifier,) = [name for name, handle in self._unsettled.items() if handle.slot == one.slot]
@@ -218,12 +218,12 @@ class Checker:
         self._next = {(output, number): self._routed(output, number, at) for (output, number), at in self._next.items()}
 
     def overtaken(self, identifier: str) -> None:
-        """A transaction that belongs to no completed checkpoint is open when lost records are written again."""
+        """A transaction is open before lost records are written again. It must belong to a completed checkpoint."""
         if identifier not in self._unsettled:
             self.fail(Invariant.I4, f"{identifier} is open when records before it are written again")
 
     def _expect(self, checkpoint: int, handles: Iterable[KafkaCommittable]) -> None:
-        """From now on these may be committed, and nothing else may become of them."""
+        """From now on these transactions may be committed, and must not be aborted."""
         for handle in handles:
             transaction = handle.transaction
             key = (transaction.id, transaction.producer_id, transaction.epoch)
@@ -242,7 +242,7 @@ class Checker:
 
     def _settle(self, checkpoint: int, *, by_coordinator: bool) -> None:
         self.settled += 1
-        if by_coordinator:  # which may be the end of the job
+        if by_coordinator:  # this may be the end of the job
             for identifier in self._unsettled.keys() & set(self.not_shown()):
                 self.fail(Invariant.I13, f"{checkpoint} is settled, and a commit of {identifier} does not show")
         for identifier, handle in self._unsettled.items():
@@ -251,7 +251,7 @@ class Checker:
         self._unsettled.clear()
 
     def _halt(self, settlement: Settlement) -> None:
-        """A halt must be true: what is called lost is lost, and by none of our own requests."""
+        """A reported loss must be true, and not caused by our own requests."""
         handle = next(handle for handle in self._unsettled.values() if handle.slot == settlement.slot)
         if settlement.outcome is not Outcome.LOST:
             self.halts.append(settlement.outcome.value)
@@ -264,17 +264,17 @@ class Checker:
                 self.fail(Invariant.I1, f"{handle.transaction.id} is lost without a reason: {settlement.evidence}")
 
     def why_lost(self, handle: KafkaCommittable) -> str | None:
-        """What the brokers know of a lost transaction; set by the world."""
+        """What aborted a lost transaction, according to the brokers; set by the world."""
         raise NotImplementedError
 
     def really_committed(self, handle: KafkaCommittable) -> bool:
-        """What the brokers know; set by the world."""
+        """Whether the brokers committed it; set by the world."""
         raise NotImplementedError
 
     def answered(self, generation: int, event: Event, answer: Answer) -> None:
-        """The coordinator has answered ``event`` when ``generation`` was the current one."""
+        """The coordinator answered ``event`` while ``generation`` was the current one."""
         if isinstance(event, StreamLost):
-            return  # nobody asked, so nobody is refused
+            return  # not a call, so nothing to refuse
         if isinstance(event, CloseJob) and answer.verdict is Verdict.ACCEPTED and event.reason in _ENDS:
             for identifier in self.not_shown():
                 self.fail(
@@ -288,7 +288,7 @@ class Checker:
     # -- what reaches the brokers
 
     def ends(self, transaction: tuple[str, int, int], *, commit: bool) -> None:
-        """Somebody asks the brokers to end a transaction."""
+        """A process asks the brokers to end a transaction."""
         identifier, producer, epoch = transaction
         if commit and transaction not in self._committed:
             self.fail(Invariant.I5, f"{identifier} ({producer}, {epoch}) is committed, and no durable decision says so")
@@ -300,28 +300,29 @@ class Checker:
             self.fail(Invariant.I1, f"{identifier} of completed checkpoint {number} is aborted")
 
     def fences(self, identifier: str) -> None:
-        """Somebody asks the brokers to fence an id, which aborts what is open under it."""
+        """A process asks the brokers to fence an id, which aborts its open transaction."""
         handle = self._unsettled.get(identifier)
         if handle is not None and not self.really_ended(handle):
             self.fail(Invariant.I1, f"{identifier} of completed checkpoint {handle.checkpoint} is fenced")
 
     def left_open(self, identifier: str, what: str) -> None:
-        """A transaction that belongs to no checkpoint was open before something that ends such ones, and still is."""
+        """A transaction stays open after a step that ends all transactions without a completed checkpoint. It must
+        belong to one."""
         if identifier not in self._unsettled:
             self.fail(Invariant.I9, f"{identifier} stays open after {what}")
 
     def really_ended(self, handle: KafkaCommittable) -> bool:
-        """What the brokers know; set by the world."""
+        """Whether the transaction is no longer open at the brokers; set by the world."""
         raise NotImplementedError
 
     def not_shown(self) -> list[str]:
-        """Transactional ids with a commit that lacks a marker; set by the world."""
+        """Transactional ids whose commit still lacks a marker; set by the world."""
         raise NotImplementedError
 
     # -- what becomes visible
 
     def record(self, output: int, value: bytes) -> None:
-        """A ``read_committed`` reader of an output partition sees its next record."""
+        """A ``read_committed`` reader of an output partition gets its next record."""
         self.visible += 1
         partition, offset = map(int, value.split(b"-"))
         expected = self._next[output, partition]
@@ -345,7 +346,7 @@ class Checker:
         return self._history[bisect_right([entry.ends[partition] for entry in self._history], offset)].id
 
     def _routed(self, output: int, partition: int, offset: int) -> int:
-        """The first record of an input partition from ``offset`` on that goes to ``output``."""
+        """The first record of an input partition, from ``offset`` on, that goes to ``output`` and is not given up."""
         while self._topic.route(partition, offset) != output or (partition, offset) in self.given_up:
             offset += 1
         return offset
@@ -353,14 +354,14 @@ class Checker:
     # -- what a driver restores
 
     def restored(self, positions: list[int], generation_alive: bool) -> None:
-        """A driver goes on from ``positions``. A driver that was replaced meanwhile may be behind."""
+        """A driver resumes from ``positions``. A driver that was replaced meanwhile may be behind."""
         if generation_alive and positions != self.last_ends:
             self.fail(Invariant.I10, f"restored {positions}, the last completed checkpoint says {self.last_ends}")
 
     # -- at the end
 
     def end(self, finished: bool, open_transactions: Mapping[str, str]) -> None:
-        """After the faults have stopped and everything had its time."""
+        """The final check, after the faults have stopped and everything had time to finish."""
         if finished:
             for (output, partition), offset in self._next.items():
                 if offset < self._topic.totals[partition]:

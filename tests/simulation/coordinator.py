@@ -1,4 +1,4 @@
-"""The coordinator's process: the real service, without sockets, on a store in memory that outlives it."""
+"""The coordinator's process: the real service without sockets, on a store in memory that outlives it."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ __all__ = ["STORE_ID", "CoordinatorHost", "MemoryStore", "wall_clock"]
 STORE_ID = "5106a000-0000-4000-8000-000000000000"
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _PACE = Pace(longest_retry=2.0)
-"""Storms are short: whoever failed in one tries again soon after it."""
+"""Fault periods are short, so an attempt that failed during one is retried soon after."""
 
 
 def wall_clock(clock: Scheduler) -> datetime:
@@ -49,7 +49,7 @@ class FactListener(Protocol):
 
 
 class MemoryStore:
-    """What is on the disk. A write can fail with or without having happened; the process that made it must leave."""
+    """What is on the disk. A write can fail whether or not it took effect; the process that made it must exit."""
 
     def __init__(self, random: Random, listener: FactListener) -> None:
         self._random = random
@@ -59,11 +59,11 @@ class MemoryStore:
         self.newest: dict[JobName, GenerationRecord] = {}
         """The newest generation of each job."""
         self.failing = 0.0
-        """How often a write fails."""
+        """The fraction of writes that fail."""
         self.failures = 0
 
     def write(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], at: datetime) -> None:
-        """All of them or none. Raises StoreError; they may be durable nevertheless."""
+        """Write all steps or none. Raises StoreError when the write fails; it may be durable nevertheless."""
         dice = self._random.random() if self.failing else 1.0
         if dice >= self.failing / 2:
             for after, facts in steps:
@@ -88,7 +88,7 @@ class MemoryStore:
 
 
 class _Connection:
-    """One process's hold on the store: the part of ``Store`` that the engine uses."""
+    """One process's access to the store: the part of ``Store`` that the engine uses."""
 
     def __init__(self, store: MemoryStore, process: Process) -> None:
         self._store = store
@@ -104,18 +104,18 @@ class _Connection:
         self._store.write(steps, at)
 
     def note(self, job: JobName, notes: Sequence[tuple[Note, int]], *, at: datetime) -> None:
-        """The history is for people: nothing of it comes back."""
+        """Does nothing: the history is for people, and nothing reads it back."""
 
     def generations(self, job: JobName, _limit: int) -> list[GenerationRecord]:
         return [self._store.newest[job]]
 
     def prune(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
-        """Only the newest completed checkpoint is kept anyway."""
+        """Does nothing: this store keeps only the newest completed checkpoint."""
         return True
 
 
 class _HeardEngine(Engine):
-    """The engine, overheard."""
+    """The engine, reporting its answers to a listener."""
 
     def __init__(self, answered: Callable[[int, Event, Answer], None], store: Store, **arguments: Any) -> None:
         super().__init__(store, **arguments)
@@ -130,7 +130,7 @@ class _HeardEngine(Engine):
 
 
 class _Call:
-    """What gRPC asks its handlers with."""
+    """The call details that gRPC passes when it looks up a handler."""
 
     def __init__(self, method: str) -> None:
         self.method = method
@@ -138,7 +138,7 @@ class _Call:
 
 
 class CoordinatorHost:
-    """Where the coordinator runs: starts it, and notices when it has left."""
+    """Runs the coordinator: starts it, and notices when its process ends."""
 
     def __init__(
         self,
@@ -148,9 +148,9 @@ class CoordinatorHost:
         answered: Callable[[int, Event, Answer], None],
         committers: Callable[[Process], Committers],
     ) -> None:
-        """``answered`` hears of every answer: the generation before it, the event, the answer.
+        """``answered`` receives every answer: the generation before it, the event, the answer.
 
-        ``committers`` are what a process ends the transactions of orphans with.
+        ``committers`` makes what a process ends the transactions of orphans with.
         """
         self._committers = committers
         self._answered = answered
@@ -173,7 +173,7 @@ class CoordinatorHost:
         return self._process
 
     def start(self) -> Process:
-        """A new process on the same store."""
+        """Start a new process on the same store."""
         self._starts += 1
         process = self._process = Process(f"coordinator-{self._starts}", "coordinator", self._gone)
         clock = self._clock
@@ -206,7 +206,7 @@ class CoordinatorHost:
         return handler
 
     def ask(self, event: Event) -> None:
-        """A person asks the coordinator for something."""
+        """Let a person ask the coordinator for something."""
         process, group_commit = self._process, self._group_commit
         if process is None:
             return
@@ -219,12 +219,12 @@ class CoordinatorHost:
         self._clock.call(process, 0.0, handle)
 
     def close(self) -> None:
-        """The world is over."""
+        """End the streams: the world is over."""
         self._watchers._stopping = True
 
     def _gone(self, process: Process) -> None:
         self._process = None
-        self._watchers._stopping = True  # its streams end, and nothing is told to an engine that is gone
+        self._watchers._stopping = True  # its streams end, and the dead engine gets no more events
         break_streams(process)
         self._died(process)
 
@@ -234,7 +234,8 @@ class CoordinatorHost:
         self._group_commit.hurry()
 
     def _now(self) -> float:
-        """Time moves while code runs, if only a little: else a loop that waits for the next moment would never end."""
+        """The time. It advances a little with each reading; otherwise a loop that waits for the next moment would never
+        end."""
         self._readings += 1
         return self._clock.now + self._readings * 1e-9
 

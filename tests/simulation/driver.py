@@ -24,7 +24,7 @@ Tell = Callable[[str, dict[str, Any]], None]
 
 
 class TellingJournal(Journal):
-    """Tells the transcript."""
+    """Writes the journal to the transcript."""
 
     def __init__(self, job: str, tell: Tell) -> None:
         super().__init__(job)
@@ -43,18 +43,18 @@ class SilentProgress(Progress):
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What a driver's process finds around it."""
+    """The environment of a driver's process."""
 
     channel: Any
     patience: float
-    """Seconds that an unreachable coordinator is asked again."""
+    """Seconds for which an unreachable coordinator is retried."""
     tasks: Tasks
     tell: Tell
-    """Gets the journal: event and facts."""
+    """Receives the journal: event and facts."""
 
 
 class SimulatedPipeline(Pipeline):
-    """A `Pipeline` whose coordinator is behind a simulated network and whose tasks run on simulated executors."""
+    """A `Pipeline` with its coordinator behind a simulated network and its tasks on simulated executors."""
 
     def __init__(self, surroundings: Surroundings, **arguments: Any) -> None:
         super().__init__(coordinator="coordinator:7878", **arguments)

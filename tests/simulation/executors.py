@@ -1,4 +1,5 @@
-"""Executors: worker processes that run the real slot writer, one task at a time; some die, some linger."""
+"""Executors: worker processes that run the real slot writer, one task at a time; some die, some outlive their
+driver."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,29 +23,29 @@ _ATTEMPTS = 4
 
 
 class TaskLostError(Exception):
-    """What Spark raises when a task failed too often, or its job was cancelled."""
+    """What Spark raises when a task failed too often or its job was cancelled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFaults:
-    """How often an attempt meets what."""
+    """How often an attempt meets each fault."""
 
     fails: float = 0.0
     """The transform or the reader raises."""
     killed: float = 0.0
     """The worker process dies."""
     declared_lost: float = 0.0
-    """Spark gives it up and starts another attempt, while it goes on."""
+    """Spark declares the attempt lost and starts another, while the first continues."""
     stopped: float = 0.0
-    """The worker process stands still for a while, and goes on later."""
+    """The worker process stops for a while, then continues."""
     slow: float = 0.0
-    """Seconds that a batch takes, at most."""
+    """Maximum seconds per batch."""
     idle: float = 0.0
-    """The worker process ends after its task, as one that nobody needs for a while."""
+    """The worker process ends after its task, as an idle one does."""
 
 
 class Executors:
-    """Worker processes of one Spark application. They outlive their driver a little."""
+    """Worker processes of one Spark application. They outlive their driver by some seconds."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Executors:
         self._forked = 0
 
     def idle(self) -> Process:
-        """A worker process without a task: partition-to-worker is not stable."""
+        """Pick a worker process without a task: partition-to-worker is not stable."""
         free = [
             worker for worker in self.workers if worker.alive and not worker.paused and worker.name not in self.busy
         ]
@@ -74,7 +75,7 @@ class Executors:
         return worker
 
     def leave(self) -> None:
-        """The driver is gone: workers follow within seconds, stopped ones when they wake."""
+        """The driver is gone: workers end within seconds, stopped ones when they wake."""
         random = self.clock.random
         for worker in self.workers:
             self.clock.call(worker, random.choice((0.0, 0.5, 3.0)) * random.random(), partial(self.clock.kill, worker))
@@ -103,7 +104,8 @@ class _Job:
 
 
 class WorkerTasks:
-    """The driver's ``Tasks``: one task per split, tried up to four times, the votes of losers dropped."""
+    """The driver's ``Tasks``: one task per split, up to four attempts each; votes of superseded attempts are
+    dropped."""
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class WorkerTasks:
         begun: Callable[[Process, str], None],
         before: Callable[[CheckpointId], None],
     ) -> None:
-        """``before`` is told the checkpoint of every job, before its first task begins."""
+        """``before`` receives the checkpoint of every job, before its first task begins."""
         self._before = before
         self._executors = executors
         self._clock = executors.clock
@@ -193,7 +195,7 @@ class WorkerTasks:
                 vote = job.writer(task, slot.number, attempt, self._batches(task, slot.number, fails, faults.slow))
             except GreenletExit:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, Spark sees a failed attempt
+            except Exception as error:  # noqa: BLE001 - for Spark, any exception is a failed attempt
                 why = f"{type(error).__name__}: {error}"
                 clock.call(self._driver, 0.001, lambda: self._lost(job, slot, attempt, why))
             else:
@@ -211,7 +213,7 @@ class WorkerTasks:
         return self._clock.random.random() * self._clock.random.choice((0.01, 0.05, 0.2))
 
     def _watch_over(self, worker: Process, job: _Job, slot: _Slot, attempt: int) -> None:
-        """The driver notices soon that a worker process has ended, and late that it does not answer."""
+        """Let the driver notice early that a worker process has ended, and late that one does not respond."""
         clock = self._clock
         heard = clock.now
 
@@ -271,7 +273,7 @@ class WorkerTasks:
             self._attempt(job, slot)
 
     def _fail(self, job: _Job, why: str) -> None:
-        """Tasks that still run go on for some seconds; nobody takes their votes."""
+        """Fail the job. Running tasks continue for some seconds; their votes are ignored."""
         if job.failure is None:
             job.failure = why
             job.changed.notify_all()

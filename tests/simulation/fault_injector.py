@@ -1,4 +1,4 @@
-"""The faults of a world: when they come, whom they meet, and that they stop."""
+"""Injects the faults of a world: when they start, what they hit, and when they stop."""
 
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ __all__ = ["FaultInjector"]
 
 
 class FaultInjector:
-    """What its world's `Weather` says, at moments that the seed draws."""
+    """Injects the faults of its world's `FaultProfile`, at moments that the seed draws."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -149,7 +149,7 @@ class FaultInjector:
             self._world.brokers.clean_up()
 
     def _take_over(self) -> None:
-        """A person starts a second driver, sometimes because the first one does not answer."""
+        """Let a person start a second driver, sometimes because the first does not respond."""
         driver = self._a_driver()
         if driver is not None and self._world.random.random() < 0.5:
             self._pause(driver)
@@ -157,7 +157,7 @@ class FaultInjector:
             self._world.start_driver(takeover=True)
 
     def _stop(self) -> None:
-        """A person stops the job, at the coordinator or by a signal to the driver."""
+        """Let a person stop the job, through the coordinator or by a signal to the driver."""
         driver = self._a_driver()
         process = self._world.host.process
         if driver is None or process is None:
@@ -171,14 +171,14 @@ class FaultInjector:
             self._world.host.ask(StopJob(now=self._world.clock.now))
 
     def _cancel(self) -> None:
-        """A person cancels the job, and starts it again."""
+        """Let a person cancel the job. A new driver starts later."""
         if (process := self._world.host.process) is not None and self.raging:
             self._world.counts["stops"] += 1
             self._world.tell(process.name, "is asked to cancel the job")
             self._world.host.ask(CancelJob(now=self._world.clock.now))
 
     def _wish(self) -> None:
-        """A person asks for a checkpoint, a savepoint, or an end with a savepoint."""
+        """Let a person ask for a checkpoint, a savepoint, or a savepoint that ends the job."""
         if (process := self._world.host.process) is None or not self.raging:
             return
         kind = self._world.random.choice((CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT))
@@ -192,7 +192,7 @@ class FaultInjector:
         self._world.host.ask(wish)
 
     def calm(self) -> None:
-        """Nothing goes wrong from now on."""
+        """End all faults."""
         self.raging = False
         self._world.tell("world", "the faults are over")
         self._world.topic.there = list(self._world.topic.totals)

@@ -1,4 +1,4 @@
-"""What a seed's world is like: drawn from the seed, each kind of fault present in some worlds and absent in others."""
+"""The fault profile of a seed's world. Each kind of fault is present in some worlds and absent in others."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -12,17 +12,17 @@ __all__ = ["FaultProfile", "draw"]
 
 @dataclass(frozen=True, kw_only=True)
 class FaultProfile:
-    """One world. Times in virtual seconds, rates per occasion, counts over the time of faults."""
+    """The faults of one world. Times are in virtual seconds, rates per occasion, counts over the time of faults."""
 
     totals: tuple[int, ...] = (8, 8)
     """Records per input partition."""
     outputs: int = 2
     limit: int = 3
-    """Records of one partition per checkpoint, at most."""
+    """Maximum records of one partition per checkpoint."""
     fault_time: float = 6.0
     """Seconds of faults and of arriving input; then both stop."""
     patience: float = 60.0
-    """Seconds after the last fault in which everything must be done, besides the transaction timeout."""
+    """Seconds after the last fault in which everything must finish, on top of the transaction timeout."""
     interval: float = 0.5
     timeout: float = 10.0
     lease: float = 3.0
@@ -31,60 +31,61 @@ class FaultProfile:
     tolerable: int = 0
     transaction_version: int = 2
     implicit: bool = False
-    """Producers enlist partitions by writing to them (transaction version 2 only; today's client does not)."""
+    """Whether producers enlist partitions by writing to them (transaction version 2 only; today's client does not)."""
     transaction_timeout: float = 900.0
     timeout_scan: float = 1.0
     brokers: int = 2
     receipts_kept_minutes: int = 7 * 24 * 60
     marker_delay: float = 0.0
-    """At most."""
+    """Maximum seconds."""
     preemption: float = 0.05
     rpc: LinkFaults = field(default_factory=LinkFaults)
-    """Between drivers and the coordinator."""
+    """The link between drivers and the coordinator."""
     kafka: LinkFaults = field(default_factory=LinkFaults)
-    """Between everybody and the brokers."""
+    """The links to the brokers."""
     tasks: TaskFaults = field(default_factory=TaskFaults)
     store_failures: float = 0.0
     kill_points: float = 0.0
     coordinator_kills: int = 0
     driver_kills: int = 0
     absence: float = 0.0
-    """At most so much later than usual a driver that died is started again."""
+    """Maximum extra seconds before a dead driver is started again."""
     gone: bool = False
-    """In the midst of it all drivers die, and nobody starts another one before readers must be free without."""
+    """Whether all drivers die during the faults. None is started until readers must be free without one."""
     driver_pauses: int = 0
     coordinator_pauses: int = 0
     takeovers: int = 0
-    """Second drivers that a person starts beside the first."""
+    """How often a person starts a second driver beside the first."""
     cuts: int = 0
     """Of the link between drivers and the coordinator."""
     kafka_cuts: int = 0
     moves: int = 0
-    """Of transaction and group coordinators to other brokers, some of them unnoticed for a while."""
+    """Moves of transaction and group coordinators to other brokers, some unnoticed for a while."""
     broker_failures: int = 0
-    """Of one broker, for a while."""
+    """How often a broker stops for a while."""
     hijacks: int = 0
-    """A program that is not ours takes over one of our transactional ids."""
+    """How often another program takes over one of our transactional ids."""
     robberies: float = 0.0
-    """How often one does so between a decision and its commit."""
+    """The rate at which another program does so between a decision and its commit."""
     torn: float = 0.0
-    """How often somebody aborts one partition with the brokers' own tool between a decision and its commit."""
+    """The rate at which an operator aborts one partition with the brokers' own tool between a decision and its
+    commit."""
     clean_ups: int = 0
-    """A tool deletes the consumer group in which a receipt is."""
+    """How often a tool deletes the consumer group of a receipt."""
     stops: int = 0
-    """A person stops the job, and starts it again."""
+    """How often a person stops the job and starts it again."""
     cancels: int = 0
-    """A person cancels the job, and starts it again."""
+    """How often a person cancels the job and starts it again."""
     wishes: int = 0
-    """A person asks for a checkpoint or a savepoint, sometimes for the job's end with it."""
+    """How often a person asks for a checkpoint or a savepoint, sometimes one that ends the job."""
     on_lost: OnLost = OnLost.REPLAY
     """The sink's policy."""
     skew: float = 0.0
-    """Seconds by which the drivers' wall clocks differ from the brokers', at most."""
+    """Maximum seconds between a driver's wall clock and the brokers'."""
 
 
 def draw(random: Random) -> FaultProfile:
-    """The faults of a seed."""
+    """Draw the faults of a seed."""
 
     def sometimes(chance: float, value: float) -> float:
         return value if random.random() < chance else 0.0
@@ -98,8 +99,8 @@ def draw(random: Random) -> FaultProfile:
         duplicate=sometimes(0.3, 0.05 * random.random()),
         slow=sometimes(0.3, 0.05 * random.random()),
     )
-    # An id that somebody else has used since, and a receipt that was deleted: then nothing tells a commit from an abort
-    # any more. Both together are more than is promised.
+    # If another program has used an id since, and the receipt is deleted, nothing tells a commit from an abort. Both
+    # together exceed what is promised.
     undisturbed = not hijacks and not kafka.duplicate and not kafka.slow
     short = random.random() < 0.2
     version = random.choice((1, 2))

@@ -1,4 +1,4 @@
-"""Many seeds on all cores."""
+"""Runs many seeds on all cores."""
 
 import multiprocessing
 import os
@@ -12,12 +12,12 @@ _CHUNK = 25
 
 
 def run_range(start: int, seeds: int, jobs: int | None = None) -> Iterator[Result]:
-    """The results of ``seeds`` seeds from ``start`` on, as they come, on ``jobs`` processes (one per core)."""
+    """Run ``seeds`` seeds from ``start`` on ``jobs`` processes (one per core). Yields results as they arrive."""
     numbers = range(start, start + seeds)
     processes = min(jobs or os.cpu_count() or 1, max(1, seeds // _CHUNK))
     if processes == 1:
         yield from map(run_seed, numbers)
         return
-    # not fork: the parent may have threads (pytest, gRPC), and a fork with threads can hang
+    # Not fork: the parent may have threads (pytest, gRPC), and forking with threads can hang.
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         yield from pool.imap(run_seed, numbers, chunksize=_CHUNK)

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class VirtualLoop:
-    """The loop of one process. What is called soon runs in order, as asyncio promises.
+    """The loop of one process. Callbacks run in the order of ``call_soon``, as asyncio promises.
 
     :param disk: seconds that a call in an executor takes, before and after its effect.
     """
@@ -26,7 +26,7 @@ class VirtualLoop:
         self._ready: deque[asyncio.Handle] = deque()
         self._planned = False
         self._self = cast(asyncio.AbstractEventLoop, self)
-        """Only what the coordinator's code asks of a loop is here."""
+        """This class implements only the methods of a loop that the coordinator uses."""
 
     def time(self) -> float:
         return self._clock.now
@@ -45,7 +45,7 @@ class VirtualLoop:
     def call_soon_threadsafe(
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """All threads are on one virtual time."""
+        """Same as ``call_soon``: all threads share one virtual time."""
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
@@ -74,14 +74,14 @@ class VirtualLoop:
         return asyncio.Task(coroutine, loop=self._self, name=name, context=context)
 
     def run_in_executor(self, executor: Any, function: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
-        """In the thread that waits for the disk."""
+        """Runs in the thread that waits for the disk."""
         future: asyncio.Future[T] = self.create_future()
         before, after = self._disk()
 
         def run() -> None:
             try:
                 result = function(*args)
-            except Exception as error:  # noqa: BLE001 - whoever awaits it gets it
+            except Exception as error:  # noqa: BLE001 - the awaiting code gets it
                 self._clock.call(self._process, after, lambda error=error: self._resolve(future, None, error))  # type: ignore[misc]
             else:
                 self._clock.call(self._process, after, lambda: self._resolve(future, result, None))
@@ -98,10 +98,10 @@ class VirtualLoop:
             asyncio._set_running_loop(None)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Of tasks that died with their process; everybody else's errors are asked for."""
+        """Ignore the errors of tasks that died with their process. All other errors are retrieved."""
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is left where it is, and does nothing when its time comes."""
+        """Leave the cancelled timer on the heap; it does nothing when due."""
 
     def _resolve(self, future: "asyncio.Future[T]", result: Any, error: Exception | None) -> None:
         if future.cancelled():

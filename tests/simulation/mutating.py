@@ -1,4 +1,4 @@
-"""Break the product on purpose: one line of one function is another one for a while."""
+"""Break the product on purpose: replace one piece of one function for a while."""
 
 import ast
 import contextlib
@@ -18,9 +18,9 @@ Mutant = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 def changed(function: Callable[..., object], before: str, after: str) -> Mutant:
-    """A mutant: while its context lasts, ``function`` runs with the text ``before`` replaced by ``after``.
+    """A mutant: within its context, ``function`` runs with the text ``before`` replaced by ``after``.
 
-    Entering it raises AssertionError when ``before`` does not stand in the source exactly once: it is out of date.
+    Entering it raises AssertionError unless ``before`` occurs exactly once in the source: the mutant is out of date.
     """
     return partial(_changed, function, before, after)
 
@@ -46,9 +46,9 @@ def _code_of(module: CodeType, name: str) -> CodeType:
 
 
 def first_violation(mutant: Mutant, seeds: range, **steering: Any) -> Result | None:
-    """The first seed's result in which the mutant violates an invariant; None when it survives them all.
+    """The result of the first seed whose world violates an invariant; None when the mutant survives them all.
 
-    :param steering: fields of `Weather` that make its fault likely.
+    :param steering: fields of `FaultProfile` that make its fault likely.
     """
     results = (run_seed(seed, mutant=mutant, **steering) for seed in seeds)
     return next((result for result in results if result.violation is not None), None)

@@ -1,4 +1,4 @@
-"""The network between drivers and coordinator: what becomes of one message."""
+"""The network between drivers and coordinator: the fate of each message."""
 
 from dataclasses import dataclass
 from random import Random
@@ -8,19 +8,19 @@ __all__ = ["Link", "LinkFaults"]
 
 @dataclass(frozen=True, kw_only=True)
 class LinkFaults:
-    """How often a message meets what."""
+    """How often a message meets each fault."""
 
     loss: float = 0.0
     duplicate: float = 0.0
     slow: float = 0.0
-    """Arrives late, up to `SLOWEST_S`: often after the sender gave up and asked again."""
+    """Arrives late, up to `SLOWEST_S`: often after the sender gave up and retried."""
 
 
 SLOWEST_S = 12.0
 
 
 class Link:
-    """One direction-less link. Faults can be switched off for good; it can be cut for a while."""
+    """One link, for both directions. Its faults can be ended; it can be cut for a while."""
 
     def __init__(self, random: Random, faults: LinkFaults) -> None:
         self._random = random
@@ -30,7 +30,7 @@ class Link:
         self.lost = self.duplicated = self.slowed = 0
 
     def heal(self) -> None:
-        """No faults from now on."""
+        """End all faults."""
         self._quiet = True
         self.cut = False
 

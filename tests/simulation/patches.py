@@ -1,4 +1,4 @@
-"""Where the product meets the machine: names in its modules that a simulation replaces, and puts back afterwards."""
+"""Replaces the names in the product's modules that touch the machine, and restores them afterwards."""
 
 import contextlib
 import logging
@@ -35,7 +35,7 @@ __all__ = ["Hooks", "patched"]
 
 
 class Hooks:
-    """What the world that runs now does at the product's places; set by each world."""
+    """What the current world does at the product's hooks; each world sets it."""
 
     kill_point: Callable[[KillPoint], None]
     armed: Callable[[KillPoint], bool]
@@ -43,7 +43,7 @@ class Hooks:
 
 
 class _Pools:
-    """The module's producer pools: a simulated process has its own."""
+    """The module's producer pools; each simulated process has its own."""
 
     def mine(self) -> dict[Any, Any]:
         process = scheduler().running
@@ -73,7 +73,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         yield module, "secrets", SECRETS
     for module in (sink.delivery, sink.producers):
         yield module, "time", TIME
-    # a generator of its own would be seeded by the machine; this one is seeded by the world
+    # The machine would seed the product's own generator; the world seeds this one.
     yield pipeline.pipeline, "random", SimpleNamespace(Random=lambda: random)
     yield pipeline.pipeline, "exit_with_codes", lambda: None
     for module in (
@@ -102,7 +102,7 @@ def _late(name: str, *args: Any, **kwargs: Any) -> Any:
 
 @contextlib.contextmanager
 def patched() -> Iterator[None]:
-    """The product on virtual time, and silent."""
+    """Run the product on virtual time, without output."""
     former = []
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

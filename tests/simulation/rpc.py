@@ -1,7 +1,7 @@
-"""gRPC without sockets: a channel for the real client, and the serving of the real handlers, on virtual time.
+"""gRPC without sockets: a channel for the real client and a server for the real handlers, on virtual time.
 
-Messages cross as bytes. A call that is lost ends by its deadline or as a broken connection; whether it was carried out
-is then unknown, as in life.
+Messages cross as bytes. A lost call ends at its deadline or as a broken connection. The caller then does not know
+whether it was carried out, as in a real network.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ __all__ = ["Channel", "Server"]
 
 
 class Server(Protocol):
-    """Where calls arrive: whoever listens at the address now."""
+    """Receives calls: the process that currently listens at the address."""
 
     @property
     def process(self) -> Process | None:
-        """None while nobody listens."""
+        """None while no process listens."""
 
     @property
     def loop(self) -> VirtualLoop:
-        """Of that process."""
+        """The loop of that process."""
 
     def method(self, path: str) -> Any:
         """The ``grpc.RpcMethodHandler`` of ``/package.Service/Method``."""
@@ -43,7 +43,7 @@ class Channel:
         self.server = server
         self.link = link
         self.wires = wires
-        """The process in which messages travel."""
+        """The process that carries the messages."""
 
     def unary_unary(
         self, path: str, request_serializer: Any, response_deserializer: Any, **_: Any
@@ -105,7 +105,7 @@ class _Call:
         return data
 
     def _lost(self) -> None:
-        """Either the connection breaks and the caller sees it, or nothing happens at all until its deadline."""
+        """The connection breaks and the caller notices, or nothing happens until the deadline."""
         clock = self._channel.clock
         if clock.random.random() < 0.7:
             clock.call(self._channel.wires, 0.05 * clock.random.random(), lambda: self._end(UNAVAILABLE))

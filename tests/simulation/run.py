@@ -1,4 +1,4 @@
-"""Seeds: one world each."""
+"""Runs seeds: one world each."""
 
 import hashlib
 from collections import Counter
@@ -20,12 +20,12 @@ Mutant = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How a seed's world went."""
+    """The outcome of a seed's world."""
 
     seed: int
     violation: Violation | None
     ending: str
-    """What became of the job: finished, or why it halted."""
+    """How the job ended: finished, or why it halted."""
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -38,12 +38,12 @@ def run_seed(
     requests: bool = False,
     **fixed: Any,
 ) -> Result:
-    """One world from its seed.
+    """Run the world of one seed.
 
-    :param mutant: makes the context in which the world runs: it breaks the product.
-    :param steer: changes the faults that the seed has drawn, so that a fault is likely; ``fixed`` sets single fields.
-    :param trace: gets every line of the transcript: virtual seconds, who, what.
-    :param requests: every request to the brokers is a line too.
+    :param mutant: makes a context that breaks the product while the world runs.
+    :param steer: changes the faults that the seed drew, to make a fault likely; ``fixed`` sets single fields.
+    :param trace: receives every line of the transcript: virtual seconds, who, what.
+    :param requests: also writes a line for every request to the brokers.
     """
     random = Random(seed)
     faults = draw(random)
@@ -73,7 +73,7 @@ def run_seed(
 
 
 def transcript(seed: int, **arguments: Any) -> tuple[Result, list[str]]:
-    """A seed's result and its lines."""
+    """A seed's result and transcript."""
     lines: list[str] = []
 
     def tell(at: float, who: str, what: str) -> None:

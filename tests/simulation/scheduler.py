@@ -1,8 +1,8 @@
-"""Virtual time: greenlets and callbacks on one heap, ordered by time and then by chance.
+"""Virtual time: greenlets and callbacks on one heap, ordered by time and then at random.
 
-Everything that runs belongs to a process. A process can be killed (nothing of it ever runs again), stopped and
-continued (as by SIGSTOP: its time-outs are over when it wakes). One ``random.Random`` decides between what happens at
-the same moment, so a seed is a schedule.
+Everything that runs belongs to a process. A process can be killed (none of its code ever runs again), or stopped and
+continued (as by SIGSTOP: its time-outs have expired when it wakes). One ``random.Random`` orders events of the same
+moment, so a seed is a schedule.
 """
 
 import heapq
@@ -19,7 +19,7 @@ EPOCH = 1_000.0
 
 
 class Process:
-    """Something with a life of its own: a driver, a worker, the coordinator, the brokers."""
+    """A unit that can die: a driver, a worker, the coordinator, the brokers."""
 
     __slots__ = ("alive", "died", "kind", "local", "name", "paused", "stash", "tasks")
 
@@ -27,14 +27,14 @@ class Process:
         self.name = name
         self.kind = kind
         self.died = died
-        """Called once, when it has been killed."""
+        """Called once, after it was killed."""
         self.alive = True
         self.paused = False
         self.tasks: list[Task] = []
         self.stash: list[Any] = []
-        """What became due while the process was stopped."""
+        """Events that became due while the process was stopped."""
         self.local: dict[Any, Any] = {}
-        """What modules of the product keep in globals, which are per process."""
+        """What the product's modules keep in globals, per process."""
 
     def __repr__(self) -> str:
         return self.name
@@ -50,10 +50,10 @@ class Task:
         self.name = name
         self.glet = greenlet(body, hub)
         self.due = 0
-        """The number of its one valid entry on the heap."""
+        """The number of its only valid entry on the heap."""
         self.waiters: list[Task] = []
         self.thread: object = self
-        """What ``threading.current_thread()`` says in it."""
+        """What ``threading.current_thread()`` returns in it."""
 
     @property
     def over(self) -> bool:
@@ -61,30 +61,30 @@ class Task:
 
 
 class Scheduler:
-    """The clock, the heap and the dice of one world."""
+    """The clock, the heap and the random numbers of one world."""
 
     def __init__(self, random: Random) -> None:
         self.now = EPOCH
         self.random = random
         self.steps = 0
         self.running: Process | None = None
-        """Whose code runs now; None outside of all processes."""
+        """The process whose code is running; None outside of all processes."""
         self.task: Task | None = None
-        """The thread that runs now; None in a callback."""
+        """The running thread; None in a callback."""
         self.preemption = 0.0
-        """How often a lock is a point where another thread comes first."""
+        """The fraction of lock acquisitions at which another thread runs first."""
         self._hub = getcurrent()
         self._heap: list[tuple[float, float, int, Any]] = []
         self._count = 0
         self._dying: list[Process] = []
         self._ended = False
         self.nobody = Process("nobody", "world")
-        """For what happens outside of all processes."""
+        """Owns what happens outside of all processes."""
 
     # -- what processes use
 
     def spawn(self, process: Process, name: str, body: Callable[[], None], delay: float = 0.0) -> Task:
-        """A new thread of ``process``."""
+        """Start a new thread of ``process``."""
         self.require_alive()
         task = Task(process, name, body, self._hub)
         process.tasks.append(task)
@@ -92,17 +92,18 @@ class Scheduler:
         return task
 
     def call(self, process: Process, delay: float, function: Callable[[], None]) -> None:
-        """Run ``function`` in ``process`` after ``delay`` seconds unless it is dead by then; it must not wait."""
+        """Run ``function`` in ``process`` after ``delay`` seconds, unless it is dead by then. ``function`` must not
+        wait."""
         self._count += 1
         heapq.heappush(self._heap, (self.now + delay, self.random.random(), self._count, (process, function)))
 
     def wake(self, task: Task, delay: float = 0.0) -> None:
-        """Let ``task`` run after ``delay`` seconds; replaces what it waited for."""
+        """Let ``task`` run after ``delay`` seconds, instead of when it would have run."""
         self._count = task.due = self._count + 1
         heapq.heappush(self._heap, (self.now + delay, self.random.random(), task.due, task))
 
     def suspend(self, seconds: float | None) -> None:
-        """Wait until woken, at most ``seconds``. Raises GreenletExit in a process that was killed."""
+        """Wait until woken, at most ``seconds``. Raises GreenletExit in a killed process."""
         task = self.task
         if task is None:
             raise RuntimeError("a callback may not wait")
@@ -117,19 +118,19 @@ class Scheduler:
         self.suspend(max(0.0, seconds))
 
     def preempt(self) -> None:
-        """A point where another thread may come first."""
+        """Let another thread run first, sometimes."""
         if self.preemption and self.task is not None and self.random.random() < self.preemption:
             self.sleep(self.random.random() * 0.01)
 
     def require_alive(self) -> None:
-        """Raises GreenletExit in a process that was killed: it does nothing to the world any more."""
+        """Raises GreenletExit in a killed process, so that it cannot change the world any more."""
         if self._ended or (self.running is not None and not self.running.alive):
             raise GreenletExit
 
     # -- what happens to processes
 
     def kill(self, process: Process) -> None:
-        """As by SIGKILL. If it is the one that runs, the caller must raise GreenletExit."""
+        """Kill ``process``, as by SIGKILL. If it is running, the caller must raise GreenletExit."""
         if process.alive:
             process.alive = False
             self._dying.append(process)
@@ -149,7 +150,7 @@ class Scheduler:
     # -- the loop
 
     def run(self, until: float, over: Callable[[], bool]) -> bool:
-        """Let things happen until ``over()`` (asked after every step) or the clock reads ``until``. True when over."""
+        """Run events until ``over()`` (checked after every step) or until the clock reads ``until``. True when over."""
         heap = self._heap
         while True:
             if self._dying:
@@ -193,7 +194,7 @@ class Scheduler:
             self.running = self.task = None
 
     def end(self, processes: list[Process]) -> None:
-        """Throw everything away."""
+        """Discard everything."""
         self._ended = True
         for process in processes:
             self.kill(process)
@@ -201,7 +202,8 @@ class Scheduler:
         self._heap.clear()
 
     def _bury(self) -> None:
-        """End the threads of the dead. Their ``finally`` blocks run, but whatever touches the world raises again."""
+        """End the threads of dead processes. Their ``finally`` blocks run, but anything that touches the world raises
+        again."""
         while self._dying:
             process = self._dying.pop()
             if not self._ended:

@@ -1,4 +1,4 @@
-"""Seats of worker processes without files: one is left when its process is dead."""
+"""Seats of worker processes without files: a process leaves its seat when it dies."""
 
 from collections import defaultdict
 from weakref import WeakKeyDictionary
@@ -13,7 +13,7 @@ _worlds: WeakKeyDictionary[Scheduler, dict[tuple[str, str, int], list[tuple[Proc
 
 
 def take_seat(job: str, sink: str, generation: int) -> Seat:
-    """One that is left, or a new one. All workers are on one machine."""
+    """Take a seat that a dead process left, or a new one. All workers are on one machine."""
     clock = scheduler()
     assert clock.running is not None
     seats = _worlds.setdefault(clock, defaultdict(list))[job, sink, generation]

@@ -1,4 +1,4 @@
-"""What a handler is given, and what its end is to the client."""
+"""What a handler receives, and how its end reaches the client."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class _AbortedError(Exception):
 
 
 class Context:
-    """A ``grpc.aio.ServicerContext`` as far as the service uses it."""
+    """The part of a ``grpc.aio.ServicerContext`` that the service uses."""
 
     def __init__(self, send: Callable[[bytes | None], None]) -> None:
         self._send = send
@@ -53,7 +53,7 @@ REFUSED: Outcome = (grpc.StatusCode.UNAVAILABLE, "connection refused", None)
 
 
 def outcome_of(task: "asyncio.Task[bytes]") -> Outcome:
-    """What a handler's end is to the client. Raises what no handler may raise."""
+    """How a handler's end reaches the client. Raises any exception that no handler may raise."""
     if task.cancelled():
         return grpc.StatusCode.CANCELLED, "cancelled", None
     error = task.exception()

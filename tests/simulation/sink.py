@@ -1,4 +1,4 @@
-"""The real sink on modelled brokers, and a look at whether its pre-commit keeps its word."""
+"""The real sink on modelled brokers, with a check that its pre-commit holds."""
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
@@ -55,7 +55,7 @@ class SimulatedSink(KafkaSink):
         *,
         unsettled: Collection[Committable],
     ) -> tuple[Committable, ...]:
-        """The real one, and a look at whether it keeps its word."""
+        """Run the real pre-commit, and check what it promises."""
         voted = [str(vote.body["id"]) for vote in votes if vote.body]
         held = [KafkaCommittable.of(committable).transaction.id for committable in unsettled]
         check = self._brokers.pre_commit_check(voted, held)

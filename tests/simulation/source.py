@@ -1,4 +1,4 @@
-"""The input topic and its source: records that can be told apart, positions as the real source writes them."""
+"""The input topic and its source: distinguishable records, and positions in the real source's format."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,13 +27,14 @@ class InputTopic:
 
     def __init__(self, *, totals: Sequence[int], outputs: int) -> None:
         self.totals = tuple(totals)
-        """Records that each partition will have in the end."""
+        """Records that each partition has in the end."""
         self.there = [0] * len(totals)
         """Records that each partition has now."""
         self.outputs = outputs
 
     def route(self, partition: int, offset: int) -> int:
-        """The output partition of a record: neighbours go to different ones, and both get some of every slot."""
+        """The output partition of a record: consecutive pairs of offsets take different outputs, so two outputs share
+        every slot of three records or more."""
         return (partition + offset // 2) % self.outputs
 
     @property
@@ -48,7 +49,7 @@ def positions_of(document: Document) -> list[int]:
 
 
 class ModelSource(Source):
-    """Plans over an `InputTopic`, at most ``limit`` records of a partition at a time."""
+    """Plans over an `InputTopic`, with at most ``limit`` records of a partition per checkpoint."""
 
     def __init__(
         self,

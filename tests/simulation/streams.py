@@ -1,4 +1,4 @@
-"""A server-streaming call on virtual time: both ends, and the connection between them."""
+"""A server-streaming call on virtual time: both ends and the connection between them."""
 
 import asyncio
 from collections import deque
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["Stream", "break_streams", "cut_streams"]
 
 _KEEP_ALIVE_S = 3.0
-"""After which both ends of a connection notice that the other one is silent."""
+"""Seconds after which each end of a connection notices that the other is silent."""
 
 
 class Stream:
-    """A server-streaming call, both ends of it: the client's iterator and the server's coroutine."""
+    """Both ends of a server-streaming call: the client's iterator and the server's coroutine."""
 
     def __init__(self, channel: "Channel", path: str, data: bytes, decode: Callable[[bytes], Any]) -> None:
         self._channel = channel
@@ -86,7 +86,7 @@ class Stream:
     # -- the connection
 
     def cut(self) -> None:
-        """The connection breaks; each side notices by itself, sooner or later."""
+        """Break the connection; each side notices on its own, sooner or later."""
         if self._broken or self._end is not None:
             return
         self._broken = True
@@ -137,7 +137,7 @@ class Stream:
             self._later(lambda: self._received(data))
 
     def _later(self, what: Callable[[], None]) -> None:
-        """In order, as on one connection; a lost segment breaks it."""
+        """Deliver in order, as one connection does; a lost segment breaks the connection."""
         if self._broken:
             return
         clock = self._channel.clock
@@ -160,12 +160,12 @@ class Stream:
 
 
 def cut_streams(process: Process) -> None:
-    """The connections of ``process`` break."""
+    """Break the connections of ``process``."""
     for stream in process.local.get(Stream, []):
         stream.cut()
 
 
 def break_streams(process: Process) -> None:
-    """``process`` died: the other ends of its connections notice."""
+    """Let the peers of ``process``, which died, notice the broken connections."""
     cut_streams(process)
     process.local.pop(Stream, None)

@@ -1,4 +1,4 @@
-"""The sink's claim on modelled brokers, when requests and answers get lost or come late."""
+"""The sink's claim on modelled brokers, when requests and answers are lost or late."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -45,7 +45,7 @@ def through(completed: int, claim: Claim = OURS) -> Claim:
 
 
 def nth(number: int) -> Callable[[Call], bool]:
-    """True for one request, counted from 0."""
+    """True for the request of this number, counted from 0."""
     left: Iterator[bool] = iter([*[False] * number, True])
     return lambda _call: next(left, False)
 
@@ -101,7 +101,7 @@ def test_a_claim_that_was_prepared_for_an_aborted_checkpoint_is_never_written(be
 
 @pytest.mark.parametrize("late", [EndTxnRequest, TxnOffsetCommitRequest])
 def test_a_request_that_arrives_late_writes_no_claim_before_its_time(bench: Bench, late: type) -> None:
-    """Else it commits what is prepared for a checkpoint that is aborted then, and its own store is refused."""
+    """Otherwise it commits what is prepared for a checkpoint that is then aborted, and its own store is refused."""
     ours = holder(bench)
     ours.take(OURS, ())
     delayed: list[Call] = []

@@ -1,4 +1,5 @@
-"""What a real broker shows only for a moment, after days, or after 32,766 epochs. The rest is in the contract test."""
+"""Behaviour that a real broker shows only briefly, after days, or after 32,766 epochs. The contract test has the
+rest."""
 
 import pytest
 from kafka.protocol.admin import ListTransactionsRequest
@@ -15,14 +16,14 @@ _SLOW = Settings(
 
 
 def _age(bench: Bench, ids: Ids, epoch: int) -> Ids:
-    """The same producer, many epochs later."""
+    """Age the producer by many epochs."""
     entry = bench.cluster.entry(ids[0])
     assert entry is not None
     entry.epoch = epoch
     return ids[0], ids[1], epoch
 
 
-# -- the two stages of an end
+# -- the two phases of an end
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -167,7 +168,7 @@ def test_the_timeout_of_an_ended_transaction_does_not_touch_the_next_one() -> No
     assert bench.end(second) == 0
 
 
-# -- epochs that run out
+# -- exhausted epochs
 
 
 def test_version_5_gives_another_producer_id_when_the_epochs_run_out() -> None:
@@ -205,10 +206,10 @@ def test_init_at_the_last_epoch_rotates_also_for_a_producer_that_says_who_it_was
     ids = _age(bench, bench.init(), LAST_EPOCH)
     fresh = bench.init(ids=ids)
     assert (fresh[1] != ids[1], fresh[2]) == (True, 0)
-    assert bench.init(ids=ids) == fresh  # its repetition: the producer never heard of the new id
+    assert bench.init(ids=ids) == fresh  # repeated: the producer never received the new id
 
 
-# -- what is forgotten
+# -- forgotten ids, producers and offsets
 
 
 def test_an_unused_id_is_forgotten_by_the_scan_after_its_expiry() -> None:
@@ -274,7 +275,9 @@ def test_a_batch_that_arrives_again_is_answered_as_the_first_time() -> None:
     )
     assert bench.cluster.handle(1, request, 0.0).base_offset == 2
     assert log.high_watermark == 7
-    assert bench.produce(ids, [b"a", b"b"]) == 45  # older than the newest five: not recognised, and out of order
+    assert (
+        bench.produce(ids, [b"a", b"b"]) == 45
+    )  # older than the five remembered batches: out of order
 
 
 def test_without_a_transaction_sequences_and_epochs_count_all_the_same() -> None:

@@ -1,4 +1,4 @@
-"""The model's brokers fail, come back, and give their coordinators away."""
+"""The model's brokers fail, return, and move their coordinators."""
 
 import pytest
 from kafka.protocol.metadata import FindCoordinatorRequest
@@ -40,7 +40,7 @@ def test_a_running_end_is_finished_by_the_next_coordinator() -> None:
 
 
 def test_a_deposed_coordinator_gives_wrong_negative_answers_for_a_while() -> None:
-    """KAFKA-21181: it knows nothing of what began after it was deposed."""
+    """KAFKA-21181: it knows nothing that began after it was deposed."""
     bench = Bench(_THREE)
     bench.init()
     former = bench.coordinator()
@@ -52,10 +52,10 @@ def test_a_deposed_coordinator_gives_wrong_negative_answers_for_a_while() -> Non
     assert bench.view_at(other).transaction_state == "Ongoing"
     assert bench.view_at(former).transaction_state == "Empty"
     assert bench.end_at(former, ids) == 90
-    assert bench.end_at(former, ("t", 0, 0), commit=False) == 16  # it would have to write
+    assert bench.end_at(former, ("t", 0, 0), commit=False) == 16  # this end would have to be written
     assert bench.end_at(other, ids) == 0
     bench.wait(1)
-    assert bench.end_at(former, ids) == 90  # although committed
+    assert bench.end_at(former, ids) == 90  # although it is committed
     bench.wait(4)
     assert bench.end_at(former, ids) == 16
     assert bench.end_at(other, ids) == 0

@@ -1,4 +1,4 @@
-"""Ten thousand worlds keep the promise, a seed is its world, and a broken product is found out."""
+"""Ten thousand worlds keep the promise, a seed always gives the same world, and broken products are caught."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def test_ten_thousand_worlds_keep_the_promise() -> None:
         assert result.violation is None, f"make simulate SEED={result.seed}: {result.violation}"
         counts.update(result.counts)
         endings[result.ending] += 1
-    # What the worlds are for has happened, often.
+    # The faults that the worlds exist for have occurred often.
     for what in ("kills", "pauses", "cuts", "lost", "duplicated", "slow", "store_failures", "resumed", "stops"):
         assert counts[what] > 500, what
     assert counts["replays"] > 100
@@ -48,7 +48,7 @@ def test_a_hundred_worlds_keep_the_promise() -> None:
 
 
 def test_a_seed_is_its_world_in_every_process() -> None:
-    """Whatever this machine hashes text to, and whatever ran before."""
+    """However this machine hashes text, and whatever ran before."""
     seeds = range(300, 312)
     here = [digest(transcript(seed, requests=True)[1]) for seed in seeds]
     code = (

@@ -1,6 +1,6 @@
-"""Stand-ins for ``threading``, ``time`` and ``secrets`` on the virtual time of the world that runs now.
+"""Stand-ins for ``threading``, ``time`` and ``secrets`` on the virtual time of the current world.
 
-They take the place of these names in modules of the product (`patches`), and make its `Runtime`.
+`patches` puts them in place of these names in the product's modules. They also make up the product's `Runtime`.
 """
 
 from collections import deque
@@ -21,13 +21,14 @@ def set_scheduler(new: Scheduler | None) -> None:
 
 
 def scheduler() -> Scheduler:
-    """Of the world that runs now."""
+    """The scheduler of the current world."""
     assert _current is not None, "outside of a simulation"
     return _current
 
 
 class Lock:
-    """Exclusive by itself, because nobody waits while holding it; taking it is a point where others may come first."""
+    """Exclusive without blocking, because no thread waits while holding it. Acquiring it lets other threads run
+    first."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -159,7 +160,7 @@ SECRETS = VirtualSecrets()
 
 
 class VirtualWorker:
-    """One thread that makes the calls it is given, in order."""
+    """One thread that executes the calls it receives, in order."""
 
     def __init__(self, name: str) -> None:
         self._name = name

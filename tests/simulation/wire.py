@@ -1,4 +1,4 @@
-"""One process's way to the brokers: requests and answers are late, lost or doubled."""
+"""One process's way to the brokers: delays, loses and duplicates requests and answers."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ class Wire:
         self._brokers.clock.sleep(seconds)
 
     def send(self, calls: Sequence[Call]) -> list[Any]:
-        """See `Transport.send`. A request that nobody answers ends after 5 s, or as a broken connection."""
+        """See `Transport.send`. An unanswered request ends after 5 s, or as a broken connection."""
         brokers, process = self._brokers, self._process
         clock, link = brokers.clock, brokers.link
         clock.require_alive()

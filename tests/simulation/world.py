@@ -1,4 +1,4 @@
-"""One world: everything put together, the faults that it has to survive, and its end."""
+"""One world: all its parts, the faults that it must survive, and its end."""
 
 import random as chance
 import traceback
@@ -35,12 +35,12 @@ __all__ = ["World"]
 
 JOB = JobName("orders")
 SETTLED_WITHIN = 15.0
-"""Seconds after the end of the lease and of the grace time. Connections and the coordinator may have broken, and be
-noticed or back some seconds later; a proof takes two looks; what failed is tried again."""
+"""Seconds after the end of the lease and of the grace time. Connections and the coordinator may have broken, and need
+some seconds to notice or to return; a proof takes two looks; failed steps are retried."""
 
 
 class World:
-    """Build it, `run` it once, look at ``checker`` and ``counts``."""
+    """Build it, `run` it once, then read ``checker`` and ``counts``."""
 
     def __init__(self, random: Random, faults: FaultProfile, trace: Callable[[float, str, str], None] | None) -> None:
         self.random = random
@@ -70,10 +70,10 @@ class World:
         self._granted = 0.0
         """When the newest generation was granted."""
         self._missing = False
-        """Nobody starts a driver any more,"""
+        """True while all drivers are gone and none is started."""
         self._missing_since = 0.0
         self._lost = 0.0
-        """When the newest loss was recorded."""
+        """When the last loss was recorded."""
         self.ending = ""
         self.settings = CheckpointSettings(
             interval=timedelta(seconds=faults.interval),
@@ -85,7 +85,7 @@ class World:
         )
 
     def run(self) -> None:
-        """From the first start to the end of everything."""
+        """Run the world from its first start to its end."""
         clock = self.clock
         set_scheduler(clock)
         chance.setstate(_fresh(self.random))
@@ -108,7 +108,7 @@ class World:
                 self.checker.fail(Invariant.I8, f"{faults.patience:g} s after the last fault: {self._standing()}")
             if self.checker.violation is None:
                 self._look_back()
-        except Exception as error:  # noqa: BLE001 - whatever the program raises here is a bug of it or of this model
+        except Exception as error:  # noqa: BLE001 - any exception here is a bug of the product or of this model
             if self.checker.violation is None:
                 where = "; ".join(
                     f"{frame.name} {frame.line}" for frame in traceback.extract_tb(error.__traceback__)[-3:]
@@ -120,7 +120,7 @@ class World:
             set_scheduler(None)
 
     def tell(self, who: str, what: str) -> None:
-        """One line of the transcript."""
+        """Write one line of the transcript."""
         if self.trace is not None:
             self.trace(self.clock.now - EPOCH, who, what)
 
@@ -131,7 +131,7 @@ class World:
 
     @property
     def _done(self) -> bool:
-        """Nobody starts the job again. One that a person stopped or cancelled is started again by a person."""
+        """True when the job is not started again. A person restarts one that was stopped or cancelled."""
         match self.checker.status:
             case JobStatus.FINISHED:
                 return self.checker.last_ends == list(self.topic.totals)
@@ -253,7 +253,7 @@ class World:
                 self.brokers.recovered(self._granted)
 
     def _before_tasks(self, checkpoint: CheckpointId) -> None:
-        """Nothing of a later checkpoint may be open any more when the first lost record is written again."""
+        """Check that no transaction of a later checkpoint is open when the first lost record is written again."""
         if checkpoint <= self.checker.last_completed:
             self.counts["replays"] += 1
             self.brokers.replayed(self._lost)
@@ -272,20 +272,20 @@ class World:
         self.later(absence + self._pause_before_restart(), self._supervise)
 
     def _supervise(self) -> None:
-        """A person or a scheduler of containers: one driver must be there, unless the job is over."""
+        """A person or a container scheduler: start a driver if none runs, unless the job is over."""
         if not self.drivers and not self._done and not self._missing:
             self.counts["restarts"] += 1
             self.start_driver()
 
     def leave(self) -> None:
-        """All drivers die for good, as far as the coordinator can tell."""
+        """Kill all drivers; none starts until `_return`. To the coordinator they are gone forever."""
         self._missing, self._missing_since = True, self.clock.now
         self.tell("world", "all drivers are gone")
         for driver in self.drivers:
             self.clock.kill(driver)
 
     def _await_free(self) -> float:
-        """Seconds until readers must be free, and somebody starts a driver."""
+        """Schedule the return of the drivers. Returns the seconds until then, by which readers must be free."""
         alone = self.faults.lease + self.faults.orphan_grace + SETTLED_WITHIN
         self.later(alone, self._return)
         return alone
@@ -298,7 +298,7 @@ class World:
         self._supervise()
 
     def _look_after(self) -> None:
-        """After the faults somebody looks now and then, and starts a job that is neither running nor over."""
+        """After the faults: check every 5 s, and start a driver for a job that neither runs nor is over."""
         self._supervise()
         self.later(5.0, self._look_after)
 
@@ -313,7 +313,7 @@ class World:
 
 
 def _fresh(random: Random) -> tuple[Any, ...]:
-    """The state for ``random`` as the product uses it, from the world's own."""
+    """A state for the product's ``random``, seeded from the world's own."""
     return Random(random.getrandbits(64)).getstate()
 
 
