@@ -275,9 +275,7 @@ def test_a_batch_that_arrives_again_is_answered_as_the_first_time() -> None:
     )
     assert bench.cluster.handle(1, request, 0.0).base_offset == 2
     assert log.high_watermark == 7
-    assert (
-        bench.produce(ids, [b"a", b"b"]) == 45
-    )  # older than the five remembered batches: out of order
+    assert bench.produce(ids, [b"a", b"b"]) == 45  # older than the newest five: not recognised, so out of order
 
 
 def test_without_a_transaction_sequences_and_epochs_count_all_the_same() -> None:

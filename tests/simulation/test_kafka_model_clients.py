@@ -1,4 +1,4 @@
-"""The product's control plane, writer and committer on the model, and the executors' client when the network fails."""
+"""The product's control plane, writer and committer, and the executors' client, on the model when the network fails."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

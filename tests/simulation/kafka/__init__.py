@@ -1,7 +1,8 @@
-"""A model of Kafka 4.3 for the simulation: as far as transactions, receipts and claims need it.
+"""A model of Kafka 4.3 for the simulation, as far as transactions, receipts and claims need it.
 
-Deterministic: no clock, no chance, no threads. Whoever sends a request says when it arrives (``now``, virtual seconds).
-A contract test (``tests/integration/test_kafka_model_contract.py``) runs the same scripts here and on a real broker.
+Deterministic: no clock, no randomness, no threads. The sender of a request says when it arrives (``now``, virtual
+seconds). A contract test (``tests/integration/test_kafka_model_contract.py``) runs the same scripts here and on a real
+broker.
 
     Cluster(Settings(brokers=(1, 2, 3), transaction_version=2, marker_delay=..., timeout_scan_s=...))
         .handle(node, request, now) -> answer | NoAnswer      one request arrives at one broker
@@ -9,16 +10,16 @@ A contract test (``tests/integration/test_kafka_model_contract.py``) runs the sa
         .create_topic(name, partitions), .delete_topic(name)
         .log((topic, partition)) -> PartitionLog              .read(start, committed=True) -> (entries, next offset),
                                                               .high_watermark, .last_stable_offset
-        .on_marker(f), .on_append(f)                          told when something becomes visible, or is written
-        .entry(id), .entries()                                what the coordinators keep: to look at
-        .fail(node, now), .restart(node, now)                 a broker stops, and comes back; nothing is lost
+        .on_marker(f), .on_append(f)                          f is called when something becomes visible, or is written
+        .entry(id), .entries()                                what the coordinators keep; read only
+        .fail(node, now), .restart(node, now)                 a broker stops, and returns; nothing is lost
         .move_coordinator(kind, key, node, now, loading_s=, stale_s=, believers=)
 
-    Transport                  what a world puts between processes and brokers: now(), sleep(s), send([Call, ...])
+    Transport                  between processes and brokers, given by a world: now(), sleep(s), send([Call, ...])
     Call                       .node (None: any, the transport chooses), .request, .apply(now, node) -> answer.
                                Applied never = lost, twice = delayed duplicate; an answer may be kept from the sender.
     DirectTransport()          arrives at once, for tests: .cut(call), .deaf(call) lose requests and answers
-    SimControl(cluster, transport)                            a ControlPlane; all but the sockets is the product's
+    SimControl(cluster, transport)                            a ControlPlane: the product's, except for the sockets
     SimProducer(config, cluster=, transport=, topics=, failed=, logger=)   the sink's ArrowProducer
 """
 

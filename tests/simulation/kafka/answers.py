@@ -1,4 +1,4 @@
-"""Answers of the model, with the names of kafka-python's answers: only what is read by somebody."""
+"""Answers of the model, named like kafka-python's; only fields that are read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,21 +69,21 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coded:
-    """An answer that is nothing but a code."""
+    """An answer that consists of a code only."""
 
     error_code: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Broker:
-    """A broker that the cluster names."""
+    """A broker named by the cluster."""
 
     node_id: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionFacts:
-    """Who leads a partition."""
+    """The leader of a partition."""
 
     partition_index: int
     leader_id: int
@@ -128,7 +128,7 @@ class Versions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coordinator:
-    """Where one key's coordinator is."""
+    """Where the coordinator of one key is."""
 
     key: str
     node_id: int
@@ -170,7 +170,7 @@ class TopicPartitions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransactionDescription:
-    """What a coordinator says about one id."""
+    """What a coordinator reports about one id."""
 
     error_code: int
     transactional_id: str
@@ -209,7 +209,7 @@ class ListedTransactions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionOffset:
-    """One committed offset; -1 and empty where there is none."""
+    """One committed offset; -1 and empty if there is none."""
 
     partition_index: int
     committed_offset: int
@@ -243,7 +243,7 @@ class OffsetsFetched:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionCode:
-    """What became of one partition's offset."""
+    """The result for one partition's offset."""
 
     partition_index: int
     error_code: int
@@ -251,7 +251,7 @@ class PartitionCode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicCode:
-    """What became of one topic's offsets, or of its creation."""
+    """The result for one topic's offsets, or for its creation."""
 
     name: str
     error_code: int = 0
@@ -267,7 +267,7 @@ class OffsetsCommitted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeletedGroup:
-    """What became of one group."""
+    """The result for one group."""
 
     group_id: str
     error_code: int
@@ -327,7 +327,7 @@ class TopicsCreated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Produced:
-    """Answer to a produce request for one partition; the offset of its first record."""
+    """Answer to a produce request for one partition, with the offset of its first record."""
 
     error_code: int
     base_offset: int = -1

@@ -1,4 +1,4 @@
-"""A Kafka cluster as far as transactions need it: a state machine without clock, chance or threads."""
+"""A Kafka cluster, as far as transactions need it: a state machine without clock, randomness or threads."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -40,11 +40,11 @@ __all__ = ["Cluster"]
 
 
 class Cluster:
-    """Brokers, addressed by node id. Time only moves forward; everything that is due happens first.
+    """Brokers, addressed by node id. Time only moves forward; everything due happens before a request.
 
-    Not modelled: replication that lags behind (what is acknowledged is never lost, and the high watermark is the end),
-    rights, quotas, compaction, members of groups, forgotten producers of a partition (their batches are refused by the
-    coordinator's check all the same).
+    Not modelled: replication lag (nothing acknowledged is lost, and the high watermark is the end), authorization,
+    quotas, compaction, group members, producers that a partition forgot (the coordinator's check refuses their batches
+    anyway).
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
@@ -84,7 +84,7 @@ class Cluster:
     # -- requests
 
     def handle(self, node: int, request: Any, now: float) -> Any:
-        """`node`'s answer to a request that arrives at `now`, or NoAnswer when `node` does not run: then nothing was
+        """`node`'s answer to a request that arrives at `now`, or NoAnswer when `node` does not run and nothing was
         done. Raises KeyError for a request that is not modelled."""
         if now < self._state.due and now >= self._state.now:
             self._state.now = now
@@ -95,12 +95,12 @@ class Cluster:
         return self._handlers[type(request)](node, request, now)
 
     def advance(self, now: float) -> None:
-        """Let markers, completions and time-outs happen that are due."""
+        """Let due markers, completions and time-outs happen."""
         self._state.advance(now)
 
     @property
     def next_event(self) -> float:
-        """When something happens by itself next; infinity for never."""
+        """When the next event without a request is due; infinity for never."""
         return self._state.due
 
     @property
@@ -108,24 +108,24 @@ class Cluster:
         return self._state.now
 
     def on_marker(self, listener: Marked) -> None:
-        """Call `listener` for every control marker: what was committed becomes visible with it."""
+        """Call `listener` for every control marker: with it, committed records become visible."""
         self._endings.listeners.append(listener)
 
     def on_append(self, listener: Appended) -> None:
         """Call `listener` for every batch that is appended."""
         self._storage.listeners.append(listener)
 
-    # -- what is there
+    # -- state
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         self._state.create_topic(topic, partitions)
 
     def delete_topic(self, topic: str) -> None:
-        """Offsets committed for it are gone too; transactions that wrote to it end without it."""
+        """Delete the topic and the offsets committed for it. Transactions that wrote to it end without it."""
         self._storage.delete_topic(topic)
 
     def log(self, partition: Partition) -> PartitionLog:
-        """Raises KeyError when there is no such partition."""
+        """Raises KeyError when the partition does not exist."""
         log = self._state.log(partition)
         if log is None:
             raise KeyError(partition)
@@ -135,21 +135,21 @@ class Cluster:
         return len(self._state.topics[topic])
 
     def entry(self, transactional_id: str) -> Entry | None:
-        """What the coordinator in office keeps: to look at, not to change."""
+        """What the current coordinator keeps. Read only."""
         return self._state.transaction_shard(transactional_id).table.get(transactional_id)
 
     def entries(self) -> list[Entry]:
-        """All transactional ids that are known."""
+        """All known transactional ids."""
         return [entry for shard in self._state.transactions for entry in shard.table.values()]
 
-    # -- what befalls it
+    # -- faults
 
     @property
     def alive(self) -> tuple[int, ...]:
         return tuple(self._state.alive)
 
     def fail(self, node: int, now: float, *, election_s: float = 1.0, loading_s: float = 0.2) -> None:
-        """`node` stops at once. What it led gets another leader after `election_s`, if any broker runs then, and
+        """Stop `node` at once. Its partitions get another leader after `election_s`, if any broker runs then;
         coordinators load for `loading_s` more. Nothing acknowledged is lost."""
         self._state.advance(now)
         self._state.alive.remove(node)
@@ -164,7 +164,7 @@ class Cluster:
                     self._state.schedule(now + election_s, self._elect_log, log, node)
 
     def restart(self, node: int, now: float, *, loading_s: float = 0.2) -> None:
-        """`node` runs again, and takes what nobody leads."""
+        """Start `node` again; it leads every partition that has no leader."""
         self._state.advance(now)
         self._state.alive = sorted({*self._state.alive, node})
         for shard in self._shards():
@@ -184,11 +184,11 @@ class Cluster:
         stale_s: float = 0.0,
         believers: Collection[int] = (),
     ) -> None:
-        """The partition that keeps `key` (and others) moves to `node`.
+        """Move the partition that keeps `key` (and others) to `node`.
 
-        `stale_s`: for so long the former leader does not know it, and answers from what it knew: reads and refusals;
-        what it would have to write it answers with NOT_COORDINATOR. `believers`: brokers that still name it when they
-        are asked for the coordinator, besides itself. Raises ValueError when `node` does not run.
+        For `stale_s` seconds the former leader does not know it: it answers reads and refusals from its old state, and
+        what it would have to write with NOT_COORDINATOR. `believers`: brokers, besides the former leader, that still
+        name it as the coordinator. Raises ValueError when `node` does not run.
         """
         self._state.advance(now)
         if node not in self._state.alive:

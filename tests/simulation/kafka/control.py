@@ -1,4 +1,4 @@
-"""The control plane of the product on the modelled brokers."""
+"""The product's control plane on the modelled brokers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +14,11 @@ from tests.simulation.kafka.transport import Call, Transport
 __all__ = ["SimControl"]
 
 _HIGHEST: dict[type, int] = {EndTxnRequest: 5, ListTransactionsRequest: 2}
-"""Of Kafka 4.3, whatever the cluster's transaction version."""
+"""Versions of Kafka 4.3, whatever the cluster's transaction version."""
 
 
 class SimControl(ControlPlane):
-    """Everything but the sockets is the product's own code."""
+    """The product's own code except for the sockets."""
 
     def __init__(self, cluster: Cluster, transport: Transport, *, described: KafkaCluster | None = None) -> None:
         """`described`: how the job names the cluster."""

@@ -29,7 +29,7 @@ _NAMED = frozenset(state.value for state in State)
 
 
 class TransactionCoordinators:
-    """All of them, on all brokers."""
+    """The transaction coordinators on all brokers."""
 
     def __init__(self, state: ClusterState, endings: Endings) -> None:
         self._state = state
@@ -118,7 +118,7 @@ class TransactionCoordinators:
         )
 
     def list(self, node: int, request: Any, now: float) -> ListedTransactions:
-        """ListTransactionsRequest: of what `node` coordinates."""
+        """ListTransactionsRequest: the ids that `node` coordinates."""
         filters = set(request.state_filters)
         pattern = _pattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
         listed: list[ListedTransaction] = []
@@ -146,7 +146,7 @@ class TransactionCoordinators:
             error_code=Code.NONE, unknown_state_filters=sorted(filters - _NAMED), transaction_states=listed
         )
 
-    # -- asked by brokers that append
+    # -- called by brokers that append
 
     def enlisted(self, transactional_id: str, producer_id: int, epoch: int, partition: Partition, now: float) -> Code:
         """Whether a batch for `partition` may be appended: NONE when the transaction is open and enlists it."""
@@ -194,7 +194,7 @@ class TransactionCoordinators:
         return entry
 
     def _expired(self, entry: Entry, now: float) -> bool:
-        """Whether nobody used the id for so long that the last scan removed it."""
+        """Whether the id was unused for so long that the last scan removed it."""
         settings = self._state.settings
         if now - entry.updated < settings.id_expiration_s or entry.state is State.ONGOING or entry.state in PREPARED:
             return False

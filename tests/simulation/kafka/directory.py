@@ -1,4 +1,4 @@
-"""What any broker tells about the cluster: where coordinators and leaders are, settings, features."""
+"""What any broker reports about the cluster: coordinators, leaders, settings, features."""
 
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
@@ -30,7 +30,7 @@ _TOPIC, _BROKER = 2, 4
 
 
 class Directory:
-    """Requests that every broker answers alike, but for coordinators that moved without its knowledge."""
+    """Requests that every broker answers alike, except about coordinators that moved without its knowledge."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""How transactions end once it is decided: time-outs, markers, completion."""
+"""How decided transactions end: time-outs, markers, completion."""
 
 import math
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from tests.simulation.kafka.transactions import Entry, State, fence
 __all__ = ["Endings", "Marked"]
 
 Marked = Callable[[str, Partition, int, bool, float], None]
-"""Told about every marker: transactional id, partition, producer id, whether it commits, when."""
+"""Called for every marker: transactional id, partition, producer id, whether it commits, when."""
 
 _AGAIN_S = 0.05
-"""How long a marker waits for a leader before it is tried again."""
+"""Seconds between attempts to write a marker."""
 
 
 class Endings:
-    """What the coordinators do by themselves."""
+    """What the coordinators do without a request."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
@@ -54,7 +54,7 @@ class Endings:
             self._state.schedule(now, self._complete, shard, entry)
 
     def _mark(self, now: float, shard: Shard[TransactionTable], entry: Entry, partition: Partition) -> None:
-        """The leader of the coordinator's partition, whoever it is by now, writes one marker."""
+        """Let the current leader of the coordinator's partition write one marker."""
         commit = entry.state is State.PREPARE_COMMIT
         if not (shard.ready(now) and self._written(entry, partition, commit, now)):
             self._state.schedule(now + _AGAIN_S, self._mark, shard, entry, partition)
@@ -66,7 +66,7 @@ class Endings:
             entry.complete(now)
 
     def _written(self, entry: Entry, partition: Partition, commit: bool, now: float) -> bool:
-        """False while the partition has no leader. A deleted topic needs no marker."""
+        """Write the marker. False while the partition has no leader. A deleted topic needs no marker."""
         topic, number = partition
         if topic == OFFSETS_TOPIC:
             groups = self._state.groups[number]

@@ -6,12 +6,12 @@ __all__ = ["abortable", "failure", "fatal", "wrong_state"]
 
 
 def failure(code: int, why: str) -> KafkaException:
-    """The call failed and may be tried again."""
+    """The call failed and may be retried."""
     return KafkaException(KafkaError(code, why, retriable=True))
 
 
 def wrong_state(why: str) -> KafkaException:
-    """The call does not fit what was called before."""
+    """The call does not fit the calls before it."""
     return KafkaException(KafkaError(KafkaError._STATE, why))
 
 
@@ -21,5 +21,5 @@ def abortable(code: int, why: str) -> KafkaError:
 
 
 def fatal(code: int, why: str) -> KafkaError:
-    """The producer can only be thrown away."""
+    """The producer can only be discarded."""
     return KafkaError(code, why, fatal=True)

@@ -1,4 +1,4 @@
-"""What a partition's leader shows of its log to whoever asks with raw requests: batches with markers, and offsets."""
+"""What a partition's leader returns to raw requests for its log: batches with markers, and offsets."""
 
 import struct
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from tests.simulation.kafka.state import ClusterState
 __all__ = ["Fetching"]
 
 _TOGETHER = 100
-"""Offsets in one answer: few, so that nobody relies on getting all at once."""
+"""Offsets per answer: few, so that no caller relies on getting all at once."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BEHIND_LENGTH = 12
-"""Bytes of a batch that its length does not count."""
+"""Bytes of a batch that its length field does not count."""
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _EARLIEST = -2
 
@@ -54,7 +54,7 @@ class Fetching:
         self._state = state
 
     def fetch(self, node: int, request: Any, _now: float) -> _Fetched:
-        """FetchRequest: at once, whatever is there."""
+        """FetchRequest: returns at once, with the records that exist."""
         return _Fetched(
             responses=[
                 _Topic(partitions=[self._fetched(node, str(topic.topic), asked) for asked in topic.partitions])
@@ -99,7 +99,7 @@ class Fetching:
 
 
 def _batch(entry: Entry) -> bytes:
-    """One offset as a batch: its header, and of a marker also the record that says which one it is."""
+    """One offset as a batch: its header and, for a marker, the record that says which kind it is."""
     body, attributes = b"", 0
     if entry.record is None:
         key = struct.pack(">hh", 0, int(entry.commit))

@@ -1,4 +1,4 @@
-"""Committed offsets of consumer groups, those of open transactions among them, at one coordinator."""
+"""Committed offsets of consumer groups at one coordinator, including those of open transactions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ class _Committed:
     offset: Offset
     at: float
     position: int
-    """In the coordinator's log: of two commits the later one counts, whenever its transaction ends."""
+    """Position in the coordinator's log. Of two commits the later one counts, whenever its transaction ends."""
 
 
 @dataclass(kw_only=True, slots=True)
 class _Group:
     offsets: dict[Partition, _Committed] = field(default_factory=dict)
     pending: dict[int, dict[Partition, _Committed]] = field(default_factory=dict)
-    """By producer id: what its open transaction commits."""
+    """By producer id: the offsets that its open transaction commits."""
 
 
 class Groups:
@@ -30,11 +30,11 @@ class Groups:
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
         self._open: dict[int, tuple[int, list[str]]] = {}
-        """By producer with an open transaction in here: its epoch, and the groups that it commits to."""
+        """By producer with an open transaction here: its epoch, and the groups that it commits to."""
         self._position = 0
 
     def copy(self) -> "Groups":
-        """What a deposed coordinator would go on telling."""
+        """A copy for a deposed coordinator to answer from."""
         same = Groups()
         same._groups = {
             name: _Group(
@@ -49,7 +49,7 @@ class Groups:
         return known is not None and known[0] == epoch
 
     def commit(self, group: str, offsets: Mapping[Partition, Offset], now: float) -> None:
-        """Outside of transactions."""
+        """Commit outside of transactions."""
         found = self._groups.setdefault(group, _Group())
         for partition, offset in offsets.items():
             found.offsets[partition] = self._numbered(offset, now)
@@ -57,7 +57,7 @@ class Groups:
     def commit_in_transaction(
         self, group: str, offsets: Mapping[Partition, Offset], producer_id: int, epoch: int, now: float
     ) -> None:
-        """Offsets that wait for the producer's marker; its transaction coordinator agreed."""
+        """Keep offsets until the producer's marker arrives; its transaction coordinator has agreed."""
         _, groups = self._open.setdefault(producer_id, (epoch, []))
         if group not in groups:
             groups.append(group)
@@ -66,7 +66,7 @@ class Groups:
             pending[partition] = self._numbered(offset, now)
 
     def mark(self, producer_id: int, *, commit: bool) -> None:
-        """The producer's transaction ended."""
+        """End the producer's transaction."""
         for name in self._open.pop(producer_id, (-1, []))[1]:
             group = self._groups.get(name)
             if group is None:
@@ -77,8 +77,8 @@ class Groups:
                     group.offsets[partition] = committed
 
     def fetch(self, group: str, partition: Partition, expired_before: float, *, stable: bool) -> Offset | Code | None:
-        """The offset; None where there is none; UNSTABLE_OFFSET_COMMIT while an open transaction commits one, when
-        `stable` is asked for. Offsets committed up to `expired_before` are gone."""
+        """The committed offset; None if there is none; UNSTABLE_OFFSET_COMMIT if `stable` is set and an open
+        transaction commits one. Offsets committed up to `expired_before` are gone."""
         found = self._groups.get(group)
         if found is None:
             return None
@@ -97,7 +97,7 @@ class Groups:
         return list(self._groups)
 
     def delete(self, group: str) -> Code:
-        """Forget a group, also what is pending: the transaction's commit then brings nothing back."""
+        """Forget a group, including its pending offsets: the transaction's commit does not bring them back."""
         return Code.GROUP_ID_NOT_FOUND if self._groups.pop(group, None) is None else Code.NONE
 
     def delete_topic(self, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""The log of one partition: records, control markers, producers' sequences, and what a reader sees."""
+"""The log of one partition: records, control markers, producers' sequences, and what a reader gets."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ _REMEMBERED_BATCHES = 5
 
 
 class Fate(Enum):
-    """What became of a producer's transaction in one partition."""
+    """How a producer's transaction ended in one partition."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -23,7 +23,7 @@ class Fate(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class Span:
-    """The part of one transaction that lies in one partition, from its first record to its marker."""
+    """The part of one transaction in one partition, from its first record to its marker."""
 
     producer_id: int
     epoch: int
@@ -33,7 +33,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """What stands at one offset: a record, or the marker that ends a transaction (`record` is None)."""
+    """The entry at one offset: a record, or the marker that ends a transaction (`record` is None)."""
 
     offset: int
     at: float
@@ -42,9 +42,9 @@ class Entry:
     record: Record | None
     span: Span | None
     sequence: int = -1
-    """Of a record."""
+    """The sequence of a record."""
     commit: bool = False
-    """What a marker says."""
+    """Whether a marker commits."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -58,19 +58,19 @@ class _Writer:
 
 
 class PartitionLog:
-    """Everything acknowledged is replicated, so the high watermark is the end."""
+    """The log of one partition. Everything acknowledged is replicated, so the high watermark is the end."""
 
     def __init__(self, leader: int) -> None:
         self.leader = leader
         self.start = 0
-        """What is before it was deleted; only leaders that are asked with raw requests know of it."""
+        """The first offset that is not deleted. Only leaders asked with raw requests honour it."""
         self.entries: list[Entry] = []
         self._writers: dict[int, _Writer] = {}
         self._open: dict[int, Span] = {}
-        """By producer id, in the order of their first offsets."""
+        """Open spans by producer id, in the order of their first offsets."""
         self._verified: dict[int, tuple[int, int]] = {}
-        """Of producers that have no open transaction here: newest epoch, and the lowest sequence they came with. Until
-        that one is appended, higher ones are out of order."""
+        """For producers without an open transaction here: newest epoch, and the lowest sequence they sent. Until that
+        sequence is appended, higher ones are out of order."""
 
     @property
     def high_watermark(self) -> int:
@@ -84,24 +84,25 @@ class PartitionLog:
         return len(self.entries)
 
     def in_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer has an open transaction in here: then its coordinator is not asked again."""
+        """Whether the producer has an open transaction here, so that its coordinator is not asked again."""
         span = self._open.get(producer_id)
         return span is not None and span.epoch == epoch
 
     def producers(self) -> Iterator[tuple[int, int, int, int]]:
-        """Who wrote here: producer id, newest epoch, last sequence, first offset of the open transaction or -1."""
+        """The producers that wrote here: producer id, newest epoch, last sequence, first offset of the open transaction
+        or -1."""
         for producer_id, writer in self._writers.items():
             span = self._open.get(producer_id)
             yield producer_id, writer.epoch, writer.last_sequence, -1 if span is None else span.first
 
     def verifies(self, producer_id: int, epoch: int, sequence: int) -> None:
-        """The producer's coordinator is about to be asked whether this partition is enlisted."""
+        """Note that the producer's coordinator is about to be asked whether this partition is enlisted."""
         known = self._verified.get(producer_id)
         if known is None or epoch > known[0] or (epoch == known[0] and sequence < known[1]):
             self._verified[producer_id] = (epoch, sequence)
 
     def append(self, request: Produce, now: float) -> tuple[Code, int]:
-        """Append a batch, once: a repeated one is answered as the first time. (code, offset of the first record)."""
+        """Append a batch once; a repeated one gets the first answer. Returns (code, offset of the first record)."""
         base = len(self.entries)
         if request.producer_id < 0:
             self._write(request, None, now)
@@ -143,7 +144,7 @@ class PartitionLog:
         return Code.NONE, base
 
     def mark(self, producer_id: int, epoch: int, *, commit: bool, now: float) -> None:
-        """Write a control marker, which takes an offset. From then on older epochs are refused."""
+        """Write a control marker, which takes an offset. Older epochs are refused from then on."""
         writer = self._writers.get(producer_id)
         if writer is None or epoch > writer.epoch:
             self._writers[producer_id] = _Writer(epoch=epoch)
@@ -157,7 +158,8 @@ class PartitionLog:
         )
 
     def read(self, start: int, *, committed: bool = True, limit: int | None = None) -> tuple[list[Entry], int]:
-        """Records from `start` as a reader gets them, and the offset to go on from. `limit`: of offsets looked at."""
+        """Records from `start` as a reader gets them, and the offset to continue from. `limit`: the maximum of offsets
+        scanned."""
         end = self.last_stable_offset if committed else len(self.entries)
         if limit is not None:
             end = min(end, start + limit)

@@ -1,4 +1,4 @@
-"""What a producer has accepted and the brokers have not confirmed."""
+"""Records that a producer has accepted and the brokers have not confirmed."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +12,14 @@ _BATCH = 10_000
 
 
 class Outbox:
-    """Records by partition, and of each partition the one batch that is on its way: it stays as it is until it is
-    answered, so that a repeated one is recognised."""
+    """Records by partition, with at most one batch in flight for each. That batch does not change until it is answered,
+    so that the broker recognises a repeated one."""
 
     def __init__(self) -> None:
         self.oldest = 0.0
-        """Since when something waits without any confirmation."""
+        """Since when something has waited without a confirmation."""
         self.doubtful = False
-        """Whether a batch was given up that may have arrived: its sequence must not be used again."""
+        """Whether a dropped batch may have arrived: its sequence must not be used again."""
         self._queued: dict[Partition, deque[Record]] = {}
         self._in_flight: dict[Partition, Produce] = {}
         self._sequences: dict[Partition, int] = {}
@@ -38,7 +38,7 @@ class Outbox:
         return [partition for partition, records in self._queued.items() if records]
 
     def in_flight(self, make: Callable[[Partition, Sequence[Record], int], Produce]) -> Mapping[Partition, Produce]:
-        """The batch to send, or to send again, of each partition. `make` gets its records and first sequence."""
+        """The batch to send or resend for each partition. `make` receives its records and first sequence."""
         for partition in self.waiting():
             if partition not in self._in_flight:
                 records = tuple(islice(self._queued[partition], _BATCH))
@@ -46,7 +46,7 @@ class Outbox:
         return dict(self._in_flight)
 
     def delivered(self, partition: Partition, now: float) -> None:
-        """The partition's batch is confirmed."""
+        """Confirm the partition's batch."""
         batch = self._in_flight.pop(partition)
         self._sequences[partition] = batch.sequence + len(batch.records)
         queued = self._queued[partition]
@@ -56,7 +56,7 @@ class Outbox:
         self.oldest = now
 
     def drop(self) -> list[Record]:
-        """Forget everything that is not confirmed, and return it."""
+        """Forget everything unconfirmed, and return it."""
         dropped = [record for records in self._queued.values() for record in records]
         self.doubtful = self.doubtful or bool(self._in_flight)
         self._queued.clear()

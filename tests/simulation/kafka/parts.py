@@ -1,4 +1,4 @@
-"""What a partition's leader tells of producers, and what it writes for the brokers' own tools."""
+"""What a partition's leader reports about producers, and what it writes for the brokers' own tools."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +68,7 @@ class Parts:
         )
 
     def mark(self, node: int, request: Any, now: float) -> _Marked:
-        """WriteTxnMarkersRequest, as ``kafka-transactions abort`` sends it: past the coordinator."""
+        """WriteTxnMarkersRequest, as ``kafka-transactions abort`` sends it: bypasses the coordinator."""
         return _Marked(
             markers=[
                 _Marker(

@@ -1,4 +1,4 @@
-"""Which broker coordinates what, and which one still believes so."""
+"""Which broker coordinates what, and which one still believes that it does."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class Shard(Generic[_Table]):
         return self.leader != NOBODY and now >= self.loading_until
 
     def serve(self, node: int, now: float) -> tuple[_Table, bool] | Code:
-        """The table as `node` sees it, and whether `node` may change it; or the code that it answers with."""
+        """The table as `node` sees it, and whether `node` may change it; or the code that `node` answers with."""
         if node == self.leader:
             return (self.table, True) if now >= self.loading_until else Code.COORDINATOR_LOAD_IN_PROGRESS
         deposed = self._deposed
@@ -59,12 +59,12 @@ class Shard(Generic[_Table]):
         return self.leader
 
     def move(self, node: int, now: float, *, loading_s: float) -> None:
-        """Another leader. Nothing of the table is lost."""
+        """Elect another leader. The table is kept."""
         self.leader = node
         self.loading_until = now + loading_s
 
     def depose(self, node: int, now: float, *, loading_s: float, stale_s: float, believers: frozenset[int]) -> None:
-        """Move to `node`, and let the former leader go on answering from what it knows now for `stale_s` seconds."""
+        """Move to `node`, and let the former leader answer from its current knowledge for `stale_s` seconds."""
         if self.leader != NOBODY:
             self._deposed = _Deposed(
                 node=self.leader, until=now + stale_s, table=self.copied(self.table), believers=believers
@@ -72,7 +72,7 @@ class Shard(Generic[_Table]):
         self.move(node, now, loading_s=loading_s)
 
     def gone(self, node: int) -> None:
-        """A broker stopped: it answers no more, from no table."""
+        """Note that a broker stopped: it answers no more, from any table."""
         if self._deposed is not None and self._deposed.node == node:
             self._deposed = None
         if self.leader == node:

@@ -1,8 +1,8 @@
-"""The executors' client on the modelled brokers: what the sink's ArrowProducer is on real ones.
+"""The executors' client on the modelled brokers. It replaces the sink's ArrowProducer.
 
 Like librdkafka it enlists partitions before it writes to them, numbers batches per partition, repeats a batch until it
-is answered, and is fenced for good by 47 and 90. Unlike it there is no thread: batches travel in ``poll`` and
-``flush``. Dropping the last reference does nothing to the transaction.
+is answered, and is permanently fenced by 47 and 90. Unlike librdkafka it has no thread: ``poll`` and ``flush`` send
+batches. Dropping the last reference does nothing to the transaction.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ class _Phase(Enum):
     FAILED = "failed"
     """Only an abort is possible."""
     BROKEN = "broken"
-    """Fenced, or refused in a way that the client does not come back from."""
+    """Fenced, or refused in a way that the client cannot recover from."""
 
 
 class SimProducer:
@@ -94,7 +94,7 @@ class SimProducer:
         return len(self._outbox)
 
     def load_metadata(self, timeout: float) -> None:
-        """Reach any broker. What it says about topics does not matter: partitions are the model's own choice."""
+        """Reach any broker. Its answer about topics does not matter: the model chooses partitions itself."""
         deadline = self._deadline(timeout)
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4)
         while isinstance(self._requests.once(None, request), NoAnswer):
@@ -150,14 +150,14 @@ class SimProducer:
             self.accepted += 1
 
     def poll(self, timeout: float) -> None:
-        """One attempt to get rid of what is queued, then wait if something is left."""
+        """Try once to send what is queued, then wait if something remains."""
         self._refuse_broken()
         self._send_round(self._transport.now())
         if len(self._outbox) and timeout > 0:
             self._transport.sleep(timeout)
 
     def flush(self, timeout: float) -> int:
-        """Attempts until nothing is queued or the time is over; how many records are left."""
+        """Send until the queue is empty or time is up. Returns the number of records left."""
         deadline = self._deadline(timeout)
         self._refuse_broken()
         while len(self._outbox):
@@ -170,7 +170,7 @@ class SimProducer:
         return len(self._outbox)
 
     def rebootstrap(self) -> None:
-        """It never forgets its brokers."""
+        """Does nothing: it never forgets its brokers."""
 
     def send_offsets_to_transaction(self, group: str, positions: Sequence[TopicPartition], timeout: float) -> None:
         """Commit offsets with the transaction. Raises KafkaException."""
@@ -207,7 +207,7 @@ class SimProducer:
             raise self._fail(answer.error_code, "TxnOffsetCommit was refused")
 
     def abort_transaction(self, timeout: float) -> None:
-        """Drop what is queued and abort what the brokers know of. Raises KafkaException."""
+        """Drop what is queued and abort what the brokers know. Raises KafkaException."""
         self._refuse_broken()
         if self._phase not in (_Phase.OPEN, _Phase.FAILED):
             raise wrong_state(f"abort_transaction in phase {self._phase.value}")
@@ -248,7 +248,7 @@ class SimProducer:
         self._outbox.add((topic, partition), record, self._transport.now())
 
     def _send_round(self, deadline: float) -> None:
-        """One attempt for the oldest batch of each partition. Raises KafkaException when broken by it."""
+        """Send the oldest batch of each partition once. Raises KafkaException if that breaks the producer."""
         if not len(self._outbox) or self._phase is not _Phase.OPEN:
             return
         expired = self._outbox.oldest + self._timeout_ms / 1000
@@ -284,7 +284,7 @@ class SimProducer:
         try:
             self._enlist(request, deadline)
         except KafkaException:
-            # Out of time for now, or failed and reported.
+            # Out of time for now, or already reported as failed.
             if self._broken:
                 raise
             return False
@@ -309,7 +309,7 @@ class SimProducer:
         )
 
     def _fail(self, code: int, why: str) -> KafkaException:
-        """The transaction cannot go on: everything queued is reported as failed."""
+        """Fail the transaction: report everything queued as failed."""
         if code in _FENCED:
             raised = self._break(code, why)
         else:
@@ -320,7 +320,7 @@ class SimProducer:
         return raised
 
     def _break(self, code: int, why: str) -> KafkaException:
-        """The producer cannot go on."""
+        """Make the producer unusable."""
         known = KafkaError._FENCED if code in _FENCED else code
         self._phase, self._why = _Phase.BROKEN, fatal(known, f"{self._name}: {why} (error {code})")
         return KafkaException(self._why)

@@ -1,4 +1,4 @@
-"""What a client of the executors asks the coordinators, again and again until it is answered or out of time."""
+"""Requests of an executor's client to coordinators and leaders, retried until answered or out of time."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ _AGAIN = (*_ELSEWHERE, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.CONCURRENT_TRANSA
 
 
 class Requests:
-    """Remembers coordinators and leaders until an answer, or none, says that they moved."""
+    """Caches coordinators and leaders until an answer, or a missing one, shows that they moved."""
 
     def __init__(self, cluster: Cluster, transport: Transport) -> None:
         self.transport = transport
@@ -33,7 +33,7 @@ class Requests:
         return self.transport.send([Call(cluster=self._cluster, node=node, request=request)])[0]
 
     def coordinator(self, kind: CoordinatorKind, key: str, request: Any, deadline: float) -> Any:
-        """The coordinator's answer that is not to be asked for again. Raises KafkaException at the deadline."""
+        """The coordinator's first answer that is not to be retried. Raises KafkaException at the deadline."""
         why = "no coordinator was found"
         while True:
             node = self._coordinators.get((kind, key))
@@ -50,19 +50,19 @@ class Requests:
             self.wait(deadline, why)
 
     def wait(self, deadline: float, why: str) -> None:
-        """A moment before the next attempt. Raises KafkaException when there is no time for one."""
+        """Wait before the next attempt. Raises KafkaException when no time is left."""
         left = deadline - self.transport.now()
         if left <= 0:
             raise failure(KafkaError._TIMED_OUT, f"timed out: {why}")
         self.transport.sleep(min(_BACKOFF_S, left))
 
     def partitions(self, topic: str) -> int | None:
-        """How many the topic has; None while nobody says."""
+        """The number of the topic's partitions; None while unknown."""
         leaders = self._leaders.get(topic) or self._refresh(topic)
         return len(leaders) if leaders else None
 
     def produce(self, requests: Mapping[Partition, Produce]) -> dict[Partition, Any]:
-        """One attempt for each batch, at the partition's leader as far as it is known."""
+        """Send each batch once, to the partition's leader if known."""
         calls = {
             partition: Call(cluster=self._cluster, node=node, request=request)
             for partition, request in requests.items()

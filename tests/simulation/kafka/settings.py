@@ -1,4 +1,4 @@
-"""What a modelled cluster is made of, and requests of producers that kafka-python has no use for."""
+"""The settings of a modelled cluster, and producer requests that kafka-python does not have."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ __all__ = [
 OFFSETS_TOPIC = "__consumer_offsets"
 
 Partition = tuple[str, int]
-"""Topic and number."""
+"""Topic and partition number."""
 
 _DAY_S = 86_400.0
 
@@ -29,13 +29,13 @@ def _at_once(_transactional_id: str, _partition: Partition) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Of a cluster. Times in virtual seconds."""
+    """Settings of a cluster. Times are in virtual seconds."""
 
     brokers: tuple[int, ...] = (1,)
     cluster_id: str = "simulated-cluster"
     transaction_version: int = 2
     coordinator_partitions: int = 4
-    """Of transactions' and of groups' coordinators, each."""
+    """For transaction coordinators and for group coordinators, each."""
     max_timeout_ms: int = 900_000
     timeout_scan_s: float = 10.0
     id_expiration_s: float = 7 * _DAY_S
@@ -43,13 +43,13 @@ class Settings:
     offsets_retention_minutes: int = 7 * 24 * 60
     offsets_scan_s: float = 600.0
     marker_delay: Callable[[str, Partition], float] = _at_once
-    """Seconds from the decision to the marker in one partition, by transactional id. The transaction is complete with
-    its last marker."""
+    """Seconds from the decision to the marker in one partition, by transactional id. The last marker completes the
+    transaction."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """A record to be produced. `stamp`: ms since 1970, 0 for now."""
+    """A record to produce. `stamp`: ms since 1970, 0 for now."""
 
     value: bytes | None
     key: bytes | None = None
@@ -79,7 +79,7 @@ class AddOffsets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offset:
-    """An offset to be committed, with its metadata."""
+    """An offset to commit, with its metadata."""
 
     offset: int
     metadata: str = ""
@@ -89,7 +89,7 @@ class Offset:
 class CommitOffsets:
     """TxnOffsetCommit: offsets that become visible when the transaction commits. Answer: Coded.
 
-    `implicit`: enlist the offsets partition with it (version 5, transaction version 2).
+    `implicit`: also enlist the offsets partition (version 5, transaction version 2).
     """
 
     transactional_id: str
@@ -104,8 +104,8 @@ class CommitOffsets:
 class Produce:
     """One batch for one partition. Answer: Produced.
 
-    `implicit`: enlist the partition with it (version 12, transaction version 2). Without a transactional id the batch
-    is not part of a transaction; with producer id -1 it is not idempotent either.
+    `implicit`: also enlist the partition (version 12, transaction version 2). Without a transactional id the batch is
+    not part of a transaction; with producer id -1 it is not idempotent either.
     """
 
     partition: Partition

@@ -1,4 +1,4 @@
-"""What a modelled cluster consists of, and what is going to happen in it by itself."""
+"""The state of a modelled cluster, and its scheduled events."""
 
 import heapq
 import math
@@ -17,7 +17,7 @@ TransactionTable = dict[str, Entry]
 
 
 class ClusterState:
-    """Brokers, partitions, coordinators' tables, and the events that are due at some moment."""
+    """Brokers, partitions, coordinators' tables, and scheduled events."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -40,13 +40,13 @@ class ClusterState:
         self._producer_ids = 0
 
     def schedule(self, at: float, what: Callable[..., None], *args: Any) -> None:
-        """Call ``what(at, *args)`` when time has come to `at`; events of one moment happen in this order."""
+        """Call ``what(at, *args)`` at time `at`; events of the same moment run in the order they were scheduled."""
         self._scheduled += 1
         heapq.heappush(self._events, (at, self._scheduled, what, args))
         self.due = self._events[0][0]
 
     def advance(self, now: float) -> None:
-        """Let everything happen that is due until `now`. Raises ValueError when time goes back."""
+        """Run every event due until `now`. Raises ValueError when time goes back."""
         if now < self.now:
             raise ValueError(f"the cluster's time is {self.now}, it cannot go back to {now}")
         while self.due <= now:
@@ -75,7 +75,7 @@ class ClusterState:
         return logs[partition[1]] if logs is not None and 0 <= partition[1] < len(logs) else None
 
     def elected(self, leader: int) -> int:
-        """Who follows `leader`: the next broker that runs, or nobody."""
+        """The successor of `leader`: itself if it runs, otherwise the next broker that does, or `NOBODY`."""
         brokers = self.settings.brokers
         start = brokers.index(leader)
         ring = brokers[start:] + brokers[:start]

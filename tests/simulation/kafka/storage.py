@@ -27,7 +27,7 @@ from tests.simulation.kafka.state import ClusterState
 __all__ = ["Appended", "Storage"]
 
 Appended = Callable[[Produce, int, float], None]
-"""Told about every batch that is in a log for the first time: the request, its first offset, when."""
+"""Called for every batch appended for the first time: the request, its first offset, when."""
 
 
 class Storage:
@@ -138,7 +138,7 @@ class Storage:
         )
 
     def list_groups(self, node: int, _request: Any, now: float) -> Groups:
-        """ListGroupsRequest: what `node` coordinates."""
+        """ListGroupsRequest: the groups that `node` coordinates."""
         found: list[str] = []
         for shard in self._state.groups:
             served = shard.serve(node, now)
@@ -161,7 +161,7 @@ class Storage:
         return DeletedGroups(results=results)
 
     def delete_topic(self, topic: str) -> None:
-        """Records and offsets of the topic are gone."""
+        """Delete the topic's records and offsets."""
         self._state.topics.pop(topic, None)
         for shard in self._state.groups:
             shard.table.delete_topic(topic)

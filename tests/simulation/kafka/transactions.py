@@ -1,8 +1,8 @@
 """One transactional id at its coordinator: the state machine of Kafka 4.3, without I/O.
 
-Source: ``TransactionCoordinator`` and ``TransactionMetadata`` of Apache Kafka; a contract test holds it against a real
-broker. `end` and `initialise` decide without changing anything, and the caller applies the decision or,
-at a coordinator that is deposed and does not know it yet, cannot.
+Source: ``TransactionCoordinator`` and ``TransactionMetadata`` of Apache Kafka; a contract test compares it with a real
+broker. `end` and `initialise` decide without changing anything. The caller applies the decision, except at a deposed
+coordinator that does not know it yet: that one cannot.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _NO_TIMEOUT = 2**31 - 1
 
 
 class State(StrEnum):
-    """Of a transactional id, in the words of the broker."""
+    """The state of a transactional id, in the broker's words."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -35,23 +35,23 @@ PREPARED = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 
 class Change(StrEnum):
-    """What a request that is accepted does to the entry."""
+    """What an accepted request does to the entry."""
 
     COMMIT = "commit"
     ABORT = "abort"
     FENCE = "fence"
-    """Abort on behalf of somebody else: the request itself is answered 51."""
+    """Abort on behalf of another request, which is itself answered with 51."""
     RAISE = "raise"
-    """The next epoch, nothing open."""
+    """The next epoch; nothing is open."""
     ROTATE = "rotate"
-    """Another producer id, epoch 0, nothing open."""
+    """Another producer id with epoch 0; nothing is open."""
     KEEP = "keep"
-    """A repeated request: answered as before."""
+    """A repeated request: same answer as before."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Entry:
-    """What a coordinator keeps of one id."""
+    """What a coordinator keeps about one id."""
 
     id: str
     producer_id: int
@@ -66,7 +66,7 @@ class Entry:
     """When the first partition was enlisted; -1 when nothing is open."""
     updated: float = 0.0
     raises: bool = False
-    """Whether the end that runs raised the epoch (EndTxn from version 5)."""
+    """Whether the running end raised the epoch (EndTxn from version 5)."""
 
     @property
     def exhausted(self) -> bool:
@@ -74,7 +74,7 @@ class Entry:
 
     @property
     def deadline(self) -> float | None:
-        """When the open transaction has lived too long; None where it may live for ever."""
+        """When the open transaction times out; None if it never does."""
         if self.state is not State.ONGOING or self.timeout_ms == _NO_TIMEOUT:
             return None
         return self.started + self.timeout_ms / 1000
@@ -96,7 +96,7 @@ class Entry:
         )
 
     def refuses(self, producer_id: int, epoch: int) -> Code:
-        """What to answer to a producer that wants to enlist something."""
+        """The answer to a producer that wants to enlist something."""
         if producer_id != self.producer_id:
             return Code.INVALID_PRODUCER_ID_MAPPING
         if epoch != self.epoch:
@@ -114,7 +114,7 @@ class Entry:
         return opened
 
     def prepare(self, *, commit: bool, raises: bool, next_producer_id: int, now: float) -> None:
-        """The decision is durable: from here it is committed or aborted, whatever happens."""
+        """Make the decision durable: from here it is committed or aborted, whatever happens."""
         if self.state is not State.ONGOING:
             self.started = now
         self.previous_producer_id = self.producer_id
@@ -127,7 +127,7 @@ class Entry:
         self.updated = now
 
     def complete(self, now: float) -> None:
-        """All markers are written."""
+        """Complete the end, after all markers are written."""
         self.previous_producer_id = self.producer_id
         if self.raises and self.next_producer_id >= 0:
             self.producer_id, self.epoch = self.next_producer_id, 0
@@ -139,7 +139,7 @@ class Entry:
     def begin_anew(
         self, *, rotate_to: int | None, expected_epoch: int | None, keep: bool, timeout_ms: int, now: float
     ) -> None:
-        """InitProducerId with nothing open: another epoch, or the same when it is a repeated request (`keep`)."""
+        """InitProducerId with nothing open: a new epoch, or the same one for a repeated request (`keep`)."""
         before = self.producer_id
         if rotate_to is not None:
             self.last_epoch = self.epoch if expected_epoch is not None else -1
@@ -156,7 +156,7 @@ class Entry:
 
 
 def end(entry: Entry, producer_id: int, epoch: int, *, commit: bool, version: int) -> Change | Code:
-    """What EndTxn of a client does, or the code that it is answered with."""
+    """What a client's EndTxn does, or the code that answers it."""
     return _end_raising(entry, producer_id, epoch, commit) if version >= 5 else _end(entry, producer_id, epoch, commit)
 
 
@@ -209,8 +209,8 @@ def _end_raising(entry: Entry, producer_id: int, epoch: int, commit: bool) -> Ch
 
 
 def initialise(entry: Entry, expected: tuple[int, int] | None) -> Change | Code:
-    """What InitProducerId does, or the code that it is answered with. `expected`: the (producer id, epoch) that the
-    producer had, when it says so."""
+    """What InitProducerId does, or the code that answers it. `expected`: the (producer id, epoch) that the producer
+    had, if it names them."""
     if expected is not None and entry.epoch >= 0:
         known = expected[0] == entry.producer_id
         if not known and not (expected[0] == entry.previous_producer_id and expected[1] >= LAST_EPOCH):

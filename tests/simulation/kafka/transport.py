@@ -1,4 +1,4 @@
-"""How requests get to the modelled brokers: what a simulated world puts in between, and the plain way."""
+"""How requests reach the modelled brokers: the protocol that simulated worlds implement, and the direct way."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ __all__ = ["Call", "DirectTransport", "Transport"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """One request on its way. ``apply`` may be called never, once, or again later: then the request is lost, arrives,
-    or arrives as a delayed duplicate."""
+    """One request on its way. ``apply`` may be called never (lost), once (arrived), or again later (delayed
+    duplicate)."""
 
     cluster: Cluster
     node: int | None
-    """None for any broker: the transport chooses."""
+    """None for any broker; the transport chooses."""
     request: Any
 
     def apply(self, now: float, node: int | None = None) -> Any:
-        """Let the request arrive at `now`; the answer, or NoAnswer when the broker does not run. `node`: chosen for a
-        request to any broker."""
+        """Let the request arrive at `now`. Returns the answer, or NoAnswer when the broker does not run. `node`: the
+        choice for a request to any broker."""
         target = self.node if self.node is not None else node
         if target is None:
             raise ValueError("a request to any broker needs a broker")
@@ -38,19 +38,20 @@ class Transport(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
     def send(self, calls: Sequence[Call]) -> list[Any]:
-        """Send all at once; an answer or NoAnswer for each, in order, when the last is there or given up."""
+        """Send all at once. Returns an answer or NoAnswer for each, in order, once the last has arrived or was given
+        up."""
 
 
 class DirectTransport:
-    """Every request arrives at once and is answered at once. Time moves by `sleep`, and by `cost_s` per sending."""
+    """Requests and answers arrive at once. Time advances by `sleep`, and by `cost_s` per send."""
 
     def __init__(self, *, start: float = 0.0, cost_s: float = 0.0) -> None:
         self.clock = start
         self.cost_s = cost_s
         self.cut: Callable[[Call], bool] = lambda _call: False
-        """Says which requests do not arrive."""
+        """Selects the requests that do not arrive."""
         self.deaf: Callable[[Call], bool] = lambda _call: False
-        """Says which requests arrive, and their answer does not."""
+        """Selects the requests whose answer does not arrive."""
         self.sent: list[Call] = []
 
     def now(self) -> float:

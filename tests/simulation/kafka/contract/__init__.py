@@ -1,1 +1,1 @@
-"""The same scripts on the model and on a real broker, and what both say."""
+"""The same scripts on the model and on a real broker, with the answers of both."""

@@ -1,4 +1,4 @@
-"""A modelled cluster with short ways to ask it: for the unit tests of the model."""
+"""A modelled cluster with shortcuts to query it, for the unit tests of the model."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,11 +45,11 @@ class Bench:
     # -- as a client's library
 
     def ask(self, request: object, *, kind: CoordinatorKind = CoordinatorKind.TRANSACTION, key: str = "t") -> Any:
-        """The coordinator's answer, without patience."""
+        """The coordinator's answer, without retries."""
         return self.control.send_located(kind, {key: request})[key]
 
     def init(self, name: str = "t", *, ids: Ids | None = None, timeout_ms: int = 60_000) -> Ids:
-        """What InitProducerId gives; it must not be refused."""
+        """What InitProducerId returns; it must not be refused."""
         request = init_request(name, ids, timeout_ms)
         answer = self.ask(request, key=name)
         assert answer.error_code == 0, answer
@@ -59,7 +59,7 @@ class Bench:
         return int(self.ask(init_request(name, ids, 60_000), key=name).error_code)
 
     def open(self, name: str = "t", *, values: Sequence[bytes] = (b"a",), timeout_ms: int = 60_000) -> Ids:
-        """An open transaction with records in ``out``-0 and a receipt of checkpoint 7."""
+        """Open a transaction with records in ``out``-0 and a receipt of checkpoint 7."""
         ids = self.init(name, timeout_ms=timeout_ms)
         self.enlist(ids, OUT)
         assert self.produce(ids, values) == 0
@@ -110,7 +110,7 @@ class Bench:
         failed: Callable[[KafkaError], object] = print,
         **more: Any,
     ) -> SimProducer:
-        """A client that can begin. `room`: for records in its queue."""
+        """A client that can begin a transaction. `room`: how many records its queue holds."""
         config = {
             "queue.buffering.max.messages": room,
             "transactional.id": name,
@@ -123,7 +123,7 @@ class Bench:
         producer.init_transactions(30)
         return producer
 
-    # -- as anybody
+    # -- as any other program
 
     def end(self, ids: Ids, *, commit: bool = True, version: int = 5) -> int:
         return int(self.ask(end_request(ids, commit=commit, version=version), key=ids[0]).error_code)
@@ -132,7 +132,7 @@ class Bench:
         return self.transactions.describe([name])[name]
 
     def view_at(self, node: int, name: str = "t") -> Any:
-        """What one broker says, whether it is the coordinator or not."""
+        """One broker's answer, whether it is the coordinator or not."""
         request = DescribeTransactionsRequest(transactional_ids=[name])
         return self.cluster.handle(node, request, self.transport.now()).transaction_states[0]
 

@@ -1,4 +1,4 @@
-"""A real single broker, as a world in which a script can be played."""
+"""A real single broker as a world in which a script can be played."""
 
 import logging
 import time
@@ -27,11 +27,11 @@ _LIMIT_S = 30.0
 _SILENT = logging.getLogger("tests.silent")
 _SILENT.disabled = True
 _IMPLICIT, _EXPLICIT = 12, 10
-"""Versions of ProduceRequest that enlist the partition, and that want it enlisted before (librdkafka's)."""
+"""Versions of ProduceRequest: one enlists the partition, one needs it enlisted before (librdkafka's)."""
 
 
 class BrokerWorld:
-    """On a real single broker. Names are made unique by `prefix`."""
+    """The world of a real single broker. `prefix` makes names unique."""
 
     def __init__(self, servers: str, prefix: str) -> None:
         self.prefix = prefix
@@ -203,6 +203,6 @@ class BrokerWorld:
         return int(answer.error_code), int(answer.base_offset)
 
     def close(self) -> None:
-        """Forget the producers without closing them: closing would abort."""
+        """Drop the producers without closing them: closing would abort."""
         self._kept.clear()
         self.control.close()

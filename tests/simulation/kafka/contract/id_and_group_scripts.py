@@ -1,4 +1,4 @@
-"""Scripts about taking ids over, and about the offsets of groups: receipts and claims."""
+"""Scripts about taking over ids, and about group offsets: receipts and claims."""
 
 from collections.abc import Callable
 
@@ -45,7 +45,7 @@ def init_after_ends(stage: Stage) -> None:
 
 
 def init_with_the_producer_before_the_last_one(stage: Stage) -> None:
-    """After a time-out: whether the broker still takes it for the repetition of an earlier request."""
+    """After a time-out: does the broker still treat it as a repeated earlier request?"""
     out = stage.topic()
     first = stage.initialise((stage.name("t"), -1, -1), timeout_ms=1_000)
     second = stage.initialise(first, timeout_ms=1_000)

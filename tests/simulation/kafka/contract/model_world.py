@@ -1,4 +1,4 @@
-"""The model, as a world in which a script can be played."""
+"""The model as a world in which a script can be played."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ __all__ = ["ModelWorld"]
 
 
 class ModelWorld:
-    """On the model, with a clock that waiting moves."""
+    """The world of the model; waiting moves its clock."""
 
     def __init__(self, transaction_version: int) -> None:
         self.prefix = ""

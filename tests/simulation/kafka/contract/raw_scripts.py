@@ -1,4 +1,4 @@
-"""Scripts of single requests as clients' libraries send them: out of order, late, again, and from strangers."""
+"""Scripts of single requests as client libraries send them: out of order, late, repeated, and from strangers."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ def raw_requests_of_an_older_client(stage: Stage) -> None:
 
 
 def a_partition_that_a_tool_aborts(stage: Stage) -> None:
-    """The coordinator does not know, and its commit is answered as ever."""
+    """The coordinator does not know, and answers the commit as usual."""
     out = stage.topic(partitions=2)
     given = stage.writer().write(out, b"a", b"b").write(out, b"c", partition=1).receipt(7, "token").ids
     stage.held(out)
@@ -44,7 +44,7 @@ def a_partition_that_a_tool_aborts(stage: Stage) -> None:
 
 
 def a_partition_that_a_tool_aborts_while_it_is_written(stage: Stage) -> None:
-    """What is written afterwards begins a part of its own, and counts on."""
+    """What is written afterwards starts a span of its own, and sequences continue."""
     out = stage.topic()
     given = stage.initialise((stage.name("t"), -1, -1))
     stage.add_partition(given, out)
@@ -58,7 +58,7 @@ def a_partition_that_a_tool_aborts_while_it_is_written(stage: Stage) -> None:
 
 
 def late_requests_of_an_older_client(stage: Stage) -> None:
-    """Repeated and first arrivals after the end, with the epoch of the transaction."""
+    """Repeated and first arrivals after the end, with the transaction's epoch."""
     out = stage.topic(partitions=2)
     given = stage.initialise((stage.name("t"), -1, -1))
     stage.add_partition(given, out)
@@ -110,7 +110,7 @@ def a_late_enlisting_after_an_abort_makes_commit_a_lie_where_the_epoch_stayed(st
 
 
 def a_late_fence_and_a_late_end(stage: Stage) -> None:
-    """Repeated after the id was taken again and something new is open under it."""
+    """Repeated after the id was taken over again and a new transaction is open under it."""
     out = stage.topic()
     first = stage.writer().write(out, b"a").ids
     stage.end(first, commit=True)
@@ -139,7 +139,7 @@ def a_topic_is_written_in_two_transactions_of_one_id_that_are_aborted_and_commit
 
 
 def raw_requests_of_a_newer_client(stage: Stage) -> None:
-    """That enlists by writing: only where transactions raise the epoch."""
+    """This client enlists by writing; possible only where transactions raise the epoch."""
     out = stage.topic(partitions=2)
     given = stage.initialise((stage.name("t"), -1, -1))
     stage.produce(given, out, [b"a"], 0, implicit=True)

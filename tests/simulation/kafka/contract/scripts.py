@@ -1,4 +1,5 @@
-"""What is played in both worlds. Each script is about one thing that a broker could answer otherwise than we think."""
+"""Scripts that are played in both worlds. Each is about one thing that a broker might answer differently than
+expected."""
 
 from collections.abc import Callable
 

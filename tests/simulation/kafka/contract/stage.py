@@ -1,4 +1,4 @@
-"""Plays a script in a world and writes down what was answered, in words that do not depend on the world."""
+"""Plays a script in a world and records the answers, in words that do not depend on the world."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -32,17 +32,17 @@ _OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class Stage:
-    """One script's hands and transcript. ``who`` is a transactional id's short name."""
+    """Runs one script and keeps its transcript. ``who`` is a transactional id's short name."""
 
     def __init__(self, world: World, version: int) -> None:
-        """`version`: of EndTxn, unless the script says otherwise."""
+        """`version`: that of EndTxn, unless the script names another."""
         self.world = world
         self.version = version
         self.lines: list[str] = []
         self.transactions = Transactions(world.control)
         self._producers: list[int] = []
 
-    # -- things
+    # -- topics, clients and ids
 
     def name(self, who: str) -> str:
         return f"{self.world.prefix}{who}"
@@ -53,20 +53,20 @@ class Stage:
         return name
 
     def writer(self, who: str = "t", *, timeout_ms: int = 60_000) -> "Writer":
-        """A client that has taken the id over and begun; nothing is enlisted yet."""
+        """A client that has taken over the id and begun; nothing is enlisted yet."""
         writer = Writer(self, who, timeout_ms)
         self._say(f"{who}: initialised {writer.outcome}")
         return writer
 
     def ids(self, who: str = "t") -> Ids:
-        """The (producer id, epoch) that the coordinator tells now."""
+        """The (producer id, epoch) that the coordinator reports now."""
         view = self._view(self.name(who))
         return self.name(who), view.producer_id, view.epoch
 
-    # -- questions and answers
+    # -- requests and answers
 
     def end(self, ids: Ids, *, commit: bool, version: int | None = None) -> int:
-        """EndTxn, asked again while it is answered with 51; then the end is awaited."""
+        """Send EndTxn, retried while answered with 51; then wait for the end."""
         version = self.version if version is None else version
         request = EndTxnRequest(
             transactional_id=ids[0],
@@ -85,7 +85,7 @@ class Stage:
         self.initialise((self.name(who), -1, -1))
 
     def initialise(self, ids: Ids, *, timeout_ms: int = 60_000) -> Ids:
-        """InitProducerId until it is answered otherwise than with 51. Returns what it gave."""
+        """Send InitProducerId, retried while answered with 51. Returns what it gave."""
         request = InitProducerIdRequest(
             transactional_id=ids[0],
             transaction_timeout_ms=timeout_ms,
@@ -118,7 +118,7 @@ class Stage:
         self._say(f"{who} is {view.state}{at}, timeout {view.timeout_ms}, partitions: {enlisted or 'none'}")
 
     def listed(self, *states: str) -> None:
-        """Our ids in a list of these states, all brokers."""
+        """Record our ids in a list of these states."""
         pattern = f"{self.world.prefix}.*" if self.world.prefix else None
         node = self.world.control.nodes()[0]
         request = ListTransactionsRequest(
@@ -146,7 +146,7 @@ class Stage:
         self._raw(f"delete group {who}", ask)
 
     def plain_offset(self, offset: int, metadata: str, *, group: str = "t") -> None:
-        """An offset committed outside of transactions, as the claim is."""
+        """Commit an offset outside of transactions, as the claim is."""
         name, topic = self.name(group), OffsetCommitRequest.OffsetCommitRequestTopic
         request = OffsetCommitRequest(
             group_id=name,
@@ -177,7 +177,7 @@ class Stage:
         self._raw(f"plain offset {offset}", ask)
 
     def look(self, topic: str) -> None:
-        """What readers see, and how far."""
+        """Record what readers see, and how far."""
         short = topic.removeprefix(self.world.prefix)
         for committed in (True, False):
             kind = "committed" if committed else "everything"
@@ -187,7 +187,7 @@ class Stage:
             self._say(f"{short}-{number} holds {self._log((topic, number)) or 'nothing'}")
 
     def _log(self, place: Partition) -> str:
-        """Whose records and which markers are in a partition, in order. Batches are the clients' affair."""
+        """Whose records and which markers a partition holds, in order. Batch boundaries are left to the clients."""
         log = Log(self.world.control, place, limit=1_000_000)
         held: list[str] = []
         for batch in log.read(log.first, log.end):
@@ -201,7 +201,8 @@ class Stage:
         return ", ".join(held)
 
     def held(self, topic: str) -> None:
-        """What the leader says of producers: who wrote how much, and whose transaction is open since which offset."""
+        """Record what the leader reports about producers: who wrote how much, and whose transaction is open since which
+        offset."""
         numbers = list(range(len(self.world.ends(topic))))
         asked = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=numbers)
         node = self.world.control.nodes()[0]
@@ -216,7 +217,7 @@ class Stage:
             self._say(f"{short}-{partition.partition_index}: {partition.error_code} {found}")
 
     def abort_one_partition(self, ids: Ids, topic: str, partition: int = 0) -> None:
-        """As ``kafka-transactions abort`` does."""
+        """Abort in one partition, as ``kafka-transactions abort`` does."""
         where = WriteTxnMarkersRequest.WritableTxnMarker.WritableTxnMarkerTopic(
             name=topic, partition_indexes=[partition]
         )
@@ -229,7 +230,7 @@ class Stage:
         self._say(f"abort of one partition{self._at(ids)}: {code}")
 
     def groups(self, *who: str) -> None:
-        """Which of the groups exist."""
+        """Record which of the groups exist."""
         node = self.world.control.nodes()[0]
         answer = self._there(
             lambda: self.world.control.ask(ListGroupsRequest(max_version=4), node=node), lambda found: found.error_code
@@ -238,7 +239,7 @@ class Stage:
         self._say(f"groups: {[each for each in who if self.name(each) in listed]}")
 
     def settle(self, name: str) -> None:
-        """Wait until no end is running: how long that takes is the broker's affair."""
+        """Wait until no end is running; the broker determines how long that takes."""
         deadline = self.world.now() + _LIMIT_S
         while self._view(name).state in (State.PREPARE_ABORT, State.PREPARE_COMMIT):
             assert self.world.now() < deadline, f"{name} is not ended in time"
@@ -252,7 +253,7 @@ class Stage:
             self.world.wait(0.05)
         self._say(f"{who} became {state}")
 
-    # -- requests as a client's library sends them
+    # -- requests as a client library sends them
 
     def add_partition(self, ids: Ids, topic: str, partition: int = 0) -> None:
         self._raw(f"add partition{self._at(ids)}", lambda: self.world.add_partition(ids, (topic, partition)))
@@ -298,7 +299,7 @@ class Stage:
         return self._there(lambda: self.transactions.describe([name])[name], lambda view: view.code)
 
     def _there(self, ask: Callable[[], _T], code_of: Callable[[_T], object]) -> _T:
-        """The answer once the coordinator is there: on a new broker it is made when it is first asked for."""
+        """The answer once the coordinator exists: a new broker creates it when first asked for it."""
         deadline = self.world.now() + _LIMIT_S
         while code_of(answer := ask()) in _AWAY:
             assert self.world.now() < deadline, f"answered {answer} all the time"
@@ -322,7 +323,7 @@ class Stage:
         return codes
 
     def _at(self, ids: Ids) -> str:
-        """Producer ids by the order of their appearance."""
+        """Producer ids, numbered in the order of their appearance."""
         if ids[1] < 0:
             return ""
         if ids[1] not in self._producers:

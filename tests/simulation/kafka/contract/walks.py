@@ -1,4 +1,4 @@
-"""Scripts that nobody wrote: requests in any order, with any producer id and epoch that was ever given."""
+"""Random scripts: requests in any order, with any producer id and epoch given so far."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ _STEPS = 40
 
 
 def walk(stage: Stage, seed: int) -> None:
-    """The same requests for the same seed, as long as the answers are the same."""
+    """Make the same requests for the same seed, as long as the answers are the same."""
     random = Random(seed)
     out = stage.topic(partitions=2)
     fresh: Ids = (stage.name("t"), -1, -1)
@@ -56,5 +56,5 @@ def walk(stage: Stage, seed: int) -> None:
 
 
 def _as_told(stage: Stage, newest: Ids, *, raised: bool) -> Ids:
-    """A client that goes on with the raised epoch (`raised`), or with the one it has."""
+    """The ids of a client that continues with the raised epoch (`raised`) or with its own."""
     return stage.ids() if raised else newest

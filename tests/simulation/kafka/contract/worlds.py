@@ -1,4 +1,4 @@
-"""In which worlds a script can be played."""
+"""The interface of the worlds in which a script can be played."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ Ids = tuple[str, int, int]
 
 
 class World(Protocol):
-    """What a script needs besides the product's control plane. Codes are those of the protocol."""
+    """What a script needs besides the product's control plane. Codes are the protocol's."""
 
     prefix: str
     """Makes names unique."""
@@ -22,14 +22,14 @@ class World(Protocol):
     def create_topic(self, topic: str, partitions: int) -> None: ...
 
     def producer(self, transactional_id: str, timeout_ms: int, failures: list[object]) -> Any:
-        """Neither initialised nor begun. `failures` gets the reports of records that were not delivered."""
+        """A producer, neither initialised nor begun. `failures` receives the reports of undelivered records."""
 
     def wait(self, seconds: float) -> None: ...
 
     def now(self) -> float: ...
 
     def read(self, topic: str, *, committed: bool) -> list[tuple[int, bytes | None]]:
-        """(partition, value) of what a reader gets now, partition by partition."""
+        """(partition, value) of each record that a reader gets now, partition by partition."""
 
     def ends(self, topic: str) -> list[tuple[int, int]]:
         """Per partition: the last stable offset and the high watermark."""
@@ -49,7 +49,7 @@ class World(Protocol):
 
 
 def client_config(transactional_id: str, timeout_ms: int) -> dict[str, Any]:
-    """Of a producer; the rest is each world's own."""
+    """The shared settings of a producer; each world adds its own."""
     return {
         "transactional.id": transactional_id,
         "transaction.timeout.ms": timeout_ms,
@@ -59,6 +59,6 @@ def client_config(transactional_id: str, timeout_ms: int) -> dict[str, Any]:
 
 
 def away(answer: NoAnswer) -> int:
-    """On a new broker coordinators are made when they are first asked for."""
+    """The code of an answer without a coordinator: a new broker creates coordinators when first asked for them."""
     assert answer.code is not None, answer
     return answer.code
