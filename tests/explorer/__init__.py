@@ -1,1 +1,1 @@
-"""Exhaustive explorer of small worlds: every interleaving of coordinator, drivers, network and faults in bounds."""
+"""Exhaustive explorer of small worlds: every interleaving of coordinator, drivers, network and faults within bounds."""

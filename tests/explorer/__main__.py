@@ -1,4 +1,4 @@
-"""``make explore``: searches all worlds, in two processes; exit code 1 and a scenario when an invariant is broken."""
+"""``make explore``: searches all worlds in two processes. Exit code 1 and a scenario when an invariant is broken."""
 
 import sys
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main(names: Iterable[str]) -> int:
-    """Search the worlds of these names; all of them, and the ways out of every situation, when there is none."""
+    """Search the worlds of these names. Without names, search all of them and the ways out of every situation."""
     chosen = list(names) or list(WORLDS)
     with ProcessPoolExecutor(max_workers=2) as pool:
         ways_out = pool.submit(explore_ways_out) if chosen == list(WORLDS) else None

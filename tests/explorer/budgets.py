@@ -1,7 +1,7 @@
-"""What may still go wrong: sets of budgets as bits of a number.
+"""Which faults may still happen: sets of budgets as bits of a number.
 
-A budget is one count per fault. The set that belongs to a state contains with a budget also all smaller ones, so that
-sets can be compared and joined bit by bit.
+A budget is one count per fault. With each budget, the set of a state contains all smaller ones, so that sets can be
+compared and joined bitwise.
 """
 
 from itertools import product
@@ -29,10 +29,10 @@ class Budgets:
         self._numbers = {value: number for number, value in enumerate(self._values)}
         self._spent: dict[int, tuple[int, tuple[int, ...]]] = {}
         self.all = (1 << len(self._values)) - 1
-        """The set that a path begins with."""
+        """The set at the start of a path."""
 
     def spent(self, left: int) -> tuple[int, tuple[int, ...]]:
-        """Bits of the possible faults, and what is left after one of some faults (by their bits)."""
+        """The possible faults as bits, and the remaining set after one of some faults, indexed by their bits."""
         found = self._spent.get(left)
         if found is None:
             after = [left, *[0] * ((1 << len(Fault)) - 1)]
@@ -44,7 +44,7 @@ class Budgets:
         return found
 
     def each(self, left: int) -> list[int]:
-        """The budgets of a set as sets of one."""
+        """The budgets of a set, each as a set of its own."""
         return [1 << number for number in range(len(self._values)) if left >> number & 1]
 
     def _less(self, left: int, fault: Fault) -> int:

@@ -1,11 +1,11 @@
 """The coordinator of a small world: the real core between a store and the network, computed once per situation.
 
-Time is taken out. The core runs at ``now = 0``; what time can do is a call of its own: ``expire`` ages the undecided
-checkpoint past its timeout, ``lease`` ages the driver's lease past its end, ``overdue`` what it owes. Every other time
-in the state is put back to the beginning, so that two states that differ only in when they were reached are one state.
-This loses nothing, because each of these clocks may run out at any point of a path: whatever a clock could show is
-covered by its running out now or never. The interval is 0: the next checkpoint is triggered as early as it can be, with
-its predecessor still unsettled.
+Time is removed. The core runs at ``now = 0``, and the effects of time are separate calls: ``expire`` ages the undecided
+checkpoint past its timeout, ``lease`` ages the driver's lease past its end, ``overdue`` ages what the driver owes.
+Every other time in the state is reset, so that two states that differ only in when they were reached are one. This
+loses nothing: each of these clocks may run out at any point of a path, so running out now or never covers whatever a
+clock could show. The interval is 0: the next checkpoint is triggered as early as possible, with its predecessor still
+unsettled.
 """
 
 from collections.abc import Hashable
@@ -78,7 +78,7 @@ SETTINGS: dict[str, str | int] = {
     "orphan_grace": "100s",
     "tolerable_failed_checkpoints": 1,
 }
-"""As ``play()`` of the scenarios takes them."""
+"""In the format of the scenarios' ``play()``."""
 
 _SETTINGS = CheckpointSettings(**SETTINGS)  # type: ignore[arg-type]
 _MEMBERS = (
@@ -95,19 +95,19 @@ _OUTCOMES = {
 
 
 class Process(NamedTuple):
-    """A running coordinator, and what its store holds as told by the facts."""
+    """A running coordinator, and what its store holds according to the facts."""
 
     state: JobState
     history: History
 
 
 class Reply(NamedTuple):
-    """An answer, as far as a driver looks at it."""
+    """The part of an answer that a driver reads."""
 
     verdict: Verdict
     decided: str | None
     generation: int
-    """Granted, or the one whose driver is alive; 0 for none."""
+    """The generation granted, or the one whose driver is alive; 0 for none."""
     base: int
     at: int
     settled: bool
@@ -117,19 +117,19 @@ class Reply(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one call does."""
+    """The effects of one call."""
 
     after: int
-    """The coordinator that goes on."""
+    """The coordinator that continues."""
     restarted: int
-    """The one that died after the write and before the answer, started again; -1 when nothing is written."""
+    """The coordinator that died between write and answer, restarted; -1 when nothing is written."""
     reply: Reply
     demand: Demand | None
     violation: Violation | None
 
 
 class View(NamedTuple):
-    """What the world needs to know of a coordinator."""
+    """What the world needs to know about a coordinator."""
 
     generation: int
     owned: bool
@@ -138,23 +138,23 @@ class View(NamedTuple):
     wanted: tuple[tuple[str, int, int], ...]
     """(kind, checkpoint, base)"""
     stream: bool
-    """True while it believes the driver's stream to be there."""
+    """True while it believes that the driver's stream is open."""
     lapses: bool
-    """True when it waits for its driver, and gives it up in the end."""
+    """True while it waits for its driver and will eventually give it up."""
     alone: bool
-    """True when the coordinator itself owns it, in place of a driver."""
+    """True when the coordinator itself owns the job, in place of a driver."""
     orphan: bool
-    """True when it may take the job, once the grace time is over."""
+    """True when it may take the job after the grace time."""
     undecided: int
     unanswered: bool
     owes: bool
-    """True when it waits for its driver to do what it was told, and gives it up in the end."""
+    """True while it waits for its driver to carry out an instruction, and will eventually give it up."""
     goes_on: bool
-    """False when no checkpoint would be triggered any more, however many ids this world had."""
+    """False when no more checkpoint would be triggered, however many ids this world had."""
 
 
 class Coordinators:
-    """All coordinators that were met, by number; number 0 is a fresh one."""
+    """All coordinators reached so far, by number; number 0 is a fresh one."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -164,7 +164,7 @@ class Coordinators:
         self._processes: list[Process] = []
         self.views: list[View] = []
         self.violations: list[Violation | None] = []
-        """Of what a coordinator says to its driver."""
+        """Violations in what a coordinator tells its driver."""
         self._calls: dict[tuple[int, Call], Result] = {}
         self._restarts: dict[int, int] = {}
         self._number(JobState(durable=Durable(job=JobName("orders"), store_id="store-a")), History())
@@ -173,14 +173,14 @@ class Coordinators:
         return len(self._processes)
 
     def call(self, coordinator: int, call: Call) -> Result:
-        """What the call does here."""
+        """The effects of the call on this coordinator."""
         result = self._calls.get((coordinator, call))
         if result is None:
             result = self._calls[coordinator, call] = self._call(coordinator, call)
         return result
 
     def restart(self, coordinator: int) -> int:
-        """The coordinator dies and starts again from its store."""
+        """Let the coordinator die and restart from its store."""
         number = self._restarts.get(coordinator)
         if number is None:
             process = self._processes[coordinator]
@@ -248,10 +248,10 @@ class Coordinators:
         return number
 
     def _essential(self, state: JobState) -> JobState:
-        """The same situation at ``now = 0``, without texts for people.
+        """The same situation at ``now = 0``, without text for people.
 
-        Which checkpoint was aborted last is left out where a later one completed or a later generation began, and so
-        are requests that have ended: only answers to somebody who does not ask any more would be worded differently.
+        Drops the last aborted checkpoint where a later one completed or a later generation began, and drops requests
+        that have ended. This changes only the wording of answers that no caller reads.
         """
         session, pending, durable = state.session, state.pending, state.durable
         aborted = durable.aborted
@@ -300,7 +300,7 @@ def _words(instruction: Instruction) -> tuple[str, int, int]:
 
 
 def _store(before: Durable, facts: tuple[Fact, ...]) -> Durable:
-    """What the store holds after these facts were written over ``before``."""
+    """What the store holds after writing these facts over ``before``."""
     for fact in facts:
         before = evolve.evolve(before, fact)
     return before
@@ -317,7 +317,7 @@ def _difference(stored: Durable, remembered: Durable) -> str:
 
 
 def _happens(state: JobState, call: Call, members: tuple[Participant, ...]) -> tuple[JobState, Event]:
-    """The core's event, and the state aged where time is what happens."""
+    """The core's event, with the state aged if the event is the passing of time."""
     generation, checkpoint = Generation(call.generation), CheckpointId(call.checkpoint)
     match call.kind:
         case "open":
@@ -413,11 +413,12 @@ def _document(text: str) -> Document:
 
 
 _FIELDS: dict[type, tuple[str, ...]] = {}
-"""Of dataclasses; of other types none. Asking for them takes longer than everything else here."""
+"""Field names of dataclasses; empty for other types. Cached, because looking them up takes longer than everything else
+here."""
 
 
 def frozen(value: Any) -> Hashable:
-    """A hashable equal of any value of the protocol."""
+    """A hashable equivalent of any protocol value."""
     kind = type(value)
     names = _FIELDS.get(kind)
     if names is None:

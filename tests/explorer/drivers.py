@@ -1,9 +1,10 @@
 """A driver that keeps the contract (docs/protocol.md, coordinator/pipeline/generation.py), as pure functions.
 
-Its threads block in their calls, so an answer is taken in the moment it is given: until then the thread could not have
-moved, and its next call stays under way for as long as anybody likes. What it does at Kafka are moves of their own; one
-move are aborting its own undone checkpoint, writing the next transaction and sweeping (all of these touch only what no
-other process may touch, or abort what anybody may abort at any time), and so are a commit and sending its report.
+Its threads block in their calls, so it takes an answer at the moment it is given: the thread could not have moved
+before, and its next call may stay in flight for any time. Its steps at Kafka are separate moves. Two groups of steps
+are one move each. The first is aborting its own undone checkpoint, writing the next transaction and sweeping: these
+touch only what no other process may touch, or abort what any process may abort at any time. The second is a commit and
+sending its report.
 """
 
 from typing import NamedTuple
@@ -33,25 +34,25 @@ _WORKING = (Phase.SETTLING, Phase.IDLE, *_BUSY, Phase.ABANDONING, Phase.FENCED)
 
 
 class Local(NamedTuple):
-    """One move of a driver by itself."""
+    """One move of a driver without the coordinator."""
 
     label: str
     driver: Driver
     kafka: Kafka
     cost: Fault | None = None
     sent: tuple[Call, ...] = ()
-    """Calls that it does not wait for."""
+    """Calls whose answers it does not wait for."""
     committed: int = 0
-    """The checkpoint that it ordered Kafka to commit."""
+    """The checkpoint that it asked Kafka to commit."""
     aborted: tuple[tuple[int, int, int, int], ...] = ()
     """Open transactions that it aborted."""
     violation: Violation | None = None
     replayed: int = 0
-    """The checkpoint of which it wrote something again."""
+    """The checkpoint of which it wrote records again."""
 
 
 def calls(driver: Driver) -> tuple[Call, ...]:
-    """Calls under way, for the answers of which a thread of the driver waits."""
+    """Calls in flight whose answers a thread of the driver waits for."""
     d, found = driver, []
     match d.phase:
         case Phase.ABSENT | Phase.OPENING:
@@ -79,16 +80,16 @@ def calls(driver: Driver) -> tuple[Call, ...]:
 
 
 def left_behind(driver: Driver) -> tuple[Call, ...]:
-    """Calls that may still arrive when nobody waits for them.
+    """Calls that may still arrive when no thread waits for them.
 
-    Not those to watch: a stream goes with its connection. That one is served for somebody who is not there any more is
-    its arrival before the driver dies or its stream breaks, which nobody has noticed yet.
+    Excludes ``watch``: a stream ends with its connection. A stream that is served to a driver that is gone is covered
+    by the call arriving before the driver dies or the stream breaks, while the coordinator has not noticed.
     """
     return tuple(call for call in calls(driver) if call.kind != "watch")
 
 
 def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
-    """The driver after one of its calls was answered."""
+    """The driver after the answer to one of its calls."""
     d, verdict = driver, reply.verdict
     if verdict is Verdict.FENCED and d.phase is Phase.STANDING_IN:
         return d._replace(report=0) if d.abort else GONE
@@ -111,7 +112,7 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
         case "open" if verdict is Verdict.BUSY and d.token > 1 and call.base != reply.generation:
             return d._replace(phase=Phase.OPENING, call=reply.generation)
         case "open" if verdict is Verdict.BUSY:
-            return GONE  # it gives up after a while; that it asks again and is let in is its call arriving only then
+            return GONE  # it gives up after a while; a retry that succeeds is covered by this call arriving later
         case "close" if fine:
             return GONE
         case "watch" if fine:
@@ -128,7 +129,7 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
             return d._replace(phase=Phase.ABANDONING)
         case "settle" if call.who == "lost" and (fine or verdict is Verdict.TOO_LATE):
             d = d._replace(report=0, report_of=0, outcome="")
-            if _handle(d, call.checkpoint)[1] == call.base:  # else it is written again already
+            if _handle(d, call.checkpoint)[1] == call.base:  # otherwise it is already written again
                 d = d._replace(lost=call.checkpoint)
             return d._replace(phase=Phase.IDLE, stream=Stream.WANTED) if d.phase is Phase.SETTLING else d
         case "settle" if call.who == "doubt" and fine:
@@ -150,9 +151,9 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
 
 
 def standing_in(reply: Reply) -> Driver | Violation:
-    """The coordinator, having asked its core for a job without a driver: two threads begin, one sweeps and one commits.
+    """The coordinator after its core granted it a job without a driver: one thread sweeps and one commits.
 
-    Both go on when a driver opens the job meanwhile. A restart ends them, and the coordinator begins anew.
+    Both continue if a driver opens the job meanwhile. A restart ends them, and the coordinator takes the job again.
     """
     if reply.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
         return Violation(Invariant.CONTRACT, f"the coordinator asks for an orphan and is told {reply.verdict.value}")
@@ -176,14 +177,14 @@ def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driv
             case "trigger" | "trigger at once":
                 d = d._replace(trigger=checkpoint, trigger_base=base)
             case "complete":
-                if _handle(d, checkpoint)[1] == base:  # else it is of an earlier amendment
+                if _handle(d, checkpoint)[1] == base:  # otherwise it is for an earlier amendment
                     d = d._replace(complete=checkpoint)
             case "replay":
                 d = d._replace(replay=checkpoint, replay_of=base)
             case "abort":
                 if d.trigger and d.trigger <= checkpoint:
                     d = d._replace(trigger=0, trigger_base=0)
-                if base < d.answered <= checkpoint:  # else there is nothing to abandon
+                if base < d.answered <= checkpoint:  # otherwise there is nothing to abandon
                     d = d._replace(abort=d.answered)
             case "stop":
                 d = d._replace(stopping=max(d.stopping, 1))
@@ -195,15 +196,15 @@ def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driv
 
 
 def overlooked(driver: Driver) -> Driver:
-    """All instructions on their way are lost."""
+    """The driver after all instructions in flight are lost."""
     return driver._replace(trigger=0, trigger_base=0, abort=0, complete=0, over=False, replay=0, replay_of=0)
 
 
 def cut_off(driver: Driver, view: View) -> Driver:
-    """The driver as it counts in a world with this coordinator: one that is fenced is reduced to what it may still do.
+    """The driver as it counts in a world with this coordinator: a fenced one is reduced to what it may still do.
 
-    Its calls would be answered fenced and change nothing (checked for every coordinator, see ``probes``), after which
-    its main thread is over. So they are taken as answered at once; only what it can still do at Kafka is kept.
+    Its calls would be answered with FENCED and change nothing (checked for every coordinator, see ``probes``), and its
+    main thread would end. So they count as answered at once; only what it can still do at Kafka is kept.
     """
     d = driver
     if d.phase in (Phase.ABSENT, Phase.OPENING, Phase.GONE) or (view.owned and d.generation == view.generation):
@@ -221,7 +222,7 @@ def cut_off(driver: Driver, view: View) -> Driver:
 
 
 def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
-    """All that the driver can do by itself; the first one is what it does when nothing goes wrong."""
+    """All moves of the driver without the coordinator; the first one is its move without faults."""
     d, moves = driver, list[Local]()
     again = d.report == d.complete and d.report_of == _handle(d, d.complete)[1]
     if d.complete and d.phase in _WORKING and (not d.report or again):
@@ -275,13 +276,14 @@ def _alone(d: Driver, kafka: Kafka) -> tuple[Local, ...]:
 
 
 def _rested(move: Local) -> Local:
-    """Threads that have nothing left to do are gone."""
+    """Remove threads that have nothing left to do."""
     d = move.driver
     return move if d.complete or d.abort or d.report else move._replace(driver=GONE)
 
 
 def _sweep(d: Driver, kafka: Kafka) -> Local:
-    """Abort what is open and not to be kept; a higher generation's transaction says that this one is over."""
+    """Abort open transactions that are not to be kept. A transaction of a higher generation shows that this one is
+    over."""
     if any(one[1] > d.generation for one in kafka.open):
         return Local("finds a higher generation", d._replace(phase=Phase.FENCED), kafka)
     gone = tuple(one for one in kafka.open if not (d.work >> one[0] & 1 and one[1::2] == _handle(d, one[0])))
@@ -294,7 +296,7 @@ def _handle(d: Driver, checkpoint: int) -> tuple[int, int]:
 
 
 def _replay(d: Driver, kafka: Kafka) -> Local:
-    """Abort all that is later, and write the lost records again."""
+    """Abort everything later, and write the lost records again."""
     checkpoint, label = d.replay, f"writes checkpoint {d.replay} again"
     told, d = d.replay_of, d._replace(replay=0, replay_of=0)
     if not d.work >> checkpoint & 1 or _handle(d, checkpoint)[1] != told:
@@ -314,7 +316,7 @@ def _replay(d: Driver, kafka: Kafka) -> Local:
 
 
 def _abandon(label: str, d: Driver, kafka: Kafka, checkpoint: int) -> Local:
-    """Abort the checkpoint's own transaction, then whatever else was left open."""
+    """Abort the checkpoint's own transaction, then everything else left open."""
     if d.answered == checkpoint:
         d = d._replace(answered=0, answer=0)
     return _sweep(d._replace(work=d.work & ~(1 << checkpoint)), kafka)._replace(label=label)
@@ -329,7 +331,7 @@ def _recover(d: Driver, kafka: Kafka) -> Local:
 
 
 def _commit(d: Driver, kafka: Kafka) -> Local:
-    """The settling thread ends the transaction of a completed checkpoint, and reports that."""
+    """Let the settling thread end the transaction of a completed checkpoint, and report it."""
     checkpoint, label = d.complete, f"commits checkpoint {d.complete} at Kafka"
     d = d._replace(complete=0)
     if d.report:
@@ -359,7 +361,7 @@ def _commit(d: Driver, kafka: Kafka) -> Local:
 
 
 def _triggers(d: Driver, kafka: Kafka) -> list[Local]:
-    """Take the trigger: run the checkpoint, or send the recorded answers again."""
+    """Take the trigger: run the checkpoint, or repeat the recorded answers."""
     checkpoint, base = d.trigger, d.trigger_base
     taken = d._replace(trigger=0, trigger_base=0)
     again = "before the abort that was sent earlier" if d.abort else ""
@@ -389,7 +391,7 @@ def _triggers(d: Driver, kafka: Kafka) -> list[Local]:
 
 
 def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int, *, idle: bool = False) -> Local:
-    """Abandon what was undone, write the range that begins at the base's position, sweep, begin to acknowledge."""
+    """Abandon what was undone, write the range from the base's position, sweep, and start to acknowledge."""
     aborted: tuple[tuple[int, int, int, int], ...] = ()
     if d.answered and base == d.answered:
         d = d._replace(base=d.answered, at=d.answer)
@@ -416,7 +418,7 @@ def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int, *, idle: bool = Fa
 
 
 def _leave(d: Driver, kafka: Kafka, who: str) -> Local:
-    """This generation has failed: sweep, try to say goodbye, be gone."""
+    """This generation has failed: sweep, try to close the job, and end."""
     swept = _sweep(d, kafka)
     sent = (Call("close", d.generation, who=who), *left_behind(d))
     return swept._replace(label="leaves", driver=GONE, sent=sent)

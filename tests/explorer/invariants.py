@@ -1,4 +1,4 @@
-"""The named invariants, and the witness that follows what became durable."""
+"""The named invariants, and violations of them."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -7,7 +7,7 @@ __all__ = ["Invariant", "Violation"]
 
 
 class Invariant(StrEnum):
-    """What must hold in every state. The texts are what a counter-example is headed with."""
+    """What must hold in every state. A counter-example starts with the text."""
 
     ONE_DECISION = "I5: one decision per checkpoint, durable before the first commit"
     NEVER_CHANGES = "a decision never changes"
@@ -23,7 +23,7 @@ class Invariant(StrEnum):
 
 
 class Violation(NamedTuple):
-    """What was broken, in one sentence about this world."""
+    """The broken invariant, with one sentence about this world."""
 
     invariant: Invariant
     text: str

@@ -23,7 +23,7 @@ from tests.explorer.world import Bounds, Call, Driver, Fault, Kafka, Phase, Stre
 __all__ = ["Move", "Moves"]
 
 Label = tuple[object, ...]
-"""What happens, and its details: see ``report``."""
+"""What happens, with details; see ``report``."""
 
 _CRASH, _MESSAGE, _TIMEOUT = 1 << Fault.CRASH, 1 << Fault.MESSAGE, 1 << Fault.TIMEOUT
 _REQUEST = 1 << Fault.REQUEST
@@ -41,12 +41,12 @@ REQUESTS = (
 
 
 class Turn(NamedTuple):
-    """A call of a driver that can be answered now."""
+    """A driver's call that can be answered now."""
 
     call: Call
     result: Result
     told: int
-    """The driver that has its answer."""
+    """The driver after the answer."""
     violation: Violation | None
 
 
@@ -56,12 +56,12 @@ class Move(NamedTuple):
     label: Label
     world: World
     cost: int
-    """Bits of the faults of which one has to be left; 0 for none."""
+    """Bits of faults; the budget must allow one of them. 0 for none."""
     violation: Violation | None
 
 
 class Moves:
-    """Knows all parts by number, and what each can do."""
+    """Knows all parts by number, and the moves of each."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -77,14 +77,14 @@ class Moves:
         self._locals: dict[tuple[int, int], tuple[tuple[Local, int, int], ...]] = {}
 
     def start(self) -> World:
-        """A fresh store, and two drivers to come; the second one takes over."""
+        """A fresh store and two drivers yet to start; the second takes over."""
         first, second = (self.drivers.number(Driver(token=token)) for token in (1, 2))
         return World(0, first, second, self.strays.number(()), self.kafkas.number(Kafka()), self._gone)
 
-    # -- everything that can happen
+    # -- all moves
 
     def of(self, world: World, *, faults: int) -> list[Move]:
-        """All moves; of those that cost something only the ones whose bits are in ``faults``."""
+        """All moves; of those that cost budget, only the ones whose bits are in ``faults``."""
         moves: list[Move] = []
         for slot in (0, 1):
             for turn in self._turns_of(world.coordinator, world[1 + slot]):
@@ -110,7 +110,7 @@ class Moves:
         return moves
 
     def _delivered(self, world: World, slot: int, turn: Turn, faults: int) -> list[Move]:
-        """A call of a living driver reaches the coordinator."""
+        """A living driver's call reaches the coordinator."""
         call, result, told, violation = turn
         label: Label = ("call", slot, call)
         if result.demand is not None:
@@ -131,7 +131,7 @@ class Moves:
         return moves
 
     def _strayed(self, world: World, call: Call, faults: int) -> list[Move]:
-        """A call that nobody waits for reaches the coordinator; it may also stay under way for ever."""
+        """A call that no thread waits for reaches the coordinator; it may also stay in flight forever."""
         result = self.coordinators.call(world.coordinator, call)
         if self._beyond(result):
             return []
@@ -155,7 +155,7 @@ class Moves:
         return moves
 
     def _clocks(self, world: World, faults: int) -> list[Move]:
-        """Time runs out, or the end of a stream is noticed."""
+        """Time runs out, or the coordinator notices the end of a stream."""
         view = self.coordinators.views[world.coordinator]
         moves: list[Move] = []
         if view.unanswered and faults & _TIMEOUT:
@@ -180,11 +180,12 @@ class Moves:
         return [Move(("time", call), self._after(world, result.after), cost, violation)]
 
     def _restarted(self, world: World, coordinator: int, label: Label, cost: int) -> list[Move]:
-        """The coordinator dies and starts again as ``coordinator``.
+        """The coordinator dies and restarts as ``coordinator``.
 
-        Streams break; what was on its way on them arrives all the same, or is lost. Dying between an answer and the
-        instructions is this, after the call. Dying before a write, with the call still under way, is this before it.
-        A store fault ends the process at a write, so it is one more such death, wherever it happens: more than can be.
+        Streams break; instructions in flight still arrive, or are lost. A death between an answer and the instructions
+        is this move after the call. A death before a write, with the call in flight, is this move before it. A store
+        fault ends the process at a write. It counts as one more such death at any point, which covers more than can
+        happen.
         """
         first, first_lost = self._cut_off(world.first, coordinator)
         second, second_lost = self._cut_off(world.second, coordinator)
@@ -196,7 +197,7 @@ class Moves:
         return moves
 
     def _requests(self, world: World, faults: int) -> list[Move]:
-        """A person asks the coordinator for something, or sends a driver the signal to stop."""
+        """A person asks the coordinator for something, or signals a driver to stop."""
         moves: list[Move] = []
         for call in REQUESTS:
             result = self.coordinators.call(world.coordinator, call)
@@ -212,7 +213,7 @@ class Moves:
         return moves
 
     def _losses(self, world: World) -> list[Move]:
-        """The brokers abort a transaction by themselves."""
+        """The brokers abort a transaction on their own."""
         kafka = self.kafkas.values[world.kafka]
         moves: list[Move] = []
         for one in kafka.open:
@@ -222,7 +223,7 @@ class Moves:
         return moves
 
     def _stands_in(self, world: World, faults: int) -> list[Move]:
-        """What the coordinator does in place of a driver: it takes the job, or goes on with what it has taken."""
+        """What the coordinator does in place of a driver: it takes the job, or continues with one that it took."""
         view, moves = self.coordinators.views[world.coordinator], list[Move]()
         if world.alone == self._gone:
             left = not view.history.settled or self.kafkas.values[world.kafka].open
@@ -263,7 +264,7 @@ class Moves:
         return moves
 
     def _crashes(self, world: World) -> list[Move]:
-        """A driver dies anywhere: what it has sent may still arrive."""
+        """A driver dies at any point; what it has sent may still arrive."""
         view, moves = self.coordinators.views[world.coordinator], list[Move]()
         for slot in (0, 1):
             driver = self.drivers.values[world[1 + slot]]
@@ -275,7 +276,7 @@ class Moves:
         return moves
 
     def _breaks(self, world: World) -> list[Move]:
-        """The stream breaks: what was on its way on it is lost, the driver asks for it again."""
+        """The stream breaks: instructions in flight are lost, and the driver opens it again."""
         moves: list[Move] = []
         for slot in (0, 1):
             driver = self.drivers.values[world[1 + slot]]
@@ -286,10 +287,10 @@ class Moves:
                 )
         return moves
 
-    # -- how it goes on when nothing goes wrong any more
+    # -- the schedule without further faults
 
     def fair(self, world: World) -> Move | None:
-        """The next move of a schedule without faults: everything under way arrives, everybody does what is due.
+        """The next move of a schedule without faults: everything in flight arrives, and every process does what is due.
 
         None when nothing is left to do. A job without a driver is started again, beyond the bound of generations.
         """
@@ -322,7 +323,7 @@ class Moves:
         return Move(("start", slot, token), self._with(world, slot, number), 0, None)
 
     def _abandoned(self, world: World) -> Move | None:
-        """No driver comes: what the coordinator does in place of one, until nothing is left open."""
+        """No driver comes: the coordinator acts in place of one, until nothing is left open."""
         view = self.coordinators.views[world.coordinator]
         if view.lapses:
             return self._clock(world, Call("lease", 0))[0]
@@ -337,7 +338,7 @@ class Moves:
         return Move(("alone", _TAKE), world, 0, Violation(Invariant.ALONE, text))
 
     def _undone(self, world: World, slot: int) -> Move | None:
-        """The trigger after the last of this world tells its driver what came to nothing."""
+        """A trigger after the last one of this world tells the driver which checkpoint was undone."""
         view, driver = self.coordinators.views[world.coordinator], self.drivers.values[world[1 + slot]]
         if not view.goes_on or view.undecided or driver.answered <= view.history.last:
             return None
@@ -369,7 +370,8 @@ class Moves:
         return world._replace(first=driver) if slot == 0 else world._replace(second=driver)
 
     def _turns_of(self, coordinator: int, driver: int, *, beyond: bool = False) -> tuple[Turn, ...]:
-        """What the driver's calls do; those that would go beyond the bound of generations only when asked for."""
+        """The driver's calls with their results. Those beyond the bound of generations are included only with
+        ``beyond``."""
         key = (coordinator, driver, beyond)
         found = self._turns.get(key)
         if found is None:
@@ -406,7 +408,7 @@ class Moves:
         return None
 
     def _rightful(self, world: World, move: Local) -> Violation | None:
-        """Commits follow a durable decision, aborts never contradict one."""
+        """Check that commits follow a durable decision and aborts never contradict one."""
         history = self.coordinators.views[world.coordinator].history
         completed = history.completed
         if move.replayed and move.driver.generation == history.generation and history.undecided > move.replayed:
@@ -431,7 +433,8 @@ class Moves:
         call: Call | None = None,
         strayed: tuple[Call, ...] = (),
     ) -> World:
-        """The world with another coordinator and driver: instructions sent, what cannot matter any more left out."""
+        """The world with another coordinator and driver: instructions are sent, and what cannot matter any more is
+        dropped."""
         before, first, second, stray, kafka, alone = world
         if strayed:
             stray = self.strays.number(tuple(sorted((*self.strays.values[stray], *strayed))))
@@ -449,7 +452,7 @@ class Moves:
         return World(coordinator, first, second, stray, kafka, alone)
 
     def _tell(self, driver: int, before: int, after: int) -> int:
-        """Send what is wanted now and was not shown before (``before`` = -1: a new stream, nothing was shown)."""
+        """Send what is wanted now and was not sent before (``before`` = -1: a new stream, nothing was sent)."""
         key = (driver, before, after)
         found = self._told.get(key)
         if found is None:
@@ -470,7 +473,7 @@ class Moves:
         return found
 
     def _cut_off(self, driver: int, coordinator: int) -> tuple[int, int]:
-        """The driver after a restart of its coordinator, with and without the instructions on their way."""
+        """The driver after a restart of its coordinator, with and without the instructions in flight."""
         key = (driver, coordinator)
         found = self._missed.get(key)
         if found is None:

@@ -1,4 +1,4 @@
-"""Follows what became durable, and says when it must not have."""
+"""Follows what becomes durable, and reports what must not have."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ SOURCE, SINK = ParticipantName("source"), ParticipantName("sink")
 
 
 class History(NamedTuple):
-    """What the facts so far say, told independently of the core."""
+    """What the facts so far say, kept independently of the core."""
 
     generation: int = 0
     burnt: int = 0
@@ -22,18 +22,18 @@ class History(NamedTuple):
     completed: int = 0
     """Bits of checkpoints."""
     last: int = 0
-    """The last one completed."""
+    """The last completed checkpoint."""
     end: int = -1
     """Its position: all records before it are in completed checkpoints."""
     settled: bool = True
     handle: tuple[int, int] = (0, 0)
     """Generation and amendment of the last one's transaction."""
     lost: bool = False
-    """It is on record that this was lost."""
+    """Whether this transaction is recorded as lost."""
 
 
 class Demand(NamedTuple):
-    """What has to be so at Kafka when a fact becomes durable."""
+    """What must hold at Kafka when a fact becomes durable."""
 
     committed: int = 0
     """The checkpoint that is committed; 0 for none."""
@@ -44,19 +44,19 @@ class Demand(NamedTuple):
 
 
 def stamp(generation: int, checkpoint: int) -> int:
-    """Marks a snapshot with who made it for what; drivers put it into ``records``."""
+    """Mark a snapshot with its generation and checkpoint; drivers put it into ``records``."""
     return 1000 * generation + checkpoint
 
 
 def position(snapshot: Snapshot | None) -> int:
-    """The position that a driver of ours wrote into its snapshot."""
+    """The position that a driver of this model wrote into its snapshot."""
     assert snapshot is not None
     assert snapshot.positions is not None
     return int(snapshot.positions.body["is"].removeprefix("position "))
 
 
 def see(history: History, written: Sequence[facts.Fact]) -> tuple[History, Demand, Violation | None]:
-    """History after these facts; the first thing that is wrong with them."""
+    """The history after these facts, with the first violation in them."""
     demand = Demand()
     for fact in written:
         wrong: Violation | None = None
@@ -164,7 +164,7 @@ def _complete(history: History, fact: facts.CheckpointCompleted, demand: Demand)
 
 
 def see_answer(history: History, checkpoint: int, answer: Answer) -> Violation | None:
-    """``history`` is what is durable when the answer is given."""
+    """Check an answer; ``history`` is what is durable when it is given."""
     match answer.decision:
         case Decision.COMPLETED:
             if not history.completed >> checkpoint & 1:
@@ -197,7 +197,7 @@ def _restores(history: History, generation: Generation, completed: CompletedChec
 
 
 def see_state(history: History, wanted: Sequence[Instruction]) -> Violation | None:
-    """What drivers are told must be what is durable."""
+    """Check that drivers are instructed only about what is durable."""
     for instruction in wanted:
         match instruction:
             case Trigger(checkpoint=checkpoint, base=base):

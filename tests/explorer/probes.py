@@ -1,7 +1,7 @@
-"""What must be refused, asked of every coordinator that is met.
+"""Calls that must be refused, tried on every coordinator reached.
 
-These questions also carry two reductions of the search: a call of a stale generation, and a late copy about a decided
-checkpoint, change nothing now or ever (generations and ids only grow), so worlds do not keep such calls in the network.
+These probes also justify two reductions of the search. A call of a stale generation, and a late copy about a decided
+checkpoint, change nothing now or ever (generations and ids only grow), so worlds drop such calls.
 """
 
 from onceward.coordinator.protocol.answers import Verdict
@@ -13,14 +13,14 @@ __all__ = ["probe", "useless"]
 
 
 def useless(call: Call, view: View, generations: int) -> bool:
-    """True when a copy of the call in the network can never do anything again."""
+    """True when a copy of the call in the network can have no effect any more."""
     if call.kind == "open":
         return view.generation >= generations
     if call.generation != view.generation or not view.owned:
         return True
     match call.kind:
         case "decline" if view.history.lost and call.checkpoint == view.history.last:
-            return False  # it says that this cannot be written again
+            return False  # it reports that this cannot be written again
         case "ack" | "decline":
             return call.checkpoint != view.undecided
         case "settle":
@@ -32,7 +32,7 @@ def useless(call: Call, view: View, generations: int) -> bool:
 
 
 def probe(coordinators: Coordinators, coordinator: int) -> tuple[Call, Violation] | None:
-    """Ask one coordinator; the call that it should have refused."""
+    """Probe one coordinator. Returns the call that it should have refused, if any."""
     view = coordinators.views[coordinator]
     idle = coordinators.call(coordinator, Call("tick", 0)).after
     stale = [generation for generation in range(1, view.generation + 2) if generation != view.generation]
@@ -58,7 +58,7 @@ def probe(coordinators: Coordinators, coordinator: int) -> tuple[Call, Violation
                     text = f"{call} is {result.reply.verdict.value} and changes something"
                     return call, Violation(Invariant.NEVER_CHANGES, text)
     if view.stream:
-        for earlier in range(view.generation):  # 0: does not take over
+        for earlier in range(view.generation):  # 0: no takeover
             call = Call("open", 9, base=earlier)
             if coordinators.call(coordinator, call).reply.verdict is not Verdict.BUSY:
                 return call, Violation(Invariant.STALE, "a living driver is replaced, and nobody asked for that")
@@ -66,7 +66,7 @@ def probe(coordinators: Coordinators, coordinator: int) -> tuple[Call, Violation
 
 
 def _calls(view: View, generation: int) -> list[Call]:
-    """Everything that a driver of this generation may have under way."""
+    """All calls that a driver of this generation may have in flight."""
     history = view.history
     calls = [Call("watch", generation), Call("lost", generation), Call("close", generation, who="failed")]
     for checkpoint in range(1, history.burnt + 1):

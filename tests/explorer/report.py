@@ -1,7 +1,7 @@
-"""A counter-example as a scenario that can be pasted into a test (the language is that of ``tests/scenarios/play.py``).
+"""A counter-example as a scenario to paste into a test (in the language of ``tests/scenarios/play.py``).
 
-Events of the core are played, so the lines below them are what the core really says. What drivers do by themselves, and
-what the network does, are comments.
+Events of the core are played, so the lines below them are the core's real output. The drivers' own steps and those of
+the network are comments.
 """
 
 from onceward.coordinator.protocol.settings import CheckpointSettings
@@ -74,7 +74,7 @@ def _lines(label: tuple[object, ...], player: Player) -> list[str]:
 
 
 def _handled(call: Call, how: list[object], player: Player, who: str) -> list[str]:
-    """The events of a call, and what goes wrong around them."""
+    """The events of a call, and the faults around them."""
     commands = _commands(call, player)
     match how:
         case []:

@@ -1,4 +1,4 @@
-"""Breadth first through all worlds that can be reached within the bounds."""
+"""Breadth-first search through all worlds reachable within the bounds."""
 
 import gc
 import time
@@ -22,25 +22,25 @@ class Broken(NamedTuple):
 
     violation: Violation
     path: tuple[Label, ...]
-    """Labels of the moves, see ``report``."""
+    """Labels of the moves; see ``report``."""
 
 
 @dataclass(kw_only=True)
 class Result:
-    """What a search has seen."""
+    """The result of a search."""
 
     bounds: Bounds
     worlds: int = 0
-    """Different situations."""
+    """Distinct situations."""
     states: int = 0
-    """Situations with what may still go wrong in them; each was expanded once."""
+    """Situations with their remaining budgets; each was expanded once."""
     transitions: int = 0
     depth: int = 0
     coordinators: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     complete: bool = False
-    """True when everything within the bounds was seen."""
+    """True when everything within the bounds was visited."""
     broken: Broken | None = None
 
     @property
@@ -54,20 +54,19 @@ def explore(
     limit_states: int | None = None,
     progress: Callable[[Result], None] = lambda _result: None,
 ) -> Result:
-    """Visit every state within ``bounds``; stop at the first violation, which is one with the fewest moves.
+    """Visit every state within ``bounds``. Stop at the first violation, which is one with the fewest moves.
 
-    A state is a world and the set of what may still go wrong on the paths that lead to it. A world is expanded again
-    only for what could not go wrong any more when it was expanded before: everything else that can follow it was found
-    then, in no more moves.
+    A state is a world and the set of budgets left on the paths that lead to it. A world is expanded again only for
+    budgets that it was not expanded with before: everything else that can follow was found then, in no more moves.
 
-    In every state the schedule without further faults is followed to its end (``Moves.fair``), where everything
-    completed has to be settled and no transaction open. Worlds that are known to end well are not followed again.
+    From every state, the schedule without further faults is followed to its end (``Moves.fair``). There, everything
+    completed must be settled and no transaction open. Worlds known to end well are not followed again.
 
-    :param limit_states: give up after so many states, with ``complete`` false.
+    :param limit_states: give up after this many states, with ``complete`` false.
     :param progress: called after each layer.
     """
     collecting = gc.isenabled()
-    gc.disable()  # millions of tuples and no cycle: looking for some takes a third of the time
+    gc.disable()  # millions of tuples and no cycles: searching for cycles takes a third of the time
     try:
         return _Search(bounds, limit_states, progress).run()
     finally:
@@ -83,17 +82,17 @@ class _Search:
         self._progress = progress
         self._result = Result(bounds=bounds)
         self._states: list[tuple[World, int]] = []
-        """With the set of budgets left, as bits."""
+        """Each world with its set of remaining budgets, as bits."""
         self._ways: list[list[tuple[int, int]]] = []
-        """From which states each was reached, and with which budgets."""
+        """For each state: the states it was reached from, and with which budgets."""
         self._layer: dict[World, int] = {}
-        """The states of the next layer by their worlds."""
+        """The states of the next layer, by world."""
         self._seen: dict[World, int] = {}
-        """All budgets that a world was ever reached with."""
+        """All budgets with which a world was ever reached."""
         self._good: set[World] = set()
         self._probed: set[int] = set()
         self._found: Broken | None = None
-        """Of a schedule without faults: reported unless a shorter one turns up."""
+        """A violation on a schedule without faults; reported unless a shorter one turns up."""
         self._began = time.monotonic()
         self._cpu_began = time.process_time()
 
@@ -118,7 +117,7 @@ class _Search:
         return self._count()
 
     def _expand(self, state: int) -> bool:
-        """Check a state and make all moves from it; True when an invariant is broken."""
+        """Check a state and make all moves from it. True when an invariant is broken."""
         (world, left), result = self._states[state], self._result
         if self._broken_here(state, world):
             return True
@@ -147,7 +146,8 @@ class _Search:
             self._ways[state].append((before, new))
 
     def _broken_here(self, state: int, world: World) -> bool:
-        """Check what is checked once per coordinator, and that the world ends well without further faults."""
+        """Run the checks that are made once per coordinator, and check that the world ends well without further
+        faults."""
         coordinators = self._moves.coordinators
         if world.coordinator not in self._probed:
             self._probed.add(world.coordinator)
@@ -162,7 +162,7 @@ class _Search:
         return self._result.broken is not None
 
     def _follow(self, state: int, world: World) -> None:
-        """Follow the schedule without faults until it meets one that ended well."""
+        """Follow the schedule without faults until it reaches a world that ended well."""
         walked: dict[World, Label] = {}
         violation: Violation | None = None
         while violation is None and world not in self._good:
@@ -181,11 +181,11 @@ class _Search:
             labels = [label for label in walked.values() if label != ("end",)]
             if violation.invariant is Invariant.SETTLED:
                 self._result.broken = self._tell(state, labels, violation)
-            elif self._found is None:  # the same is found move by move, perhaps on a shorter path
+            elif self._found is None:  # the same violation is found move by move, perhaps on a shorter path
                 self._found = self._tell(state, labels, violation)
 
     def _tell(self, state: int, last: Iterable[Label], violation: Violation) -> Broken:
-        """The path to a state, and what came then."""
+        """The path to a state, followed by the last moves."""
         labels = list(last)[::-1]
         left = self._states[state][1] & -self._states[state][1]
         while True:
@@ -197,7 +197,7 @@ class _Search:
             state = before
 
     def _step_back(self, before: int, world: World, left: int) -> tuple[Move, int]:
-        """The move from a state to a world that leaves the budget ``left``, and what was left before it."""
+        """The move from a state to a world that leaves the budget ``left``, and the budget before it."""
         budgets = self._states[before][1]
         faults, _ = self._budgets.spent(budgets)
         for move in self._moves.of(self._states[before][0], faults=faults):

@@ -1,4 +1,4 @@
-"""The explorer finds nothing wrong with the core, and finds what is wrong with broken ones."""
+"""The explorer finds no violation in the core, and finds the violations of broken ones."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,7 +48,7 @@ def test_every_situation_of_a_checkpoint_with_two_slots_has_a_way_out() -> None:
 
 
 def test_a_dead_end_is_found_and_shown_as_a_scenario_that_plays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was lost of an unreadable checkpoint is kept by a restore."""
+    """Here a restore keeps what was lost of an unreadable checkpoint."""
 
     def keep(original: Callable[..., Any], durable: Durable, fact: Any) -> Durable:
         after: Durable = original(durable, fact)
@@ -64,7 +64,7 @@ def test_a_dead_end_is_found_and_shown_as_a_scenario_that_plays(monkeypatch: pyt
 
 
 def _patched(target: Any, name: str, change: Callable[..., Any]) -> Callable[[pytest.MonkeyPatch], None]:
-    """Wrap a function of the core: ``change`` gets the original and its arguments."""
+    """Wrap a function of the core; ``change`` receives the original and its arguments."""
     original = getattr(target, name)
 
     def changed(*args: Any) -> Any:

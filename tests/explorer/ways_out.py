@@ -1,10 +1,10 @@
 """Every situation of a small job has a way out.
 
-One checkpoint with two slots is completed. Then everything can happen to it that brokers, drivers, the coordinator in
-place of one, people and the disk can do, in every order. From each situation the job is followed on a way on which
-nothing more goes wrong: people decide what only they can, drivers and the coordinator carry out their instructions. It
-has to end with a later checkpoint completed and settled. While no driver comes, the coordinator has to settle alone
-what is neither lost nor in doubt.
+One checkpoint with two slots is completed. Then everything that brokers, drivers, the coordinator in place of a driver,
+people and the disk can do to it happens, in every order. From each situation the job continues without further faults:
+people decide what only they can, and drivers and the coordinator carry out their instructions. The job must complete
+and settle a later checkpoint. While no driver comes, the coordinator alone must settle what is neither lost nor in
+doubt.
 
 The other worlds have one slot, and no person who decides about it.
 """
@@ -38,19 +38,19 @@ _BEGINNING = (
     "ack 2 sink on 1 slots 0,1",
 )
 _FATE = 2
-"""The checkpoint that it is about."""
+"""The checkpoint under test."""
 _LONG = 40
-"""Events on a way out; more go round in a circle."""
+"""The maximum of events on a way out; a longer one is taken to go in circles."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Explored:
-    """What was seen."""
+    """The result of an exploration."""
 
     situations: int
     violation: Violation | None = None
     scenario: str = ""
-    """That shows the violation."""
+    """The scenario that shows the violation."""
 
 
 class _Path(NamedTuple):
@@ -59,7 +59,8 @@ class _Path(NamedTuple):
 
 
 def explore_ways_out(*, depth: int = 6, generations: int = 3) -> Explored:
-    """Everything within ``depth`` events and ``generations``; the first situation without a way out, or None."""
+    """Explore everything within ``depth`` events and ``generations``. Reports the first situation without a way out, if
+    any."""
     layer, seen = [_played(_Path(_new_player(), ()), _BEGINNING)], set[object]()
     for _ in range(depth + 1):
         following: list[_Path] = []
@@ -78,7 +79,8 @@ def explore_ways_out(*, depth: int = 6, generations: int = 3) -> Explored:
 
 
 def _events(command: str) -> tuple[str, ...]:
-    """The coordinator takes no job before its time: a situation is the same however long it lasts."""
+    """Let time pass first for an orphan: the coordinator takes no job early, and waiting does not change a
+    situation."""
     return ("after 31", command) if command == "orphan" else (command,)
 
 
@@ -95,7 +97,7 @@ def _played(path: _Path, commands: tuple[str, ...]) -> _Path:
 
 
 def _situation(player: Player) -> object:
-    """Equal for states that differ only in when they were reached, and by whom."""
+    """A key that is equal for states that differ only in when they were reached, and by which driver."""
     state = player.state
     durable = replace(
         state.durable,
@@ -110,7 +112,7 @@ def _situation(player: Player) -> object:
 
 
 def _moves(player: Player, generations: int) -> Iterator[str]:
-    """What can happen next; what is refused changes nothing."""
+    """The events that can happen next; refused ones change nothing."""
     state, durable = player.state, player.state.durable
     completed = durable.completed
     if completed is not None and completed.id == _FATE:
@@ -142,7 +144,7 @@ def _settle(player: Player) -> str:
 
 
 def _follow(path: _Path, *, alone: bool) -> tuple[_Path, Violation | None]:
-    """The way out, or the way that leads nowhere."""
+    """Follow the way out. Returns the path, and a violation if it leads nowhere."""
     goal = path.player.state.durable.last_id
     for _ in range(_LONG):
         player = path.player
@@ -162,7 +164,7 @@ def _restored(durable: Durable) -> bool:
 
 
 def _alone(player: Player) -> str | None:
-    """What the coordinator does in place of a driver; None when it is done, empty when it does not get there."""
+    """The coordinator's next event in place of a driver. None when it is done, empty when it is stuck."""
     state, durable = player.state, player.state.durable
     completed = durable.completed
     if durable.awaits_driver or durable.unreadable or completed is None or completed.settled:
@@ -180,12 +182,12 @@ def _alone(player: Player) -> str | None:
 
 
 def _next(player: Player) -> str:
-    """What somebody does about it."""
+    """The next event of a person, a driver or time."""
     state, durable = player.state, player.state.durable
     if not durable.driven:
         return _person(player) or f"open d{durable.generation + 1} replaying"
     if durable.unreadable:
-        return "after 31"  # it is fenced, and given up
+        return "after 31"  # the driver is fenced and given up
     if state.session is None or state.session.stream_lost_at is not None:
         return "watch"
     for instruction in wanted(state):
@@ -208,7 +210,7 @@ def _next(player: Player) -> str:
 
 
 def _person(player: Player) -> str | None:
-    """What only a person can do; None when nothing is."""
+    """The next event that only a person can cause; None if there is none."""
     durable = player.state.durable
     if durable.unreadable:
         return "restore 1" if durable.restore is None else None

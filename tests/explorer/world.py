@@ -1,8 +1,8 @@
-"""What a small world consists of. All values are hashable: equal situations are equal states.
+"""The parts of a small world. All values are hashable: equal situations are equal states.
 
-A world is five numbers: the coordinator, two drivers, the calls that are still in the network although nobody waits for
-them, and Kafka. Each number stands for a value that is interned once, so that a step of a part is computed once and
-looked up in all worlds that share it.
+A world is six numbers: the coordinator, two drivers, calls in the network that no thread waits for, Kafka, and the
+coordinator's own threads in place of a driver. Each number stands for a value that is interned once, so that a step of
+a part is computed once and looked up in all worlds that share it.
 """
 
 from collections.abc import Hashable
@@ -20,25 +20,25 @@ class Bounds:
     """How much may happen on one path."""
 
     checkpoints: int = 4
-    """Ids: the first holds the start positions, the others a range of records each. A request of a person may take one
+    """Ids: the first holds the start positions, each other one a range of records. A person's request may take one
     more."""
     generations: int = 2
     crashes: int = 2
-    """Of the coordinator or a driver."""
+    """Crashes of the coordinator or a driver."""
     messages: int = 2
-    """Lost, doubled or overtaken."""
+    """Messages lost, duplicated or overtaken."""
     store: int = 1
-    """Writes that failed, or of which nobody knows."""
+    """Writes that failed, or whose result is unknown."""
     declines: int = 1
     timeouts: int = 1
     idles: int = 0
-    """Checkpoints for which there is nothing new."""
+    """Checkpoints without new records."""
     requests: int = 0
-    """Of a person: to the coordinator, or a signal to a driver."""
+    """Requests of a person: calls to the coordinator, or a signal to a driver."""
     losses: int = 0
-    """Transactions that brokers abort by themselves after their pre-commit, or of which nobody can tell what became."""
+    """Transactions that the brokers abort on their own after the pre-commit, or whose outcome cannot be proved."""
     alone: bool = False
-    """The coordinator can end transactions itself: it stands in for a driver that is gone."""
+    """Whether the coordinator can end transactions itself, in place of a driver that is gone."""
 
 
 WORLDS = {
@@ -47,13 +47,14 @@ WORLDS = {
     "replays": Bounds(checkpoints=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, losses=2),
     "requests": Bounds(checkpoints=3, crashes=1, messages=1, store=0, timeouts=1, idles=1, requests=1),
 }
-"""What is searched to the end: three checkpoints with records under all faults; two while the coordinator stands in for
-drivers that are gone; two while brokers lose what is pre-committed and it is written again; and two while a person asks
-for a savepoint, a stop with or without one, or the end at once, or signals a driver to stop."""
+"""The worlds that are searched completely. Three checkpoints with records, under crashes, message and store faults,
+declines and timeouts. Two while the coordinator acts in place of drivers that are gone. Two while brokers lose what is
+pre-committed and it is written again. Two while a person asks for a savepoint, a stop with or without one, or an
+immediate end, or signals a driver to stop."""
 
 
 class Fault(IntEnum):
-    """What costs something: an index into the budget."""
+    """Events that cost budget. The value is the index into the budget."""
 
     CRASH = 0
     MESSAGE = 1
@@ -66,7 +67,7 @@ class Fault(IntEnum):
 
 
 class Table(Generic[T]):
-    """Values by small numbers."""
+    """Numbers values in the order of their first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[T, int] = {}
@@ -84,16 +85,16 @@ class Table(Generic[T]):
 
 
 class Call(NamedTuple):
-    """What a driver says to the coordinator, or what time does (``expire``, ``lease``, ``overdue``): one event of the
+    """What a driver sends to the coordinator, or what time does (``expire``, ``lease``, ``overdue``): one event of the
     core."""
 
     kind: str
     generation: int
-    """For ``open`` the token of the driver."""
+    """For ``open``, the token of the driver."""
     checkpoint: int = 0
     who: str = ""
     base: int = 0
-    """For ``open`` the generation that it takes over from."""
+    """For ``open``, the generation that it takes over from."""
     at: int = 0
     """A source's position after the checkpoint."""
     data: bool = False
@@ -107,31 +108,31 @@ class Call(NamedTuple):
 
 
 class Phase(IntEnum):
-    """Where a driver's main thread is."""
+    """The state of a driver's main thread."""
 
     ABSENT = 0
-    """Not started yet, or its call to open the job has not arrived yet: nobody can tell the one from the other."""
+    """Not started, or its call to open the job has not arrived: the two are indistinguishable."""
     OPENING = 1
-    """Its call has arrived once, it does not know."""
+    """Its call has arrived once; the driver does not know."""
     SWEEPING = 2
-    """Recovery: granted, aborts what nobody has decided for."""
+    """Recovery: granted; aborts all undecided transactions."""
     SETTLING = 3
-    """Recovery: waits until what was completed is committed and reported."""
+    """Recovery: waits until the completed checkpoint is committed and reported."""
     IDLE = 4
     ACKNOWLEDGING_SOURCE = 5
     ACKNOWLEDGING_SINK = 6
     DECLINING = 7
     ABANDONING = 8
-    """Knows the decision against a checkpoint, has not aborted its transaction yet."""
+    """Knows that a checkpoint is aborted, but has not aborted its transaction yet."""
     FENCED = 9
-    """The main thread is over, the settling thread may still end what it has begun."""
+    """The main thread has ended; the settling thread may still finish what it began."""
     LEAVING = 10
-    """Says that it has stopped."""
+    """Reports that it has stopped."""
     GONE = 11
     AMENDING = 13
-    """Has written a lost transaction again, and says so."""
+    """Has written a lost transaction again, and reports it."""
     STANDING_IN = 12
-    """No driver: the coordinator's own threads, which end what a driver has left."""
+    """No driver: the coordinator's own threads, which end what a driver has left open."""
 
 
 class Stream(IntEnum):
@@ -139,23 +140,23 @@ class Stream(IntEnum):
 
     NONE = 0
     WANTED = 1
-    """The call to watch is under way."""
+    """The call to watch is in flight."""
     OPEN = 2
 
 
 class Driver(NamedTuple):
     """One driver process, following docs/protocol.md and coordinator/pipeline/generation.py.
 
-    The instructions that it has received and those still on their way are one set, ``trigger`` to ``over``: its threads
-    look whenever they like, so an instruction on its way and one not yet looked at are the same.
+    Received instructions and those in flight are one set, ``trigger`` to ``over``: its threads look at arbitrary times,
+    so an instruction in flight and one not yet read are the same.
     """
 
     phase: Phase = Phase.ABSENT
     token: int = 0
     generation: int = 0
     call: int = 0
-    """The checkpoint of the call or the abandoning under way; of a driver that opens the job, the generation that it
-    takes over from."""
+    """The checkpoint of the current call or abort. For a driver that opens the job, the generation that it takes over
+    from."""
     last_run: int = 0
     base: int = 0
     at: int = 0
@@ -163,7 +164,7 @@ class Driver(NamedTuple):
     answered: int = 0
     """The checkpoint whose answers are recorded."""
     answer: int = 0
-    """The position in these answers; that of the base when there was nothing new."""
+    """The position in these answers; that of the base if there was nothing new."""
     work: int = 0
     """Bits of checkpoints whose transactions only a decision may end: acknowledged or completed, and not settled."""
     settled: int = 0
@@ -172,24 +173,24 @@ class Driver(NamedTuple):
     abort: int = 0
     complete: int = 0
     over: bool = False
-    """Told to fail."""
+    """True when instructed to fail."""
     stopping: int = 0
-    """1, or 2 when cancelled: leaves as soon as everything is settled, and runs nothing new."""
+    """1 for stop, 2 for cancel: it starts nothing new and leaves once everything is settled."""
     stream: Stream = Stream.NONE
     report: int = 0
     """The checkpoint whose settlement is being reported."""
     report_of: int = 0
-    """Its amendment then."""
+    """The amendment of that report."""
     outcome: str = ""
-    """Of the report, when it is not committed: lost, or in doubt."""
+    """The outcome in the report unless committed: lost, or in doubt."""
     handle: tuple[int, int, int] = (0, 0, 0)
     """Checkpoint, generation and amendment of a transaction that is not the first of its own generation."""
     lost: int = 0
-    """The checkpoint that is proved lost, and waits to be written again."""
+    """The checkpoint that is proved lost and waits to be written again."""
     replay: int = 0
-    """Told to write it again,"""
+    """The checkpoint that it is instructed to write again."""
     replay_of: int = 0
-    """when this was its amendment."""
+    """The amendment at that instruction."""
 
 
 class Kafka(NamedTuple):
@@ -197,23 +198,23 @@ class Kafka(NamedTuple):
 
     open: tuple[tuple[int, int, int, int], ...] = ()
     committed: int = 0
-    """Bits of checkpoints. What is neither open nor committed was never begun, or is aborted."""
+    """Bits of checkpoints. What is neither open nor committed was never begun, or was aborted."""
 
     lost: tuple[tuple[int, int, int, int], ...] = ()
-    """Aborted by the brokers themselves."""
+    """Transactions that the brokers aborted on their own."""
 
     def without(self, gone: tuple[tuple[int, int, int, int], ...]) -> "Kafka":
         return self._replace(open=tuple(one for one in self.open if one not in gone))
 
 
 class World(NamedTuple):
-    """Numbers of the parts."""
+    """The numbers of the parts."""
 
     coordinator: int
     first: int
     second: int
     stray: int
-    """Calls in the network that nobody waits for: doubled ones, and those of a dead driver."""
+    """Calls in the network that no thread waits for: duplicates, and calls of a dead driver."""
     kafka: int
     alone: int
-    """The driver that the coordinator is in place of one."""
+    """The coordinator's own threads, as a driver."""
