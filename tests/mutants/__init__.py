@@ -1,1 +1,2 @@
-"""Deliberate bugs: the product is broken on purpose, one way at a time, and somebody has to notice by name."""
+"""Deliberate bugs: the product is broken on purpose, one bug at a time, and a hunt must find each by the right
+invariant."""

@@ -1,4 +1,5 @@
-"""``make mutants``: breaks the product in every way in turn and says who noticed; exit code 1 when nobody did."""
+"""``make mutants``: breaks the product in every way in turn and reports what caught it. Exit code 1 if any check
+fails."""
 
 import multiprocessing
 import sys
@@ -13,13 +14,13 @@ _WIDTHS = (86, 36, 14, 6)
 
 
 def main(words: list[str]) -> int:
-    """Those whose names contain all ``words``, each hunt also on the product as it is."""
+    """Hunt the mutants whose names contain all ``words``, and run each hunt also on the unbroken product."""
     began = time.monotonic()
     chosen = [name for name in MUTANTS if all(word in name for word in words)]
     hunts = [name for name in HUNTS if any(MUTANTS[mutant].hunt.name == name for mutant in chosen)]
     _row("mutant", "hunted by", "looked at", "s", "invariant")
     failed: list[Report] = []
-    # not fork: a mutant must not find what another one has left behind in a parent
+    # Not fork: a mutant must not inherit what another one left in the parent.
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         reports = pool.imap(hunt_mutant, chosen)
         clean = pool.imap(hunt_clean, hunts)

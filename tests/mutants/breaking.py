@@ -1,4 +1,4 @@
-"""Break the product on purpose: some text of one function is another one for a while."""
+"""Break the product on purpose: replace some text of one function for a while."""
 
 import ast
 import contextlib
@@ -12,14 +12,14 @@ from typing import Any
 __all__ = ["Break", "both", "changed", "put"]
 
 Break = Callable[[], AbstractContextManager[None]]
-"""Makes the context in which the product is broken."""
+"""Makes a context in which the product is broken."""
 
 
 def changed(function: Callable[..., Any] | property, *changes: tuple[str, str]) -> Break:
-    """Everybody who calls ``function`` runs it with each text ``before`` replaced by ``after``.
+    """Within the context, ``function`` runs with each text ``before`` replaced by ``after``.
 
-    The function stays the same object, so it is changed for everybody who has imported it. Raises AssertionError when a
-    text does not stand in its source exactly once: then the mutant is out of date.
+    The function stays the same object, so the change reaches every module that has imported it. Raises AssertionError
+    unless each text occurs exactly once in its source: otherwise the mutant is out of date.
     """
     target = function.fget if isinstance(function, property) else function
     assert isinstance(target, FunctionType), f"{function} is no function"
@@ -37,7 +37,7 @@ def changed(function: Callable[..., Any] | property, *changes: tuple[str, str]) 
 
 
 def put(owner: object, name: str, value: object) -> Break:
-    """``owner.name`` is ``value``."""
+    """Within the context, ``owner.name`` is ``value``."""
 
     @contextlib.contextmanager
     def broken() -> Iterator[None]:
@@ -52,7 +52,7 @@ def put(owner: object, name: str, value: object) -> Break:
 
 
 def both(*breaks: Break) -> Break:
-    """All of them together: one bug that stands in several places."""
+    """Apply all of them: one bug in several places."""
 
     @contextlib.contextmanager
     def broken() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Where bugs of the store are looked for: random lives of a job on a real SQLite store."""
+"""Hunts for bugs of the store: random lives of a job on a real SQLite store."""
 
 import tempfile
 from collections.abc import Iterator
@@ -27,11 +27,11 @@ __all__ = ["Disk", "ManagedProcess"]
 
 _JOB = JobName("orders")
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
-_MEMORY = Path("/dev/shm")  # losing power is not what this is about, and it is fast
+_MEMORY = Path("/dev/shm")  # fast; power loss is not tested here
 
 
 class ManagedProcess(StrEnum):
-    """What a store owes to people, beside the invariants of data."""
+    """What a store owes to people, besides the invariants of data."""
 
     SAVEPOINTS = "savepoints stay until they are released"
     ORDERED = "the checkpoint of an ordered restore stays"
@@ -39,7 +39,7 @@ class ManagedProcess(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """After every step the store is read as a restart would, and rows that are too old are removed all the time."""
+    """Prunes the store after every write, then reads it as a restart would."""
 
     name: str = "lives on a real store"
     most: int
@@ -85,8 +85,9 @@ class Disk:
 
 
 def _moves(random: Random, length: int) -> Iterator[Move]:
-    """Now and then a person decides what is open, a driver settles and leaves, and a person goes back: by chance alone
-    a job is hardly ever settled and without a driver, and halts sooner or later."""
+    """Random moves, with scripted groups in between: a person resolves open slots, a driver settles and leaves, and a
+    person restores. At random alone, a job is hardly ever both settled and without a driver, and it halts
+    eventually."""
     for move in random_moves(random, length):
         yield move
         if random.random() < 0.03:
@@ -96,7 +97,7 @@ def _moves(random: Random, length: int) -> Iterator[Move]:
 
 
 def _read(store: Store, durable: Durable, savepoints: set[CheckpointId]) -> Violation | None:
-    """What a restart would find."""
+    """Check what a restart would find."""
     (found,) = store.load_jobs()
     if (found.base, found.unreadable) != (durable.base, ""):
         text = f"checkpoint {durable.base} is the newest completed one, and cannot be read: {found.unreadable}"

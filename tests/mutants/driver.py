@@ -1,4 +1,4 @@
-"""Bugs of the driver: what it commits, aborts, remembers and repeats."""
+"""Bugs of the driver in what it commits, aborts, remembers and repeats."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Where bugs of the driver and the sink are looked for: the simulation, with the faults that bring them out."""
+"""Hunts for bugs of the driver and the sink: the simulation, with the faults that bring them out."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +14,13 @@ __all__ = ["FaultInjector", "clear"]
 
 @dataclass(frozen=True, kw_only=True)
 class FaultInjector:
-    """Seeds from 1 on, until one of them shows a violation."""
+    """Runs seeds from 1 on, until one of them shows a violation."""
 
     name: str
     seeds: int
-    """At most."""
+    """Maximum number of seeds."""
     faults: tuple[tuple[str, Any], ...] = ()
-    """Fields of the profile that are not left to the seed."""
+    """Fields of the fault profile that are fixed instead of drawn from the seed."""
 
     def find(self, breaks: Break) -> Finding | None:
         for seed in range(1, self.seeds + 1):
@@ -31,7 +31,7 @@ class FaultInjector:
 
 
 def clear(**faults: Any) -> tuple[tuple[str, Any], ...]:
-    """A busy job and no faults but the given ones: whatever is found is found through these."""
+    """The fault profile of a busy job without faults except the given ones, so that only these can cause a finding."""
     fields: dict[str, Any] = {
         "totals": (24, 24),
         "limit": 2,

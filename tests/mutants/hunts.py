@@ -1,4 +1,4 @@
-"""Where bugs are looked for: all interleavings of a small world, random lives of the core."""
+"""Hunts for bugs in all interleavings of a small world and in random lives of the core."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ _KINDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Exploration:
-    """Every interleaving within the bounds."""
+    """Searches every interleaving within the bounds."""
 
     name: str
     bounds: Bounds
@@ -47,7 +47,7 @@ class Exploration:
 
 @dataclass(frozen=True, kw_only=True)
 class WaysOut:
-    """Every situation of a completed checkpoint with two slots."""
+    """Searches every situation of a completed checkpoint with two slots."""
 
     name: str = "ways out"
     depth: int = 5
@@ -66,7 +66,7 @@ class WaysOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Lives:
-    """Random lives of one job in the core alone, with every event that there is."""
+    """Plays random lives of one job in the core alone, with every kind of event."""
 
     name: str = "lives"
     most: int
@@ -101,8 +101,8 @@ class Lives:
 
 
 def random_moves(random: Random, length: int) -> Iterator[Move]:
-    """Each by itself, but some only do anything together: a person goes back right after the driver has left, and a
-    checkpoint has nothing new when nobody has anything new."""
+    """Random moves. Most are independent, but some work only in groups: a restore right after the driver has left, and
+    a checkpoint in which no participant has anything new."""
     for _ in range(length):
         dice = random.random()
         if dice < 0.02:
@@ -115,7 +115,7 @@ def random_moves(random: Random, length: int) -> Iterator[Move]:
 
 
 def _move(random: Random, kind: str) -> Move:
-    """Aims mostly at what is there."""
+    """A random move; most refer to something that exists."""
     return Move(
         kind=kind,
         wait=random.choice((0.0, 0.0, 0.01, 0.5, 1.0, 5.0)),

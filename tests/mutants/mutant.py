@@ -1,4 +1,4 @@
-"""What a mutant is, and what it means to catch one."""
+"""A mutant, a hunt, and what counts as catching one."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ __all__ = ["CLEAN", "Finding", "Hunt", "Mutant"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The first violation that a hunt met."""
+    """The first violation that a hunt found."""
 
     invariant: StrEnum
     text: str
     effort: str
-    """What was looked at until then, for example ``17 seeds``."""
+    """How much was searched until then, for example ``17 seeds``."""
 
 
 class Hunt(Protocol):
-    """Looks for a violation in one bounded, reproducible way. Hashable: many mutants share one."""
+    """Searches for a violation in one bounded, reproducible way. Hashable: many mutants share one."""
 
     @property
     def name(self) -> str:
-        """Who hunts, and where."""
+        """What hunts, and where."""
 
     def find(self, breaks: Break) -> Finding | None:
-        """The first violation of the product as ``breaks`` makes it; None when there is none within the bounds."""
+        """The first violation of the product as broken by ``breaks``; None if there is none within the bounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +36,13 @@ class Mutant:
     """One bug."""
 
     name: str
-    """What the product does now: a claim that must never be true."""
+    """What the broken product does: a statement that must never be true."""
     hurts: str
-    """Why that matters to somebody's data."""
+    """Why this matters for the user's data."""
     breaks: Break
     hunt: Hunt
     caught_by: tuple[StrEnum, ...]
-    """The invariants of which one must be violated first. Another one would be luck, or a broken check."""
+    """The first violated invariant must be one of these. Another one would be luck, or a broken check."""
 
 
 CLEAN: Break = nullcontext

@@ -1,7 +1,7 @@
-"""Follows a life of the core from outside: what was said, what became durable, and what must never be.
+"""An oracle that follows a life of the core from outside: calls, facts, and what must never happen.
 
-The explorer does this for small worlds of drivers that keep the contract. Here drivers say anything, sinks have several
-slots, slots are lost and written again, and people ask for things.
+The explorer does this for small worlds of drivers that keep the contract. Here drivers send any calls, sinks have
+several slots, slots are lost and written again, and people make requests.
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,7 +52,7 @@ __all__ = ["Oracle", "People", "Violation"]
 
 
 class People(StrEnum):
-    """What people may rely on, beside the invariants of data."""
+    """What people may rely on, besides the invariants of data."""
 
     REQUESTS = "a request ends once, and is told completed only when it is durably"
     ENDING = "I13: a job's end tells the truth"
@@ -75,7 +75,7 @@ class _Running:
 
 
 class Oracle:
-    """One life. Each call returns the first thing that is wrong."""
+    """Follows one life. Each call returns the first violation."""
 
     def __init__(self) -> None:
         self._generation = 0
@@ -87,17 +87,17 @@ class Oracle:
         self._settled = True
         self._amendment = 0
         self._proved: set[tuple[str, int]] = set()
-        """Sink and slot whose present committable is reported committed."""
+        """Sink and slot whose current committable is reported committed."""
         self._lost: set[tuple[str, int]] = set()
-        """Waiting to be written again."""
+        """Sink and slot that wait to be written again."""
         self._gone = False
-        """Something is lost for good."""
+        """Whether something is lost without a replay."""
         self._ordered: dict[ParticipantName, object] = {}
-        """Positions that a person wants the job to begin with."""
+        """Positions that a person ordered the job to start from."""
         self._found: Violation | None = None
 
     def restarted(self, state: JobState) -> Violation | None:
-        """The coordinator began anew: it knows what is durable, and the answers have to be given again."""
+        """The coordinator restarted: it knows what is durable, and the answers must be given again."""
         self._found = None
         if self._running is not None:
             self._running.answers = {}
@@ -120,7 +120,7 @@ class Oracle:
         if self._found is None:
             self._found = Violation(invariant, text)
 
-    # -- what was said
+    # -- calls
 
     def _answered(self, event: Event, answer: Answer) -> None:
         accepted = answer.verdict is Verdict.ACCEPTED
@@ -154,7 +154,7 @@ class Oracle:
         claim = event.claim
         if claim is None or event.adopt:
             return
-        # Seen from the output: it holds everything through the claimed checkpoint of the claiming store already.
+        # The output's view: it already holds everything through the claimed checkpoint of the claiming store.
         base = self._completed if claim.store_id == "this" else 0
         if base < claim.completed:
             self._fail(People.CLAIMED, f"all between {base} and {claim.completed} is written twice")
@@ -173,7 +173,7 @@ class Oracle:
             self._fail(Invariant.NEVER_CHANGES, f"{event.participant} has answered, and answers anew")
         running.answers[event.participant] = event.snapshot
 
-    # -- what became durable
+    # -- facts
 
     def _see(self, fact: Fact, event: Event, together: Iterable[Fact]) -> None:
         match fact:
@@ -290,7 +290,7 @@ class Oracle:
             self._fail(Invariant.SETTLED, f"checkpoint {fact.checkpoint} is called settled without {sorted(left)}")
         self._settled = True
 
-    # -- what is told
+    # -- answers and instructions
 
     def _granted(self, answer: Answer) -> None:
         grant = answer.grant
@@ -306,7 +306,7 @@ class Oracle:
             self._fail(Invariant.RESTORED, f"a generation begins with {number}, {self._completed} is the newest")
 
     def _agrees(self, state: JobState) -> None:
-        """Memory, and what the driver is told, are what was decided."""
+        """Check that memory and the instructions to the driver match what was decided."""
         durable, running = state.durable, self._running
         if (durable.base, durable.settled, durable.generation) != (self._completed, self._settled, self._generation):
             self._fail(Invariant.REMEMBERED, f"{durable.base} is the newest in memory, {self._completed} is stored")
@@ -334,7 +334,8 @@ def _everybody(running: _Running) -> bool:
 
 
 def _documents(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[ParticipantName, object]:
-    """Positions and committables: what a generation restores and ends. (An amendment forgets how many records.)"""
+    """Positions and committables: what a generation restores and ends. Record counts are left out; an amendment drops
+    them."""
     return {name: (one.positions, sorted(one.committables, key=lambda c: c.slot)) for name, one in snapshots.items()}
 
 

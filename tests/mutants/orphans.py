@@ -1,4 +1,4 @@
-"""Bugs of the coordinator that stands in for a driver: something stays open, is ended wrongly, or by the wrong one."""
+"""Bugs of the coordinator in place of a driver: something stays open, or is ended wrongly or by the wrong process."""
 
 from onceward.coordinator.protocol import orphans as core
 from onceward.coordinator.protocol import settling

@@ -1,4 +1,4 @@
-"""Where bugs of the proofs are looked for: one committable at modelled brokers to which anything happens."""
+"""Hunts for bugs of the proofs: one committable at modelled brokers, to which anything may happen."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ _OTHER = ("out", 1)
 """The output partition besides ``OUT``."""
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _ROUNDS = 40
-"""Of the committer, before it is told to give up."""
+"""Rounds of the committer before it is told to give up."""
 
 
 _OPENINGS = (
@@ -44,14 +44,14 @@ _OPENINGS = (
     ("a tool aborts a part", "committed"),
     ("a tool aborts a part", "a tool aborts the other part", "committed"),
 )
-"""What leads where outcomes are hard to tell."""
+"""First steps to situations in which the outcome is hard to tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeCases:
-    """A committable is committed, aborted, timed out, hidden or overtaken; then its outcome is asked for.
+    """A committable is committed, aborted, timed out, hidden or overtaken; then its outcome is requested.
 
-    The outcome must be true. In doubt is always true.
+    The reported outcome must be true. In doubt always counts as true.
     """
 
     name: str = "fates of a committable"
@@ -165,8 +165,8 @@ class _Fate:
         )
 
     def _write(self, ids: Ids, value: bytes, token: str | None) -> None:
-        """A transaction with a record in each partition and a receipt, or as much of it as the brokers let in within a
-        while."""
+        """Write a transaction with a record in each partition and a receipt, or as much of it as the brokers accept in
+        time."""
         steps: tuple[Callable[[], int], ...] = (
             lambda: self._bench.enlist(ids, OUT, _OTHER),
             lambda: self._bench.produce(ids, (value,)),
@@ -180,14 +180,15 @@ class _Fate:
                 self._bench.wait(0.01)
 
     def _delete_records(self) -> None:
-        """By retention: then the log tells nothing. What a tool aborted before that cannot be noticed any more."""
+        """Delete by retention, after which the log proves nothing. Skipped after a tool's abort, which could not be
+        noticed then."""
         if not self._torn:
             for partition in (OUT, _OTHER):
                 log = self._bench.cluster.log(partition)
                 log.start = log.high_watermark
 
     def _abort_part(self, partition: tuple[str, int]) -> None:
-        """The brokers' own tool ends what is open in one partition, of any producer. It looks first."""
+        """The brokers' own tool aborts our open transaction in one partition. It checks first that one is open."""
         log = self._bench.cluster.log(partition)
         _, producer, epoch = self._ours
         if not log.in_transaction(producer, epoch) or log.start:
@@ -202,15 +203,15 @@ class _Fate:
         self._bench.cluster.handle(log.leader, WriteTxnMarkersRequest(markers=[marker]), self._now())
 
     def _take_over(self, name: str = _ID) -> Ids | None:
-        """Another program initialises a producer under the id; it may be told to ask again, and does not."""
-        self._bench.wait(0.05)  # what was decided just now gets its markers
+        """Another program initialises a producer under the id. If it is told to retry, it does not."""
+        self._bench.wait(0.05)  # markers of a recent decision arrive
         answer = self._bench.ask(init_request(name, None, 60_000), key=name)
         return None if answer.error_code else (name, answer.producer_id, answer.producer_epoch)
 
     def _overtake(self) -> None:
-        """Another program begins a transaction under the id, and leaves our group alone."""
+        """Another program begins a transaction under the id, and does not touch our group."""
         other = self._take_over()
-        if other is None:  # what was open is being aborted
+        if other is None:  # the open transaction is being aborted
             self._bench.wait(0.1)
             other = self._take_over()
         if other is not None:
@@ -246,7 +247,7 @@ class _Fate:
 
 
 class _AnyBroker(DirectTransport):
-    """Asks any broker where any will do, so that all who are out of date are heard."""
+    """Sends each request for any broker to a random one, so that outdated brokers are asked too."""
 
     def __init__(self, random: Random) -> None:
         super().__init__()
@@ -258,14 +259,14 @@ class _AnyBroker(DirectTransport):
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """A job sweeps while others have open transactions: jobs with names that look alike, or its own next generation.
+    """A job sweeps while others have open transactions: jobs with similar names, or its own next generation.
 
-    The first request to abort something gets lost.
+    The first request to abort something is lost.
     """
 
     name: str
     replaced: bool = False
-    """True when the next generation is at work already: then nothing at all may be touched."""
+    """True when the next generation already runs: then nothing at all may be touched."""
 
     def find(self, breaks: Break) -> Finding | None:
         bench = Bench()

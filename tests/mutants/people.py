@@ -1,4 +1,4 @@
-"""Bugs in what people ask for: savepoints, ends, restores."""
+"""Bugs in requests of people: savepoints, ends, restores."""
 
 from onceward.coordinator.protocol import checkpoints, evolve, generations, people, resolving
 from tests.explorer.invariants import Invariant

@@ -1,4 +1,4 @@
-"""Bugs of replays: of what is lost, something comes twice, not at all, or too late."""
+"""Bugs of replays: a lost record is written twice, not at all, or too late."""
 
 from onceward.coordinator.pipeline import generation, mailbox, replaying, settler
 from onceward.coordinator.protocol import core, settling

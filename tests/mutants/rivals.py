@@ -1,7 +1,7 @@
-"""Where bugs of the claim are looked for: two stores run the same job, and each is paused at every step of the other.
+"""Hunts for bugs of the claim: two stores run the same job, and each is paused at every step of the other.
 
-The stores are the core, the brokers are modelled. What a driver does with them is written down here in short, around
-the sink's own claim, sweep and commit.
+The stores are the core, the brokers are modelled. The driver's work is reimplemented here in short form, around the
+sink's own claim, sweep and commit.
 """
 
 import threading
@@ -47,14 +47,14 @@ _RECORDS = 3
 _COPIED = 3
 """The checkpoint during which the second store is copied from the first."""
 _LIVES = 3
-"""Of one driver: it comes back when the claim has changed while it opened the job."""
+"""Maximum generations that one driver process tries. It retries when the claim changed while it opened the job."""
 
 
 class _Turn(NamedTuple):
     who: int
     requests: int
     killed: bool = False
-    """Afterwards, and started again."""
+    """Whether the driver is killed after the turn and started again."""
 
     def __str__(self) -> str:
         return f"{self.requests} requests of {'ab'[self.who]}{' and a kill' if self.killed else ''}"
@@ -62,20 +62,20 @@ class _Turn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rivals:
-    """Two drivers with a store each. Every record must be visible once, wherever and however long one is paused.
+    """Two drivers, each with its own store. Every record must be visible once, wherever and however long one is paused.
 
-    Afterwards both are started once more, one after the other.
+    Afterwards both are started again, one after the other.
     """
 
     name: str
     copy: bool
-    """The second store is a copy of the first, made before a decision; else both are new."""
+    """Whether the second store is a copy of the first, made before a decision; otherwise both are new."""
     together: bool = False
-    """Both drivers start on such a copy, instead of the first one going on where it was when the copy was made."""
+    """Whether both drivers start on such a copy. Otherwise the first one continues from where the copy was made."""
     every: int = 1
-    """How many requests lie between two places where the second driver is paused."""
+    """Requests between two points at which the second driver is paused."""
     chances: int = 0
-    """Random schedules beside these, in which both are paused often, and killed."""
+    """Additional random schedules, in which both are paused often, and killed."""
 
     def find(self, breaks: Break) -> Finding | None:
         tried = 0
@@ -109,8 +109,8 @@ class Rivals:
 
 @dataclass(frozen=True, kw_only=True)
 class Fork:
-    """Two copies of one store grant the same generations, and each completes the same checkpoint. Only one commits it;
-    the other must not be let in, although it knows as many generations and checkpoints as are claimed."""
+    """Two copies of one store grant the same generations, and each completes the same checkpoint. Only one commits it.
+    The other must be refused, although it knows as many generations and checkpoints as are claimed."""
 
     name: str = "two copies of one store that complete the same checkpoint"
 
@@ -139,14 +139,14 @@ class _World:
                 self._first = _Driver(self._bench, "c", restart(copy, 0.0))
 
     def requests(self, *, first: bool) -> int:
-        """How many one of them sends when it is alone."""
+        """How many requests one of them sends when it runs alone."""
         driver = self._first if first else self._second
         before = driver.requests
         driver.run()
         return driver.requests - before
 
     def play(self, schedule: Sequence[_Turn]) -> list[int]:
-        """What readers see when both have ended after it, and were started once more."""
+        """What readers see after the schedule, when both have ended and were started again."""
         drivers = [self._first, self._second]
         for turn in schedule:
             driver = drivers[turn.who]
@@ -157,14 +157,14 @@ class _World:
         return self._ended(*drivers)
 
     def fork(self) -> list[int]:
-        """What readers see in the end."""
+        """What readers see at the end."""
         first, second = self._first, self._second
         first.run(until=lambda: first.state.durable.generation == 2)
-        second.run(until=lambda: second.state.durable.base > _COPIED)  # not claimed, and so not committed
+        second.run(until=lambda: second.state.durable.base > _COPIED)  # not claimed, so not committed
         second.kill()
         again = second.again()
         again.run(until=lambda: again.state.durable.generation == 3)  # on its own claim, which it has not taken again
-        # it has committed the same one, and only decided the next
+        # It has committed the same checkpoint, and only decided the next.
         first.run(until=lambda: first.state.durable.base > second.state.durable.base)
         first.kill()
         return self._ended(again, first)
@@ -179,11 +179,11 @@ class _World:
 
 
 class _Killed(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
 class _Driver(DirectTransport):
-    """One driver with its store, in a thread that runs only while it is let, from request to request."""
+    """One driver with its store, in a thread that runs only when released, from request to request."""
 
     def __init__(self, bench: Bench, name: str, state: JobState) -> None:
         super().__init__()
@@ -203,17 +203,17 @@ class _Driver(DirectTransport):
         self._thread.start()
 
     def again(self) -> "_Driver":
-        """Its next process, with what is durable."""
+        """The next process of this driver, with what is durable."""
         return _Driver(self._bench, chr(ord(self.name) + 4), restart(self.state.durable, 0.0))
 
-    # -- the world lets it run
+    # -- control by the world
 
     @property
     def pending(self) -> int:
         return self.state.durable.pending.id if self.state.durable.pending is not None else 0
 
     def run(self, *, requests: int = 100_000, until: Callable[[], bool] = lambda: False) -> None:
-        """The given number of requests, or to its end."""
+        """Run for the given number of requests, or to the end."""
         for _ in range(requests):
             if self._ended or until():
                 break
@@ -239,7 +239,7 @@ class _Driver(DirectTransport):
         self._bench.wait(0.001)
         return [call.apply(self.now(), 1) for call in calls]
 
-    # -- what it does
+    # -- the driver's work
 
     def _live(self) -> None:
         self._go.acquire()
@@ -254,7 +254,7 @@ class _Driver(DirectTransport):
                 break
         except _Killed:
             pass
-        except BaseException as error:  # noqa: BLE001 - the test shows it
+        except BaseException as error:  # noqa: BLE001 - ``run`` raises it in the test
             self._failure = error
         self._ended = True
         self._stopped.release()
@@ -319,7 +319,7 @@ class _Driver(DirectTransport):
         settlements = tuple(committer.commit(decided))
         checkpoint = self.state.durable.base
         if any(one.outcome is not Outcome.COMMITTED for one in settlements):
-            # it is lost, and written again
+            # It is lost, so it is written again.
             assert self.state.durable.completed is not None
             offset = _following(self.state.durable.completed.snapshots[SOURCE.name]) - 1
             self._settle(holder, committer, generation, token, [self._written(checkpoint, generation, offset)])
@@ -339,7 +339,7 @@ class _Driver(DirectTransport):
         return ready.answer
 
     def _written(self, checkpoint: CheckpointId, generation: Generation, offset: int) -> Committable:
-        """One record in a prepared transaction, with its receipt."""
+        """Write one record in a prepared transaction, with its receipt."""
         worker = self.name.encode().hex().rjust(8, "0")
         self._ids += 1
         ids: Ids = self._bench.open(f"{JOB}.{SINK.name}.{generation}.{worker}.{self._ids}", values=[b"%d" % offset])
@@ -360,7 +360,7 @@ class _Driver(DirectTransport):
 
 
 def claimed(durable: Durable, token: str) -> Claim:
-    """What a driver claims of its store, as the pipeline does."""
+    """What a driver claims for its store, as in the pipeline."""
     return Claim(store_id=durable.store_id, generation=durable.generation, completed=durable.base, holder=token)
 
 

@@ -1,4 +1,4 @@
-"""All mutants, and what hunting one of them comes to."""
+"""All mutants, and how each is hunted."""
 
 import time
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ MUTANTS: dict[str, Mutant] = {
 }
 
 HUNTS: dict[str, Hunt] = {mutant.hunt.name: mutant.hunt for mutant in MUTANTS.values()}
-"""Each different hunt once."""
+"""Each distinct hunt once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What became of one hunt, by name: it comes from another process."""
+    """The result of one hunt, with names only: it comes from another process."""
 
     name: str
     hunt: str
     finding: Finding | None
     seconds: float
     gone: str = ""
-    """What the mutant changes and the product does not have any more."""
+    """The text that the mutant changes and the product no longer has."""
 
     @property
     def problem(self) -> str | None:
-        """Why this fails the build; None when all is well."""
+        """Why this fails the build; None if it does not."""
         if self.gone:
             return f"out of date: {self.gone}"
         mutant = MUTANTS.get(self.name)
@@ -54,7 +54,7 @@ class Report:
 
 
 def hunt_mutant(name: str) -> Report:
-    """Hunt one mutant, by its name."""
+    """Hunt one mutant by name."""
     mutant = MUTANTS[name]
     try:
         with mutant.breaks():
@@ -65,7 +65,7 @@ def hunt_mutant(name: str) -> Report:
 
 
 def hunt_clean(name: str) -> Report:
-    """The hunt of this name on the product as it is."""
+    """Run the hunt of this name on the unbroken product."""
     return _timed(f"nothing is broken: {name}", HUNTS[name], None)
 
 

@@ -1,4 +1,4 @@
-"""Bugs of the store: what it removes, and what it forgets."""
+"""Bugs of the store in what it removes and what it forgets."""
 
 from sqlalchemy import delete
 

@@ -1,4 +1,4 @@
-"""Every deliberate bug is noticed, by the invariant that it breaks; the same hunts find nothing in the product."""
+"""Every deliberate bug is caught by the invariant that it breaks; the same hunts find nothing in the product."""
 
 import multiprocessing
 import os
@@ -12,13 +12,13 @@ from tests.mutants.runner import HUNTS, MUTANTS, Report, hunt_clean, hunt_mutant
 pytestmark = pytest.mark.long
 
 Waiting = Callable[[str, str], Report]
-"""Gives the report of one hunt, by its kind and its name."""
+"""Returns the report of one hunt, by kind and name."""
 
 
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest) -> Iterator[Waiting]:
-    """What the chosen tests of this module will ask for, all begun on two processes; where pytest itself has a process
-    per core, each test hunts when its turn comes."""
+    """The reports that this module's chosen tests need. All hunts start at once on two processes. Under xdist, where
+    pytest has a process per core, each test hunts on its own."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         yield lambda kind, name: _HUNTERS[kind](name)
         return

@@ -1,1 +1,2 @@
-"""``make mutation``: mutmut changes the product in every small way; what the tests without a broker miss is listed."""
+"""``make mutation``: mutmut makes every small change to the product; the report lists what the tests without a broker
+miss."""

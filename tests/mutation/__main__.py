@@ -1,4 +1,4 @@
-"""``make mutation``: how much of what mutmut breaks the tests without a broker notice; exit code 1 below the bar."""
+"""``make mutation``: the share of mutants that the tests without a broker notice. Exit code 1 below the bar."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ _BAR = 0.85
 
 
 def main(arguments: list[str]) -> int:
-    """Run the parts that are asked for, or all; print a line per file and write every survivor to a file."""
+    """Run the given part, or all. Print a line per file and write every survivor to a file."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation")
     parser.add_argument("part", nargs="?", choices=PARTS, help="all without it")
     parser.add_argument("--file", help="only this module of the part, by its name without .py")

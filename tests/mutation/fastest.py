@@ -1,4 +1,4 @@
-"""A pytest plugin that has most mutants noticed in a moment."""
+"""A pytest plugin that makes tests notice most mutants quickly."""
 
 import json
 from pathlib import Path
@@ -8,18 +8,18 @@ from hypothesis import Phase, settings
 
 _STATS = Path("mutmut-stats.json")
 _LIMIT_S = 8.0
-"""For a test that takes a moment; mutmut itself waits a minute and more for a mutant that hangs."""
+"""Time limit of a short test. mutmut itself waits a minute and more for a mutant that hangs."""
 
 
 def pytest_sessionstart() -> None:
-    """A failing example is enough: nobody looks at it, so it is not made smaller."""
+    """Do not shrink failing examples: one is enough."""
     settings.register_profile("mutation", settings.default, phases=[Phase.explicit, Phase.generate])
     settings.load_profile("mutation")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The fastest tests run first, and one that hangs ends the process."""
+    """Run the fastest tests first, and end the process when one hangs."""
     if _STATS.is_file():
         seconds = json.loads(_STATS.read_text())["duration_by_test"]
         items.sort(key=lambda item: seconds.get(item.nodeid, 0.0))

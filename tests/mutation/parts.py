@@ -1,4 +1,4 @@
-"""What is mutated together, and the tests that must notice."""
+"""The parts that are mutated together, and the tests that must notice."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ __all__ = ["PARTS", "Part"]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Glob patterns of the files to mutate, of those to leave out, and the tests to run."""
+    """Glob patterns of the files to mutate and of those to exclude, and the tests to run."""
 
     files: tuple[str, ...]
     without: tuple[str, ...] = ()
     tests: tuple[str, ...]
     too_slow: tuple[str, ...] = ()
-    """Tests that start processes or wait for seconds: too slow to run for each mutant."""
+    """Tests that start processes or wait for seconds: too slow to run for every mutant."""
 
 
-# No test here may use gRPC in its own process: mutmut forks this process, and gRPC does not survive that.
+# No test here may use gRPC in its own process: mutmut forks this process, and gRPC does not survive a fork.
 PARTS = {
     "protocol": Part(
         files=("coordinator/protocol/*.py",),
@@ -25,13 +25,13 @@ PARTS = {
     ),
     "pipeline": Part(
         files=("coordinator/pipeline/*.py", "coordinator/backoff.py"),
-        # These talk to Spark and are tested on Spark.
+        # These use Spark and are tested on Spark.
         without=("*/spark.py", "*/spark_job.py", "*/plans.py", "*/spark_tasks.py", "*/pipeline.py"),
         tests=("tests/unit/pipeline", "tests/unit/test_backoff.py", "tests/unit/sources/test_narrowing.py"),
     ),
     "sinks": Part(
         files=("sinks/kafka/*.py",),
-        # These talk to a broker or to librdkafka and are tested on brokers.
+        # These use a broker or librdkafka and are tested on brokers.
         without=tuple(
             f"*/{each}.py"
             for each in ("at_least_once", "brokers", "control", "preflight", "producers", "sink", "writer")
@@ -45,7 +45,7 @@ PARTS = {
     ),
     "sources": Part(
         files=("sources/kafka/*.py",),
-        # These talk to a broker and are tested on brokers.
+        # These use a broker and are tested on brokers.
         without=tuple(f"*/{each}.py" for each in ("clients", "leaders", "metadata", "source")),
         tests=("tests/unit/sources",),
     ),
@@ -78,7 +78,7 @@ PARTS = {
     ),
     "verify": Part(
         files=("coordinator/ops/verify/*.py",),
-        # These ask a cluster or a coordinator and are tested with both.
+        # These query a cluster or a coordinator and are tested with both.
         without=("*/cluster.py", "*/asking.py", "*/command.py", "*/topic_verifier.py"),
         tests=(
             *(

@@ -34,7 +34,7 @@ _NOTICED = (Fate.TESTS, Fate.TYPES, Fate.TIMEOUT)
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """One mutation and its fate; ``change`` is empty unless it survived or never ended."""
+    """One mutant and its fate; ``change`` is empty unless it survived or timed out."""
 
     name: str
     fate: Fate
@@ -45,7 +45,7 @@ class Mutant:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """How many mutants had which fate."""
+    """The number of mutants per fate."""
 
     counts: Counter[Fate]
 
@@ -55,7 +55,7 @@ class Tally:
 
     @property
     def judged(self) -> int:
-        """Those that should be noticed: what has not been run counts as missed."""
+        """The number that should be noticed; mutants that were not run count as missed."""
         return self.noticed + self.counts[Fate.SURVIVED] + self.counts[Fate.NOT_RUN]
 
     @property
@@ -64,7 +64,7 @@ class Tally:
 
 
 def mutants(file: Verdicts, reasons: dict[str, str]) -> Iterator[Mutant]:
-    """Every mutant of ``file``; ``reasons`` says which survivors are equivalent."""
+    """Every mutant of ``file``; ``reasons`` gives the equivalent survivors."""
     for key, code in file.codes.items():
         old, new = file.change(key)
         if only_words(old, new):
@@ -86,12 +86,13 @@ def _fate(code: int | None) -> Fate:
 
 
 def only_words(old: str, new: str) -> bool:
-    """Whether two functions differ only in text for people: strings of three words or more, and what is logged."""
+    """Whether two functions differ only in text for people: strings of three words or more, and log calls."""
     return _equal_but_for(_Silent(), old, new)
 
 
 def unreachable(old: str, new: str) -> bool:
-    """Whether two functions differ only in the arguments of `assert_never`, or in a case that has nothing else."""
+    """Whether two functions differ only in the arguments of `assert_never`, or in a case with nothing but
+    `assert_never`."""
     return _equal_but_for(_Reachable(), old, new)
 
 
@@ -101,7 +102,7 @@ def _equal_but_for(ignored: ast.NodeTransformer, old: str, new: str) -> bool:
 
 
 class _Silent(ast.NodeTransformer):
-    """Replaces text for people by nothing."""
+    """Removes text for people."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         prose = isinstance(node.value, str) and _PROSE.match(node.value)
@@ -115,7 +116,7 @@ class _Silent(ast.NodeTransformer):
 
 
 class _Reachable(ast.NodeTransformer):
-    """Leaves out what only the type checker looks at."""
+    """Removes what only the type checker sees."""
 
     def visit_Match(self, node: ast.Match) -> ast.AST:
         node.cases = [case for case in node.cases if not all(map(_never, case.body))]
@@ -130,19 +131,19 @@ def _never(node: ast.stmt) -> bool:
 
 
 def _name(key: str) -> str:
-    """Of the function, as people write it: ``module.x_f__mutmut_1`` or ``module.xǁClassǁf__mutmut_1``."""
+    """The function's usual name, from ``module.x_f__mutmut_1`` or ``module.xǁClassǁf__mutmut_1``."""
     module, _, function = key.rpartition("__mutmut_")[0].rpartition(".")
     return f"{module}.{function.removeprefix('xǁ').replace('ǁ', '.').removeprefix('x_')}"
 
 
 def _changed(old: str, new: str) -> str:
-    """One line: what was there, and what is there instead."""
+    """One line with the removed and the added text."""
     lines = list(difflib.ndiff(old.splitlines(), new.splitlines()))
     removed, added = (" ".join(line[2:].strip() for line in lines if line[0] == sign) for sign in "-+")
     return f"- {removed} | + {added}"
 
 
 def equivalents() -> dict[str, str]:
-    """Survivors that change nothing a user or a driver could see, with the reason."""
+    """Survivors that change nothing visible to a user or a driver, with the reason."""
     entries = (line.rpartition(" | ") for line in _EQUIVALENT.read_text().splitlines())
     return {change: reason for change, _, reason in entries if change}

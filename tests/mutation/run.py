@@ -1,4 +1,5 @@
-"""Runs mutmut over one module, in a copy of the tree under ``build/``; verdicts are kept, so that a run can go on."""
+"""Runs mutmut over one module, in a copy of the tree under ``build/``. Verdicts are kept, so that a run can be
+continued."""
 
 import ast
 import fnmatch
@@ -22,28 +23,28 @@ _PACKAGE = "onceward"
 _BESIDE = ("README.md", "Makefile", "benchmarks", "compose", "docs", "examples", "protos", "scripts")
 _TYPES = ("--output=json", "--follow-imports=silent", f"--cache-dir={BUILD / 'mypy'}")
 _CALM = ("--no-warn-unreachable", "--no-warn-unused-ignores", "--no-warn-redundant-casts")
-"""Code that a mutation makes needless is no type error."""
+"""Code that a mutation makes superfluous is not a type error."""
 _MARKS = "not slow and not kill and not compose and not crash and not network"
 
 
 def modules(part: Part) -> list[str]:
-    """The files that are mutated, from the top of the tree."""
+    """The files to mutate, relative to the root of the tree."""
     found = (str(path.relative_to(_ROOT)) for pattern in part.files for path in _ROOT.glob(pattern))
     return sorted(each for each in found if not any(fnmatch.fnmatch(each, pattern) for pattern in part.without))
 
 
 def in_package(file: str) -> str:
-    """Where ``file`` is in a copy: in a folder that is no link, since mutmut follows none."""
+    """The path of ``file`` in a copy: in a real folder, since mutmut does not follow links."""
     return f"{_PACKAGE}/{file}" if file.split("/")[0] in _FOLDERS else file
 
 
 def place_of(module: str) -> Path:
-    """Where ``module`` is mutated."""
+    """The directory in which ``module`` is mutated."""
     return BUILD / module.removesuffix(".py").replace("/", ".")
 
 
 def run(part: Part, module: str, children: int) -> None:
-    """Mutate ``module`` and run its tests, as far as that is not done."""
+    """Mutate ``module`` and run its tests, as far as that is not done yet."""
     place = place_of(module)
     _copy(place)
     options = [
@@ -65,11 +66,11 @@ def run(part: Part, module: str, children: int) -> None:
     with (place / "pyproject.toml").open("a") as config:
         config.write("\n[tool.mutmut]\n" + "\n".join(lines) + "\n")
     _forget_what_was_missed(place, module)
-    # Not `python -m mutmut`: that imports the packages as they are, not the mutated ones.
+    # Not `python -m mutmut`: that imports the original packages, not the mutated ones.
     command = [str(Path(sys.executable).with_name("mutmut")), "run", "--max-children", str(children)]
     code = subprocess.run(command, cwd=place, check=False).returncode
     verdicts = Verdicts.load(place, in_package(module))
-    # mutmut fails, too, where there is nothing to mutate and where no test reaches a mutant.
+    # mutmut also fails where there is nothing to mutate and where no test reaches a mutant.
     if code and (verdicts is None or verdicts.codes):
         print(f"mutmut ended with exit code {code}: what it has not run counts as missed", flush=True)
     if verdicts is not None:
@@ -77,7 +78,8 @@ def run(part: Part, module: str, children: int) -> None:
 
 
 def _run_what_imports_run(verdicts: Verdicts, arguments: list[str]) -> None:
-    """mutmut mutates a process that has imported everything: too late for functions that run while it imports."""
+    """Run the tests for mutants of functions that run at import. mutmut activates a mutant after everything is
+    imported: too late."""
     names = called_on_import((verdicts.place / verdicts.module).read_text())
     codes = dict(verdicts.codes)
     for key, code in verdicts.codes.items():
@@ -94,7 +96,7 @@ def _run_what_imports_run(verdicts: Verdicts, arguments: list[str]) -> None:
 
 
 def called_on_import(source: str) -> set[str]:
-    """The functions that the statements of a module call, outside of its own functions and classes."""
+    """The functions that a module's statements call, outside of its own functions and classes."""
     inside = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     statements = (each for each in ast.parse(source).body if not isinstance(each, inside))
     called = (node.func for each in statements for node in ast.walk(each) if isinstance(node, ast.Call))
@@ -102,7 +104,8 @@ def called_on_import(source: str) -> set[str]:
 
 
 def _forget_what_was_missed(place: Path, module: str) -> None:
-    """After a change of the tests, what they missed is tried again; mutmut does so only for functions that changed."""
+    """After a change of the tests, reset the mutants they missed. mutmut itself does so only for functions that
+    changed."""
     tests = hashlib.sha256()
     for path in sorted((place / "tests").rglob("*")):
         if path.is_file():
@@ -113,12 +116,12 @@ def _forget_what_was_missed(place: Path, module: str) -> None:
         verdicts.save({key: None if code in MISSED else code for key, code in verdicts.codes.items()})
     stamp.write_text(tests.hexdigest())
     stats = place / "mutants" / "mutmut-stats.json"
-    if stats.is_file():  # a longer list of tests is no reason to run again what a shorter one noticed
+    if stats.is_file():  # with a longer list of tests, mutants that were noticed need no new run
         stats.write_text(json.dumps({**json.loads(stats.read_text()), "config_fingerprint": {}}))
 
 
 def _copy(place: Path) -> None:
-    """Bring the copy up to date. Files that did not change keep their times, by which mutmut knows them."""
+    """Update the copy. Unchanged files keep their times, by which mutmut recognises them."""
     command = [
         "git",
         "ls-files",
@@ -138,7 +141,7 @@ def _copy(place: Path) -> None:
         if not (copy.is_file() and copy.read_bytes() == source.read_bytes()):
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, copy)
-            # mutmut copies only what is not there.
+            # mutmut copies only missing files.
             (place / "mutants" / name).unlink(missing_ok=True)
     for top in (_PACKAGE, "tests"):
         for path in (place / top).rglob("*.py"):

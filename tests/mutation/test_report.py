@@ -1,4 +1,4 @@
-"""Only what changes nothing but text for people is set apart."""
+"""Mutants that change only text for people, or unreachable cases, are set apart."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What mutmut found out about each mutant, as it keeps it beside the mutated files."""
+"""What mutmut found about each mutant, as stored beside the mutated files."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["MISSED", "TESTS", "TIMEOUT", "TYPES", "Verdicts"]
 
 TESTS = {1, 3, 11, -11}
-"""A test failed, or the mutant brought the process down."""
+"""A test failed, or the mutant crashed the process."""
 TYPES = {37}
 TIMEOUT = {24, -24, 36, -9}
 MISSED = {0, 5, 33}
@@ -17,7 +17,7 @@ MISSED = {0, 5, 33}
 
 @dataclass(frozen=True, kw_only=True)
 class Verdicts:
-    """Exit codes of the tests of one module, by the name of the mutant; None where it has not been run."""
+    """Exit codes of the tests of one module, by mutant name; None for mutants that were not run."""
 
     place: Path
     module: str
@@ -25,7 +25,7 @@ class Verdicts:
 
     @classmethod
     def load(cls, place: Path, module: str) -> "Verdicts | None":
-        """None where nothing has been mutated yet."""
+        """Load the verdicts; None if nothing has been mutated yet."""
         meta = place / "mutants" / f"{module}.meta"
         if not meta.is_file() or not meta.with_suffix("").is_file():
             return None
@@ -36,7 +36,7 @@ class Verdicts:
         meta.write_text(json.dumps({**json.loads(meta.read_text()), "exit_code_by_key": codes}, indent=4))
 
     def change(self, key: str) -> tuple[str, str]:
-        """The source of the function that ``key`` mutates: as it is, and mutated."""
+        """The source of the function that ``key`` mutates: original and mutated."""
         mutated = self.place / "mutants" / self.module
         spans = json.loads(mutated.with_name(f"{mutated.name}.spans").read_text())["spans"]
         lines = mutated.read_text().splitlines()

@@ -1,22 +1,22 @@
-"""Plays a job's life as text: lines that begin with ``>`` are events, the others are what the core says to them.
+"""Plays a job's life as text: lines that begin with ``>`` are events, the others are the core's output for them.
 
     # What it shows, and which faults it covers.
-    settings interval=1h         others than the defaults
+    settings interval=1h         those that differ from the defaults
     > ack 1 source on 0          the event
-      accepted                   its answer, with the decision where there is one
-      fact completed 1 ...       what has to be durable first, in order
-      wants complete 1           everything that the driver is wanted to do, when that has changed
+      accepted                   its answer, with the decision if there is one
+      fact completed 1 ...       what must be durable first, in order
+      wants complete 1           all instructions to the driver, if they have changed
 
-Events: ``open DRIVER [takeover [gN]] [adopt] [without sink] [replaying] [claim STORE GENERATION CHECKPOINT [by
+Events: ``open DRIVER [takeover [gN]] [adopt] [without sink] [replaying|skipping] [claim STORE GENERATION CHECKPOINT [by
 HOLDER]]``, ``watch``, ``lost``, ``renew [aborted N]``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged]
 [more] [good SECONDS]``, ``decline N WHO``, ``close REASON [back SECONDS]``, ``settle N WHO [amendment K]
-SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``request ID checkpoint|savepoint [NAME]
-[stop]``, ``stop``, ``cancel``, ``restore N``, ``release N``, ``resolve N WHO SLOT,SLOT RULING [SLOT=OUTCOME..]
-[forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim STORE GENERATION CHECKPOINT]`` (the coordinator takes
-the job), ``after SECONDS`` (time passes, then a tick), ``restart`` (of the coordinator, from what is durable),
-``unstored EVENT`` (the coordinator dies, or its store fails, before the event's facts are durable; then a restart),
-``damage`` (a restart that cannot read the newest completed checkpoint). ``as gN`` at the end speaks for another
-generation than the newest.
+SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``acknowledge loss N WHO SLOT..``, ``request ID
+checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``forget``, ``restore N``, ``release N``, ``resolve N WHO
+SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim STORE GENERATION
+CHECKPOINT]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick), ``restart`` (of the
+coordinator, from what is durable), ``unstored EVENT`` (the coordinator dies, or its store fails, before the event's
+facts are durable; then a restart), ``damage`` (a restart that cannot read the newest completed checkpoint). A final
+``as gN`` sends the event for a generation other than the newest.
 """
 
 import re
@@ -81,7 +81,7 @@ OTHER = Participant(name=ParticipantName("other"), role=Role.SINK, kind="kafka")
 
 
 def play(transcript: str) -> str:
-    """The transcript as the core writes it now: same comments, settings and events."""
+    """The transcript with the core's current output, and the same comments, settings and events."""
     player = Player(CheckpointSettings())
     lines: list[str] = []
     for line in transcript.splitlines():
@@ -95,7 +95,7 @@ def play(transcript: str) -> str:
 
 
 class Player:
-    """A job, one event after the other."""
+    """Plays a job, one event after the other."""
 
     def __init__(self, settings: CheckpointSettings) -> None:
         self.now = 100.0
@@ -105,7 +105,7 @@ class Player:
         self.completed: dict[int, CompletedCheckpoint] = {}
 
     def play(self, command: str) -> list[str]:
-        """What the core says to one event."""
+        """The core's output for one event."""
         said: list[str] = []
         if command == "restart":
             self.state = restart(self.state.durable, self.now)
@@ -130,7 +130,7 @@ class Player:
         return said
 
     def event(self, command: str) -> Event:
-        """What the words of a scenario mean."""
+        """Parse a command of a scenario."""
         command, generation = self._generation(command)
         words = command.split()
         now = self.now
@@ -252,7 +252,7 @@ class Player:
                 raise AssertionError(f"no such command: {command}")
 
     def _instead_of(self, options: list[str]) -> Generation:
-        """``takeover``: of the newest generation, ``takeover gN``: of that one."""
+        """The generation to take over from: the newest for ``takeover``, the named one for ``takeover gN``."""
         if "takeover" not in options:
             return NO_GENERATION
         named = re.search(r"takeover g(\d+)", " ".join(options))

@@ -1,6 +1,6 @@
-"""Every file here is a job's life as text (play.py): the core must say what is written, line by line.
+"""Every file here is a job's life as text (see play.py). The core's output must match it line by line.
 
-``pytest tests/scenarios --regenerate`` writes what it says now; the difference is what a change does.
+``pytest tests/scenarios --regenerate`` writes the current output; the diff shows the effect of a change.
 """
 
 from pathlib import Path
