@@ -1,4 +1,4 @@
-"""Follows what becomes durable, and reports what must not have."""
+"""The oracle of the explorer: follows what becomes durable, and reports what must not have."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -204,7 +204,7 @@ class _Fate:
 
     def _take_over(self, name: str = _ID) -> Ids | None:
         """Another program initialises a producer under the id. If it is told to retry, it does not."""
-        self._bench.wait(0.05)  # markers of a recent decision arrive
+        self._bench.wait(0.05)  # lets the markers of a recent decision arrive
         answer = self._bench.ask(init_request(name, None, 60_000), key=name)
         return None if answer.error_code else (name, answer.producer_id, answer.producer_epoch)
 

@@ -160,7 +160,8 @@ class Brokers:
 
     def pre_commit_check(self, voted: Collection[str], held: Collection[str]) -> Callable[[], None]:
         """A check for after a successful pre-commit that begins now. The transaction of every vote must still be open.
-        No other transaction that was open before may be, except those ``held`` by checkpoints not known to be settled.
+        No other transaction that was open before may still be open, except those ``held`` by checkpoints not known to
+        be settled.
 
         Where a coordinator may be out of date, this cannot be promised and is not checked.
         """

@@ -1,4 +1,4 @@
-"""Checks the promise on everything that becomes durable or visible, at that moment."""
+"""The oracle of the simulation: checks the promise on everything that becomes durable or visible, at that moment."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -306,8 +306,8 @@ class Checker:
             self.fail(Invariant.I1, f"{identifier} of completed checkpoint {handle.checkpoint} is fenced")
 
     def left_open(self, identifier: str, what: str) -> None:
-        """A transaction stays open after a step that ends all transactions without a completed checkpoint. It must
-        belong to one."""
+        """Called for a transaction that outlives a step that ends all others: it must belong to a completed
+        checkpoint."""
         if identifier not in self._unsettled:
             self.fail(Invariant.I9, f"{identifier} stays open after {what}")
 

@@ -150,7 +150,7 @@ class CoordinatorHost:
     ) -> None:
         """``answered`` receives every answer: the generation before it, the event, the answer.
 
-        ``committers`` makes what a process ends the transactions of orphans with.
+        ``committers`` makes the committers with which a process ends the transactions of orphans.
         """
         self._committers = committers
         self._answered = answered

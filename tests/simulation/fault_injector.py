@@ -171,7 +171,7 @@ class FaultInjector:
             self._world.host.ask(StopJob(now=self._world.clock.now))
 
     def _cancel(self) -> None:
-        """Let a person cancel the job. A new driver starts later."""
+        """Let a person cancel the job; it is started again later."""
         if (process := self._world.host.process) is not None and self.raging:
             self._world.counts["stops"] += 1
             self._world.tell(process.name, "is asked to cancel the job")

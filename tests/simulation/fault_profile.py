@@ -37,7 +37,7 @@ class FaultProfile:
     brokers: int = 2
     receipts_kept_minutes: int = 7 * 24 * 60
     marker_delay: float = 0.0
-    """Maximum seconds."""
+    """Maximum seconds by which a marker is late."""
     preemption: float = 0.05
     rpc: LinkFaults = field(default_factory=LinkFaults)
     """The link between drivers and the coordinator."""
@@ -57,7 +57,7 @@ class FaultProfile:
     takeovers: int = 0
     """How often a person starts a second driver beside the first."""
     cuts: int = 0
-    """Of the link between drivers and the coordinator."""
+    """How often the link between drivers and the coordinator is cut."""
     kafka_cuts: int = 0
     moves: int = 0
     """Moves of transaction and group coordinators to other brokers, some unnoticed for a while."""
@@ -66,7 +66,7 @@ class FaultProfile:
     hijacks: int = 0
     """How often another program takes over one of our transactional ids."""
     robberies: float = 0.0
-    """The rate at which another program does so between a decision and its commit."""
+    """The rate at which another program takes one over between a decision and its commit."""
     torn: float = 0.0
     """The rate at which an operator aborts one partition with the brokers' own tool between a decision and its
     commit."""

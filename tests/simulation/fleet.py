@@ -12,7 +12,8 @@ _CHUNK = 25
 
 
 def run_range(start: int, seeds: int, jobs: int | None = None) -> Iterator[Result]:
-    """Run ``seeds`` seeds from ``start`` on ``jobs`` processes (one per core). Yields results as they arrive."""
+    """Run ``seeds`` seeds, the first of them ``start``, on ``jobs`` processes (one per core). Yields results as they
+    arrive."""
     numbers = range(start, start + seeds)
     processes = min(jobs or os.cpu_count() or 1, max(1, seeds // _CHUNK))
     if processes == 1:

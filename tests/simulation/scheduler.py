@@ -19,7 +19,7 @@ EPOCH = 1_000.0
 
 
 class Process:
-    """A unit that can die: a driver, a worker, the coordinator, the brokers."""
+    """What can be killed, stopped and continued: a driver, a worker, the coordinator, the brokers."""
 
     __slots__ = ("alive", "died", "kind", "local", "name", "paused", "stash", "tasks")
 
@@ -118,7 +118,7 @@ class Scheduler:
         self.suspend(max(0.0, seconds))
 
     def preempt(self) -> None:
-        """Let another thread run first, sometimes."""
+        """Sometimes let another thread run first."""
         if self.preemption and self.task is not None and self.random.random() < self.preemption:
             self.sleep(self.random.random() * 0.01)
 

@@ -9,7 +9,7 @@ __all__ = ["REFUSED", "UNAVAILABLE", "Context", "Outcome", "RpcFailure", "outcom
 
 
 class RpcFailure(grpc.RpcError):
-    """What a call raises."""
+    """The error that a call raises."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(f"{code.name}: {details}")
@@ -53,7 +53,8 @@ REFUSED: Outcome = (grpc.StatusCode.UNAVAILABLE, "connection refused", None)
 
 
 def outcome_of(task: "asyncio.Task[bytes]") -> Outcome:
-    """How a handler's end reaches the client. Raises any exception that no handler may raise."""
+    """How a handler's end reaches the client. Raises the handler's error unless it is an abort: no handler may raise
+    one."""
     if task.cancelled():
         return grpc.StatusCode.CANCELLED, "cancelled", None
     error = task.exception()

@@ -101,7 +101,8 @@ def test_a_claim_that_was_prepared_for_an_aborted_checkpoint_is_never_written(be
 
 @pytest.mark.parametrize("late", [EndTxnRequest, TxnOffsetCommitRequest])
 def test_a_request_that_arrives_late_writes_no_claim_before_its_time(bench: Bench, late: type) -> None:
-    """Otherwise it commits what is prepared for a checkpoint that is then aborted, and its own store is refused."""
+    """Otherwise the late request commits the claim prepared for a checkpoint that is then aborted, and the job's own
+    store is refused."""
     ours = holder(bench)
     ours.take(OURS, ())
     delayed: list[Call] = []

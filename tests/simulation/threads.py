@@ -27,7 +27,7 @@ def scheduler() -> Scheduler:
 
 
 class Lock:
-    """Exclusive without blocking, because no thread waits while holding it. Acquiring it lets other threads run
+    """Exclusive without blocking, because no thread waits while holding it. Acquiring it may let other threads run
     first."""
 
     def __init__(self) -> None:

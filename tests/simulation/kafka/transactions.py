@@ -40,7 +40,7 @@ class Change(StrEnum):
     COMMIT = "commit"
     ABORT = "abort"
     FENCE = "fence"
-    """Abort on behalf of another request, which is itself answered with 51."""
+    """Abort for an InitProducerId request, which is itself answered with 51."""
     RAISE = "raise"
     """The next epoch; nothing is open."""
     ROTATE = "rotate"
