@@ -23,14 +23,14 @@ from tests.mutants.oracle import Violation
 from tests.unit.protocol.histories import Move
 from tests.unit.store.jobs import event_of
 
-__all__ = ["Disk", "ManagedProcess"]
+__all__ = ["Disk", "Promise"]
 
 _JOB = JobName("orders")
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
 _MEMORY = Path("/dev/shm")  # fast; power loss is not tested here
 
 
-class ManagedProcess(StrEnum):
+class Promise(StrEnum):
     """What a store owes to people, besides the invariants of data."""
 
     SAVEPOINTS = "savepoints stay until they are released"
@@ -103,12 +103,12 @@ def _read(store: Store, durable: Durable, savepoints: set[CheckpointId]) -> Viol
         text = f"checkpoint {durable.base} is the newest completed one, and cannot be read: {found.unreadable}"
         return Violation(Invariant.RESTORED, text)
     if found.restore != durable.restore:
-        return Violation(ManagedProcess.ORDERED, "the checkpoint to go back to is gone")
+        return Violation(Promise.ORDERED, "the checkpoint to go back to is gone")
     if found != durable:
         return Violation(Invariant.REMEMBERED, "another state is read than was written")
     for number in sorted(savepoints):
         try:
             store.completed(_JOB, number)
         except NoSuchCheckpointError:
-            return Violation(ManagedProcess.SAVEPOINTS, f"savepoint {number} is gone")
+            return Violation(Promise.SAVEPOINTS, f"savepoint {number} is gone")
     return None

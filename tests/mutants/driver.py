@@ -7,21 +7,21 @@ from onceward.coordinator.errors import StoreError
 from onceward.coordinator.pipeline import generation, settler
 from onceward.coordinator.service import engine
 from tests.mutants.breaking import both, changed, put
-from tests.mutants.fault_injectors import FaultInjector, clear
 from tests.mutants.mutant import Mutant
+from tests.mutants.seed_hunts import SeedHunt, clear
 from tests.simulation.checker import Invariant
 from tests.simulation.network import LinkFaults
 
 __all__ = ["DRIVER"]
 
-ANY = FaultInjector(name="any faults", seeds=60)
-KILLS = FaultInjector(name="processes are killed", seeds=30, faults=clear(kill_points=0.02, driver_kills=3))
-LATE = FaultInjector(name="calls to the coordinator are late", seeds=20, faults=clear(rpc=LinkFaults(slow=0.5)))
-LOSSES = FaultInjector(name="answers get lost", seeds=20, faults=clear(rpc=LinkFaults(loss=0.15)))
-ABORTS = FaultInjector(name="checkpoints time out", seeds=20, faults=clear(timeout=0.1))
-RESTARTS = FaultInjector(name="coordinators restart", seeds=15, faults=clear(coordinator_kills=10, interval=0.0))
-DISK = FaultInjector(name="writes of the store fail", seeds=20, faults=clear(store_failures=0.1))
-MARKERS = FaultInjector(name="markers are late", seeds=20, faults=clear(marker_delay=0.5))
+ANY = SeedHunt(name="any faults", seeds=60)
+KILLS = SeedHunt(name="processes are killed", seeds=30, faults=clear(kill_points=0.02, driver_kills=3))
+LATE = SeedHunt(name="calls to the coordinator are late", seeds=20, faults=clear(rpc=LinkFaults(slow=0.5)))
+LOSSES = SeedHunt(name="answers get lost", seeds=20, faults=clear(rpc=LinkFaults(loss=0.15)))
+ABORTS = SeedHunt(name="checkpoints time out", seeds=20, faults=clear(timeout=0.1))
+RESTARTS = SeedHunt(name="coordinators restart", seeds=15, faults=clear(coordinator_kills=10, interval=0.0))
+DISK = SeedHunt(name="writes of the store fail", seeds=20, faults=clear(store_failures=0.1))
+MARKERS = SeedHunt(name="markers are late", seeds=20, faults=clear(marker_delay=0.5))
 _RUN = generation.GenerationRun
 
 _keep = engine.Engine.keep

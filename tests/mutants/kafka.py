@@ -19,44 +19,44 @@ from onceward.sinks.kafka import (
 from tests.mutants import rivals
 from tests.mutants.breaking import both, changed
 from tests.mutants.driver import ANY
-from tests.mutants.fault_injectors import FaultInjector, clear
 from tests.mutants.mutant import Mutant
 from tests.mutants.outcome_cases import Neighbours, OutcomeCases
 from tests.mutants.rivals import Fork, Rivals
+from tests.mutants.seed_hunts import SeedHunt, clear
 from tests.simulation.checker import Invariant
 from tests.simulation.executors import TaskFaults
 from tests.simulation.network import LinkFaults
 
 __all__ = ["KAFKA"]
 
-TASKS = FaultInjector(
+TASKS = SeedHunt(
     name="tasks fail",
     seeds=20,
     faults=clear(tasks=TaskFaults(fails=0.1, killed=0.1, declared_lost=0.2, slow=0.1)),
 )
-BROKERS = FaultInjector(
+BROKERS = SeedHunt(
     name="brokers fail, requests get lost",
     seeds=30,
     faults=clear(kafka=LinkFaults(loss=0.03), broker_failures=3),
 )
-DEAF = FaultInjector(
+DEAF = SeedHunt(
     name="everything is slow",
     seeds=20,
     faults=clear(kafka=LinkFaults(loss=0.1), rpc=LinkFaults(slow=0.2), marker_delay=0.5),
 )
 _SLOW = {"kafka": LinkFaults(loss=0.1), "rpc": LinkFaults(slow=0.2), "marker_delay": 0.5, "interval": 0.0}
-IDLE = FaultInjector(
+IDLE = SeedHunt(
     name="everything is slow, and workers end after their tasks",
     seeds=40,
     faults=clear(**_SLOW, tasks=TaskFaults(idle=0.8)),
 )
-DYING = FaultInjector(
+DYING = SeedHunt(
     name="everything is slow, and workers die in the midst of their tasks",
     seeds=40,
     faults=clear(**_SLOW, tasks=TaskFaults(idle=0.3, killed=0.3)),
 )
-FOREIGN = FaultInjector(name="another program takes over ids", seeds=30, faults=clear(hijacks=8))
-TOOLS = FaultInjector(name="somebody aborts single partitions", seeds=20, faults=clear(torn=0.3))
+FOREIGN = SeedHunt(name="another program takes over ids", seeds=30, faults=clear(hijacks=8))
+TOOLS = SeedHunt(name="somebody aborts single partitions", seeds=20, faults=clear(torn=0.3))
 NEIGHBOURS = Neighbours(name="sweep among neighbours")
 SUCCESSOR = Neighbours(name="sweep after a takeover", replaced=True)
 FATES = OutcomeCases(most=600)

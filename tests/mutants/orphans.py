@@ -7,9 +7,9 @@ from onceward.coordinator.service import orphan, orphan_clusters, orphans
 from tests.explorer.invariants import Invariant as Small
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import changed
-from tests.mutants.fault_injectors import FaultInjector, clear
 from tests.mutants.hunts import Exploration
 from tests.mutants.mutant import Mutant
+from tests.mutants.seed_hunts import SeedHunt, clear
 from tests.simulation.checker import Invariant
 from tests.simulation.executors import TaskFaults
 
@@ -20,23 +20,23 @@ ALONE = Exploration(
     bounds=Bounds(checkpoints=2, generations=3, crashes=2, messages=0, store=0, declines=0, timeouts=0, alone=True),
 )
 _GONE = {"gone": True, "lease": 1.0, "orphan_grace": 1.0, "fault_time": 8.0, "interval": 0.0, "marker_delay": 0.0}
-GONE = FaultInjector(
+GONE = SeedHunt(
     name="drivers are gone for ever",
     seeds=12,
     faults=clear(**_GONE, coordinator_kills=4, tasks=TaskFaults(slow=0.3)),
 )
-ROBBED = FaultInjector(
+ROBBED = SeedHunt(
     name="drivers are gone for ever, and another program aborts what is decided",
     seeds=12,
     faults=clear(**_GONE, robberies=0.5),
 )
-KILLED = FaultInjector(
+KILLED = SeedHunt(
     name="drivers are gone for ever, and coordinators die in the midst of their work",
     seeds=60,
     faults=clear(**_GONE, kill_points=0.05, coordinator_kills=2),
 )
 
-LATE = FaultInjector(
+LATE = SeedHunt(
     name="drivers are gone for ever, and markers are late",
     seeds=12,
     faults=clear(**{**_GONE, "marker_delay": 0.5}),

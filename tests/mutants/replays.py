@@ -6,9 +6,9 @@ from onceward.coordinator.protocol.values import OnLost
 from tests.explorer.invariants import Invariant as Small
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import both, changed
-from tests.mutants.fault_injectors import FaultInjector, clear
 from tests.mutants.hunts import Exploration
 from tests.mutants.mutant import Mutant
+from tests.mutants.seed_hunts import SeedHunt, clear
 from tests.simulation.checker import Invariant
 
 __all__ = ["REPLAYS"]
@@ -17,7 +17,7 @@ LOSSES = Exploration(
     name="a small world in which something is lost",
     bounds=Bounds(checkpoints=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, losses=1),
 )
-ROBBERIES = FaultInjector(
+ROBBERIES = SeedHunt(
     name="another program aborts what is decided",
     seeds=60,
     faults=clear(robberies=0.4, driver_kills=1, interval=0.0, on_lost=OnLost.REPLAY),

@@ -6,7 +6,7 @@ from onceward.coordinator.store import retention, writing
 from onceward.coordinator.store.schema import checkpoints
 from tests.explorer.invariants import Invariant
 from tests.mutants.breaking import changed, put
-from tests.mutants.disk import Disk, ManagedProcess
+from tests.mutants.disk import Disk, Promise
 from tests.mutants.mutant import Mutant
 
 __all__ = ["STORE"]
@@ -42,14 +42,14 @@ STORE = (
         hurts="what somebody wanted to keep is gone",
         breaks=put(retention, "_PRUNE_COMPLETED", delete(checkpoints).where(*_OLD, _NOT_NEWEST, _NOT_ORDERED)),
         hunt=DISK,
-        caught_by=(ManagedProcess.SAVEPOINTS,),
+        caught_by=(Promise.SAVEPOINTS,),
     ),
     Mutant(
         name="retention removes the checkpoint that a person goes back to",
         hurts="the job can neither go back nor start",
         breaks=put(retention, "_PRUNE_COMPLETED", delete(checkpoints).where(*_OLD, retention._ORDINARY, _NOT_NEWEST)),
         hunt=DISK,
-        caught_by=(ManagedProcess.ORDERED, Invariant.RESTORED),
+        caught_by=(Promise.ORDERED, Invariant.RESTORED),
     ),
     Mutant(
         name="the store forgets that lost slots were written again",

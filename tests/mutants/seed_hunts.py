@@ -9,11 +9,11 @@ from tests.simulation.executors import TaskFaults
 from tests.simulation.network import LinkFaults
 from tests.simulation.run import run_seed
 
-__all__ = ["FaultInjector", "clear"]
+__all__ = ["SeedHunt", "clear"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaultInjector:
+class SeedHunt:
     """Runs seeds from 1 on, until one of them shows a violation."""
 
     name: str
