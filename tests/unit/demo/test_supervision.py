@@ -112,8 +112,8 @@ def test_a_child_ends_with_its_owner_even_if_the_owner_is_killed(tmp_path: Path)
     log = tmp_path / "child.log"
     owner_script = (
         "import pathlib, sys, time\n"
-        "from onceward.coordinator.dev.managed_process import Kept\n"
-        f"child = Kept('child', [sys.executable, {str(script)!r}], pathlib.Path({str(log)!r}))\n"
+        "from onceward.coordinator.dev.managed_process import ManagedProcess\n"
+        f"child = ManagedProcess('child', [sys.executable, {str(script)!r}], pathlib.Path({str(log)!r}))\n"
         "time.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", owner_script], start_new_session=True)
