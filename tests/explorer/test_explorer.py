@@ -95,11 +95,11 @@ BROKEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Invariant]] = {
         Invariant.IN_ORDER,
     ),
     "acknowledge() accepts a stale generation": (
-        _patched(checkpoints, "owns", lambda _, state, generation: state.durable.driver is not None),
+        _patched(checkpoints, "may_drive", lambda _, state, generation: state.durable.driver is not None),
         Invariant.STALE,
     ),
     "settle() accepts a stale generation": (
-        _patched(settling, "holds", lambda _, state, generation: True),
+        _patched(settling, "may_report", lambda _, state, generation: True),
         Invariant.STALE,
     ),
     "restart() forgets the pending checkpoint": (
