@@ -31,15 +31,18 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
+    Claim,
     Committable,
     CompletedCheckpoint,
     Document,
     Generation,
     OnLost,
+    Outcome,
     Participant,
     ParticipantName,
     RequestId,
     Role,
+    Settlement,
     Snapshot,
 )
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
@@ -58,7 +61,16 @@ from onceward.coordinator.wire.enums import ClosedEnum
 from onceward.coordinator.wire.limits import MAX_DEPTH, MAX_TEXT, MAX_TOKEN
 from onceward.coordinator.wire.malformed import MalformedError, as_job, as_kind, as_participant, as_token
 from onceward.coordinator.wire.people import request_from_wire, request_to_wire
-from onceward.coordinator.wire.values import settings_from_wire, settings_to_wire, snapshot_from_wire, snapshot_to_wire
+from onceward.coordinator.wire.values import (
+    claim_from_wire,
+    claim_to_wire,
+    settings_from_wire,
+    settings_to_wire,
+    settlement_from_wire,
+    settlement_to_wire,
+    snapshot_from_wire,
+    snapshot_to_wire,
+)
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -121,6 +133,40 @@ def test_answers_come_out_as_they_went_in(answer: Answer) -> None:
     assert replace(decoded, retry_after=answer.retry_after) == answer
 
 
+def test_a_grant_and_a_request_travel_beside_their_answer() -> None:
+    grant = Grant(
+        store_id="s",
+        generation=Generation(2),
+        completed=None,
+        former_participants=(),
+        lease=2.5,
+        lost={},
+        new_run=False,
+    )
+    request = Request(id=RequestId("r"), kind=CheckpointKind.SAVEPOINT)
+    answer = answer_to_wire(Answer(verdict=Verdict.ACCEPTED))
+    assert answer_from_wire(answer, grant=grant).grant == grant
+    assert answer_from_wire(answer, request=request).request == request
+
+
+@given(
+    st.builds(
+        Settlement,
+        slot=st.integers(1, 2**53 - 1),
+        outcome=st.sampled_from(Outcome),
+        evidence=st.text(min_size=1, max_size=50),
+    )
+)
+def test_settlements_come_out_as_they_went_in(settlement: Settlement) -> None:
+    assert settlement_from_wire(settlement_to_wire(settlement)) == settlement
+
+
+@pytest.mark.parametrize("holder", ["", "d1"])
+def test_claims_come_out_as_they_went_in(holder: str) -> None:
+    claim = Claim(store_id="s", generation=Generation(2), completed=CheckpointId(3), holder=holder)
+    assert claim_from_wire(claim_to_wire(claim)) == claim
+
+
 @pytest.mark.parametrize("interval", ["1500us", 0, None])
 def test_settings_come_out_as_they_went_in(interval: str | int | None) -> None:
     settings = CheckpointSettings(
@@ -163,6 +209,7 @@ completed = st.builds(
         lost=st.dictionaries(names, slots, max_size=2),
         former_participants=st.lists(participants, max_size=3).map(tuple),
         lease=st.just(2.5),
+        new_run=st.booleans(),
     )
 )
 def test_grants_come_out_as_they_went_in(grant: Grant) -> None:
