@@ -162,8 +162,14 @@ class Coordinator:
 
     driver = ""
 
-    def open_job(self, *_: Any, driver: str, **__: Any) -> "Coordinator":
+    asked_to_open: dict[str, Any] = field(default_factory=dict)
+    """The claim, ``takeover`` and ``adopt`` of the last call to open the job."""
+
+    def open_job(
+        self, _job: JobName, _members: object, _settings: object, claim: Claim | None, *, driver: str, **options: Any
+    ) -> "Coordinator":
         self.driver = driver
+        self.asked_to_open = {"claim": claim, "takeover": options["takeover"], "adopt": options["adopt"]}
         event = OpenJob(
             now=self.now,
             driver=driver,

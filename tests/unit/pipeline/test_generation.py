@@ -18,7 +18,7 @@ from onceward.coordinator.errors import (
 from onceward.coordinator.pipeline import generation
 from onceward.coordinator.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
 from onceward.coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, JobName
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, JobName
 from tests.unit.pipeline.running_job import SINK, SOURCE, Coordinator, Job, nothing
 
 
@@ -174,6 +174,40 @@ def test_a_driver_that_has_lost_the_claim_commits_nothing_more() -> None:
     with pytest.raises(FencedError):
         job.generation.run()
     assert job.said == [("claim", 0), ("claim", 2), ("commit", 2)]
+
+
+class Owned(Job):
+    """The sink's cluster knows an owner of the job."""
+
+    owner = Claim(store_id="store-b", generation=Generation(7), completed=CheckpointId(40), holder="d7")
+
+    def __init__(self, coordinator: Coordinator, *, until: int) -> None:
+        super().__init__(coordinator, until=until)
+        self.taken: list[tuple[Claim, Claim | None]] = []
+
+    def read_claim(self) -> Claim | None:
+        return self.owner
+
+    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+        self.taken.append((claim, seen))
+
+
+def test_the_coordinator_judges_the_claim_of_the_sinks_cluster_and_no_other_is_replaced() -> None:
+    coordinator = Coordinator()
+    job = Owned(coordinator, until=2)
+    job.generation.run()
+    assert coordinator.asked_to_open == {"claim": Owned.owner, "takeover": True, "adopt": False}
+    claim = Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(0), holder=coordinator.driver)
+    assert job.taken == [(claim, Owned.owner)]
+
+
+def test_a_successor_claims_the_checkpoint_that_it_continues_from() -> None:
+    coordinator = Coordinator()
+    Job(coordinator, until=4).generation.run()
+    successor = Owned(coordinator, until=6)
+    successor.generation.run()
+    ((claim, _),) = successor.taken
+    assert (claim.generation, claim.completed) == (2, 4)
 
 
 class Overtaken(Job):
