@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class OperatorServiceStub:
-    """For people and their tools.
+    """For operators and their tools.
     """
 
     def __init__(self, channel):
@@ -123,60 +123,62 @@ class OperatorServiceStub:
 
 
 class OperatorServiceServicer:
-    """For people and their tools.
+    """For operators and their tools.
     """
 
     def ListJobs(self, request, context):
-        """All jobs, by name.
+        """Lists all jobs, by name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeJob(self, request, context):
-        """One job. NOT_FOUND when the coordinator does not know it.
+        """Describes one job. NOT_FOUND when the coordinator does not know it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListCheckpoints(self, request, context):
-        """A job's checkpoints, newest first.
+        """Lists a job's checkpoints, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeCheckpoint(self, request, context):
-        """One checkpoint with everything that is stored about it.
+        """Returns everything stored about one checkpoint.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGenerations(self, request, context):
-        """A job's generations, newest first.
+        """Lists a job's generations, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListHistory(self, request, context):
-        """What happened to a job, newest first.
+        """Lists what happened to a job, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TriggerCheckpoint(self, request, context):
-        """Asks for a checkpoint or a savepoint now, and perhaps for the job's end after it. Idempotent by the request's token.
+        """Requests a checkpoint or a savepoint now, and optionally the end of the job after it. Idempotent by the request's
+        token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeRequest(self, request, context):
-        """What became of such a request. NOT_FOUND when it is not remembered (the last ones of each job are).
+        """Returns the state of such a request. NOT_FOUND when the coordinator no longer knows it: only the last requests of
+        each job are kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,49 +199,54 @@ class OperatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RestoreJob(self, request, context):
-        """Has the next generation begin with the positions of an older checkpoint: output after that one repeats. Idempotent.
+        """Makes the next generation begin with the positions of an older checkpoint. Output after that checkpoint repeats.
+        Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSavepoint(self, request, context):
-        """A savepoint is needed no longer: it is removed as an ordinary checkpoint would be. Idempotent while it is kept.
+        """Releases a savepoint to retention, which removes it like an ordinary checkpoint. A repeated call is REFUSED and
+        changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResolveSlots(self, request, context):
-        """Decides about slots of a completed checkpoint that are lost or in doubt. Idempotent until something else is decided.
+        """Decides about slots of a completed checkpoint that are lost or in doubt. Idempotent until something else is
+        decided.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SkipInput(self, request, context):
-        """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent until then.
+        """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent while that
+        checkpoint is the newest completed one, if the request names `base`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListLosses(self, request, context):
-        """Reports of records that were given up: they never become visible. Newest first.
+        """Lists reports of records that were given up: they never become visible. Newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AcknowledgeLoss(self, request, context):
-        """A person knows of a loss: it counts no longer among those that nobody knows of.
+        """Records that a person knows of a loss. It no longer counts as unacknowledged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForgetJob(self, request, context):
-        """Deletes a job without a driver, with everything settled. What the brokers keep of it is left to the caller. Idempotent.
+        """Deletes a job that has no driver and has everything settled. The caller deletes what the brokers keep of it.
+        Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -342,7 +349,7 @@ def add_OperatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OperatorService:
-    """For people and their tools.
+    """For operators and their tools.
     """
 
     @staticmethod

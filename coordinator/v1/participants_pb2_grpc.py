@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ParticipantServiceStub:
-    """For the driver of a job, which hosts the job's participants.
+    """For the driver of a job. The driver hosts the job's participants.
     """
 
     def __init__(self, channel):
@@ -78,61 +78,63 @@ class ParticipantServiceStub:
 
 
 class ParticipantServiceServicer:
-    """For the driver of a job, which hosts the job's participants.
+    """For the driver of a job. The driver hosts the job's participants.
     """
 
     def OpenJob(self, request, context):
-        """Asks for the next generation. Repeating it with the same driver token gives the same grant.
+        """Requests the next generation. A repeated call with the same driver token gets the same grant.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """What the driver is wanted to do, from now on: everything at once, then what is new. Repeats are possible.
-        A newer stream of the same generation replaces the older one.
+        """Streams the driver's instructions: first all that apply now, then each new one. An instruction may be repeated. A
+        newer stream of the same generation replaces the older one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Acknowledge(self, request, context):
-        """Participants have done their parts of a checkpoint. Each is an acknowledgement by itself, with its own answer.
+        """Reports that participants have done their parts of a checkpoint. Each acknowledgement is separate and gets its own
+        answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Decline(self, request, context):
-        """A participant cannot do its part of a checkpoint; the checkpoint is aborted.
+        """Reports that a participant cannot do its part of a checkpoint. The checkpoint is aborted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Settle(self, request, context):
-        """What became of the committables of a completed checkpoint.
+        """Reports the outcomes of the committables of a completed checkpoint.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Amend(self, request, context):
-        """A sink has written lost slots of a completed checkpoint again. (A replay that cannot be done: Decline.)
+        """Reports that a sink has written lost slots of a completed checkpoint again. (Use Decline for a replay that cannot
+        be done.)
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Renew(self, request, context):
-        """The driver is alive: its lease begins anew.
+        """Reports that the driver is alive, and restarts its lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseJob(self, request, context):
-        """The driver leaves; an undecided checkpoint is aborted.
+        """Reports that the driver leaves. An undecided checkpoint is aborted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -190,7 +192,7 @@ def add_ParticipantServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ParticipantService:
-    """For the driver of a job, which hosts the job's participants.
+    """For the driver of a job. The driver hosts the job's participants.
     """
 
     @staticmethod
