@@ -30,6 +30,7 @@ from onceward.coordinator.protocol.values import CheckpointKind
 
 _ACCEPTED = Answer(verdict=Verdict.ACCEPTED)
 _DUPLICATE = Answer(verdict=Verdict.DUPLICATE)
+_REQUESTED = (CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT)
 
 
 def request_checkpoint(state: JobState, event: RequestCheckpoint) -> tuple[JobState, Ready]:
@@ -41,7 +42,7 @@ def request_checkpoint(state: JobState, event: RequestCheckpoint) -> tuple[JobSt
         if known.same_wish(request):
             return state, Ready(answer=replace(_DUPLICATE, request=known))
         return state, _refused("another request was made under the same id")
-    if request.kind is CheckpointKind.RESTORE or (request.name and request.kind is not CheckpointKind.SAVEPOINT):
+    if request.kind not in _REQUESTED or (request.name and request.kind is not CheckpointKind.SAVEPOINT):
         return state, _refused("only checkpoints and savepoints can be asked for, and only savepoints have names")
     if request.stop and request.kind is not CheckpointKind.SAVEPOINT:
         return state, _refused("a job is stopped with a savepoint, or without one; not with a checkpoint")

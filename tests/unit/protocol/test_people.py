@@ -116,3 +116,10 @@ def test_input_is_skipped_only_where_an_id_is_left(last_id: int, verdict: Verdic
     durable = replace(player.state.durable, last_id=CheckpointId(last_id))
     player.state = replace(player.state, durable=durable)
     assert said(player, SKIP)[0].verdict is verdict
+
+
+@pytest.mark.parametrize("kind", ["restore", "skip"])
+def test_a_kind_that_only_the_coordinator_takes_cannot_be_requested(kind: str) -> None:
+    answer, facts = said(after(*BEGUN), f"request r {kind}")
+    assert (answer.verdict, facts) == (Verdict.REFUSED, ())
+    assert "only checkpoints and savepoints" in answer.detail
