@@ -87,7 +87,8 @@ def _frames(source: socket.socket, other: socket.socket) -> Iterator[bytes]:
 
 
 def _send(target: socket.socket, frame: bytes) -> None:
-    target.sendall(len(frame).to_bytes(4) + frame)
+    with suppress(OSError):  # the other side has closed its connection
+        target.sendall(len(frame).to_bytes(4) + frame)
 
 
 def _without_brokers(answer: bytes) -> bytes:

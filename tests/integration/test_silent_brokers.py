@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from functools import partial
 
@@ -13,13 +13,13 @@ import pytest
 
 from onceward import KafkaCluster, KafkaSource
 from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.errors import CheckpointFailedError, OncewardError
 from onceward.coordinator.pipeline.interfaces import JobContext
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName, Outcome, Settlement
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Document, Generation, JobName, Outcome, Settlement
 from onceward.sinks.kafka.committer import KafkaCommitter
 from onceward.sinks.kafka.control import ControlPlane
 from tests.integration.sink_tools import QUICK, SinkJob, batch
-from tests.integration.tools import Topics
+from tests.integration.tools import Topics, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -55,7 +55,7 @@ def _of_a_source(stack: ExitStack, topics: Topics, topic: str) -> Mapping[str, C
     source.open(JobContext(job=JobName(JOB), checkpoint_timeout=timedelta(minutes=1)))
     stack.callback(source.close)
     source.preflight()
-    plan = source.plan(base := source.resolve())
+    plan = source.plan(base := _resolved(source))
     assert plan.records
     return {
         "source.preflight": source.preflight,
@@ -66,6 +66,19 @@ def _of_a_source(stack: ExitStack, topics: Topics, topic: str) -> Mapping[str, C
         "source.check_replay": lambda: source.check_replay(plan.splits, base),
         "reader": lambda: list(source.read()(plan.splits[0], frozenset({"value"}))),
     }
+
+
+def _resolved(source: KafkaSource) -> Document:
+    """Resolve the start; a broker that has just started coordinates no groups yet."""
+    found: list[Document] = []
+
+    def resolves() -> bool:
+        with suppress(CheckpointFailedError):
+            found.append(source.resolve())
+        return bool(found)
+
+    wait_until(resolves, "the broker coordinates the group")
+    return found[0]
 
 
 def _of_a_sink(stack: ExitStack, topics: Topics, topic: str) -> Mapping[str, Callable[[], object]]:
