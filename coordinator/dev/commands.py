@@ -14,7 +14,7 @@ dev = typer.Typer(help="For development: servers on loopback.", no_args_is_help=
 
 def demo(
     seconds: Annotated[float, typer.Option(help="How long the flights are fed.")] = 90.0,
-    limit: Annotated[int | None, typer.Option(help="Feed only so many flights.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Feed at most this number of flights.")] = None,
     keep: Annotated[Path | None, typer.Option(help="A new directory for logs and store, kept.")] = None,
 ) -> None:
     """Watch real records go through Spark exactly once while processes are killed."""

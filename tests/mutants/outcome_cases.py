@@ -30,7 +30,7 @@ _OTHER = ("out", 1)
 """The output partition besides ``OUT``."""
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _ROUNDS = 40
-"""Rounds of the committer before it is told to give up."""
+"""Rounds of the committer before the test makes it give up."""
 
 
 _OPENINGS = (
@@ -203,7 +203,7 @@ class _Fate:
         self._bench.cluster.handle(log.leader, WriteTxnMarkersRequest(markers=[marker]), self._now())
 
     def _take_over(self, name: str = _ID) -> Ids | None:
-        """Another program initialises a producer under the id. If it is told to retry, it does not."""
+        """Another program initialises a producer under the id, and does not retry when asked to."""
         self._bench.wait(0.05)  # lets the markers of a recent decision arrive
         answer = self._bench.ask(init_request(name, None, 60_000), key=name)
         return None if answer.error_code else (name, answer.producer_id, answer.producer_epoch)
