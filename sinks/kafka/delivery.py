@@ -28,6 +28,7 @@ __all__ = ["Delivery"]
 _FLUSH_SLICE_S = 1.0
 _REPORTS_S = 0.1
 """How long to poll for the report behind an error that was already raised."""
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _STALLED_S = 60.0
 """As for a reader: a client without progress for this long is given up; the next attempt creates a new one."""
 
@@ -92,7 +93,19 @@ class Delivery:
 
     def _refuse_failures(self) -> None:
         if self._failures:
-            raise self._failed(f"{len(self._failures)} records were refused, first {self._failures[0]}")
+            raise self._failed(f"{len(self._failures)} records were refused: {self._cause()}")
+
+    def _cause(self) -> str:
+        """The first refusal by a broker. If there is none, a broken transaction purged the records: then its error."""
+        refused = next((failure for failure in self._failures if failure.code() not in _PURGED), None)
+        if refused is not None:
+            return str(refused)
+        try:
+            # In a broken transaction, this call only raises the error that broke it (rd_kafka_txn_require_states0).
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            return str(error)
+        return str(self._failures[0])
 
     def _check(self) -> None:
         self._refuse_failures()

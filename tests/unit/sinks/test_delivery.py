@@ -144,7 +144,30 @@ def test_a_refused_record_is_told_rather_than_the_state_that_it_left_the_client_
 
     producer = cast(ArrowProducer, Reporting())
     delivery = Delivery(producer, failures, topic="out", topics=("out",), limit_ms=60_000, failed=DeliveryError)
-    refused = pytest.raises(DeliveryError, match=r"1 records were refused, first .*MSG_SIZE_TOO_LARGE")
+    refused = pytest.raises(DeliveryError, match=r"1 records were refused: .*MSG_SIZE_TOO_LARGE")
+    with refused, delivery.client_says():
+        raise KafkaException(KafkaError(KafkaError._STATE))
+
+
+def test_records_purged_by_a_broken_transaction_are_reported_with_its_error() -> None:
+    failures = [KafkaError(KafkaError._PURGE_QUEUE), KafkaError(KafkaError._PURGE_INFLIGHT)]
+
+    class Broken(Confirming):
+        def begin_transaction(self) -> None:
+            raise KafkaException(KafkaError(KafkaError.INVALID_PRODUCER_ID_MAPPING, "not currently assigned"))
+
+    producer = cast(ArrowProducer, Broken())
+    delivery = Delivery(producer, failures, topic="out", topics=("out",), limit_ms=60_000, failed=DeliveryError)
+    refused = pytest.raises(DeliveryError, match=r"2 records were refused: .*not currently assigned")
+    with refused, delivery.client_says():
+        raise KafkaException(KafkaError(KafkaError._STATE))
+
+
+def test_a_refusal_is_reported_before_the_purge_that_follows_it() -> None:
+    failures = [KafkaError(KafkaError._PURGE_QUEUE), KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)]
+    producer = cast(ArrowProducer, Confirming())
+    delivery = Delivery(producer, failures, topic="out", topics=("out",), limit_ms=60_000, failed=DeliveryError)
+    refused = pytest.raises(DeliveryError, match=r"2 records were refused: .*MSG_SIZE_TOO_LARGE")
     with refused, delivery.client_says():
         raise KafkaException(KafkaError(KafkaError._STATE))
 
@@ -191,7 +214,7 @@ def test_a_slot_of_which_records_were_refused_is_not_delivered(clock: list[float
     client.refuses = refused
     delivery = client.delivery()
     delivery.produce(RECORDS, iter([]))
-    with pytest.raises(DeliveryError, match=r"1 records were refused, first .*MSG_SIZE_TOO_LARGE"):
+    with pytest.raises(DeliveryError, match=r"1 records were refused: .*MSG_SIZE_TOO_LARGE"):
         delivery.flush()
 
 
