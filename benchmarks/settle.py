@@ -24,7 +24,7 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.pipeline.interfaces import JobContext
 from onceward.coordinator.pipeline.tasks import CheckpointTask
 from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, JobName, Outcome
-from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control.committer import KafkaCommitter
 
 __all__ = ["main"]
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from onceward.coordinator.pipeline.pipeline import Pipeline
     from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
     from onceward.coordinator.protocol.settings import CheckpointSettings
-    from onceward.sinks.kafka.sink import KafkaSink
-    from onceward.sources.kafka.source import KafkaSource
+    from onceward.sinks.kafka.driver.sink import KafkaSink
+    from onceward.sources.kafka.driver.source import KafkaSource
 
 __all__ = [
     "NO_RESTART",
@@ -36,8 +36,8 @@ _HOMES = {
     "CheckpointSettings": "coordinator.protocol.settings",
     "Committer": "coordinator.pipeline.interfaces",
     "KafkaCluster": "connections.cluster",
-    "KafkaSink": "sinks.kafka.sink",
-    "KafkaSource": "sources.kafka.source",
+    "KafkaSink": "sinks.kafka.driver.sink",
+    "KafkaSource": "sources.kafka.driver.source",
     "Pipeline": "coordinator.pipeline.pipeline",
     "Restart": "coordinator.pipeline.restarts",
     "Sink": "coordinator.pipeline.interfaces",

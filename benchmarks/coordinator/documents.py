@@ -13,8 +13,8 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.transactions import Transaction
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.transactions import Transaction
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
 
 __all__ = ["PARTICIPANTS", "SINK", "SOURCE", "read", "settings", "settlements", "written"]

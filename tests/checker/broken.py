@@ -14,8 +14,8 @@ from onceward import KafkaSink, KafkaSource
 from onceward.coordinator.pipeline.interfaces import Plan, SlotWriter
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.protocol.values import Committable, Document, JobName, Outcome, Settlement
-from onceward.sinks.kafka.committables import KafkaCommittable
-from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.identifiers import TransactionalId
 from tests.integration import job
 from tests.mutants.breaking import Break, both, put

@@ -17,7 +17,7 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.coordinator.store.store import Store
-from onceward.sinks.kafka.transactions import Code, Transaction, Transactions
+from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions
 from tests.integration.processes import world
 from tests.integration.sink_tools import SinkJob
 from tests.integration.sparkless import SparklessPipeline

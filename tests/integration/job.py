@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.pipeline.restarts import Restart
-from onceward.sinks.kafka import preflight
+from onceward.sinks.kafka.driver import preflight
 from tests.integration.sparkless import SparklessPipeline
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from onceward.coordinator.pipeline.interfaces import JobContext, SlotWriter
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, JobName
 from onceward.sinks.kafka.client import ArrowProducer
-from onceward.sinks.kafka.clock import Clock
-from onceward.sinks.kafka.committables import KafkaCommittable
-from onceward.sinks.kafka.committer import KafkaCommitter
-from onceward.sinks.kafka.control import ControlPlane
-from onceward.sinks.kafka.producers import PoolKey, ProducerPool
-from onceward.sinks.kafka.transactions import Transactions, TransactionView
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.transactions import Transactions, TransactionView
+from onceward.sinks.kafka.executor.producers import PoolKey, ProducerPool
 
 QUICK = Clock(wait=lambda seconds: time.sleep(min(seconds, 0.02)))
 """A clock with short waits, so that repeated checks are not seconds apart."""

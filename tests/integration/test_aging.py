@@ -10,8 +10,8 @@ import pytest
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.protocol.values import Committable, JobName, Settlement
-from onceward.sinks.kafka import preflight
-from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.driver import preflight
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.test_kill_points import fill
 from tests.integration.tools import Topics, assert_exactly_once, wait_until

@@ -13,7 +13,7 @@ import pytest
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.protocol.events import CloseReason
-from onceward.sources.kafka.sizing import FIRST, GROWTH, LEAST
+from onceward.sources.kafka.driver.sizing import FIRST, GROWTH, LEAST
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.tools import Topics, assert_exactly_once
 

@@ -73,7 +73,7 @@ def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(
     job = bench.job
 
     def where(batches: Batches) -> Batches:
-        from onceward.sinks.kafka import producers
+        from onceward.sinks.kafka.executor import producers
 
         for batch in batches:
             # pools that a writer left in this process for an earlier checkpoint of this job

@@ -11,7 +11,7 @@ import pytest
 from onceward.coordinator.errors import ClaimChangedError, ExitCode, FencedError
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName
-from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control.committer import KafkaCommitter
 from tests.integration.processes import World, world
 from tests.integration.sink_tools import SinkJob
 from tests.integration.test_zombies import asleep

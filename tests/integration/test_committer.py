@@ -26,13 +26,13 @@ from onceward.coordinator.protocol.values import (
     JobName,
     Outcome,
 )
-from onceward.sinks.kafka.clock import Clock
-from onceward.sinks.kafka.committables import KafkaCommittable
-from onceward.sinks.kafka.committer import KafkaCommitter
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.fencing import fence_ids
+from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
+from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.errors import ContradictionError
-from onceward.sinks.kafka.fencing import fence_ids
-from onceward.sinks.kafka.receipts import ReceiptState, read_receipts
-from onceward.sinks.kafka.transactions import State
 from tests.integration.sink_tools import QUICK, SinkJob
 from tests.integration.tools import Topics, wait_until
 
@@ -68,7 +68,7 @@ def test_commit_by_a_process_that_knows_only_the_documents(sink: SinkJob, kafka:
     program = (
         "import json, sys\n"
         "from onceward.coordinator.protocol.values import Committable, Document\n"
-        "from onceward.sinks.kafka.committer import KafkaCommitter\n"
+        "from onceward.sinks.kafka.control.committer import KafkaCommitter\n"
         "body = json.loads(sys.argv[2])\n"
         "document = Document(kind='kafka-transaction', version=1, body=body)\n"
         "committer = KafkaCommitter([sys.argv[1]])\n"
@@ -302,7 +302,7 @@ def test_a_kill_between_two_ends_leaves_the_rest_to_the_next_commit(sink: SinkJo
     program = (
         "import json, sys\n"
         "from onceward.coordinator.protocol.values import Committable, Document\n"
-        "from onceward.sinks.kafka.committer import KafkaCommitter\n"
+        "from onceward.sinks.kafka.control.committer import KafkaCommitter\n"
         "documents = [Document(kind='kafka-transaction', version=1, body=body) for body in json.loads(sys.argv[2])]\n"
         "KafkaCommitter([sys.argv[1]]).commit([Committable(slot=s, document=d) for s, d in enumerate(documents)])\n"
     )

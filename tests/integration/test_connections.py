@@ -15,7 +15,7 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import ConfigurationError, PreflightError
 from onceward.coordinator.pipeline.interfaces import JobContext
 from onceward.coordinator.protocol.values import JobName
-from onceward.sources.kafka.reader import KafkaSplitReader
+from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from tests.integration.tools import Topics, wait_for
 
 PASSWORD = "c4n4ry-0f-the-mine"

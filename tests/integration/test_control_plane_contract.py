@@ -21,10 +21,10 @@ from kafka.protocol.producer import (
 
 from onceward import KafkaCluster
 from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.sinks.kafka import brokers
-from onceward.sinks.kafka.control import IN_FLIGHT, ControlPlane, CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control import brokers
+from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.transactions import end_txn_version
 from onceward.sinks.kafka.errors import ControlPlaneError
-from onceward.sinks.kafka.transactions import end_txn_version
 from tests.integration.tools import wait_until
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.protocol.values import Committable, Outcome
-from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
+from onceward.sinks.kafka.control.transactions import CODE_NONE, CODE_NOT_FOUND, State
 from onceward.sinks.kafka.errors import DeliveryError
-from onceward.sinks.kafka.receipts import ReceiptState, read_receipts
-from onceward.sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, State
 from tests.integration.sink_tools import SinkJob
 from tests.integration.tools import Topics, wait_until
 

@@ -12,11 +12,11 @@ from onceward.coordinator.errors import ConfigurationError, RefusedError
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.values import JobName
-from onceward.sinks.kafka import forgetting
-from onceward.sinks.kafka.committer import KafkaCommitter
-from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.control import forgetting
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.receipt_cleanup import delete_groups
 from onceward.sinks.kafka.errors import ControlPlaneError
-from onceward.sinks.kafka.receipt_cleanup import delete_groups
 from tests.integration.sink_tools import SinkJob
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.tools import Topics, wait_until

@@ -20,11 +20,11 @@ from onceward.coordinator.errors import CheckpointFailedError
 from onceward.coordinator.ops.verify.cluster import ClusterView, Reader
 from onceward.coordinator.ops.verify.history import Lane
 from onceward.sinks.kafka.client import ArrowProducer
-from onceward.sinks.kafka.delivery import Delivery
 from onceward.sinks.kafka.errors import DeliveryError
-from onceward.sources.kafka.metadata import BrokerView
+from onceward.sinks.kafka.executor.delivery import Delivery
+from onceward.sources.kafka.control.metadata import BrokerView
+from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from onceward.sources.kafka.positions import Partition
-from onceward.sources.kafka.reader import KafkaSplitReader
 from tests.integration.tools import Topics, wait_until
 
 RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})

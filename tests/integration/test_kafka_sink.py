@@ -17,14 +17,14 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import ConfigurationError, HaltedError, PreflightError
 from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Severity
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, Outcome
-from onceward.sinks.kafka import producers, records
-from onceward.sinks.kafka.brokers import topic_facts
 from onceward.sinks.kafka.client.partitioner import LONGEST_KEY
-from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.control.brokers import topic_facts
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.fencing import fence_ids
+from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.errors import DeliveryError, PreCommitError, RouteError
-from onceward.sinks.kafka.fencing import fence_ids
+from onceward.sinks.kafka.executor import producers, records
 from onceward.sinks.kafka.identifiers import TransactionalId
-from onceward.sinks.kafka.transactions import State
 from tests.integration.sink_tools import QUICK, SinkJob, batch
 from tests.integration.tools import Topics, wait_until
 

@@ -22,9 +22,9 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import ConfigurationError, HaltedError
 from onceward.coordinator.pipeline.interfaces import JobContext, Plan
 from onceward.coordinator.protocol.values import Document, JobName
-from onceward.sources.kafka import clients
 from onceward.sources.kafka.client import consumer
-from onceward.sources.kafka.reader import KafkaSplitReader, close_idle_clients
+from onceward.sources.kafka.executor import clients
+from onceward.sources.kafka.executor.reader import KafkaSplitReader, close_idle_clients
 from tests.integration.tools import Topics, wait_for, wait_until
 
 KEPT = {"retention.ms": "-1"}
@@ -463,8 +463,8 @@ _SPARK = """
 import json, sys
 from pyspark.sql import SparkSession
 from onceward import KafkaCluster
-from onceward.sources.kafka.columns import COLUMNS, HEADERS
-from onceward.sources.kafka.reader import KafkaSplitReader
+from onceward.sources.kafka.executor.columns import COLUMNS, HEADERS
+from onceward.sources.kafka.executor.reader import KafkaSplitReader
 
 servers, topic, schema = sys.argv[1:]
 spark = (

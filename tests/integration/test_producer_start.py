@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from onceward import KafkaCluster
 from onceward.connections.rdkafka.library import lib
 from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.sinks.kafka.producers import connected, producer_settings
+from onceward.sinks.kafka.executor.producers import connected, producer_settings
 from tests.integration.sink_tools import batch
 from tests.integration.tools import Topics
 

@@ -19,8 +19,8 @@ from onceward.coordinator.pipeline.interfaces import JobContext, Plan, ReplayRef
 from onceward.coordinator.pipeline.restarts import NO_RESTART
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.values import Document, JobName
+from onceward.sources.kafka.executor.reader import close_idle_clients
 from onceward.sources.kafka.positions import skip_to
-from onceward.sources.kafka.reader import close_idle_clients
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.tools import Topics, wait_until
 

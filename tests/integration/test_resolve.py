@@ -17,10 +17,10 @@ from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.restarts import NO_RESTART
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.values import Committable, Outcome, Settlement
-from onceward.sinks.kafka.committables import KafkaCommittable
-from onceward.sinks.kafka.committer import KafkaCommitter
-from onceward.sinks.kafka.control import ControlPlane
-from onceward.sinks.kafka.transactions import Transactions
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.transactions import Transactions
 from tests.integration.sparkless import SparklessPipeline
 from tests.integration.tools import Topics, open_transactions_hold_back, wait_for, wait_until
 

@@ -16,8 +16,8 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import CheckpointFailedError, OncewardError
 from onceward.coordinator.pipeline.interfaces import JobContext
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Document, Generation, JobName, Outcome, Settlement
-from onceward.sinks.kafka.committer import KafkaCommitter
-from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.control_plane import ControlPlane
 from tests.integration.sink_tools import QUICK, SinkJob, batch
 from tests.integration.tools import Topics, wait_until
 

@@ -9,11 +9,11 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Claim, Generation, JobName, Outcome
 from onceward.coordinator.service.state_dir import StateDirectory
-from onceward.sinks.kafka import producers
-from onceward.sinks.kafka.committables import KafkaCommittable
-from onceward.sinks.kafka.receipt_cleanup import delete_older_receipts
-from onceward.sinks.kafka.receipts import ReceiptState, read_receipts
-from onceward.sinks.kafka.transactions import State
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts
+from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
+from onceward.sinks.kafka.control.transactions import State
+from onceward.sinks.kafka.executor import producers
 from tests.crash.processes import descendants
 from tests.integration.processes import Process, world
 from tests.integration.sink_tools import SinkJob, batch

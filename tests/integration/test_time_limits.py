@@ -27,11 +27,11 @@ from onceward.coordinator.links import Links
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
-from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.errors import ControlPlaneError
-from onceward.sources.kafka.metadata import BrokerView
+from onceward.sources.kafka.control.metadata import BrokerView
+from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from onceward.sources.kafka.positions import Partition
-from onceward.sources.kafka.reader import KafkaSplitReader
 from tests.integration.tools import Topics, wait_until
 from tests.unit.service.scripted import SINK, SOURCE, CoordinatorProcess
 

@@ -16,10 +16,10 @@ from onceward.coordinator.errors import FencedError
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
-from onceward.sinks.kafka.committables import KafkaCommittable
-from onceward.sinks.kafka.fencing import fence_ids
-from onceward.sinks.kafka.receipts import ReceiptState, read_receipts
-from onceward.sinks.kafka.transactions import CODE_NONE, State
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.fencing import fence_ids
+from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
+from onceward.sinks.kafka.control.transactions import CODE_NONE, State
 from tests.integration.processes import world
 from tests.integration.sink_tools import QUICK, SinkJob
 from tests.integration.tools import Topics, assert_exactly_once, wait_until

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.sinks.kafka.committables import KafkaCommittable
-from onceward.sinks.kafka.receipts import ReceiptState, read_receipts
-from onceward.sinks.kafka.transactions import CODE_NONE, CODE_NOT_FOUND, State, Transaction, Transactions
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
+from onceward.sinks.kafka.control.transactions import CODE_NONE, CODE_NOT_FOUND, State, Transaction, Transactions
 from tests.integration.sink_tools import SinkJob
 from tests.integration.tools import Topics, wait_until
 

@@ -1,21 +1,10 @@
 """Bugs of the Kafka sink: ids, transactions, receipts, proofs."""
 
 from onceward.coordinator.protocol import generations
-from onceward.sinks.kafka import (
-    claims,
-    committer,
-    delivery,
-    fencing,
-    identifiers,
-    markers,
-    outcomes,
-    precommit,
-    producers,
-    receipts,
-    settling,
-    sink,
-    transactions,
-)
+from onceward.sinks.kafka import identifiers
+from onceward.sinks.kafka.control import claims, committer, fencing, markers, outcomes, receipts, settling, transactions
+from onceward.sinks.kafka.driver import precommit, sink
+from onceward.sinks.kafka.executor import delivery, producers
 from tests.mutants import rivals
 from tests.mutants.breaking import both, changed
 from tests.mutants.driver import ANY

@@ -12,11 +12,11 @@ from kafka.protocol.producer import InitProducerIdRequest, WriteTxnMarkersReques
 
 from onceward.coordinator.errors import FencedError
 from onceward.coordinator.protocol.values import CheckpointId, JobName, Outcome, Settlement
-from onceward.sinks.kafka.clock import Clock
-from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.committer import KafkaCommitter
-from onceward.sinks.kafka.control import CoordinatorKind
-from onceward.sinks.kafka.transactions import State, Transaction
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind
+from onceward.sinks.kafka.control.transactions import State, Transaction
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
 from tests.simulation.checker import Invariant

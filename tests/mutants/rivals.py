@@ -28,11 +28,11 @@ from onceward.coordinator.protocol.values import (
     Outcome,
     Snapshot,
 )
-from onceward.sinks.kafka.claims import ClaimHolder, read_claim
-from onceward.sinks.kafka.clock import Clock
-from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.committer import KafkaCommitter
-from onceward.sinks.kafka.transactions import Transaction
+from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.transactions import Transaction
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
 from tests.simulation.checker import Invariant

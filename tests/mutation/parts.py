@@ -30,11 +30,11 @@ PARTS = {
         tests=("tests/unit/pipeline", "tests/unit/test_backoff.py", "tests/unit/sources/test_narrowing.py"),
     ),
     "sinks": Part(
-        files=("sinks/kafka/*.py",),
+        files=("sinks/kafka/*.py", "sinks/kafka/control/*.py", "sinks/kafka/driver/*.py", "sinks/kafka/executor/*.py"),
         # These use a broker or librdkafka and are tested on brokers.
         without=tuple(
             f"*/{each}.py"
-            for each in ("at_least_once", "brokers", "control", "preflight", "producers", "sink", "writer")
+            for each in ("at_least_once", "brokers", "control_plane", "preflight", "producers", "sink", "writer")
         ),
         tests=(
             "tests/unit/sinks",
@@ -44,7 +44,12 @@ PARTS = {
         ),
     ),
     "sources": Part(
-        files=("sources/kafka/*.py",),
+        files=(
+            "sources/kafka/*.py",
+            "sources/kafka/control/*.py",
+            "sources/kafka/driver/*.py",
+            "sources/kafka/executor/*.py",
+        ),
         # These use a broker and are tested on brokers.
         without=tuple(f"*/{each}.py" for each in ("clients", "leaders", "metadata", "source")),
         tests=("tests/unit/sources",),

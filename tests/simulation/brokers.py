@@ -9,11 +9,11 @@ from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, TxnOff
 
 from onceward.coordinator.protocol.values import MAX_ID
 from onceward.coordinator.service.committers import Committers
-from onceward.sinks.kafka.committables import KafkaCommittable
-from onceward.sinks.kafka.committer import KafkaCommitter
-from onceward.sinks.kafka.control import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from onceward.sinks.kafka.identifiers import TransactionalId
-from onceward.sinks.kafka.receipts import RECEIPT_TOPIC
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock

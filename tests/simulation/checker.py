@@ -24,7 +24,7 @@ from onceward.coordinator.protocol.facts import (
 )
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import Outcome, Settlement
-from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.control.committables import KafkaCommittable
 from tests.simulation.source import InputTopic, positions_of
 
 __all__ = ["Checker", "Invariant", "Violation"]

@@ -14,7 +14,7 @@ from onceward.coordinator.pipeline.pipeline import Pipeline
 from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.pipeline.spark_tasks import Tasks
 from onceward.coordinator.protocol.events import CloseReason
-from onceward.sinks.kafka.clock import Clock
+from onceward.sinks.kafka.control.clock import Clock
 from tests.simulation.threads import VirtualRuntime, scheduler
 
 __all__ = ["SimulatedPipeline", "Surroundings", "TellingJournal"]

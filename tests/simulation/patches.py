@@ -22,11 +22,11 @@ import onceward.coordinator.service.engine
 import onceward.coordinator.service.orphan
 import onceward.coordinator.service.orphan_clusters
 import onceward.coordinator.service.thread_lanes
-import onceward.sinks.kafka.claims
-import onceward.sinks.kafka.delivery
-import onceward.sinks.kafka.producers
-import onceward.sinks.kafka.settling
-import onceward.sinks.kafka.writer
+import onceward.sinks.kafka.control.claims
+import onceward.sinks.kafka.control.settling
+import onceward.sinks.kafka.executor.delivery
+import onceward.sinks.kafka.executor.producers
+import onceward.sinks.kafka.executor.writer
 from onceward.coordinator.killpoints import KillPoint
 from tests.simulation.seats import take_seat
 from tests.simulation.threads import SECRETS, THREADING, TIME, scheduler
@@ -61,17 +61,18 @@ def _armed(point: KillPoint) -> bool:
 
 
 def _names() -> Iterator[tuple[ModuleType, str, Any]]:
-    coordinator, sink = onceward.coordinator, onceward.sinks.kafka
+    coordinator = onceward.coordinator
+    control, executor = onceward.sinks.kafka.control, onceward.sinks.kafka.executor
     client, pipeline, service = coordinator.client, coordinator.pipeline, coordinator.service
     for module in (client.calls, client.renewing, client.watching, pipeline.exits, service.thread_lanes):
         yield module, "threading", THREADING
-    yield sink.producers, "threading", THREADING
+    yield executor.producers, "threading", THREADING
     timed = (client.calls, client.renewing, client.session, client.watching, coordinator.links)
     for module in (*timed, pipeline.pipeline, pipeline.progress):
         yield module, "time", TIME
-    for module in (service.orphan_clusters, sink.writer):
+    for module in (service.orphan_clusters, executor.writer):
         yield module, "secrets", SECRETS
-    for module in (sink.delivery, sink.producers):
+    for module in (executor.delivery, executor.producers):
         yield module, "time", TIME
     # The machine would seed the product's own generator; the world seeds this one.
     yield pipeline.pipeline, "random", SimpleNamespace(Random=lambda: random)
@@ -81,14 +82,14 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         pipeline.settler,
         service.engine,
         service.orphan,
-        sink.claims,
-        sink.delivery,
-        sink.settling,
-        sink.writer,
+        control.claims,
+        executor.delivery,
+        control.settling,
+        executor.writer,
     ):
         yield module, "kill_point", _passed
-    yield sink.settling, "armed", _armed
-    producers = sink.producers
+    yield control.settling, "armed", _armed
+    producers = executor.producers
     yield producers, "_pools", _Pools()
     yield producers, "take_seat", take_seat
     prepared = producers.PreparedProducer

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from weakref import WeakKeyDictionary
 
-from onceward.sinks.kafka.seats import Seat
+from onceward.sinks.kafka.executor.seats import Seat
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.threads import SECRETS, scheduler
 

@@ -8,7 +8,7 @@ from onceward import KafkaCluster, KafkaSink
 from onceward.coordinator.pipeline.interfaces import Finding, JobContext
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, JsonObject, OnLost
-from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.control.committables import KafkaCommittable
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock
 from tests.simulation.kafka.control import SimControl

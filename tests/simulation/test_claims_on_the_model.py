@@ -10,8 +10,8 @@ from kafka.protocol.producer import EndTxnRequest, TxnOffsetCommitRequest
 
 from onceward.coordinator.errors import ClaimChangedError, FencedError
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
-from onceward.sinks.kafka.claims import ClaimHolder, read_claim
-from onceward.sinks.kafka.clock import Clock
+from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.control.clock import Clock
 from tests.simulation.kafka import Call, Settings
 from tests.simulation.kafka.contract.bench import Bench
 

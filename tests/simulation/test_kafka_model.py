@@ -4,8 +4,8 @@ rest."""
 import pytest
 from kafka.protocol.admin import ListTransactionsRequest
 
-from onceward.sinks.kafka.receipts import ReceiptState
-from onceward.sinks.kafka.transactions import State
+from onceward.sinks.kafka.control.receipts import ReceiptState
+from onceward.sinks.kafka.control.transactions import State
 from tests.simulation.kafka import LAST_EPOCH, Cluster, Produce, Record, Settings
 from tests.simulation.kafka.contract.bench import OUT, Bench, Ids
 

@@ -3,9 +3,9 @@
 import pytest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from onceward.sinks.kafka.control import CoordinatorKind, NoAnswer
-from onceward.sinks.kafka.receipts import ReceiptState
-from onceward.sinks.kafka.transactions import State
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.receipts import ReceiptState
+from onceward.sinks.kafka.control.transactions import State
 from tests.simulation.kafka import AddPartitions, Produce, Record, Settings
 from tests.simulation.kafka.contract.bench import OUT, Bench, init_request
 

@@ -13,17 +13,17 @@ from onceward import KafkaCluster
 from onceward.connections.per_process import PerProcess
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.protocol.values import Outcome
-from onceward.sinks.kafka import producers
-from onceward.sinks.kafka.claims import read_claim
-from onceward.sinks.kafka.clock import Clock
-from onceward.sinks.kafka.committables import KafkaCommittable
-from onceward.sinks.kafka.committer import KafkaCommitter
-from onceward.sinks.kafka.control import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.claims import read_claim
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.receipts import ReceiptState
+from onceward.sinks.kafka.control.transactions import State, end_txn_version
+from onceward.sinks.kafka.driver.precommit import Owner, abort_losers, make_committables
 from onceward.sinks.kafka.errors import DeliveryError, PreCommitError
-from onceward.sinks.kafka.precommit import Owner, abort_losers, make_committables
-from onceward.sinks.kafka.receipts import ReceiptState
-from onceward.sinks.kafka.transactions import State, end_txn_version
-from onceward.sinks.kafka.writer import KafkaSlotWriter
+from onceward.sinks.kafka.executor import producers
+from onceward.sinks.kafka.executor.writer import KafkaSlotWriter
 from tests.simulation.kafka import Call, Produce, Settings, SimProducer
 from tests.simulation.kafka.contract.bench import OUT, Bench
 
@@ -173,7 +173,7 @@ def test_a_job_nobody_claimed_has_no_claim(sink: Sink) -> None:
 
 def test_a_slot_whose_brokers_are_gone_does_not_vote(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = sink.bench.transport
-    monkeypatch.setattr("onceward.sinks.kafka.delivery.time.monotonic", clock.now)
+    monkeypatch.setattr("onceward.sinks.kafka.executor.delivery.time.monotonic", clock.now)
     first = sink.write(b"a")
     assert first.records == 1
     clock.cut = lambda call: isinstance(call.request, Produce)

@@ -11,8 +11,8 @@ import pytest
 
 from onceward.coordinator.pipeline.generation import GenerationRun
 from onceward.coordinator.protocol import checkpoints
-from onceward.sinks.kafka.producers import ProducerPool
-from onceward.sinks.kafka.settling import Settling
+from onceward.sinks.kafka.control.settling import Settling
+from onceward.sinks.kafka.executor.producers import ProducerPool
 from tests.simulation.checker import Invariant
 from tests.simulation.fleet import run_range
 from tests.simulation.mutating import Mutant, changed, first_violation

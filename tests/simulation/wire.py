@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from onceward.sinks.kafka.control import NoAnswer
+from onceward.sinks.kafka.control.control_plane import NoAnswer
 from tests.simulation.kafka.transport import Call
 from tests.simulation.scheduler import Process
 

@@ -37,6 +37,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "sinks": ("connections", "coordinator.pipeline", "coordinator.protocol"),
 }
 
+# Rooms of a source and a sink, by the process that runs them. A room imports the rooms named here, and what lies beside
+# the rooms (values and errors).
+ROOMS: dict[str, tuple[str, ...]] = {
+    "client": (),
+    "executor": ("client",),
+    "control": (),
+    "driver": ("client", "control", "executor"),
+}
+EXECUTOR_MODULES = ("sources.kafka.executor.reader", "sinks.kafka.executor.writer", "coordinator.pipeline.tasks")
+
 # The core may not use time, randomness, threads, files or the network.
 PURE_FORBIDDEN = {
     "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "socket", "sqlite3",
@@ -78,6 +88,35 @@ def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
         for file in sorted((ROOT / package).rglob("*.py"))
         for module in imports(file)
         if under(module, OURS) and not under(module, below)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("side", ["sources/kafka", "sinks/kafka"])
+def test_a_room_imports_only_rooms_of_its_own_process(side: str, room: str) -> None:
+    itself = side.replace("/", ".")
+    closed = tuple(f"{itself}.{other}" for other in ROOMS if other not in (room, *ROOMS[room]))
+    files = sorted((ROOT / side / room).rglob("*.py"))
+    assert len(files) > 1, f"{side}/{room} holds no modules"
+    assert {each.name for each in (ROOT / side).iterdir() if each.is_dir()} - {"__pycache__"} == set(ROOMS)
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for file in files
+        for module in imports(file)
+        if under(module, closed)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("side", ["sources/kafka", "sinks/kafka"])
+def test_what_lies_beside_the_rooms_imports_none_of_them(side: str) -> None:
+    rooms = tuple(f"{side.replace('/', '.')}.{room}" for room in ROOMS)
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for file in sorted((ROOT / side).glob("*.py"))
+        for module in imports(file)
+        if under(module, rooms)
     ]
     assert wrong == []
 
@@ -131,7 +170,7 @@ def test_the_core_is_pure() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [f"onceward.{name}" for name in ("sources.kafka.reader", "sinks.kafka.writer", "coordinator.pipeline.tasks")],
+    [f"onceward.{name}" for name in EXECUTOR_MODULES],
 )
 def test_an_executor_module_needs_only_arrow_numpy_and_its_kafka_client(module: str) -> None:
     if find_spec(module) is None:

@@ -15,7 +15,7 @@ from onceward.connections.limits import CLIENT_LIMITS, SILENCE_MS
 from onceward.connections.requests import REQUEST_TIMEOUT_MS
 from onceward.coordinator.client.calls import CALL_TIMEOUT_S
 from onceward.coordinator.wire.channel import KeepAlive
-from onceward.sinks.kafka.producers import PoolKey, ProducerPool
+from onceward.sinks.kafka.executor.producers import PoolKey, ProducerPool
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = [
@@ -138,7 +138,7 @@ def test_a_producer_notices_a_silent_broker_before_its_transaction_times_out(
         made.append(config)
         raise RuntimeError("seen enough")
 
-    monkeypatch.setattr("onceward.sinks.kafka.producers.ArrowProducer", producer)
+    monkeypatch.setattr("onceward.sinks.kafka.executor.producers.ArrowProducer", producer)
     cluster = KafkaCluster("localhost:1")
     key = PoolKey(job="j", sink="s", generation=1, cluster=cluster, transaction_timeout_ms=transaction_ms, topics=())
     with pytest.raises(RuntimeError, match="seen enough"):

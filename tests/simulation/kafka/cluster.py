@@ -22,7 +22,7 @@ from kafka.protocol.producer import (
     WriteTxnMarkersRequest,
 )
 
-from onceward.sinks.kafka.control import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from tests.simulation.kafka.coordinators import TransactionCoordinators
 from tests.simulation.kafka.directory import Directory
 from tests.simulation.kafka.endings import Endings, Marked

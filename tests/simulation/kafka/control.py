@@ -7,7 +7,7 @@ from kafka.protocol.admin import ListTransactionsRequest
 from kafka.protocol.producer import EndTxnRequest
 
 from onceward import KafkaCluster
-from onceward.sinks.kafka.control import ControlPlane, Request
+from onceward.sinks.kafka.control.control_plane import ControlPlane, Request
 from tests.simulation.kafka.cluster import Cluster
 from tests.simulation.kafka.transport import Call, Transport
 

@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
-from onceward.sinks.kafka.control import TRANSACTIONS_TOPIC, CoordinatorKind
+from onceward.sinks.kafka.control.control_plane import TRANSACTIONS_TOPIC, CoordinatorKind
 from tests.simulation.kafka.answers import (
     Broker,
     Code,

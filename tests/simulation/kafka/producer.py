@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
-from onceward.sinks.kafka.control import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from tests.simulation.kafka.answers import Code
 from tests.simulation.kafka.cluster import Cluster
 from tests.simulation.kafka.errors import abortable, failure, fatal, wrong_state

@@ -6,7 +6,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from onceward.sinks.kafka.control import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from tests.simulation.kafka.answers import Code
 from tests.simulation.kafka.cluster import Cluster
 from tests.simulation.kafka.errors import failure

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from onceward.sinks.kafka.control import NoAnswer
+from onceward.sinks.kafka.control.control_plane import NoAnswer
 from tests.simulation.kafka.cluster import Cluster
 
 __all__ = ["Call", "DirectTransport", "Transport"]

@@ -15,7 +15,7 @@ from benchmarks.coordinator.size import JOBS, measure_size
 from benchmarks.percentiles import percentile
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.store.store import Store
-from onceward.sinks.kafka.committables import KafkaCommittable
+from onceward.sinks.kafka.control.committables import KafkaCommittable
 
 pytestmark = pytest.mark.slow
 

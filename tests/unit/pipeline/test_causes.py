@@ -18,13 +18,13 @@ failure: Lost task 0.3 in stage 3.0 (TID 9) (localhost executor driver): org.apa
 Traceback (most recent call last):
   File "/opt/spark/worker.py", line 1, in main
     process()
-  File "/opt/job/sinks/kafka/delivery.py", line 99, in _check
+  File "/opt/job/sinks/kafka/executor/delivery.py", line 99, in _check
     raise self._failed(why)
 onceward.sinks.kafka.errors.DeliveryError: Slot 1 was not delivered: 1 records were refused
 
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
 Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-  File "/opt/job/sinks/kafka/delivery.py", line 99, in _check
+  File "/opt/job/sinks/kafka/executor/delivery.py", line 99, in _check
     raise self._failed(why)
 onceward.sinks.kafka.errors.DeliveryError: Slot 1 was not delivered: 1 records were refused
 

@@ -92,7 +92,7 @@ def test_a_spark_connect_session_is_refused() -> None:
 
 
 def test_executors_without_a_library_or_with_other_code_are_refused_by_name() -> None:
-    expected = {"onceward.coordinator.pipeline.executor": "a", "onceward.sinks.kafka.writer": "b"}
+    expected = {"onceward.coordinator.pipeline.executor": "a", "onceward.sinks.kafka.executor.writer": "b"}
     right = {"confluent_kafka": "2.16.1", "pyarrow": "26.0.1", **expected}
     assert list(_problems(right, expected)) == []
     assert list(_problems({**right, "confluent_kafka": "2.3.0"}, expected)) == [
@@ -102,8 +102,8 @@ def test_executors_without_a_library_or_with_other_code_are_refused_by_name() ->
         **right,
         "pyarrow": "missing: no module",
         "onceward.coordinator.pipeline.executor": "missing: no module",
-        "onceward.sinks.kafka.writer": "c",
-        "file of onceward.sinks.kafka.writer": "/opt/old/writer.py",
+        "onceward.sinks.kafka.executor.writer": "c",
+        "file of onceward.sinks.kafka.executor.writer": "/opt/old/writer.py",
     }
     said = list(_problems(wrong, expected))
     assert [problem.split(" ")[0] for problem in said] == ["pyarrow", *expected]

@@ -8,8 +8,8 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName, Snapshot
 from onceward.coordinator.store.codec import snapshots_from_text, snapshots_to_text
 from onceward.coordinator.wire.values import snapshot_from_wire, snapshot_to_wire
-from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.transactions import Transaction
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.transactions import Transaction
 from tests.unit.service.scripted import SINK, SOURCE, positions, wait_until
 
 RANGES = [

@@ -9,7 +9,7 @@ import pytest
 
 from onceward import KafkaSink
 from onceward.coordinator.errors import ConfigurationError
-from onceward.sinks.kafka.columns import column_problems, project
+from onceward.sinks.kafka.driver.columns import column_problems, project
 
 
 def test_all_argument_problems_are_reported_together() -> None:
@@ -135,7 +135,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
 def test_the_executors_part_needs_neither_spark_nor_the_control_plane() -> None:
     """Executors have the standard library, pyarrow and confluent_kafka."""
     code = (
-        "import sys, onceward.sinks.kafka.writer\n"
+        "import sys, onceward.sinks.kafka.executor.writer\n"
         "names = {name.split('.')[0] for name in sys.modules}\n"
         "print(sorted(names & {'kafka', 'pyspark', 'grpc', 'sqlalchemy', 'typer', 'google'}))"
     )

@@ -10,9 +10,9 @@ from onceward import KafkaCluster
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline.interfaces import SlotWriter
 from onceward.coordinator.pipeline.tasks import CheckpointTask
-from onceward.sinks.kafka.at_least_once import AtLeastOnceWriter
-from onceward.sinks.kafka.batches import BatchColumns
-from onceward.sinks.kafka.writer import KafkaSlotWriter
+from onceward.sinks.kafka.executor.at_least_once import AtLeastOnceWriter
+from onceward.sinks.kafka.executor.batches import BatchColumns
+from onceward.sinks.kafka.executor.writer import KafkaSlotWriter
 
 NOWHERE = KafkaCluster("127.0.0.1:9")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -19,8 +19,8 @@ from kafka.protocol.producer import (
 
 from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedError
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
-from onceward.sinks.kafka.claims import ClaimHolder, read_claim
-from onceward.sinks.kafka.clock import Clock
+from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.simulation.kafka import Call, Settings
 from tests.simulation.kafka.contract.bench import Bench, Ids

@@ -9,9 +9,9 @@ import pytest
 
 from onceward.coordinator.errors import HaltedError
 from onceward.coordinator.protocol.values import Committable, Document
-from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.transactions import Transaction
 from onceward.sinks.kafka.documents import check_committable
-from onceward.sinks.kafka.transactions import Transaction
 
 HANDLE = KafkaCommittable(
     slot=3,

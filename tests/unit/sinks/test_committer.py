@@ -21,13 +21,13 @@ from onceward.coordinator.protocol.values import (
     Outcome,
 )
 from onceward.coordinator.protocol.values import Settlement as Settled
-from onceward.sinks.kafka.claims import ClaimHolder
-from onceward.sinks.kafka.clock import Clock
-from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.committer import KafkaCommitter
-from onceward.sinks.kafka.control import CoordinatorKind
+from onceward.sinks.kafka.control.claims import ClaimHolder
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind
+from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
-from onceward.sinks.kafka.transactions import State, Transaction
 from tests.simulation.kafka import Settings, SimControl
 from tests.simulation.kafka.contract.bench import OUT, Bench, Ids, init_request
 
@@ -111,7 +111,7 @@ def test_a_transaction_that_somebody_committed_before_is_committed(bench: Bench)
 def test_more_transactions_than_are_asked_for_at_once_are_committed_without_a_pause(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onceward.sinks.kafka.settling.IN_FLIGHT", 2)
+    monkeypatch.setattr("onceward.sinks.kafka.control.settling.IN_FLIGHT", 2)
     handles = [committable(bench, written(bench, number), number) for number in range(5)]
     began = bench.transport.now()
     settled = committer(bench).commit(handles)

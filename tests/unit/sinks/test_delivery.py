@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from onceward.sinks.kafka import delivery as module
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.client.messages import Places
-from onceward.sinks.kafka.delivery import Delivery
 from onceward.sinks.kafka.errors import DeliveryError
-from onceward.sinks.kafka.records import BatchProducer
+from onceward.sinks.kafka.executor import delivery as module
+from onceward.sinks.kafka.executor.delivery import Delivery
+from onceward.sinks.kafka.executor.records import BatchProducer
 
 RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b", b"c"]})
 

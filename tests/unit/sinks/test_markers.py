@@ -8,10 +8,10 @@ import pytest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from onceward.sinks.kafka import markers
-from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.markers import Ending, LogProof, read_endings
-from onceward.sinks.kafka.transactions import Transaction
+from onceward.sinks.kafka.control import markers
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.markers import Ending, LogProof, read_endings
+from onceward.sinks.kafka.control.transactions import Transaction
 from tests.simulation.kafka import Produce, Record
 from tests.simulation.kafka.contract.bench import OUT, Bench, Ids
 

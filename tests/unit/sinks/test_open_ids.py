@@ -8,11 +8,11 @@ from kafka.protocol.admin import ListTransactionsRequest
 from onceward import KafkaCluster
 from onceward.connections import requests
 from onceward.coordinator.protocol.values import JobName
-from onceward.sinks.kafka.clock import Clock
-from onceward.sinks.kafka.committer import KafkaCommitter
-from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.transactions import Transactions
 from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
-from onceward.sinks.kafka.transactions import Transactions
 from tests.simulation.kafka import Settings
 from tests.simulation.kafka.contract.bench import Bench
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from onceward.coordinator.protocol.values import Outcome
-from onceward.sinks.kafka.control import NoAnswer
-from onceward.sinks.kafka.markers import Ending, LogProof
-from onceward.sinks.kafka.outcomes import (
+from onceward.sinks.kafka.control.control_plane import NoAnswer
+from onceward.sinks.kafka.control.markers import Ending, LogProof
+from onceward.sinks.kafka.control.outcomes import (
     EndAnswer,
     Judgement,
     Look,
@@ -20,8 +20,8 @@ from onceward.sinks.kafka.outcomes import (
     judge_torn,
     needs_log,
 )
-from onceward.sinks.kafka.receipts import Receipt, ReceiptState
-from onceward.sinks.kafka.transactions import State, Transaction, TransactionView
+from onceward.sinks.kafka.control.receipts import Receipt, ReceiptState
+from onceward.sinks.kafka.control.transactions import State, Transaction, TransactionView
 
 V5 = Transaction(id="j.s.1.00000000.0", producer_id=7, epoch=3, version=5)
 V4 = replace(V5, version=4)

@@ -8,10 +8,10 @@ import pytest
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control import NoAnswer
-from onceward.sinks.kafka.parts import Parts, read_parts
-from onceward.sinks.kafka.transactions import Transaction
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.control_plane import NoAnswer
+from onceward.sinks.kafka.control.parts import Parts, read_parts
+from onceward.sinks.kafka.control.transactions import Transaction
 from tests.simulation.kafka import Settings
 from tests.simulation.kafka.contract.bench import OUT, Bench
 

@@ -13,12 +13,12 @@ from kafka.protocol.producer import InitProducerIdRequest
 from onceward.coordinator.errors import FencedError, HaltedError
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JsonObject
-from onceward.sinks.kafka.brokers import TopicFacts
-from onceward.sinks.kafka.clock import Clock
-from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.brokers import TopicFacts
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.transactions import State, Transaction
+from onceward.sinks.kafka.driver.precommit import Owner, abort_losers, make_committables, require_same_topics
 from onceward.sinks.kafka.errors import ControlPlaneError, PreCommitError
-from onceward.sinks.kafka.precommit import Owner, abort_losers, make_committables, require_same_topics
-from onceward.sinks.kafka.transactions import State, Transaction
 from tests.simulation.kafka import Settings
 from tests.simulation.kafka.contract.bench import OUT, Bench, Ids
 

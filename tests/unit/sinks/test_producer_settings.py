@@ -3,7 +3,7 @@
 import pytest
 
 from onceward import KafkaCluster
-from onceward.sinks.kafka.producers import producer_settings
+from onceward.sinks.kafka.executor.producers import producer_settings
 
 
 @pytest.mark.parametrize(

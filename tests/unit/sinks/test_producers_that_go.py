@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from onceward.sinks.kafka import delivery as module
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.client.messages import Places
-from onceward.sinks.kafka.delivery import Delivery
 from onceward.sinks.kafka.errors import DeliveryError
+from onceward.sinks.kafka.executor import delivery as module
+from onceward.sinks.kafka.executor.delivery import Delivery
 from tests.integration.tools import wait_until
 
 RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b", b"c"]})

@@ -8,12 +8,12 @@ import pytest
 from kafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest, ListTransactionsRequest
 
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
-from onceward.sinks.kafka.claims import ClaimHolder, read_claim
-from onceward.sinks.kafka.clock import Clock
+from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.forgetting import forget_job
+from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, delete_receipts
+from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.errors import ControlPlaneError
-from onceward.sinks.kafka.forgetting import forget_job
-from onceward.sinks.kafka.receipt_cleanup import delete_older_receipts, delete_receipts
-from onceward.sinks.kafka.receipts import ReceiptState
 from tests.simulation.kafka import Call, Settings
 from tests.simulation.kafka.contract.bench import Bench
 

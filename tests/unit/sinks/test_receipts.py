@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import OffsetFetchRequest
 
-from onceward.sinks.kafka.control import CoordinatorKind, NoAnswer
-from onceward.sinks.kafka.receipts import Offset, Receipt, ReceiptState, read_offsets, read_receipts
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.receipts import Offset, Receipt, ReceiptState, read_offsets, read_receipts
 
 
 def answer(

@@ -9,10 +9,10 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.sinks.kafka import records
 from onceward.sinks.kafka.client import UnfitRecordError
 from onceward.sinks.kafka.errors import DeliveryError, RouteError
-from onceward.sinks.kafka.records import BatchProducer
+from onceward.sinks.kafka.executor import records
+from onceward.sinks.kafka.executor.records import BatchProducer
 from tests.simulation.kafka import SimProducer
 from tests.simulation.kafka.contract.bench import OUT, Bench
 
@@ -274,7 +274,7 @@ def test_records_that_stand_still_are_timed_from_the_last_that_moved(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("onceward.sinks.kafka.records.time.monotonic", lambda: now)
+    monkeypatch.setattr("onceward.sinks.kafka.executor.records.time.monotonic", lambda: now)
     writer = Writer(bench)
     client: Any = writer.client
     poll, client.poll = client.poll, lambda _seconds: 0

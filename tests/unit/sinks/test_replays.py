@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
-from onceward.sinks.kafka.brokers import TopicFacts
-from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.replays import alone, lost_splits
+from onceward.sinks.kafka.control.brokers import TopicFacts
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.driver.replays import alone, lost_splits
 from tests.unit.sinks.test_committables import HANDLE
 
 A, B = ({"topic": "in", "partition": number, "start": 0, "end": 5} for number in (0, 1))

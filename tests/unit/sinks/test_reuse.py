@@ -7,13 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from onceward.sinks.kafka import reuse
-from onceward.sinks.kafka.reuse import ReusableIds
+from onceward.sinks.kafka.driver import reuse
+from onceward.sinks.kafka.driver.reuse import ReusableIds
 
 
 @dataclass
 class Worker:
-    """A process with its own ids, as in `onceward.sinks.kafka.producers`."""
+    """A process with its own ids, as in `onceward.sinks.kafka.executor.producers`."""
 
     name: int
     made: int = 0

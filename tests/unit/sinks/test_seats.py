@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from onceward import KafkaCluster
-from onceward.sinks.kafka import producers, seats
 from onceward.sinks.kafka.errors import DeliveryError
-from onceward.sinks.kafka.producers import PoolKey, PreparedProducer, ProducerPool
-from onceward.sinks.kafka.seats import Seat, take_seat
+from onceward.sinks.kafka.executor import producers, seats
+from onceward.sinks.kafka.executor.producers import PoolKey, PreparedProducer, ProducerPool
+from onceward.sinks.kafka.executor.seats import Seat, take_seat
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from onceward.sinks.kafka import seats
+from onceward.sinks.kafka.executor import seats
 seats._SHARED_MEMORY = Path(sys.argv[1])
 seat = seats.take_seat("orders", "sink", 1)
 seat.strike(0)

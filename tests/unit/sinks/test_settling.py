@@ -7,12 +7,12 @@ from kafka.protocol.producer import EndTxnRequest
 
 from onceward import KafkaCluster
 from onceward.coordinator.protocol.values import Outcome
-from onceward.sinks.kafka.clock import Clock
-from onceward.sinks.kafka.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.committer import KafkaCommitter
-from onceward.sinks.kafka.control import IN_FLIGHT, ControlPlane
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane
+from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.errors import ControlPlaneError
-from onceward.sinks.kafka.transactions import State, Transaction
 from tests.simulation.kafka.contract.bench import Bench
 
 

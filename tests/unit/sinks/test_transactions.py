@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from onceward.sinks.kafka.control import CoordinatorKind, Located, NoAnswer
-from onceward.sinks.kafka.transactions import CODE_NONE, Transaction, Transactions, end_txn_version
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, Located, NoAnswer
+from onceward.sinks.kafka.control.transactions import CODE_NONE, Transaction, Transactions, end_txn_version
 
 
 class Cluster:

@@ -11,16 +11,16 @@ import pytest
 from onceward import KafkaCluster, KafkaSource
 from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError
 from onceward.coordinator.protocol.values import Role
-from onceward.sources.kafka.arguments import SourceArguments
-from onceward.sources.kafka.columns import COLUMNS
-from onceward.sources.kafka.faults import halt_for, offset_gone, offset_gone_in
-from onceward.sources.kafka.limits import BURST_SECONDS
-from onceward.sources.kafka.offsets import Limits
+from onceward.sources.kafka.driver.arguments import SourceArguments
+from onceward.sources.kafka.driver.limits import BURST_SECONDS
+from onceward.sources.kafka.driver.offsets import Limits
+from onceward.sources.kafka.driver.resolution import milliseconds
+from onceward.sources.kafka.driver.sizing import first_sizing
+from onceward.sources.kafka.driver.splitting import MOST_RANGES
+from onceward.sources.kafka.driver.starts import bound_text
+from onceward.sources.kafka.executor.columns import COLUMNS
+from onceward.sources.kafka.executor.offset_gone import halt_for, offset_gone, offset_gone_in
 from onceward.sources.kafka.positions import Partition
-from onceward.sources.kafka.resolution import milliseconds
-from onceward.sources.kafka.sizing import first_sizing
-from onceward.sources.kafka.splitting import MOST_RANGES
-from onceward.sources.kafka.starts import bound_text
 
 
 def test_a_source_needs_only_a_cluster_and_topics() -> None:
@@ -238,7 +238,7 @@ def test_what_became_of_the_input_is_told_from_its_log(position: int, log: tuple
 
 def test_an_executor_needs_only_pyarrow_and_confluent_kafka() -> None:
     program = (
-        "import sys, onceward.sources.kafka.reader\n"
+        "import sys, onceward.sources.kafka.executor.reader\n"
         "print(*sorted({'pyspark', 'grpc', 'kafka', 'sqlalchemy', 'pandas', 'rich', 'typer', 'google'}\n"
         "              & {m.split('.')[0] for m in sys.modules}))"
     )

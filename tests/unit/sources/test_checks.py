@@ -12,7 +12,8 @@ from onceward import KafkaCluster
 from onceward.coordinator.errors import CheckpointFailedError, HaltedError
 from onceward.coordinator.pipeline.interfaces import Finding, ReplayRefusedError, Severity
 from onceward.coordinator.protocol.values import JsonObject
-from onceward.sources.kafka.checks import (
+from onceward.sources.kafka.control.metadata import TopicState
+from onceward.sources.kafka.driver.checks import (
     confirm_topics,
     durability_findings,
     owned_setting_findings,
@@ -22,11 +23,10 @@ from onceward.sources.kafka.checks import (
     refuse_outside,
     topic_findings,
 )
-from onceward.sources.kafka.discovery import Discovery
+from onceward.sources.kafka.driver.discovery import Discovery
+from onceward.sources.kafka.driver.replays import refuse_incomplete
 from onceward.sources.kafka.epochs import Difference
-from onceward.sources.kafka.metadata import TopicState
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
-from onceward.sources.kafka.replays import refuse_incomplete
 
 ORDERS = [Partition("orders", number) for number in range(3)]
 SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "cleanup.policy": "delete"}
@@ -314,7 +314,7 @@ def test_a_range_that_the_log_does_not_hold_is_not_read_again(cluster: Any, boun
 def test_a_topic_that_is_another_one_is_not_read_again(
     cluster: Any, monkeypatch: pytest.MonkeyPatch, now: dict[str, TopicState], why: str
 ) -> None:
-    monkeypatch.setattr("onceward.sources.kafka.checks._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("onceward.sources.kafka.driver.checks._PAUSE_SECONDS", 0)
     cluster.found = now
     with pytest.raises(ReplayRefusedError, match=why):
         replay(cluster)

@@ -3,10 +3,10 @@
 import pytest
 
 from onceward import KafkaCluster
-from onceward.sources.kafka import clients
 from onceward.sources.kafka.client import Records
-from onceward.sources.kafka.clients import FETCHES, LARGE, Fetch, fetch_for, noticed
-from onceward.sources.kafka.reader import KafkaSplitReader
+from onceward.sources.kafka.executor import clients
+from onceward.sources.kafka.executor.clients import FETCHES, LARGE, Fetch, fetch_for, noticed
+from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from tests.unit.sources.memory import Memory
 
 SMALL, MEDIUM, _ = FETCHES

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.sources.kafka.client import Headers, Records
-from onceward.sources.kafka.columns import COLUMNS, HEADERS, batch_builder, bounded, ddl_of, schema_of
+from onceward.sources.kafka.executor.columns import COLUMNS, HEADERS, batch_builder, bounded, ddl_of, schema_of
 from tests.unit.sources.memory import Memory
 
 ALL = (*COLUMNS, HEADERS)

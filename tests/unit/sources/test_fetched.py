@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from onceward.connections.rdkafka.client import PRODUCER, Callbacks, new_client
 from onceward.connections.rdkafka.library import lib
-from onceward.sources.kafka.checks import client_findings
 from onceward.sources.kafka.client import consumer, slow_release
 from onceward.sources.kafka.client.fetched import fetched
+from onceward.sources.kafka.driver.checks import client_findings
 from tests.unit.sources.memory import Memory, Row
 
 CONTENT = st.none() | st.binary(max_size=40)

@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from onceward import KafkaCluster
 from onceward.coordinator.errors import CheckpointFailedError
-from onceward.sources.kafka.metadata import BrokerView, LogEnd
+from onceward.sources.kafka.control.metadata import BrokerView, LogEnd
 from onceward.sources.kafka.positions import Partition
 
 FIRST, SECOND = Partition("orders", 0), Partition("orders", 1)

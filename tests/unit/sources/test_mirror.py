@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from onceward.sources.kafka.mirror import GroupMirror
+from onceward.sources.kafka.control.mirror import GroupMirror
 
 TOPIC: Any = ("in", 0)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.coordinator.pipeline.narrowing import Narrowing, narrowed
-from onceward.sources.kafka.splitting import describe_ranges, halve_ranges
+from onceward.sources.kafka.driver.splitting import describe_ranges, halve_ranges
 
 
 def split(partition: int, start: int, end: int) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from onceward.coordinator.errors import CheckpointFailedError
 from onceward.coordinator.pipeline.interfaces import Plan
+from onceward.sources.kafka.control.metadata import insist
+from onceward.sources.kafka.driver.limits import BURST_SECONDS, RateLimit, level, share
+from onceward.sources.kafka.driver.offsets import Limits, gone_backwards, plan_ranges
 from onceward.sources.kafka.epochs import Lineage
-from onceward.sources.kafka.limits import BURST_SECONDS, RateLimit, level, share
-from onceward.sources.kafka.metadata import insist
-from onceward.sources.kafka.offsets import Limits, gone_backwards, plan_ranges
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 
 P = [Partition("t", n) for n in range(6)]

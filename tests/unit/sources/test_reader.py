@@ -16,12 +16,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from onceward import KafkaCluster
 from onceward.connections.limits import LOST_S
 from onceward.coordinator.errors import CheckpointFailedError
-from onceward.sources.kafka import reader
 from onceward.sources.kafka.client import Event, Fetched, Records
-from onceward.sources.kafka.clients import Client, Fetch
-from onceward.sources.kafka.columns import COLUMNS, schema_of
-from onceward.sources.kafka.faults import OffsetGone, offset_gone_in
-from onceward.sources.kafka.reader import KafkaSplitReader, _Range
+from onceward.sources.kafka.executor import reader
+from onceward.sources.kafka.executor.clients import Client, Fetch
+from onceward.sources.kafka.executor.columns import COLUMNS, schema_of
+from onceward.sources.kafka.executor.offset_gone import OffsetGone, offset_gone_in
+from onceward.sources.kafka.executor.reader import KafkaSplitReader, _Range
 from tests.unit.sources.memory import Memory
 
 Answer = list[tuple[int, int] | Event]

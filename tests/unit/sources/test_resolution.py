@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from onceward.coordinator.errors import ConfigurationError, HaltedError
+from onceward.sources.kafka.driver.resolution import resolve_ends, resolve_starts
+from onceward.sources.kafka.driver.starts import End, Reset, Start
 from onceward.sources.kafka.positions import Partition
-from onceward.sources.kafka.resolution import resolve_ends, resolve_starts
-from onceward.sources.kafka.starts import End, Reset, Start
 
 A, B, C = Partition("orders", 0), Partition("orders", 1), Partition("bills", 0)
 ALL = [A, B, C]
@@ -231,7 +231,7 @@ def test_named_ends_are_taken_as_they_are_and_must_name_every_partition(logs: An
 def test_a_partition_that_the_brokers_leave_out_is_asked_for_again(
     logs: Any, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onceward.sources.kafka.metadata._ASK_AGAIN_SECONDS", 1e-6)
+    monkeypatch.setattr("onceward.sources.kafka.control.metadata._ASK_AGAIN_SECONDS", 1e-6)
     expected = starts(logs, start, Reset.EARLIEST)
     logs.late = A
     logs.answered.clear()

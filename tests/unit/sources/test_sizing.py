@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline.interfaces import JobContext, Plan
 from onceward.coordinator.protocol.values import JobName
-from onceward.sources.kafka.limits import RateLimit
-from onceward.sources.kafka.metadata import LogEnd
-from onceward.sources.kafka.offsets import Limits, plan_ranges
-from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
-from onceward.sources.kafka.sizing import (
+from onceward.sources.kafka.control.metadata import LogEnd
+from onceward.sources.kafka.driver.limits import RateLimit
+from onceward.sources.kafka.driver.offsets import Limits, plan_ranges
+from onceward.sources.kafka.driver.sizing import (
     AIM_BACK_TO_BACK,
     FIRST,
     GROWTH,
@@ -30,7 +29,8 @@ from onceward.sources.kafka.sizing import (
     Sizing,
     first_sizing,
 )
-from onceward.sources.kafka.source import KafkaSource
+from onceward.sources.kafka.driver.source import KafkaSource
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 
 TIMEOUT = 120.0
 A_FEW = 8

@@ -10,11 +10,11 @@ from onceward import KafkaSource
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
 from onceward.coordinator.pipeline.tasks import ranges_of
-from onceward.sinks.kafka.replays import alone
-from onceward.sources.kafka.metadata import TopicState
+from onceward.sinks.kafka.driver.replays import alone
+from onceward.sources.kafka.control.metadata import TopicState
+from onceward.sources.kafka.driver.replays import refuse_incomplete
+from onceward.sources.kafka.driver.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
-from onceward.sources.kafka.replays import refuse_incomplete
-from onceward.sources.kafka.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
 
 
 def split(partition: int, start: int, size: int) -> dict[str, Any]:

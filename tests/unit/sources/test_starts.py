@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward.sources.kafka.starts import bound_text, end_problems, start_problems
+from onceward.sources.kafka.driver.starts import bound_text, end_problems, start_problems
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TINY = timedelta(microseconds=1)

@@ -7,9 +7,9 @@ from confluent_kafka import KafkaError
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
-from onceward.sinks.kafka.control import CoordinatorKind
-from onceward.sinks.kafka.receipts import Receipt, read_receipts
-from onceward.sinks.kafka.transactions import Transactions, TransactionView
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind
+from onceward.sinks.kafka.control.receipts import Receipt, read_receipts
+from onceward.sinks.kafka.control.transactions import Transactions, TransactionView
 from tests.simulation.kafka import (
     AddOffsets,
     AddPartitions,

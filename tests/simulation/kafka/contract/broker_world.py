@@ -17,7 +17,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 
 from onceward import KafkaCluster
 from onceward.sinks.kafka.client import ArrowProducer
-from onceward.sinks.kafka.control import ControlPlane, CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, NoAnswer
 from tests.simulation.kafka import Partition
 from tests.simulation.kafka.contract.worlds import Ids, away, client_config
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from onceward.sinks.kafka.transactions import State
+from onceward.sinks.kafka.control.transactions import State
 from tests.simulation.kafka.contract.stage import Stage
 
 __all__ = ["ID_AND_GROUP_SCRIPTS"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from onceward.sinks.kafka.control import ControlPlane
+from onceward.sinks.kafka.control.control_plane import ControlPlane
 from tests.simulation.kafka import (
     AddOffsets,
     AddPartitions,

@@ -3,7 +3,7 @@ expected."""
 
 from collections.abc import Callable
 
-from onceward.sinks.kafka.transactions import State
+from onceward.sinks.kafka.control.transactions import State
 from tests.simulation.kafka.contract.id_and_group_scripts import ID_AND_GROUP_SCRIPTS
 from tests.simulation.kafka.contract.raw_scripts import RAW_SCRIPTS
 from tests.simulation.kafka.contract.stage import Stage

@@ -14,10 +14,10 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, WriteTxnMarkersRequest
 
-from onceward.sinks.kafka.control import CoordinatorKind, NoAnswer
-from onceward.sinks.kafka.logs import Log
-from onceward.sinks.kafka.receipts import RECEIPT_TOPIC, read_offsets
-from onceward.sinks.kafka.transactions import State, Transactions, TransactionView
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.logs import Log
+from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC, read_offsets
+from onceward.sinks.kafka.control.transactions import State, Transactions, TransactionView
 from tests.simulation.kafka import Partition
 from tests.simulation.kafka.contract.worlds import Ids, World, away
 

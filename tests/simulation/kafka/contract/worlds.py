@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from onceward.sinks.kafka.control import ControlPlane, NoAnswer
+from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
 from tests.simulation.kafka import Partition
 
 __all__ = ["Ids", "World", "away", "client_config"]

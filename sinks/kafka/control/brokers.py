@@ -1,0 +1,130 @@
+"""What the brokers report about themselves: topics, settings, permissions."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
+from onceward.sinks.kafka.errors import ControlPlaneError
+
+__all__ = [
+    "BATCH_LIMIT",
+    "Resource",
+    "TopicFacts",
+    "batch_limit",
+    "broker_settings",
+    "create_topic",
+    "settings",
+    "topic_facts",
+]
+
+_READ, _WRITE = 3, 4
+"""Bit numbers in a set of authorized operations."""
+_NOT_TOLD = 31
+"""The bit that is set if the brokers do not report authorized operations."""
+
+
+class Resource(IntEnum):
+    """The kind of resource whose settings are read."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicFacts:
+    """One topic as the cluster reports it."""
+
+    name: str
+    code: int
+    """0 = exists; 3 = unknown; 29 = describing it is not authorized."""
+    id: str = ""
+    """Changes when a topic is deleted and recreated; empty if the brokers do not report it."""
+    partitions: int = 0
+    replication: int = 0
+    """The smallest number of replicas of any partition."""
+    may_write: bool | None = None
+    """None if the brokers do not report it."""
+    may_read: bool | None = None
+    """None if the brokers do not report it."""
+    leaders: Mapping[int, int] = field(default_factory=dict)
+    """By partition; -1 if it has no leader."""
+
+
+def topic_facts(control: ControlPlane, names: Collection[str]) -> dict[str, TopicFacts]:
+    """Return existence, size and permissions of topics. Creates nothing. Raises ControlPlaneError."""
+    if not names:
+        return {}
+    topic = MetadataRequest.MetadataRequestTopic
+    answer = control.ask(
+        MetadataRequest(
+            topics=[topic(name=name) for name in sorted(set(names))],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+            min_version=8,
+            max_version=12,
+        )
+    )
+    return {str(entry.name): _facts(entry) for entry in answer.topics}
+
+
+def _facts(entry: Any) -> TopicFacts:
+    operations = {int(bit) for bit in entry.authorized_operations or ()}
+    return TopicFacts(
+        name=str(entry.name),
+        code=int(entry.error_code),
+        id=str(entry.topic_id) if entry.topic_id else "",
+        partitions=len(entry.partitions),
+        replication=min((len(partition.replica_nodes) for partition in entry.partitions), default=0),
+        may_write=None if _NOT_TOLD in operations else _WRITE in operations,
+        may_read=None if _NOT_TOLD in operations else _READ in operations,
+        leaders={int(partition.partition_index): int(partition.leader_id) for partition in entry.partitions},
+    )
+
+
+def create_topic(control: ControlPlane, name: str, *, replication: int) -> int:
+    """Create a topic with one partition. Returns the error code, 0 also if it exists. Raises ControlPlaneError."""
+    creatable = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=1, replication_factor=replication, assignments=[], configs=[]
+    )
+    answer = control.ask(CreateTopicsRequest(topics=[creatable], timeout_ms=10_000, validate_only=False))
+    code = int(answer.topics[0].error_code)
+    return 0 if code == _EXISTS else code
+
+
+def settings(control: ControlPlane, kind: Resource, name: str, keys: Collection[str]) -> dict[str, str] | None:
+    """Return the effective settings, or None if reading them is not allowed or no broker answers."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    request = DescribeConfigsRequest(
+        resources=[resource(resource_type=int(kind), resource_name=name, configuration_keys=sorted(keys))],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    answer = control.send_all([(int(name) if kind is Resource.BROKER else None, request)])[0]
+    if isinstance(answer, NoAnswer) or answer.results[0].error_code:
+        return None
+    return {str(entry.name): str(entry.value) for entry in answer.results[0].configs if entry.value is not None}
+
+
+def batch_limit(control: ControlPlane, topics: Collection[str]) -> int | None:
+    """Return the bytes of the largest batch that all ``topics`` accept; None if no broker reports it."""
+    found = (settings(control, Resource.TOPIC, topic, [BATCH_LIMIT]) or {} for topic in topics)
+    return min((int(each[BATCH_LIMIT]) for each in found if BATCH_LIMIT in each), default=None)
+
+
+def broker_settings(control: ControlPlane, keys: Collection[str]) -> Mapping[str, str] | None:
+    """Return the settings of one broker; a sane cluster has the same on all. None if they cannot be read."""
+    try:
+        nodes = control.nodes()
+    except ControlPlaneError:
+        return None
+    return next((found for node in nodes if (found := settings(control, Resource.BROKER, str(node), keys))), None)
+
+
+BATCH_LIMIT = "max.message.bytes"
+"""A topic's limit for a whole batch, despite its name."""
+_EXISTS = 36

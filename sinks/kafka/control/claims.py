@@ -1,0 +1,283 @@
+"""The claim: an offset commit that says which store and generation own a job (docs/protocol.md#claim).
+
+Group ``<job>.claim``, partition 0 of the receipts' topic, offset = the newest completed checkpoint, metadata = JSON.
+It is stored on the sink's cluster, where a second or wiped store would do its damage.
+
+It is written in a transaction whose id is the group's name. InitProducerId on that id ends transactions that other
+processes have open under it and fences those processes, so a claim read afterwards stays valid until this process's
+own transaction commits or aborts.
+"""
+
+import json
+from collections.abc import Callable, Collection
+from typing import Any
+
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+
+from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedError
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
+from onceward.sinks.kafka.control.clock import Clock, broker_backoff
+from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request
+from onceward.sinks.kafka.control.fencing import PATIENCE_S
+from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
+from onceward.sinks.kafka.control.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
+from onceward.sinks.kafka.control.transactions import CODE_NONE, Code
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.identifiers import claim_name
+
+__all__ = ["ClaimHolder", "read_claim"]
+
+_VERSION = 2
+_TIMEOUT_MS = 10_000
+"""Timeout of a transaction that takes milliseconds; no process waits for it to expire."""
+_MOMENT_S = 0.5
+"""How long to wait for a claim that another process is writing. If it takes longer, that process is dead or cut off."""
+_REFUSED = frozenset({47, 48, 49, 90, 120})
+"""Error codes for a producer that was fenced, whose id was forgotten, or whose transaction timed out."""
+_UNKNOWN = frozenset({-1, 7})
+"""Error codes after which a request may still be carried out."""
+_UNSTABLE = 88
+"""Error code of a read while another process writes a claim."""
+
+
+def read_claim(control: ControlPlane, job: str, clock: Clock) -> Claim | None:
+    """Return the claim on ``job``, or None if it was never claimed (or the claim expired).
+
+    A claim that is being written at this moment may be missing: only a :class:`ClaimHolder` sees it.
+    Raises ControlPlaneError if the brokers do not answer within 30 s, HaltedError if the claim is unreadable.
+    """
+    group = claim_name(job)
+    deadline = clock.monotonic() + PATIENCE_S
+    backoff = broker_backoff()
+    while True:
+        offset = _offset(control, group, stable=False)
+        if offset.code == CODE_NONE:
+            return _parse(job, offset)
+        if classify(offset.code) is EndAnswer.DOUBT or clock.monotonic() >= deadline:
+            raise _failed("read", job, offset.code)
+        clock.wait(backoff.next())
+
+
+class ClaimHolder:
+    """One process's hold on the claim of one job. Not thread-safe."""
+
+    def __init__(self, control: ControlPlane, job: str, clock: Clock) -> None:
+        self._control = control
+        self._job = job
+        self._name = claim_name(job)
+        self._clock = clock
+        self._producer: tuple[int, int] | None = None
+        """Id and epoch to write with. None: other processes must be fenced first."""
+        self._used = False
+        """Whether a request was sent under that epoch."""
+        self._held: Claim | None = None
+        self._prepared: Claim | None = None
+        self._places: dict[CoordinatorKind, Located] = {}
+
+    def take(self, claim: Claim, seen: Collection[Claim]) -> None:
+        """Replace one of ``seen`` by ``claim``, or write it where no claim exists.
+
+        Raises ClaimChangedError if the present claim is another one, ControlPlaneError if the brokers do not confirm
+        within 30 s, HaltedError for an unreadable claim.
+        """
+        deadline = self._clock.monotonic() + PATIENCE_S
+        code = self._write_over(claim, seen, lambda: self._clock.monotonic() >= deadline)
+        if code != CODE_NONE:
+            raise _failed("write", self._job, code)
+
+    def prepare(self, claim: Claim) -> None:
+        """Do the part of :meth:`renew` that can be done ahead. Reports no failure; :meth:`renew` then starts over."""
+        if self._stage(claim) == CODE_NONE:
+            self._prepared = claim
+
+    def renew(self, claim: Claim, give_up: Callable[[], bool] = lambda: False) -> bool:
+        """Replace the claim written last by ``claim``, without a time limit; return False once ``give_up()`` is true.
+
+        Raises FencedError if the present claim is another one, ControlPlaneError if the brokers refuse, HaltedError.
+        """
+        held = self._held
+        assert held is not None, "taken before it is renewed"
+        backoff = broker_backoff()
+        while classify(code := self._write(claim)) is EndAnswer.AGAIN and self._producer is not None:
+            if give_up():
+                return False
+            self._clock.wait(backoff.next())  # markers of the last write are pending, or a coordinator moves
+        if code == CODE_NONE:
+            self._held = claim
+            return True
+        try:
+            return self._write_over(claim, (held,), give_up, look=code in _REFUSED) == CODE_NONE
+        except ClaimChangedError as error:
+            raise FencedError(str(error)) from error
+
+    def _write_over(
+        self, claim: Claim, seen: Collection[Claim], give_up: Callable[[], bool], *, look: bool = True
+    ) -> Code:
+        """Return CODE_NONE, or the last error code if it gave up. ``look``: another process may hold the claim."""
+        backoff = broker_backoff()
+        patient = self._clock.monotonic() + _MOMENT_S
+        while True:
+            code = self._attempt(claim, seen, look)
+            if code == CODE_NONE:
+                self._held = claim
+                return code
+            look = code in _REFUSED or (code == _UNSTABLE and self._clock.monotonic() < patient)
+            if classify(code) is EndAnswer.DOUBT and code not in (*_REFUSED, _UNSTABLE):
+                raise _failed("write", self._job, code)
+            if give_up():
+                return code
+            self._clock.wait(backoff.next())
+
+    def _attempt(self, claim: Claim, seen: Collection[Claim], look: bool) -> Code:
+        # Read first, without fencing: fencing would end a transaction of the rightful holder.
+        for fenced in (False, True) if look else (True,):
+            if fenced and (code := self._fence()) != CODE_NONE:
+                return code
+            offset = _offset(self._control, self._name, stable=True)
+            if offset.code != CODE_NONE:
+                return offset.code
+            found = _parse(self._job, offset)
+            if fenced and found == claim:
+                return CODE_NONE  # an earlier, unanswered attempt was carried out
+            if found is not None and found != claim and found not in seen:
+                raise ClaimChangedError(
+                    f"Job {self._job} was claimed by store {found.store_id} for generation {found.generation}, while "
+                    f"this process runs generation {claim.generation} from store {claim.store_id}: it was taken over. "
+                    "What is settled stays; nothing further is written. Stop this process, or stop the other one and "
+                    "start this one with adopt."
+                )
+        kill_point(KillPoint.DRIVER_BEFORE_CLAIM)
+        return self._write(claim)
+
+    def _fence(self) -> Code:
+        """End what other processes have open. Returns CONCURRENT_TRANSACTIONS until that has ended."""
+        self._producer, self._prepared = None, None
+        return self._initialise((-1, -1))
+
+    def _initialise(self, expected: tuple[int, int]) -> Code:
+        """Get a new epoch after the ``expected`` one, refused if there is a newer one; (-1, -1) after any."""
+        request = InitProducerIdRequest(
+            transactional_id=self._name,
+            transaction_timeout_ms=_TIMEOUT_MS,
+            producer_id=expected[0],
+            producer_epoch=expected[1],
+            max_version=5,
+        )
+        answer = self._ask(CoordinatorKind.TRANSACTION, request)
+        code = _code(answer)
+        if code == CODE_NONE:
+            self._producer, self._used = (int(answer.producer_id), int(answer.producer_epoch)), False
+        return code
+
+    def _write(self, claim: Claim) -> Code:
+        """Make one attempt under the present epoch."""
+        if self._prepared != claim and (code := self._stage(claim)) != CODE_NONE:
+            return code
+        self._prepared = None
+        return self._send(CoordinatorKind.TRANSACTION, EndTxnRequest, committed=True, min_version=3, max_version=4)
+
+    def _stage(self, claim: Claim) -> Code:
+        """Do all but the commit. Discards a write that was staged before and not committed."""
+        self._prepared = None
+        if self._producer is not None and self._used:
+            # A delayed request of the last write must not get into this transaction.
+            code = self._initialise(self._producer)
+            if code != CODE_NONE:
+                return code
+        self._used = True
+        # Versions up to 4 mean the same at every transaction.version, and keep the epoch unchanged.
+        code = self._send(CoordinatorKind.TRANSACTION, AddOffsetsToTxnRequest, group_id=self._name, max_version=3)
+        if code != CODE_NONE:
+            return code
+        return self._send(CoordinatorKind.GROUP, TxnOffsetCommitRequest, **_offset_commit(self._name, claim))
+
+    def _send(self, kind: CoordinatorKind, request: type, **fields: object) -> Code:
+        if self._producer is None:
+            return NoAnswer(why="an earlier request was not answered")
+        producer_id, epoch = self._producer
+        sent = request(transactional_id=self._name, producer_id=producer_id, producer_epoch=epoch, **fields)
+        code = _code(self._ask(kind, sent))
+        if isinstance(code, NoAnswer) or code in _UNKNOWN:
+            # It may still be carried out, whatever is sent after it: only a new epoch prevents that.
+            self._producer = None
+        return code
+
+    def _ask(self, kind: CoordinatorKind, request: Request) -> Any:
+        if kind not in self._places:
+            self._places[kind] = self._control.locate(kind, [self._name])[self._name]
+        places = {self._name: self._places[kind]}
+        answer = self._control.send_located(kind, {self._name: request}, located=places)[self._name]
+        if _code(answer) != CODE_NONE:
+            del self._places[kind]  # the coordinator may have moved
+        return answer
+
+
+def _offset_commit(group: str, claim: Claim) -> dict[str, object]:
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    document = {
+        "version": _VERSION,
+        "store": claim.store_id,
+        "generation": claim.generation,
+        "completed": claim.completed,
+        "holder": claim.holder,
+    }
+    partition = topic.TxnOffsetCommitRequestPartition(
+        partition_index=RECEIPT_PARTITION,
+        committed_offset=claim.completed,
+        committed_leader_epoch=-1,
+        committed_metadata=json.dumps(document, separators=(",", ":")),
+    )
+    return {
+        "group_id": group,
+        "generation_id": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [topic(name=RECEIPT_TOPIC, partitions=[partition])],
+        "min_version": 3,
+        "max_version": 4,
+    }
+
+
+def _offset(control: ControlPlane, group: str, *, stable: bool) -> Offset:
+    return read_offsets(control, [group], stable=stable)[group]
+
+
+def _code(answer: object) -> Code:
+    if isinstance(answer, NoAnswer):
+        return answer if answer.code is None else answer.code
+    topics = getattr(answer, "topics", None)
+    return int(topics[0].partitions[0].error_code if topics else answer.error_code)  # type: ignore[attr-defined]
+
+
+def _failed(verb: str, job: str, code: Code) -> ControlPlaneError:
+    return ControlPlaneError(
+        f"Could not {verb} the claim of job {job}: {describe_code(code)}. No data was changed. Check the brokers, that "
+        f"topic {RECEIPT_TOPIC!r} exists, and the user's rights on it, on consumer group and on transactional id "
+        f"{claim_name(job)!r}."
+    )
+
+
+def _parse(job: str, offset: Offset) -> Claim | None:
+    if offset.offset < 0:
+        return None
+    try:
+        raw = json.loads(offset.metadata)
+        if raw["version"] != _VERSION:
+            raise ValueError(f"version {raw['version']}")
+        return Claim(
+            store_id=str(raw["store"]),
+            generation=Generation(int(raw["generation"])),
+            completed=CheckpointId(int(raw["completed"])),
+            holder=str(raw["holder"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise HaltedError(
+            f"The claim of job {job} in consumer group {claim_name(job)} cannot be read ({error!r}): something else "
+            "wrote there, or a newer release. Nothing was changed. Find out what uses that group, or use that release."
+        ) from error

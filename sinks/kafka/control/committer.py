@@ -1,0 +1,197 @@
+"""Ends the transactions of this sink: in the driver, or in the coordinator for a job without a driver.
+
+It keeps no state between calls: the committables and the brokers hold all it needs.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import timedelta
+
+from onceward.connections.cluster import KafkaCluster
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.interfaces import Age, Committer, OpenTransaction
+from onceward.coordinator.pipeline.tasks import ranges_of
+from onceward.coordinator.protocol.values import Claim, Committable, JobName, Outcome, Settlement
+from onceward.sinks.kafka.control.brokers import broker_settings
+from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.cluster_lookup import reach
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.fencing import abort_transactions, fence_ids, list_open, refuse_newer
+from onceward.sinks.kafka.control.forgetting import forget_job
+from onceward.sinks.kafka.control.listing import open_transactions
+from onceward.sinks.kafka.control.outcomes import Judgement, conclude
+from onceward.sinks.kafka.control.settling import LOOK_INTERVAL_S, Settling, judgements
+from onceward.sinks.kafka.control.transactions import State
+from onceward.sinks.kafka.errors import ControlPlaneError
+
+__all__ = ["KafkaCommitter"]
+
+_CAP = "transaction.max.timeout.ms"
+_BEING_ENDED = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+
+
+class KafkaCommitter(Committer):
+    """Ends transactions on one or more clusters; the cluster id in the committable selects the cluster.
+
+    Thread-safe: it keeps only connections between calls.
+    """
+
+    def __init__(
+        self,
+        clusters: Iterable[KafkaCluster | str] = (),
+        *,
+        controls: Iterable[ControlPlane] = (),
+        clock: Clock | None = None,
+        generation: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """`clusters` get their own connections, closed with this object; `controls` are shared and stay open.
+
+        `generation` returns the generation granted to this process, once granted; a sweep refuses to touch newer ones.
+        """
+        self._generation = generation
+        self._owned = [ControlPlane(KafkaCluster.of(cluster)) for cluster in clusters]
+        self._controls = [*controls, *self._owned]
+        self._clock = clock or Clock()
+        if not self._controls:
+            raise ConfigurationError(
+                "A Kafka committer was made without a cluster, so it cannot reach a transaction. No data was touched. "
+                "Name the clusters, for example with onceward serve --clusters FILE."
+            )
+
+    def commit(
+        self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+    ) -> Sequence[Settlement]:
+        """See :meth:`Committer.commit`. Raises HaltedError before any request if a document is unreadable."""
+        handles = [KafkaCommittable.of(committable) for committable in committables]
+        return Settling(self._controls, handles, self._clock, give_up).run()
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        """See :meth:`Committer.abort`.
+
+        Raises ContradictionError if a transaction turns out committed, ControlPlaneError if the brokers do not confirm
+        within 30 s; remaining transactions then end by their timeout, and the next sweep looks for them.
+        """
+        handles = [KafkaCommittable.of(committable) for committable in committables]
+        reached = reach(self._controls, handles)
+        missing = {handle.slot for handle in handles}
+        for control, found in reached.found:
+            abort_transactions(control, found, self._clock)
+            missing -= {handle.slot for handle in found}
+        if missing:
+            why = next(iter(reached.elsewhere.values()), "its cluster cannot be reached")
+            raise ControlPlaneError(
+                f"The transactions of slots {sorted(missing)} could not be aborted: {why}. Nothing of them is visible; "
+                "the brokers abort them after their timeout. Check the bootstrap servers."
+            )
+
+    def outcome(self, committable: Committable) -> Settlement:
+        """See :meth:`Committer.outcome`. Looks twice unless the first look proves a commit; fences nothing."""
+        handle = KafkaCommittable.of(committable)
+        seen: list[Judgement] = []
+        for looked in range(2):
+            if looked:
+                self._clock.wait(LOOK_INTERVAL_S)
+            reached = reach(self._controls, [handle])
+            if reached.elsewhere:
+                return Settlement(slot=handle.slot, outcome=Outcome.IN_DOUBT, evidence=reached.elsewhere[handle.slot])
+            for control, found in reached.found:
+                seen += judgements(control, found, {}).values()
+            concluded = conclude(seen)
+            if concluded is not None:
+                return Settlement(slot=handle.slot, outcome=concluded[0], evidence=concluded[1])
+        evidence = seen[-1].evidence if seen else "its cluster cannot be reached"
+        return Settlement(slot=handle.slot, outcome=Outcome.IN_DOUBT, evidence=evidence)
+
+    def describe(self, committable: Committable) -> str:
+        """See :meth:`Committer.describe`: names the slot, the transaction and the exact input."""
+        handle = KafkaCommittable.of(committable)
+        ranges = ", ".join(
+            f"{r.get('topic')}-{r.get('partition')} [{r.get('start')}, {r.get('end')})"
+            for split in handle.inputs
+            for r in ranges_of(split)
+        )
+        written = ", ".join(f"{topic.records} to {name}" for name, topic in sorted(handle.topics.items()))
+        return (
+            f"slot {handle.slot} of checkpoint {handle.checkpoint}, transaction {handle.transaction.id} on cluster "
+            f"{handle.cluster_name!r}: {handle.records} records ({written}) from input {ranges}"
+        )
+
+    def handle(self, committable: Committable) -> tuple[str, tuple[int, int]]:
+        """See :meth:`Committer.handle`. Raises HaltedError for an unreadable document."""
+        transaction = KafkaCommittable.of(committable).transaction
+        return transaction.id, (transaction.producer_id, transaction.epoch)
+
+    def age(self, committable: Committable) -> Age | None:
+        """See :meth:`Committer.age`. The brokers' clock gives the start, our clock the present time."""
+        handle = KafkaCommittable.of(committable)
+        if not handle.timeout:
+            return None
+        began = handle.pre_committed if handle.began is None else min(handle.began, handle.pre_committed)
+        return Age(transaction=handle.transaction.id, open_for=self._clock.now() - began, timeout=handle.timeout)
+
+    def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        """See :meth:`Committer.leftovers`. Raises ControlPlaneError if a broker cannot tell."""
+        kept = {KafkaCommittable.of(committable).transaction.id for committable in keep}
+        found = [identifier for control in self._controls for identifier in list_open(control, job, self._clock)]
+        return sorted(str(identifier) for identifier in found if str(identifier) not in kept)
+
+    def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
+        """See :meth:`Committer.transactions`. Raises ControlPlaneError if a broker cannot tell."""
+        found = [one for control in self._controls for one in open_transactions(control, job, self._clock)]
+        return sorted(found, key=lambda one: one.id)
+
+    def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
+        """See :meth:`Committer.ending`. Raises ControlPlaneError if a broker cannot tell."""
+        controls: Sequence[ControlPlane] = self._controls
+        if beside:
+            handles = [KafkaCommittable.of(committable) for committable in beside]
+            controls = [control for control, _ in reach(controls, handles).found]
+        found = [one for control in controls for one in list_open(control, job, self._clock, states=_BEING_ENDED)]
+        return sorted(map(str, found))
+
+    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        """See :meth:`Committer.sweep`.
+
+        Raises FencedError if a newer generation has an open transaction, ControlPlaneError if the brokers do not
+        confirm within 30 s.
+        """
+        generation = self._generation()
+        kept = {KafkaCommittable.of(committable).transaction.id for committable in keep}
+        swept: list[str] = []
+        for control in self._controls:
+            found = list_open(control, job, self._clock)
+            if generation is not None:
+                refuse_newer(job, generation, found)
+            left = [str(identifier) for identifier in found if str(identifier) not in kept]
+            fence_ids(control, left, self._clock)
+            swept += left
+        return sorted(swept)
+
+    def claims(self, job: JobName) -> Sequence[Claim]:
+        """See :meth:`Committer.claims`. Raises ControlPlaneError after 30 s, HaltedError for an unreadable claim."""
+        found = (read_claim(control, job, self._clock) for control in self._controls)
+        return [claim for claim in found if claim is not None]
+
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
+        """See :meth:`Committer.take_claim`. Also raises ControlPlaneError if the brokers do not confirm within 30 s,
+        HaltedError for an unreadable claim."""
+        for control in self._controls:
+            if read_claim(control, job, self._clock) is not None:
+                ClaimHolder(control, job, self._clock).take(claim, seen)
+
+    def forget(self, job: JobName, last: Claim) -> None:
+        """See :meth:`Committer.forget`. Raises ControlPlaneError."""
+        for control in self._controls:
+            forget_job(control, job, last, self._clock)
+
+    def longest_open(self) -> timedelta:
+        """See :meth:`Committer.longest_open`: no transaction has a timeout above the brokers' cap."""
+        found = [broker_settings(control, [_CAP]) or {} for control in self._controls]
+        caps = [int(settings[_CAP]) for settings in found if settings.get(_CAP, "").isdigit()]
+        return timedelta(milliseconds=max(caps)) if caps else super().longest_open()
+
+    def close(self) -> None:
+        """Release connections. Ends no transaction."""
+        for control in self._owned:
+            control.close()

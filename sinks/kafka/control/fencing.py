@@ -1,0 +1,133 @@
+"""Aborts with confirmation: by EndTxn for a known transaction, by the fence where only the id is known.
+
+Each call returns once the brokers have confirmed, and raises after 30 s. An unconfirmed abort does not count as done,
+but no caller waits forever: remaining transactions end by their timeout or in the next sweep.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from onceward.coordinator.errors import FencedError
+from onceward.sinks.kafka.control.clock import Clock, broker_backoff
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
+from onceward.sinks.kafka.control.transactions import (
+    CODE_NONE,
+    CODE_NOT_FOUND,
+    Code,
+    State,
+    Transaction,
+    Transactions,
+    TransactionView,
+)
+from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
+from onceward.sinks.kafka.identifiers import TransactionalId
+
+__all__ = ["PATIENCE_S", "abort_transactions", "fence_ids", "list_open", "refuse_newer"]
+
+PATIENCE_S = 30.0
+
+
+def fence_ids(control: ControlPlane, ids: Collection[str], clock: Clock) -> None:
+    """Abort the open transaction of each id and fence every older epoch, with confirmation.
+
+    Never call it for the id of a transaction that is undecided, or decided as committed but not settled.
+    Raises ControlPlaneError.
+    """
+    transactions = Transactions(control)
+
+    def attempt(left: Collection[str]) -> dict[str, Code]:
+        codes = transactions.fence(left)
+        # Every refusal is retried: only NONE confirms that older epochs are fenced.
+        return {name: code for name, code in codes.items() if code != CODE_NONE}
+
+    _until_done(attempt, ids, clock, "fence")
+
+
+def abort_transactions(control: ControlPlane, handles: Sequence[KafkaCommittable], clock: Clock) -> None:
+    """Abort exactly these transactions, with confirmation; already aborted or fenced ones count as done.
+
+    Raises ContradictionError if one was committed, ControlPlaneError.
+    """
+    transactions = Transactions(control)
+    by_id = {handle.transaction.id: handle.transaction for handle in handles}
+
+    def attempt(left: Collection[str]) -> dict[str, Code]:
+        located = transactions.locate(left)
+        codes = transactions.end([by_id[name] for name in left], commit=False, located=located)
+        refused = [name for name, code in codes.items() if classify(code) is EndAnswer.DOUBT]
+        views = transactions.describe(refused)
+        for name in refused:
+            if _is_over(by_id[name], views[name]):
+                codes[name] = CODE_NONE
+        return {name: code for name, code in codes.items() if code != CODE_NONE}
+
+    _until_done(attempt, by_id, clock, "abort")
+
+
+def _is_over(transaction: Transaction, view: TransactionView) -> bool:
+    """Return whether a refused abort needs no retry. Raises ContradictionError for a committed transaction."""
+    if view.code != CODE_NONE:
+        return view.code == CODE_NOT_FOUND
+    at_ours = (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch)
+    raised = view.producer_id == transaction.producer_id and view.epoch == transaction.epoch + 1
+    committed = view.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)  # PREPARE_COMMIT cannot be undone
+    if committed and (at_ours or (raised and transaction.version >= 5)):
+        raise ContradictionError(
+            f"Transaction {transaction.id} (producer {transaction.producer_id}, epoch {transaction.epoch}) was to be "
+            "aborted, but it is committed: its records are visible although its checkpoint was aborted, and they may "
+            "be written once more. Nothing further was changed. Find out who ended it before the job is started again."
+        )
+    return not at_ours or view.state in (State.COMPLETE_ABORT, State.EMPTY)
+
+
+def list_open(
+    control: ControlPlane, job: str, clock: Clock, *, states: Collection[State] = (State.ONGOING,)
+) -> list[TransactionalId]:
+    """Return every id of ``job`` with an open transaction. Raises ControlPlaneError if a broker cannot tell for 30 s:
+    an incomplete list would leave transactions open unnoticed."""
+    transactions = Transactions(control)
+    found: list[TransactionalId] = []
+
+    def attempt(left: Collection[str]) -> dict[str, Code]:
+        nonlocal found
+        found, failed = transactions.open_ids(job, states=states)
+        return {name: failed[0] for name in left if failed}
+
+    _until_done(attempt, [job], clock, "list the open transactions of")
+    return found
+
+
+def _until_done(
+    attempt: Callable[[Collection[str]], dict[str, Code]], names: Collection[str], clock: Clock, verb: str
+) -> None:
+    left = sorted(names)
+    deadline = clock.monotonic() + PATIENCE_S
+    backoff = broker_backoff()
+    while left:
+        failed = attempt(left)
+        left = sorted(failed)
+        if not left:
+            return
+        if clock.monotonic() >= deadline:
+            answers = ", ".join(f"{name}: {describe_code(failed[name])}" for name in left)
+            raise ControlPlaneError(
+                f"Could not {verb} {len(left)} within {PATIENCE_S:.0f} s; the last answers were {answers}. Nothing of "
+                "these transactions is visible, but later records of their partitions are held back until they end. "
+                "The next sweep tries again; check the brokers and the user's rights on transactional ids."
+            )
+        clock.wait(backoff.next())
+
+
+def refuse_newer(job: str, generation: int, found: Sequence[TransactionalId]) -> None:
+    """Raise FencedError if ``found`` holds an id of a newer generation.
+
+    It keeps a process that was paused and taken over from aborting its successor's transactions.
+    """
+    newer = [identifier for identifier in found if identifier.generation > generation]
+    if newer:
+        raise FencedError(
+            f"This process runs generation {generation} of job {job}, but transaction {newer[0]} of generation "
+            f"{newer[0].generation} is open: the job was taken over. Nothing was changed. Stop this process; the newer "
+            "one goes on."
+        )

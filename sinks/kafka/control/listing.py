@@ -1,0 +1,70 @@
+"""Lists a job's open transactions for display: the worker that began each, its age, the time until its timeout."""
+
+from datetime import UTC, datetime, timedelta
+
+from onceward.coordinator.pipeline.interfaces import OpenTransaction
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.fencing import list_open
+from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
+from onceward.sinks.kafka.control.receipts import OFFSETS_TOPIC
+from onceward.sinks.kafka.control.transactions import CODE_NONE, CODE_NOT_FOUND, State, Transactions, TransactionView
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.identifiers import TransactionalId
+
+__all__ = ["open_transactions"]
+
+_LISTED = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
+_NO_TIMEOUT_MS = 2**31 - 1
+
+
+def open_transactions(control: ControlPlane, job: str, clock: Clock) -> list[OpenTransaction]:
+    """Return the open and ending transactions of ``job`` on one cluster, by id; omits those that end meanwhile.
+
+    Raises ControlPlaneError if a broker cannot tell.
+    """
+    identifiers = list_open(control, job, clock, states=_LISTED)
+    views = Transactions(control).describe([str(identifier) for identifier in identifiers])
+    now = clock.now()
+    listed: list[OpenTransaction] = []
+    for identifier in identifiers:
+        view = views[str(identifier)]
+        if view.code == CODE_NOT_FOUND or (view.code == CODE_NONE and view.state not in _LISTED):
+            continue
+        if view.code != CODE_NONE:
+            advice = (
+                "Ask again." if classify(view.code) is EndAnswer.AGAIN else "Check the rights on transactional ids."
+            )
+            raise ControlPlaneError(
+                f"The brokers list transaction {identifier} as open and do not describe it: "
+                f"{describe_code(view.code)}. Nothing was changed. {advice}"
+            )
+        listed.append(_listed(control.cluster.name, identifier, view, now))
+    return listed
+
+
+def _listed(cluster: str, identifier: TransactionalId, view: TransactionView, now: datetime) -> OpenTransaction:
+    age = None
+    if view.started_ms >= 0:
+        age = max(timedelta(0), now - datetime.fromtimestamp(view.started_ms / 1000, tz=UTC))
+    left = None
+    if age is not None and view.state is State.ONGOING and 0 <= view.timeout_ms < _NO_TIMEOUT_MS:
+        left = max(timedelta(0), timedelta(milliseconds=view.timeout_ms) - age)
+    return OpenTransaction(
+        id=str(identifier),
+        cluster=cluster,
+        participant=identifier.sink,
+        generation=identifier.generation,
+        worker=identifier.worker,
+        state=view.state.value,
+        owner=(view.producer_id, view.epoch),
+        age=age,
+        left=left,
+        receipted=OFFSETS_TOPIC in view.partitions,
+        partitions=tuple(
+            f"{topic}-{partition}"
+            for topic, partitions in sorted(view.partitions.items())
+            if topic != OFFSETS_TOPIC
+            for partition in partitions
+        ),
+    )

@@ -1,0 +1,281 @@
+"""What the broker's answers prove about a transaction of a completed checkpoint (docs/protocol.md#outcomes). Pure.
+
+A (producer id, epoch) pair belongs to one transaction forever, so a state at that pair describes our transaction and no
+other. EndTxn version 5 raises the epoch by one. Version 4 does not: there, a state at epoch + 1 may belong to a later
+owner of the id, although it is mostly the result of the broker's timeout.
+
+    EndTxn answers NONE, or the receipt holds our token  -> committed   unless the log shows ABORT
+    CompleteCommit at ours                               -> committed   unless the log shows ABORT
+    CompleteAbort at ours                                -> lost        (at the next epoch: unless the log shows COMMIT)
+    the output's log shows COMMIT after our records      -> committed
+    ... and ABORT in some partitions                     -> committed in part
+    the output's log shows ABORT in every partition      -> lost
+    open at ours, and a partition has lost its part      -> torn: abort the rest, then it is lost
+    open at another pair                                 -> fence it, look again
+    open at ours though EndTxn refuses, receipt hidden   -> ask again, for a while
+    being ended, unreachable                             -> ask again
+    anything else                                        -> nothing is proved
+
+The log is read only if nothing else proves enough, or if the transaction is committed but this process did not commit
+it just after a look at every part (`parts`). A missing receipt proves nothing, however recent it would be: it may have
+been deleted. One positive proof is enough, because a commit cannot be undone. A negative proof must be seen twice, some
+time apart, because a stale coordinator can be wrong for seconds (KAFKA-21181).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from onceward.coordinator.protocol.values import Outcome
+from onceward.sinks.kafka.control.control_plane import NoAnswer
+from onceward.sinks.kafka.control.markers import Ending, LogProof
+from onceward.sinks.kafka.control.receipts import Receipt, ReceiptState
+from onceward.sinks.kafka.control.transactions import (
+    CODE_NONE,
+    CODE_NOT_FOUND,
+    Code,
+    State,
+    Transaction,
+    TransactionView,
+)
+
+__all__ = [
+    "EndAnswer",
+    "Judgement",
+    "Look",
+    "Proof",
+    "classify",
+    "conclude",
+    "describe_code",
+    "judge",
+    "judge_torn",
+    "needs_log",
+]
+
+LOOKS_WITHOUT_PROOF = 15
+"""Consecutive looks that contradict a refused EndTxn before the outcome counts as in doubt (about 30 s)."""
+
+
+class EndAnswer(StrEnum):
+    """What an answer to EndTxn or InitProducerId proves."""
+
+    DONE = "done"
+    AGAIN = "again"
+    """No answer, or one that requests a retry: nothing is known."""
+    DOUBT = "doubt"
+    """A refusal. It proves nothing: the same codes come after a commit and after an abort."""
+
+
+class Proof(StrEnum):
+    """What one look proves."""
+
+    COMMITTED = "committed"
+    PARTLY = "partly"
+    """Committed, but some partitions had already lost their part."""
+    LOST = "lost"
+    TORN = "torn"
+    """Ours is still open, and a partition has lost its part: it can be aborted, but not committed completely."""
+    OPEN = "open"
+    """Ours is still open: EndTxn must be retried."""
+    OPEN_ELSEWHERE = "open_elsewhere"
+    """Ours has ended, and another transaction is open under the id."""
+    UNSTABLE = "unstable"
+    """Ours has ended, but another open transaction still hides the receipt."""
+    AGAIN = "again"
+    """Not answered, or the transaction is being ended."""
+    NOTHING = "nothing"
+    """Answered, but the answer proves nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One look at all evidence, from freshly located coordinators."""
+
+    end: Code | None
+    """The preceding answer to EndTxn (commit); None if it was not sent."""
+    view: TransactionView
+    receipt: Receipt
+    log: LogProof | None = None
+    """What the output itself shows; None if it was not read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What a look proves, and the evidence as text."""
+
+    proof: Proof
+    evidence: str
+
+
+_AGAIN = frozenset({-1, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 51, 52, 56, 72, 89})
+_NAMES = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    0: "NONE",
+    7: "REQUEST_TIMED_OUT",
+    14: "COORDINATOR_LOAD_IN_PROGRESS",
+    15: "COORDINATOR_NOT_AVAILABLE",
+    16: "NOT_COORDINATOR",
+    30: "GROUP_AUTHORIZATION_FAILED",
+    35: "UNSUPPORTED_VERSION",
+    47: "INVALID_PRODUCER_EPOCH",
+    48: "INVALID_TXN_STATE",
+    49: "INVALID_PRODUCER_ID_MAPPING",
+    51: "CONCURRENT_TRANSACTIONS",
+    53: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED: this user may not use the id, grant WRITE and DESCRIBE",
+    88: "UNSTABLE_OFFSET_COMMIT",
+    90: "PRODUCER_FENCED",
+    105: "TRANSACTIONAL_ID_NOT_FOUND",
+}
+
+
+def classify(code: Code) -> EndAnswer:
+    """Classify an answer. Unknown codes are doubt: the brokers answered, and it proves nothing."""
+    if isinstance(code, NoAnswer):
+        return EndAnswer.AGAIN
+    if code == CODE_NONE:
+        return EndAnswer.DONE
+    return EndAnswer.AGAIN if code in _AGAIN else EndAnswer.DOUBT
+
+
+def describe_code(code: Code) -> str:
+    """Describe an answer as text."""
+    if isinstance(code, NoAnswer):
+        return f"no answer ({code.why})"
+    return f"{code} {_NAMES[code]}" if code in _NAMES else f"error {code}"
+
+
+def judge(transaction: Transaction, look: Look) -> Judgement:
+    """Return what ``look`` proves about ``transaction``."""
+    proof = _proof(transaction, look)
+    view = look.view
+    if view.code == CODE_NONE:
+        seen = f"{view.state} at (producer {view.producer_id}, epoch {view.epoch})"
+    else:
+        seen = describe_code(view.code)
+    parts = [
+        f"ours is (producer {transaction.producer_id}, epoch {transaction.epoch})",
+        f"DescribeTransactions: {seen}",
+        f"receipt {look.receipt.state.value.replace('_', ' ')} ({look.receipt.detail})",
+    ]
+    if proof is Proof.PARTLY:
+        parts.insert(0, "committed in part: what the output log shows as ABORT is missing from the output for good")
+    if look.end is not None:
+        parts.insert(0, f"EndTxn version {transaction.version} answered {describe_code(look.end)}")
+    if look.log is not None:
+        parts.append(f"output log: {look.log.detail}")
+    return Judgement(proof=proof, evidence="; ".join(parts))
+
+
+def judge_torn(transaction: Transaction, view: TransactionView, gone: Sequence[str]) -> Judgement | None:
+    """Return what partitions without their part (``gone``, as text) prove; None if ours is not open, so that EndTxn
+    shows more."""
+    if view.code != CODE_NONE and classify(view.code) is EndAnswer.AGAIN:
+        return Judgement(proof=Proof.AGAIN, evidence=f"DescribeTransactions: {describe_code(view.code)}")
+    ours = (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch)
+    if view.code != CODE_NONE or view.state is not State.ONGOING or not ours:
+        return None
+    evidence = (
+        f"ours (producer {transaction.producer_id}, epoch {transaction.epoch}) is open, but {'; '.join(gone)}: "
+        "somebody ended it in single partitions, or records were cut off"
+    )
+    return Judgement(proof=Proof.TORN, evidence=evidence)
+
+
+def needs_log(transaction: Transaction, look: Look) -> bool:
+    """Return whether the output itself can prove more. It can if the transaction ended as committed and no look
+    confirmed that every partition held its part; or if brokers and receipt answered but prove nothing, or prove a loss
+    only by the next epoch, which is ours unless the cluster went back to a transaction.version that does not raise
+    epochs."""
+    match _shown(transaction, look):
+        case Proof.COMMITTED | Proof.NOTHING | Proof.UNSTABLE:
+            return True
+        case Proof.LOST:
+            return look.view.epoch != transaction.epoch
+        case _:
+            return False
+
+
+def _proof(transaction: Transaction, look: Look) -> Proof:
+    proof = _shown(transaction, look)
+    if look.log is None or not needs_log(transaction, look):
+        return proof
+    match look.log.ending:
+        case Ending.COMMITTED:
+            return Proof.PARTLY if look.log.aborted else Proof.COMMITTED
+        case Ending.ABORTED:
+            return Proof.LOST
+        case Ending.AGAIN:
+            return Proof.AGAIN
+        case Ending.UNKNOWN:
+            return Proof.PARTLY if proof is Proof.COMMITTED and look.log.aborted else proof
+        case _:
+            assert_never(look.log.ending)
+
+
+def _shown(transaction: Transaction, look: Look) -> Proof:
+    """Return what all evidence but the log proves."""
+    if look.end == CODE_NONE or look.receipt.state is ReceiptState.PRESENT:
+        return Proof.COMMITTED
+    return _shown_by_coordinator(transaction, look)
+
+
+def _shown_by_coordinator(transaction: Transaction, look: Look) -> Proof:
+    view = look.view
+    if view.code != CODE_NONE:
+        if view.code == CODE_NOT_FOUND:
+            return _moved_on(look)
+        return Proof.AGAIN if classify(view.code) is EndAnswer.AGAIN else Proof.NOTHING
+    same_producer = view.producer_id == transaction.producer_id
+    at_ours = same_producer and view.epoch == transaction.epoch
+    ended_ours = at_ours or (same_producer and transaction.version >= 5 and view.epoch == transaction.epoch + 1)
+    # With an epoch not higher than ours, the view would predate our transaction.
+    later = not same_producer or view.epoch > transaction.epoch
+    match view.state:
+        case State.COMPLETE_COMMIT if ended_ours:
+            return Proof.COMMITTED
+        case State.COMPLETE_ABORT if ended_ours:
+            return Proof.LOST
+        case State.ONGOING:
+            if at_ours:
+                return Proof.OPEN
+            return Proof.OPEN_ELSEWHERE if later else Proof.NOTHING
+        case State.PREPARE_COMMIT | State.PREPARE_ABORT | State.PREPARE_EPOCH_FENCE:
+            return Proof.AGAIN
+        case State.COMPLETE_COMMIT | State.COMPLETE_ABORT | State.EMPTY:
+            return _moved_on(look) if later else Proof.NOTHING
+        case State.DEAD | State.UNKNOWN:
+            return Proof.NOTHING
+        case _:
+            assert_never(view.state)
+
+
+def _moved_on(look: Look) -> Proof:
+    """Ours has ended, and its coordinator no longer knows how."""
+    return Proof.UNSTABLE if look.receipt.state is ReceiptState.UNSTABLE else Proof.NOTHING
+
+
+def conclude(judgements: Sequence[Judgement]) -> tuple[Outcome, str] | None:
+    """Return the outcome that consecutive looks (oldest first, some seconds apart) prove, or None to look again."""
+    if not judgements:
+        return None
+    last = judgements[-1]
+    if last.proof is Proof.COMMITTED:
+        return Outcome.COMMITTED, last.evidence
+    agreeing = len(judgements) >= 2 and judgements[-2].proof is last.proof
+    match last.proof:
+        case Proof.LOST if agreeing:
+            return Outcome.LOST, f"{last.evidence}; seen twice"
+        case Proof.NOTHING | Proof.PARTLY if agreeing:
+            return Outcome.IN_DOUBT, f"{last.evidence}; seen twice"
+        case Proof.LOST | Proof.NOTHING | Proof.PARTLY:
+            return None
+        case Proof.OPEN | Proof.UNSTABLE:
+            row = judgements[-LOOKS_WITHOUT_PROOF:]
+            if len(row) == LOOKS_WITHOUT_PROOF and all(judgement.proof is last.proof for judgement in row):
+                return Outcome.IN_DOUBT, f"{last.evidence}; seen {LOOKS_WITHOUT_PROOF} times"
+            return None
+        case Proof.AGAIN | Proof.OPEN_ELSEWHERE | Proof.TORN:
+            return None
+        case _:
+            assert_never(last.proof)

@@ -1,0 +1,132 @@
+"""Whether every partition still holds its part of an open transaction, by DescribeProducers from the leaders.
+
+The transaction's coordinator answers EndTxn without knowing what the partitions hold. The brokers' tool for hanging
+transactions (``kafka-transactions abort``) writes an ABORT marker into one partition, and an unclean leader election
+truncates records. A commit is still answered with NONE, and the lost part never becomes visible.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka.protocol.admin import DescribeProducersRequest
+
+from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
+from onceward.sinks.kafka.control.logs import Place
+from onceward.sinks.kafka.control.transactions import CODE_NONE, Transaction
+from onceward.sinks.kafka.errors import ControlPlaneError
+
+__all__ = ["Parts", "read_parts"]
+
+_UNKNOWN_TOPIC = 3
+_REFUSED = frozenset({29, 35})
+"""Error codes if the user lacks DESCRIBE or READ on the topic, or the brokers do not support the request."""
+
+_Held = Mapping[tuple[int, int], int]
+"""What one partition holds: (producer id, epoch) of each open transaction -> its records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What the partitions of one transaction hold."""
+
+    gone: tuple[str, ...] = ()
+    """Missing or incomplete parts, as text."""
+    unknown: bool = False
+    """A leader did not answer."""
+
+    @property
+    def whole(self) -> bool:
+        """No part is missing and every leader answered: a commit makes every record visible.
+
+        Partitions that the user may not describe count as whole.
+        """
+        return not self.gone and not self.unknown
+
+
+def read_parts(control: ControlPlane, handles: Collection[KafkaCommittable]) -> dict[int, Parts]:
+    """Return the parts of each transaction, by slot. Changes nothing."""
+    try:
+        topics = topic_facts(control, {name for handle in handles for name in handle.topics})
+    except ControlPlaneError:
+        return {handle.slot: Parts(unknown=True) for handle in handles}
+    held = _held(control, topics, handles)
+    return {handle.slot: _parts(handle, topics, held) for handle in handles}
+
+
+def _held(
+    control: ControlPlane, topics: Mapping[str, TopicFacts], handles: Collection[KafkaCommittable]
+) -> dict[Place, _Held | None]:
+    """Return what each partition holds; None if describing is not allowed, no entry if the leader did not answer."""
+    producers = {handle.transaction.producer_id for handle in handles}
+    asked: dict[int, dict[str, set[int]]] = {}
+    for handle in handles:
+        for name, written in handle.topics.items():
+            for number in written.partitions:
+                leader = topics[name].leaders.get(number, -1) if name in topics else -1
+                if leader >= 0:
+                    asked.setdefault(leader, {}).setdefault(name, set()).add(number)
+    topic = DescribeProducersRequest.TopicRequest
+    answers = control.send_all(
+        [
+            (
+                leader,
+                DescribeProducersRequest(
+                    topics=[topic(name=name, partition_indexes=sorted(found)) for name, found in sorted(named.items())]
+                ),
+            )
+            for leader, named in asked.items()
+        ]
+    )
+    held: dict[Place, _Held | None] = {}
+    for named, answer in zip(asked.values(), answers, strict=True):
+        if isinstance(answer, NoAnswer):
+            if answer.code in _REFUSED:
+                held.update({(name, number): None for name, found in named.items() for number in found})
+            continue
+        for entry in answer.topics:
+            for partition in entry.partitions:
+                place = (str(entry.name), int(partition.partition_index))
+                if partition.error_code in _REFUSED:
+                    held[place] = None
+                elif partition.error_code == CODE_NONE:
+                    held[place] = {
+                        (int(one.producer_id), int(one.producer_epoch)): int(one.last_sequence) + 1
+                        for one in partition.active_producers
+                        if one.current_txn_start_offset >= 0 and one.producer_id in producers
+                    }
+    return held
+
+
+def _parts(handle: KafkaCommittable, topics: Mapping[str, TopicFacts], held: Mapping[Place, _Held | None]) -> Parts:
+    gone: list[str] = []
+    unknown = False
+    for name, written in sorted(handle.topics.items()):
+        topic = topics.get(name)
+        if topic is None or topic.code == _UNKNOWN_TOPIC:
+            gone.append(f"topic {name} is not there")
+        elif topic.code in _REFUSED:
+            continue
+        elif written.id and topic.id and written.id != topic.id:
+            gone.append(f"topic {name} was deleted and made again: its id was {written.id} and is {topic.id}")
+        elif any((name, number) not in held for number in written.partitions):
+            unknown = True
+        else:
+            gone += _missing(name, written, handle.transaction, [held[name, number] for number in written.partitions])
+    return Parts(gone=tuple(gone), unknown=unknown)
+
+
+def _missing(name: str, written: TopicRecords, transaction: Transaction, held: Sequence[_Held | None]) -> Iterator[str]:
+    records = 0
+    for number, partition in zip(written.partitions, held, strict=True):
+        if partition is None:
+            return
+        found = partition.get((transaction.producer_id, transaction.epoch))
+        if found is None:
+            yield f"{name}-{number} holds no open part of it"
+            continue
+        # A pair (producer id, epoch) begins at sequence 0 and serves one transaction: the last one counts its records.
+        records += found
+    if records < written.records:
+        yield f"{records} of {written.records} records of {name} are there"

@@ -1,0 +1,173 @@
+"""Commits, and retries until every outcome is known (docs/protocol.md#outcomes).
+
+A round asks the partitions whether they still hold their parts, then sends EndTxn for all pending transactions, many at
+a time. A transaction that was complete and answered with NONE is committed. The others are investigated: every two
+seconds a look combines EndTxn, DescribeTransactions, the receipt and the output's log, until `outcomes` can conclude.
+It keeps no state beyond one call: the committables and the brokers hold all it needs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from onceward.coordinator.killpoints import KillPoint, armed, kill_point
+from onceward.coordinator.protocol.values import Outcome, Settlement
+from onceward.sinks.kafka.control.clock import Clock, broker_backoff
+from onceward.sinks.kafka.control.cluster_lookup import reach
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane
+from onceward.sinks.kafka.control.markers import read_endings
+from onceward.sinks.kafka.control.outcomes import (
+    EndAnswer,
+    Judgement,
+    Look,
+    Proof,
+    classify,
+    conclude,
+    describe_code,
+    judge,
+    judge_torn,
+    needs_log,
+)
+from onceward.sinks.kafka.control.parts import Parts, read_parts
+from onceward.sinks.kafka.control.receipts import read_receipts
+from onceward.sinks.kafka.control.transactions import Code, Transactions
+
+__all__ = ["LOOK_INTERVAL_S", "Settling", "judgements"]
+
+LOOK_INTERVAL_S = 2.1
+"""Time between two looks: a stale coordinator gives wrong negative answers for some seconds."""
+
+
+class Settling:
+    """One call of commit."""
+
+    def __init__(
+        self,
+        controls: Sequence[ControlPlane],
+        handles: Sequence[KafkaCommittable],
+        clock: Clock,
+        give_up: Callable[[], bool],
+    ) -> None:
+        """``give_up``: checked before each further round or wave of requests; once true, nothing more is sent."""
+        self._controls = controls
+        self._clock = clock
+        self._give_up = give_up
+        self._pending = {handle.slot: handle for handle in handles}
+        self._judgements: dict[int, list[Judgement]] = {handle.slot: [] for handle in handles}
+        self._settled: dict[int, Settlement] = {}
+        self._first = True
+
+    def run(self) -> list[Settlement]:
+        """Run until every outcome is known or ``give_up()``; return a settlement per known outcome, by slot."""
+        backoff = broker_backoff()
+        while self._pending:
+            reached = reach(self._controls, list(self._pending.values()))
+            for slot, evidence in reached.elsewhere.items():
+                self._settle(slot, Outcome.IN_DOUBT, evidence)
+            doubtful: set[int] = set()
+            for control, handles in reached.found:
+                parts = read_parts(control, handles)
+                torn = self._torn(control, handles, parts)
+                # If a leader is unknown, do not commit: brokers drop a marker that they cannot deliver then.
+                ready = [one for one in handles if one.slot not in torn and not parts[one.slot].unknown]
+                asked = self._ask(control, ready, parts)
+                self._look(control, asked)
+                doubtful |= torn | asked.keys()
+            if not self._pending or self._give_up():
+                break
+            self._clock.wait(LOOK_INTERVAL_S if doubtful & self._pending.keys() else backoff.next())
+        return [self._settled[slot] for slot in sorted(self._settled)]
+
+    def _torn(self, control: ControlPlane, handles: Sequence[KafkaCommittable], parts: Mapping[int, Parts]) -> set[int]:
+        """Return the slots that must not be committed now: the transaction is still open, but a partition has lost its
+        part. Once that is seen twice, the rest is aborted: then no record of the slot is visible, and the whole slot
+        can be written again."""
+        suspects = {handle.transaction.id: handle for handle in handles if parts[handle.slot].gone}
+        if not suspects:
+            return set()
+        transactions = Transactions(control)
+        torn: set[int] = set()
+        for name, view in transactions.describe(suspects).items():
+            handle = suspects[name]
+            judgement = judge_torn(handle.transaction, view, parts[handle.slot].gone)
+            if judgement is None:
+                continue
+            torn.add(handle.slot)
+            seen = self._judgements[handle.slot]
+            seen.append(judgement)
+            if [judged.proof for judged in seen[-2:]] == [Proof.TORN] * 2 and not self._give_up():
+                code = transactions.end([handle.transaction], commit=False)[name]
+                if classify(code) is EndAnswer.DONE:
+                    self._settle(handle.slot, Outcome.LOST, f"{judgement.evidence}; seen twice, the rest is aborted")
+        return torn
+
+    def _ask(
+        self, control: ControlPlane, handles: Sequence[KafkaCommittable], parts: Mapping[int, Parts]
+    ) -> dict[int, Code]:
+        """Send one EndTxn each. Settles complete commits; returns the answers that prove too little."""
+        transactions = Transactions(control)
+        by_id = {handle.transaction.id: handle for handle in handles}
+        located = transactions.locate(by_id)
+        ordered = [handle.transaction for handle in sorted(handles, key=lambda handle: handle.slot)]
+        doubtful: dict[int, Code] = {}
+        sent = 0
+        while sent < len(ordered) and not (sent and self._give_up()):
+            # Send the first one alone if a test wants to stop the process between two ends.
+            alone = not sent and self._first and armed(KillPoint.DRIVER_BETWEEN_END_TXN)
+            wave = ordered[sent : sent + (1 if alone else IN_FLIGHT)]
+            sent += len(wave)
+            for name, code in transactions.end(wave, commit=True, located=located).items():
+                handle = by_id[name]
+                match classify(code):
+                    case EndAnswer.DONE if parts[handle.slot].whole:
+                        evidence = f"EndTxn version {handle.transaction.version} answered {describe_code(code)}"
+                        self._settle(handle.slot, Outcome.COMMITTED, evidence)
+                    case EndAnswer.DONE | EndAnswer.DOUBT:
+                        doubtful[handle.slot] = code
+                    case EndAnswer.AGAIN:
+                        pass
+            if self._first and sent < len(ordered):
+                kill_point(KillPoint.DRIVER_BETWEEN_END_TXN)
+            self._first = False
+        return doubtful
+
+    def _look(self, control: ControlPlane, doubtful: Mapping[int, Code]) -> None:
+        if not doubtful or self._give_up():
+            return
+        for slot, judgement in judgements(control, [self._pending[slot] for slot in doubtful], doubtful).items():
+            seen = self._judgements[slot]
+            seen.append(judgement)
+            if [judged.proof for judged in seen[-2:]] == [Proof.OPEN_ELSEWHERE] * 2:
+                # The other transaction hides our receipt. Fenced once per look: 51 means that the abort is running.
+                # Required twice, because a stale view of an earlier transaction must not make us fence our own.
+                Transactions(control).fence([self._pending[slot].transaction.id])
+            concluded = conclude(seen)
+            if concluded is not None:
+                self._settle(slot, *concluded)
+
+    def _settle(self, slot: int, outcome: Outcome, evidence: str) -> None:
+        del self._pending[slot]
+        self._settled[slot] = Settlement(slot=slot, outcome=outcome, evidence=evidence)
+
+
+def judgements(
+    control: ControlPlane, handles: Sequence[KafkaCommittable], asked: Mapping[int, Code]
+) -> dict[int, Judgement]:
+    """Judge each transaction once, by slot, changing nothing. `asked`: the preceding answers to EndTxn, if sent."""
+    if not handles:
+        return {}
+    by_slot = {handle.slot: handle for handle in handles}
+    tokens = {handle.transaction.id: handle.token for handle in handles}
+    views = Transactions(control).describe(tokens)
+    receipts = read_receipts(control, tokens)
+    looks = {
+        slot: Look(end=asked.get(slot), view=views[handle.transaction.id], receipt=receipts[handle.transaction.id])
+        for slot, handle in by_slot.items()
+    }
+    judged = {slot: judge(by_slot[slot].transaction, look) for slot, look in looks.items()}
+    unproved = [slot for slot, look in looks.items() if needs_log(by_slot[slot].transaction, look)]
+    endings = read_endings(control, [by_slot[slot] for slot in unproved])
+    for slot in unproved:
+        transaction = by_slot[slot].transaction
+        judged[slot] = judge(transaction, replace(looks[slot], log=endings[transaction.id]))
+    return judged

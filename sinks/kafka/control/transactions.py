@@ -1,0 +1,235 @@
+"""Transactions of others: end, fence, describe and list them (docs/facts.md#transactions-of-others).
+
+Every call sends each request once, to a freshly located coordinator, and returns the answer. Retries and judgement are
+the committer's task.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+
+from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer
+from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
+from onceward.sinks.kafka.identifiers import TransactionalId, job_pattern
+
+__all__ = [
+    "CODE_NONE",
+    "Code",
+    "State",
+    "Transaction",
+    "TransactionView",
+    "Transactions",
+    "end_txn_version",
+]
+
+Code = int | NoAnswer
+"""An error code of the protocol (0 = none), or no answer."""
+
+CODE_NONE = 0
+CODE_NOT_FOUND = 105
+CODE_COORDINATOR_NOT_AVAILABLE = 15
+_FENCE_TIMEOUT_MS = 60_000
+"""Timeout for a transaction that is never begun: InitProducerId requires one below the broker's cap."""
+
+
+class State(StrEnum):
+    """A transaction's state, named as in the broker."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+    DEAD = "Dead"
+    UNKNOWN = "Unknown"
+
+    @classmethod
+    def of(cls, text: str) -> "State":
+        """Parse a state; UNKNOWN for states of newer brokers, which prove nothing."""
+        return next((state for state in cls if state.value == text), cls.UNKNOWN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transaction:
+    """What identifies exactly one transaction, and how to end it."""
+
+    id: str
+    producer_id: int
+    epoch: int
+    version: int
+    """Of EndTxn; every attempt uses the same (docs/facts.md#transactions-of-others), except on clusters that no longer
+    support it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionView:
+    """One transactional id as its coordinator reports it."""
+
+    id: str
+    code: Code = CODE_NONE
+    """If it is not CODE_NONE, the other fields have no meaning."""
+    state: State = State.UNKNOWN
+    producer_id: int = -1
+    epoch: int = -1
+    timeout_ms: int = -1
+    started_ms: int = -1
+    """When the first partition was enlisted, by the broker's clock, in ms since 1970; -1 if no transaction is open."""
+    partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Enlisted partitions by topic; empty once the transaction is complete."""
+
+
+def end_txn_version(control: ControlPlane) -> int:
+    """Return the version of EndTxn for this cluster: 5 if EndTxn raises the epoch, else 4 or the highest that both
+    sides support. Raises ControlPlaneError."""
+    highest = min(5, control.highest_version(EndTxnRequest))
+    return highest if control.transaction_version() >= 2 else min(4, highest)
+
+
+class Transactions:
+    """Requests about transactions. Thread-safe, like the control plane."""
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+
+    def locate(self, ids: Collection[str]) -> dict[str, Located]:
+        """Return the coordinators of ``ids``, for several calls in immediate succession."""
+        return self._control.locate(CoordinatorKind.TRANSACTION, ids)
+
+    def end(
+        self, transactions: Sequence[Transaction], *, commit: bool, located: Mapping[str, Located] | None = None
+    ) -> dict[str, Code]:
+        """Commit or abort each, once. Returns codes by transactional id; NoAnswer: it may or may not have happened."""
+        try:
+            highest = self._highest_end_txn(transactions)
+        except ControlPlaneError as error:
+            return {transaction.id: NoAnswer(why=str(error)) for transaction in transactions}
+        requests = {
+            transaction.id: EndTxnRequest(
+                transactional_id=transaction.id,
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.epoch,
+                committed=commit,
+                min_version=min(transaction.version, highest),
+                max_version=min(transaction.version, highest),
+            )
+            for transaction in transactions
+        }
+        return self._codes(requests, located)
+
+    def fence(self, ids: Collection[str]) -> dict[str, Code]:
+        """Abort the open transaction of each id and fence every older epoch, once. CONCURRENT_TRANSACTIONS (51) means
+        that the abort is running: retry until CODE_NONE."""
+        requests = {
+            name: InitProducerIdRequest(
+                transactional_id=name,
+                transaction_timeout_ms=_FENCE_TIMEOUT_MS,
+                producer_id=-1,
+                producer_epoch=-1,
+                max_version=5,
+            )
+            for name in ids
+        }
+        return self._codes(requests, None)
+
+    def describe(
+        self, ids: Collection[str], *, located: Mapping[str, Located] | None = None
+    ) -> dict[str, TransactionView]:
+        """Return what the coordinators report about ``ids``: one request per coordinator."""
+        places = self.locate(ids) if located is None else located
+        views = {
+            name: TransactionView(id=name, code=places[name].code) for name in ids if places[name].code != CODE_NONE
+        }
+        by_node: dict[int, list[str]] = {}
+        for name in ids:
+            if name not in views:
+                by_node.setdefault(places[name].node, []).append(name)
+        answers = self._control.send_all(
+            [(node, DescribeTransactionsRequest(transactional_ids=names)) for node, names in by_node.items()]
+        )
+        for names, answer in zip(by_node.values(), answers, strict=True):
+            if isinstance(answer, NoAnswer):
+                views.update({name: TransactionView(id=name, code=answer) for name in names})
+            else:
+                views.update({str(entry.transactional_id): _view(entry) for entry in answer.transaction_states})
+        return {name: views.get(name, TransactionView(id=name, code=CODE_NOT_FOUND)) for name in ids}
+
+    def open_ids(
+        self, job: str, *, states: Collection[State] = (State.ONGOING,)
+    ) -> tuple[list[TransactionalId], list[Code]]:
+        """Return the ids of ``job`` with an open transaction on any broker, and the codes of brokers that could not
+        tell, or of a coordinator that is missing now. If there are codes, the ids are incomplete.
+
+        Transactions that are being ended (PrepareCommit, PrepareAbort) are left to finish, and listed only if `states`
+        names their state.
+        """
+        try:
+            pattern = {"transactional_id_pattern": job_pattern(job)} if self._lists_by_pattern() else {}
+            nodes = self._control.coordinators()
+        except ControlPlaneClosedError:
+            raise
+        except ControlPlaneError as error:
+            return [], [NoAnswer(why=str(error))]
+        request = {"state_filters": [state.value for state in states], "producer_id_filters": [], **pattern}
+        if nodes is None:
+            return [], [CODE_COORDINATOR_NOT_AVAILABLE]
+        answers = self._control.send_all([(node, ListTransactionsRequest(**request)) for node in nodes])
+        found: set[str] = set()
+        failed: list[Code] = []
+        for answer in answers:
+            if isinstance(answer, NoAnswer):
+                failed.append(answer)
+            elif answer.error_code != CODE_NONE:
+                failed.append(int(answer.error_code))
+            else:
+                found.update(str(entry.transactional_id) for entry in answer.transaction_states)
+        # The pattern only saves work: the parsed id decides which are ours.
+        return sorted(identifier for identifier in _parsed(found) if identifier.job == job), failed
+
+    def _highest_end_txn(self, transactions: Sequence[Transaction]) -> int:
+        """Return the highest version of EndTxn that the cluster can complete.
+
+        A cluster that went back to transaction.version 0 cannot store the result of version 5: it answers 35 and leaves
+        the transaction stuck, with answer 51 until its coordinator moves. Version 4 ends it there. If version 5 had
+        already ended it, version 4 is refused, and the coordinator or the log shows how it ended."""
+        if all(transaction.version < 5 for transaction in transactions):
+            return 4
+        return 5 if self._control.transaction_version() > 0 else 4
+
+    def _lists_by_pattern(self) -> bool:
+        return self._control.highest_version(ListTransactionsRequest) >= 2
+
+    def _codes(self, requests: Mapping[str, Any], located: Mapping[str, Located] | None) -> dict[str, Code]:
+        answers = self._control.send_located(CoordinatorKind.TRANSACTION, requests, located=located)
+        return {name: _code(answer) for name, answer in answers.items()}
+
+
+def _code(answer: Any) -> Code:
+    if isinstance(answer, NoAnswer):
+        return answer if answer.code is None else answer.code
+    return int(answer.error_code)
+
+
+def _parsed(names: Iterable[str]) -> list[TransactionalId]:
+    return [identifier for name in names if (identifier := TransactionalId.parse(name)) is not None]
+
+
+def _view(entry: Any) -> TransactionView:
+    return TransactionView(
+        id=str(entry.transactional_id),
+        code=int(entry.error_code),
+        state=State.of(str(entry.transaction_state)),
+        producer_id=int(entry.producer_id),
+        epoch=int(entry.producer_epoch),
+        timeout_ms=int(entry.transaction_timeout_ms),
+        started_ms=int(entry.transaction_start_time_ms),
+        partitions={
+            str(topic.topic): tuple(sorted(int(partition) for partition in topic.partitions))
+            for topic in entry.topics or ()
+        },
+    )

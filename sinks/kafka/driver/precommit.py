@@ -1,0 +1,178 @@
+"""From votes to committables: prove that each vote's transaction is open, complete and ours, and abort all others."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from onceward.coordinator.errors import HaltedError
+from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JsonObject
+from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
+from onceward.sinks.kafka.control.clock import Clock, broker_backoff
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.fencing import fence_ids, list_open, refuse_newer
+from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
+from onceward.sinks.kafka.control.transactions import CODE_NONE, State, Transaction, Transactions, TransactionView
+from onceward.sinks.kafka.driver.replays import alone
+from onceward.sinks.kafka.errors import PreCommitError
+
+__all__ = ["Owner", "abort_losers", "make_committables", "require_same_topics"]
+
+_PATIENCE_S = 10.0
+_UNKNOWN_TOPIC = 3
+_OFFSETS_TOPIC = "__consumer_offsets"
+"""Topic in which the broker keeps the receipt; if it is enlisted, the receipt is in the transaction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """The owner of the transactions, and the EndTxn version that ends them."""
+
+    job: str
+    generation: Generation
+    cluster_name: str
+    cluster_id: str
+    end_txn_version: int
+    topics: Mapping[str, TopicFacts] = field(default_factory=dict)
+    """The sink's topics when the generation began."""
+
+
+def make_committables(
+    control: ControlPlane,
+    owner: Owner,
+    checkpoint: CheckpointId,
+    votes: Sequence[Vote],
+    inputs: Sequence[Sequence[JsonObject]],
+    clock: Clock,
+) -> tuple[KafkaCommittable, ...]:
+    """Return one committable per vote that has a transaction, in slot order like ``votes``. Raises PreCommitError."""
+    with_transaction = [vote for vote in votes if vote.body]
+    by_id = {str(vote.body["id"]): vote for vote in with_transaction}
+    if len(by_id) != len(with_transaction):
+        raise PreCommitError(
+            f"Two slots of checkpoint {checkpoint} voted for the same transaction. Nothing of it becomes visible; its "
+            "records belong to the next checkpoint. This is a bug of the writer: please report it."
+        )
+    moment, replayable = clock.now(), alone(inputs)
+    views = _described(Transactions(control), by_id, checkpoint, clock)
+    return tuple(
+        KafkaCommittable(
+            slot=vote.slot,
+            checkpoint=checkpoint,
+            cluster_name=owner.cluster_name,
+            cluster_id=owner.cluster_id,
+            transaction=Transaction(
+                id=name, producer_id=views[name].producer_id, epoch=views[name].epoch, version=owner.end_txn_version
+            ),
+            token=str(vote.body["token"]),
+            topics={
+                str(topic): _written(owner, str(topic), int(count), views[name])
+                for topic, count in vote.body["topics"].items()
+            },
+            records=vote.records,
+            bytes=vote.bytes,
+            inputs=inputs[vote.slot],
+            pre_committed=moment,
+            timeout=timedelta(milliseconds=views[name].timeout_ms),
+            began=_began(views[name]),
+            replayable=vote.slot in replayable,
+        )
+        for name, vote in by_id.items()
+    )
+
+
+def _written(owner: Owner, topic: str, records: int, view: TransactionView) -> TopicRecords:
+    known = owner.topics.get(topic)
+    return TopicRecords(
+        records=records,
+        partitions=view.partitions.get(topic, ()),
+        id=known.id if known is not None and known.code == CODE_NONE else "",
+        count=known.partitions if known is not None and known.code == CODE_NONE else 0,
+    )
+
+
+def _began(view: TransactionView) -> datetime | None:
+    return datetime.fromtimestamp(view.started_ms / 1000, tz=UTC) if view.started_ms > 0 else None
+
+
+def _described(
+    transactions: Transactions, votes: Mapping[str, Vote], checkpoint: CheckpointId, clock: Clock
+) -> dict[str, TransactionView]:
+    known: dict[str, TransactionView] = {}
+    deadline = clock.monotonic() + _PATIENCE_S
+    backoff = broker_backoff()
+    while left := [name for name in votes if name not in known]:
+        views = transactions.describe(left)
+        for name, view in views.items():
+            if view.code == CODE_NONE or classify(view.code) is EndAnswer.DOUBT:
+                _require_ours(view, votes[name], checkpoint)
+                known[name] = view
+        if len(known) == len(votes):
+            break
+        if clock.monotonic() >= deadline:
+            answers = ", ".join(f"{name}: {describe_code(views[name].code)}" for name in left if name not in known)
+            raise PreCommitError(
+                f"Checkpoint {checkpoint} cannot be pre-committed: the brokers did not say within {_PATIENCE_S:.0f} s "
+                f"whether its transactions are open ({answers}). Nothing of it becomes visible; its records belong to "
+                "the next checkpoint. Check the brokers."
+            )
+        clock.wait(backoff.next())
+    return known
+
+
+def _require_ours(view: TransactionView, vote: Vote, checkpoint: CheckpointId) -> None:
+    written = {str(topic) for topic in vote.body["topics"]}
+    enlisted = view.partitions.keys() - {_OFFSETS_TOPIC}
+    if view.code != CODE_NONE:
+        why = f"the brokers answer {describe_code(view.code)}"
+    elif view.state is not State.ONGOING:
+        why = f"it is {view.state} instead of open"
+    elif _OFFSETS_TOPIC not in view.partitions:
+        why = "the open transaction under its id has no receipt, so it is another program's"
+    elif enlisted != written:
+        why = f"the open transaction under its id wrote to {sorted(enlisted)} instead of {sorted(written)}"
+    elif view.timeout_ms != vote.body["timeout_ms"]:
+        why = f"the open transaction under its id has a timeout of {view.timeout_ms} ms, so it is another program's"
+    else:
+        return
+    raise PreCommitError(
+        f"Slot {vote.slot} of checkpoint {checkpoint} voted for transaction {view.id}, but {why}. Nothing of the "
+        "checkpoint becomes visible; its records belong to the next one. If it happens again, look for another program "
+        "that uses the job's transactional ids, and at the transaction timeout."
+    )
+
+
+def require_same_topics(control: ControlPlane, ids: Mapping[str, str]) -> None:
+    """Check that topics still have their ``ids`` (topic -> id).
+
+    Raises HaltedError if an id differs: the topic was deleted and recreated, and the job's earlier output is gone.
+    Raises PreCommitError if a topic does not exist, ControlPlaneError.
+    """
+    now = topic_facts(control, ids)
+    for name, known in ids.items():
+        if now[name].code == _UNKNOWN_TOPIC:
+            raise PreCommitError(
+                f"Sink topic {name} is not on cluster {control.cluster.name!r} any more. Nothing of the checkpoint "
+                "becomes visible; its records belong to the next one. Find out who deleted it: what this job had "
+                "written is gone."
+            )
+        if known and now[name].id and known != now[name].id:
+            raise HaltedError(
+                f"Sink topic {name} was deleted and made again while this job ran: its id was {known} and is "
+                f"{now[name].id}. What the job had written to the former one is gone; the running checkpoint is "
+                "aborted, its records belong to the next one. Start the job again to go on in the new topic. If it "
+                "shall have the former records too, restore an older checkpoint before, or begin under another name."
+            )
+
+
+def abort_losers(control: ControlPlane, owner: Owner, keep: Collection[str], clock: Clock) -> list[str]:
+    """Fence every open id of the job that is not in ``keep``: ids of losing attempts and of older generations.
+
+    Raises FencedError if a newer generation has an open transaction, ControlPlaneError.
+    """
+    found = list_open(control, owner.job, clock)
+    refuse_newer(owner.job, owner.generation, found)
+    losers = [str(identifier) for identifier in found if str(identifier) not in keep]
+    fence_ids(control, losers, clock)
+    return losers

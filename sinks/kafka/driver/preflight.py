@@ -1,0 +1,281 @@
+"""Checks this sink's settings against the live brokers and returns all unsafe ones together."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from onceward.connections.cluster import KafkaCluster
+from onceward.coordinator.pipeline.interfaces import Finding, Severity
+from onceward.sinks.kafka.control.brokers import (
+    BATCH_LIMIT,
+    Resource,
+    broker_settings,
+    create_topic,
+    settings,
+    topic_facts,
+)
+from onceward.sinks.kafka.control.clock import broker_backoff
+from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
+from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC, read_offsets
+from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions
+from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.executor.producers import batch_bytes
+from onceward.sinks.kafka.identifiers import TransactionalId, claim_name
+
+__all__ = ["RESTART_ALLOWANCE", "SinkCheck", "examine", "transaction_timeout"]
+
+RESTART_ALLOWANCE = timedelta(minutes=10)
+"""A pre-committed transaction must outlive the longest permitted checkpoint plus a restart of the job."""
+
+LONGEST_DEFAULT = timedelta(minutes=15)
+_CREATION_LIMIT_S = 10.0
+_ANSWER_LIMIT_S = 10.0
+
+_CAP = "transaction.max.timeout.ms"
+_STATE_LOG = ("transaction.state.log.replication.factor", "transaction.state.log.min.isr")
+
+_OURS: Mapping[str, tuple[str, ...]] = {
+    "acks": ("all", "-1"),
+    "request.required.acks": ("all", "-1"),
+    "enable.idempotence": ("true",),
+    "transactional.id": (),
+    "transaction.timeout.ms": (),
+    "delivery.timeout.ms": (),
+    "message.timeout.ms": (),
+    "delivery.report.only.error": ("true",),
+    "partitioner": ("murmur2_random",),
+    "retries": (),
+    "message.send.max.retries": (),
+    "max.in.flight": ("1", "2", "3", "4", "5"),
+    "max.in.flight.requests.per.connection": ("1", "2", "3", "4", "5"),
+}
+"""Settings that exactly-once depends on, and their permitted values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkCheck:
+    """The sink to check and its settings."""
+
+    cluster: KafkaCluster
+    job: str
+    sink: str
+    topics: Sequence[str]
+    checkpoint_timeout: timedelta
+    transaction_timeout: timedelta | None
+    """The user's value; None for the default."""
+    transactional: bool = True
+    """Whether this run writes transactions. Those of earlier runs are settled and swept in any case."""
+
+
+def examine(control: ControlPlane, check: SinkCheck) -> list[Finding]:
+    """Return all findings. Creates the receipts' topic if it is missing, nothing else. Raises ControlPlaneError."""
+    return [
+        *_settings(check.cluster),
+        *_topics(control, check),
+        *_receipts(control, check),
+        *_rights(control, check),
+        *(_timeouts(control, check) if check.transactional else ()),
+        *_state_log(control),
+    ]
+
+
+def transaction_timeout(control: ControlPlane, given: timedelta | None) -> timedelta:
+    """Return the writers' timeout: ``given``, else the brokers' cap, at most 15 min (also if the cap is unknown)."""
+    if given is not None:
+        return given
+    cap = _cap(control)
+    return LONGEST_DEFAULT if cap is None else min(cap, LONGEST_DEFAULT)
+
+
+def size_limits(control: ControlPlane, topics: Sequence[str]) -> str:
+    """Return the advice for a record that was refused because of its size."""
+    limits = ", ".join(f"topic {name} takes {_limit(control, name)} ({BATCH_LIMIT})" for name in topics)
+    return (
+        f"A record is larger than its output topic allows: {limits}. Raise the limit with kafka-configs, or make the "
+        "record smaller in the transform"
+    )
+
+
+def _limit(control: ControlPlane, topic: str) -> str:
+    try:
+        found = settings(control, Resource.TOPIC, topic, (BATCH_LIMIT,)) or {}
+    except ControlPlaneError:
+        found = {}
+    return f"{found[BATCH_LIMIT]} bytes" if BATCH_LIMIT in found else "an unknown number of bytes"
+
+
+def _cap(control: ControlPlane) -> timedelta | None:
+    found = (broker_settings(control, [_CAP]) or {}).get(_CAP, "")
+    return timedelta(milliseconds=int(found)) if found.isdigit() else None
+
+
+def _settings(cluster: KafkaCluster) -> Iterator[Finding]:
+    for key, allowed in _OURS.items():
+        value = str(cluster.config.get(key, "")).lower()
+        if key in cluster.config and value not in allowed:
+            must = f"must be {' or '.join(allowed)}" if allowed else "is set by the sink itself"
+            yield _error(
+                f"cluster {cluster.name}", f"{key} is {value}, but {must} for exactly-once", f"remove {key} from config"
+            )
+
+
+def _topics(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
+    facts = topic_facts(control, check.topics)
+    for name in check.topics:
+        subject = f"sink topic {name}"
+        topic = facts[name]
+        if topic.code == 3:
+            yield _error(subject, f"does not exist on cluster {check.cluster.name}", "create it")
+        elif topic.code != 0:
+            yield _error(subject, f"cannot be looked at: {describe_code(topic.code)}", "grant DESCRIBE and WRITE on it")
+        elif topic.may_write is False:
+            yield _error(subject, "the user may not write to it", "grant WRITE on it")
+        else:
+            if topic.may_read is False:
+                yield _warning(
+                    subject,
+                    "the user may not read it, so some losses cannot be proved and would halt the job in doubt",
+                    "grant READ on it",
+                )
+            yield from _topic_settings(control, check.cluster, name, topic.replication)
+
+
+def _topic_settings(control: ControlPlane, cluster: KafkaCluster, name: str, replication: int) -> Iterator[Finding]:
+    subject = f"sink topic {name}"
+    if replication < 3:
+        yield _warning(
+            subject, f"has replication factor {replication}, below 3", "raise it, else one disk can lose data"
+        )
+    keys = ("min.insync.replicas", "unclean.leader.election.enable", BATCH_LIMIT)
+    found = settings(control, Resource.TOPIC, name, keys)
+    if found is None:
+        yield _warning(subject, "its settings may not be read", "grant DESCRIBE_CONFIGS to have them checked")
+        return
+    if int(found.get(keys[0], "1")) < 2:
+        yield _warning(subject, f"min.insync.replicas is {found.get(keys[0])}, below 2", "set it to 2")
+    if found.get(keys[1], "false") == "true":
+        yield _warning(
+            subject, "unclean leader election is allowed, which loses confirmed records", f"set {keys[1]}=false"
+        )
+    limit, batch = int(found.get(BATCH_LIMIT, batch_bytes(cluster))), batch_bytes(cluster)
+    if limit < batch:
+        yield _warning(
+            subject,
+            f"takes batches of at most {limit} bytes, and the client makes them up to {batch}: they are made smaller "
+            "here, which is slower, and a record that is larger fails its checkpoint",
+            f"raise the topic's {BATCH_LIMIT} to {batch}",
+        )
+
+
+def _receipts(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
+    subject = f"receipts topic {RECEIPT_TOPIC}"
+    topic = topic_facts(control, [RECEIPT_TOPIC])[RECEIPT_TOPIC]
+    if topic.code == 0:
+        return
+    if topic.code != 3:
+        yield _error(subject, f"cannot be looked at: {describe_code(topic.code)}", "grant DESCRIBE and READ on it")
+        return
+    replication = min(3, len(control.nodes()))
+    code = create_topic(control, RECEIPT_TOPIC, replication=replication)
+    if code != 0:
+        fix = f"create it with 1 partition and replication factor {replication}, or grant CREATE"
+        yield _error(subject, f"does not exist and cannot be created: {describe_code(code)}", fix)
+        return
+    limit, backoff = time.monotonic() + _CREATION_LIMIT_S, broker_backoff()
+    while topic_facts(control, [RECEIPT_TOPIC])[RECEIPT_TOPIC].code != 0:
+        if time.monotonic() > limit:
+            yield _error(subject, f"was created, but no broker knows it after {_CREATION_LIMIT_S:.0f} s", "start again")
+            return
+        time.sleep(backoff.next())
+
+
+def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
+    """Probe permissions without changing anything: the error code for the abort of an impossible id shows them."""
+    probe = str(TransactionalId(job=check.job, sink=check.sink, generation=0, worker="0" * 12, n=0))
+    transactions = Transactions(control)
+    prefix = f"transactional ids {check.job}.*"
+    nothing = Transaction(id=probe, producer_id=0, epoch=0, version=1)
+    if _answered(lambda: transactions.end([nothing], commit=False)[probe]) == _ID_REFUSED:
+        yield _error(prefix, "the user may not write with them", f"grant WRITE on TransactionalId prefix {check.job}.")
+    if _answered(lambda: transactions.describe([probe])[probe].code) == _ID_REFUSED:
+        yield _error(prefix, "the user may not describe them", f"grant DESCRIBE on TransactionalId prefix {check.job}.")
+    group = claim_name(check.job)
+    code = _answered(lambda: read_offsets(control, [group])[group].code)
+    if code in (_GROUP_REFUSED, _TOPIC_REFUSED):
+        fix = f"grant READ on Group prefix {check.job}. and on topic {RECEIPT_TOPIC}"
+        yield _error(
+            f"consumer groups {check.job}.*", f"receipts and claims cannot be kept: {describe_code(code)}", fix
+        )
+
+
+def _answered(ask: Callable[[], Code]) -> Code:
+    """Return the answer; retries while the brokers request it. On a new cluster the first request makes them create
+    their coordinators' topics, which takes a moment. Raises ControlPlaneError after 10 s without an answer."""
+    backoff, deadline = broker_backoff(), time.monotonic() + _ANSWER_LIMIT_S
+    while classify(code := ask()) is EndAnswer.AGAIN:
+        if time.monotonic() > deadline:
+            raise ControlPlaneError(
+                f"A coordinator of the sink's cluster did not answer within {_ANSWER_LIMIT_S:.0f} s: "
+                f"{describe_code(code)}. Nothing was started and no data was touched. Check the brokers."
+            )
+        time.sleep(backoff.next())
+    return code
+
+
+def _timeouts(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
+    subject = f"sink {check.sink}"
+    cap = _cap(control)
+    timeout = transaction_timeout(control, check.transaction_timeout)
+    needed = check.checkpoint_timeout + RESTART_ALLOWANCE
+    if cap is None:
+        yield _warning(
+            subject,
+            f"the brokers do not tell {_CAP}; transactions ask for {timeout}",
+            "grant DESCRIBE_CONFIGS on the cluster to have it checked",
+        )
+    elif timeout > cap:
+        yield _error(
+            subject,
+            f"the transaction timeout is {timeout}, the brokers allow {cap}",
+            f"lower transaction_timeout, or raise {_CAP}",
+        )
+    if timeout < needed:
+        fix = (
+            "raise transaction_timeout"
+            if check.transaction_timeout is not None and (cap is None or needed <= cap)
+            else f"raise the brokers' {_CAP}"
+        )
+        yield _error(
+            subject,
+            f"the transaction timeout is {timeout}, but a checkpoint may take {check.checkpoint_timeout} and a restart "
+            f"{RESTART_ALLOWANCE}, together {needed}: the brokers could abort what is already completed",
+            f"{fix}, or lower the checkpoint timeout",
+        )
+
+
+def _state_log(control: ControlPlane) -> Iterator[Finding]:
+    found = broker_settings(control, _STATE_LOG)
+    if found is None:
+        return
+    replication, in_sync = (found.get(key, "") for key in _STATE_LOG)
+    if replication.isdigit() and in_sync.isdigit() and (int(replication) < 3 or int(in_sync) < 2):
+        yield _warning(
+            "transaction state log",
+            f"has replication factor {replication} and min ISR {in_sync}, below 3 and 2",
+            f"raise {_STATE_LOG[0]} and {_STATE_LOG[1]}: losing it loses the outcome of transactions",
+        )
+
+
+def _error(subject: str, message: str, fix: str) -> Finding:
+    return Finding(severity=Severity.ERROR, subject=subject, message=message, fix=fix)
+
+
+def _warning(subject: str, message: str, fix: str) -> Finding:
+    return Finding(severity=Severity.WARNING, subject=subject, message=message, fix=fix)
+
+
+_ID_REFUSED = 53
+_GROUP_REFUSED = 30
+_TOPIC_REFUSED = 29

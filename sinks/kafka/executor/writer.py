@@ -1,0 +1,143 @@
+"""Writes one slot: transaction, records, receipt, flush, vote. Runs on executors.
+
+Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
+
+Order: the receipt is enlisted while the last records are still in flight, then a single flush covers both. The flush
+reports delivery failures before the vote (see ``delivery.py``), so this order is safe and saves a round trip.
+
+After the vote the producer's reference is dropped, which leaves the transaction open: any process with the committable
+ends it.
+"""
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from confluent_kafka import KafkaException, TopicPartition
+
+from onceward.connections.cluster import KafkaCluster
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.sinks.kafka.errors import DeliveryError
+from onceward.sinks.kafka.executor.batches import BatchColumns
+from onceward.sinks.kafka.executor.delivery import Delivery
+from onceward.sinks.kafka.executor.producers import PoolKey, PreparedProducer, ProducerPool, pool_for
+
+__all__ = ["COMMITTED_OPTION", "KafkaSlotWriter"]
+
+COMMITTED_OPTION = "committed"
+"""Sink option: id suffix -> last checkpoint whose transaction under that id is settled as committed."""
+
+_RECEIPT_TOPIC = "onceward"  # as in receipts.py, which executors cannot import
+_CALL_LIMIT_S = 30.0
+_ABORT_LIMIT_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaSlotWriter:
+    """A :data:`SlotWriter`; pickled to executors, where secrets are resolved."""
+
+    cluster: KafkaCluster
+    topic: str | None
+    """The topic of all records; None to route by the ``topic`` column."""
+    topics: tuple[str, ...]
+    """Topics that the ``topic`` column may name."""
+    transaction_timeout_ms: int
+    batch_limit: int | None = None
+    """Bytes of the largest batch that all topics accept; None if the brokers do not report it."""
+
+    def __call__(self, task: CheckpointTask, slot: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Vote:
+        """Write ``batches`` in one transaction and vote.
+
+        A slot without records has no transaction: other processes could not commit an empty one.
+
+        Raises DeliveryError, RouteError, ConfigurationError for batches that cannot be written, and whatever
+        ``batches`` raises; the transaction is aborted as far as possible and its id retired.
+        """
+        filled = BatchColumns(routed=self.topic is None).filled(batches)
+        first = next(filled, None)
+        if first is None:
+            return Vote(slot=slot, attempt=attempt, records=0, bytes=0)
+        pool = pool_for(
+            PoolKey(
+                job=task.job,
+                sink=task.sink,
+                generation=task.generation,
+                cluster=self.cluster,
+                transaction_timeout_ms=self.transaction_timeout_ms,
+                topics=self.topics,
+                batch_limit=self.batch_limit,
+            )
+        )
+        committed: Mapping[str, int] = task.sink_options.get(COMMITTED_OPTION, {})
+        kill_point(KillPoint.TASK_BEFORE_BEGIN)
+        prepared = pool.take(committed)
+        try:
+            vote = self._write(prepared, task, slot, attempt, first, filled)
+        except BaseException:
+            _abort(prepared, pool)
+            raise
+        pool.voted(prepared.id, task.checkpoint)
+        # Dropping the last reference destroys the client; the transaction stays open.
+        del prepared
+        return vote
+
+    def _write(
+        self,
+        prepared: PreparedProducer,
+        task: CheckpointTask,
+        slot: int,
+        attempt: int,
+        first: pa.RecordBatch,
+        rest: Iterator[pa.RecordBatch],
+    ) -> Vote:
+        producer = prepared.producer
+        delivery = Delivery(
+            producer,
+            prepared.failures,
+            topic=self.topic,
+            topics=self.topics,
+            limit_ms=self.transaction_timeout_ms,
+            failed=partial(_failed, prepared),
+        )
+        with delivery.client_says():
+            producer.begin_transaction()
+        kill_point(KillPoint.TASK_AFTER_BEGIN)
+        delivery.produce(first, rest)
+        token = secrets.token_hex(8)
+        kill_point(KillPoint.TASK_BEFORE_RECEIPT)
+        receipt = TopicPartition(_RECEIPT_TOPIC, 0, task.checkpoint, metadata=token)
+        with delivery.client_says():
+            producer.send_offsets_to_transaction(str(prepared.id), [receipt], _CALL_LIMIT_S)
+        kill_point(KillPoint.TASK_AFTER_RECEIPT)
+        delivery.flush()
+        kill_point(KillPoint.TASK_AFTER_FLUSH)
+        return Vote(
+            slot=slot,
+            attempt=attempt,
+            records=delivery.records.total(),
+            bytes=delivery.bytes,
+            body={
+                "id": str(prepared.id),
+                "token": token,
+                "topics": dict(delivery.records),
+                "timeout_ms": self.transaction_timeout_ms,
+            },
+        )
+
+
+def _abort(prepared: PreparedProducer, pool: ProducerPool) -> None:
+    """Best effort: the driver fences what stays open. Errors are suppressed, so that the original cause is reported."""
+    pool.failed()
+    with contextlib.suppress(KafkaException):
+        prepared.producer.abort_transaction(_ABORT_LIMIT_S)
+
+
+def _failed(prepared: PreparedProducer, why: str) -> DeliveryError:
+    return DeliveryError(
+        f"Transaction {prepared.id} was not delivered: {why}. The slot does not vote, nothing of it becomes visible "
+        "and its records belong to the next checkpoint. Check the brokers, the topic's limits and the user's rights."
+    )

@@ -1,0 +1,1 @@
+"""Requests to the brokers besides reading: metadata, leader epochs, group offsets."""

@@ -1,0 +1,178 @@
+"""The driver's requests to partition leaders about epochs. Raw requests, because librdkafka offers none of these.
+
+Connects for each round of requests. There is one at a start and one after each election, none in between.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from onceward.connections.cluster import KafkaCluster
+from onceward.connections.errors import ControlPlaneError
+from onceward.connections.requests import BrokerRequests, NoAnswer
+from onceward.coordinator.errors import CheckpointFailedError
+from onceward.coordinator.links import Links
+from onceward.sources.kafka.control.metadata import insist
+from onceward.sources.kafka.epochs import (
+    Asked,
+    AskEnds,
+    Difference,
+    EpochEnd,
+    Lineage,
+    Unknown,
+    difference,
+    lineages,
+    refuse_differences,
+)
+from onceward.sources.kafka.positions import Cursor, Partition
+
+__all__ = ["Leaders"]
+
+_CONSUMER = -1
+"""Replica id of a client that is not a follower."""
+_TOPIC = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+_PARTITION = _TOPIC.OffsetForLeaderPartition
+
+
+class Leaders:
+    """The leaders of one cluster's partitions. Every method raises CheckpointFailedError if they do not answer."""
+
+    def __init__(self, cluster: KafkaCluster, links: Links) -> None:
+        self._cluster = cluster
+        self._links = links
+        self._lineages: dict[Partition, Lineage] = {}
+        """Lineages for plans. Each is valid until its leader changes."""
+
+    def differences(self, cursors: Mapping[Partition, Cursor]) -> list[Difference]:
+        """Return differences for the logs that are not the ones read up to these cursors."""
+
+        def ask(partitions: Collection[Partition]) -> dict[Partition, Difference | None]:
+            with self._asking(partitions) as (leaders, ends):
+                found = ends(_epochs({p: cursors[p] for p in partitions}, leaders))
+            return {p: difference(p, cursors[p], end) for p, end in found.items()}
+
+        known = {p for p, cursor in cursors.items() if cursor.epoch is not None}
+        return [one for one in insist(ask, known).values() if one is not None]
+
+    def epochs_before(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """Return the epochs of the records before these offsets; None if unknown."""
+
+        def ask(partitions: Collection[Partition]) -> dict[Partition, int | None]:
+            with self._asking(partitions) as (leaders, ends):
+                found = lineages({p: Unknown(epoch, offsets[p] - 1) for p, epoch in leaders.items()}, ends)
+            return {p: lineage.before(offsets[p], None) for p, lineage in found.items()}
+
+        return {**dict.fromkeys(offsets), **insist(ask, [p for p, offset in offsets.items() if offset > 0])}
+
+    def lineages(
+        self, cursors: Mapping[Partition, Cursor], leaders: Mapping[Partition, int]
+    ) -> dict[Partition, Lineage]:
+        """Return the epochs of the records after the cursors. Raises HaltedError for logs that are not the ones read up
+        to the cursors.
+
+        ``leaders``: the epochs of the leaders that reported the log ends. No request is sent while they equal the
+        cursors' epochs, or those of the last call. Omits partitions whose leader has changed since.
+        """
+        for partition, epoch in leaders.items():
+            if cursors[partition].epoch == epoch:
+                self._lineages[partition] = Lineage(epoch)
+        new = {p: epoch for p, epoch in leaders.items() if not self._leads(p, epoch)}
+        if new:
+            self._ask_for_lineages({partition: cursors[partition] for partition in new}, new)
+        return {p: self._lineages[p] for p, epoch in leaders.items() if self._leads(p, epoch)}
+
+    def _ask_for_lineages(self, cursors: Mapping[Partition, Cursor], leaders: Mapping[Partition, int]) -> None:
+        with self._asking(cursors) as (_, ends):
+            ended = ends(_epochs(cursors, leaders))
+            differences = [difference(partition, cursors[partition], end) for partition, end in ended.items()]
+            refuse_differences([one for one in differences if one is not None])
+            same = {p for p, cursor in cursors.items() if p in ended or cursor.epoch is None}
+            wanted = {p: Unknown(leaders[p], cursors[p].next, cursors[p].epoch) for p in same}
+            self._lineages.update(lineages(wanted, ends))
+
+    def _leads(self, partition: Partition, epoch: int) -> bool:
+        return partition in self._lineages and self._lineages[partition].leader == epoch
+
+    @contextmanager
+    def _asking(self, partitions: Collection[Partition]) -> Iterator[tuple[dict[Partition, int], AskEnds]]:
+        """Yield the leaders' epochs, from the metadata, and a function that requests the ends of epochs."""
+        requests = BrokerRequests(self._cluster, links=self._links)
+        try:
+            nodes, epochs = _leaders(requests, partitions)
+            yield epochs, lambda asked: _ends(requests, nodes, asked)
+        except ControlPlaneError as error:
+            raise CheckpointFailedError(str(error)) from None
+        finally:
+            requests.close()
+
+
+def _epochs(cursors: Mapping[Partition, Cursor], leaders: Mapping[Partition, int]) -> dict[Partition, Asked]:
+    return {
+        p: Asked(leaders[p], cursor.epoch) for p, cursor in cursors.items() if p in leaders and cursor.epoch is not None
+    }
+
+
+def _leaders(
+    requests: BrokerRequests, partitions: Collection[Partition]
+) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    """Return nodes and epochs of the leaders; omits partitions without one."""
+    topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted({p.topic for p in partitions})]
+    answer = requests.ask(
+        MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=7, max_version=12)
+    )
+    led = {
+        Partition(str(topic.name), int(one.partition_index)): one
+        for topic in answer.topics
+        for one in topic.partitions
+        if one.leader_id >= 0
+    }
+    found = {partition: led[partition] for partition in partitions if partition in led}
+    return {p: int(one.leader_id) for p, one in found.items()}, {p: int(one.leader_epoch) for p, one in found.items()}
+
+
+def _ends(
+    requests: BrokerRequests, nodes: Mapping[Partition, int], asked: Mapping[Partition, Asked]
+) -> dict[Partition, EpochEnd]:
+    by_node: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for partition, (leader, epoch) in asked.items():
+        if partition in nodes:
+            by_node[nodes[partition]][partition.topic].append(
+                _PARTITION(partition=partition.number, current_leader_epoch=leader, leader_epoch=epoch)
+            )
+    sent = [
+        (
+            node,
+            OffsetForLeaderEpochRequest(
+                replica_id=_CONSUMER,
+                topics=[_TOPIC(topic=name, partitions=partitions) for name, partitions in topics.items()],
+                min_version=3,
+                max_version=4,
+            ),
+        )
+        for node, topics in by_node.items()
+    ]
+    found = {}
+    for answer in requests.send_all(sent):
+        if isinstance(answer, NoAnswer):
+            continue
+        for topic in answer.topics:
+            for one in topic.partitions:
+                partition = Partition(str(topic.topic), int(one.partition))
+                if one.error_code == 0:
+                    found[partition] = _end(partition, asked[partition], int(one.leader_epoch), int(one.end_offset))
+    return found
+
+
+def _end(partition: Partition, asked: Asked, epoch: int, offset: int) -> EpochEnd:
+    if epoch < 0:
+        raise CheckpointFailedError(
+            f"The leader of {partition} (leader epoch {asked.leader}) does not know leader epoch {asked.epoch}, of "
+            "which this job has read records. Either that broker is out of date and another one leads by now, or the "
+            "cluster was put back to an older state. Nothing was read; starting again asks again. If this stays, bring "
+            "the cluster's newer state back, or start a job under another name with start= where the data begins."
+        )
+    return EpochEnd(epoch, offset)

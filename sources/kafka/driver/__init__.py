@@ -1,0 +1,1 @@
+"""The source as the job's driver runs it: arguments, checks, planning of ranges, positions."""

@@ -1,0 +1,408 @@
+"""The driver's part of the Kafka source."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from onceward.connections.admin import reach
+from onceward.connections.cluster import KafkaCluster
+from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
+from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Plan, Sink, Source, SplitReader
+from onceward.coordinator.pipeline.tasks import ranges_of
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.settings import Duration
+from onceward.coordinator.protocol.values import Document, JsonObject, Participant, Role
+from onceward.sources.kafka.control.leaders import Leaders
+from onceward.sources.kafka.control.metadata import BrokerView, LogEnd, TopicState, insist
+from onceward.sources.kafka.control.mirror import GroupMirror
+from onceward.sources.kafka.driver.arguments import SourceArguments
+from onceward.sources.kafka.driver.checks import (
+    client_findings,
+    confirm_topics,
+    durability_findings,
+    owned_setting_findings,
+    refuse_gone,
+    refuse_other_cluster,
+    refuse_other_topics,
+    refuse_outside,
+    topic_findings,
+)
+from onceward.sources.kafka.driver.discovery import Discovery
+from onceward.sources.kafka.driver.offsets import Limits, gone_backwards, plan_ranges
+from onceward.sources.kafka.driver.replays import refuse_incomplete
+from onceward.sources.kafka.driver.resolution import resolve_ends, resolve_starts
+from onceward.sources.kafka.driver.sizing import Ran
+from onceward.sources.kafka.driver.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
+from onceward.sources.kafka.driver.starts import End, Start, bound_text
+from onceward.sources.kafka.epochs import refuse_differences
+from onceward.sources.kafka.executor.columns import ddl_of
+from onceward.sources.kafka.executor.offset_gone import OffsetGone, halt_for, offset_gone_in
+from onceward.sources.kafka.executor.reader import KafkaSplitReader
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+
+__all__ = ["KafkaSource"]
+
+_CONFIRM_SECONDS = 1.0
+
+_T = TypeVar("_T")
+
+_log = logger("onceward.source.kafka")
+
+
+class KafkaSource(Source):
+    """Reads topics of one Kafka cluster as a ``read_committed`` reader."""
+
+    def __init__(
+        self,
+        cluster: str | KafkaCluster,
+        topics: Sequence[str] | str | None = None,
+        *,
+        pattern: str | None = None,
+        start: Start = "group",
+        reset: str = "earliest",
+        end: End = None,
+        group_id: str | None = None,
+        include_headers: bool = False,
+        columns: Sequence[str] | None = None,
+        min_partitions: int | None = None,
+        max_offsets_per_checkpoint: int | None = None,
+        max_rate_per_partition: float | None = None,
+        adaptive: bool = True,
+        discovery_interval: Duration = "5min",
+        mirror_offsets: bool = True,
+        name: str = "source",
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """
+        cluster: bootstrap servers, or a KafkaCluster shared with the sink.
+        topics: names; or pattern: a regular expression that matches a topic's whole name.
+        start: ``group`` (offsets that the group committed), ``earliest``, ``latest``, a datetime with a zone (the first
+            record with that timestamp or a later one), or offsets ``{"orders": {0: 23}}``. Used only while the job has
+            no positions; partitions found later start at earliest.
+        reset: ``earliest``, ``latest`` or ``error``, for partitions that the group or the offsets do not name.
+        end: ``latest``, a datetime (exclusive), or offsets (exclusive) of all partitions; resolved once and kept in the
+            positions. The job finishes there. If it is then started again, it resolves the end again and continues;
+            after a crash it continues to the previous end. None = runs until it is stopped.
+        group_id: for ``start="group"`` and mirrored offsets; None = the job's name.
+        include_headers: adds the column ``headers``.
+        columns: the columns of DataFrames and batches, in this order, for example ``("key", "value")``; others are not
+            read. None = all but ``headers``. Columns that a transform of DataFrames does not use are never read; for a
+            function on batches this cannot be detected.
+        min_partitions: like Spark's minPartitions: cuts the ranges of a checkpoint into at least this many, the longest
+            first, each with its own task and transaction. The records of an input partition are then no longer written
+            in order, and small ranges are not joined into fewer tasks.
+        max_offsets_per_checkpoint: over all partitions, in proportion to their backlog; None = no such limit.
+        max_rate_per_partition: offsets per second, on average; None = no such limit.
+        adaptive: limits a checkpoint of a backlog so that it takes about its interval, by the times of earlier ones
+            (docs/operations.md#how-much-a-checkpoint-reads). False = each reads all that the other two limits allow.
+        discovery_interval: time between searches for new partitions (and topics of a pattern); text or timedelta.
+        mirror_offsets: shows settled positions in the consumer group, for lag tools. Never read back.
+        name: of this participant within the job.
+        monotonic, sleep: the clock, for tests.
+
+        Raises ConfigurationError listing every invalid argument.
+        """
+        self._arguments = SourceArguments.of(
+            cluster,
+            topics=topics,
+            pattern=pattern,
+            start=start,
+            reset=reset,
+            end=end,
+            group_id=group_id,
+            include_headers=include_headers,
+            columns=columns,
+            min_partitions=min_partitions,
+            max_offsets_per_checkpoint=max_offsets_per_checkpoint,
+            max_rate_per_partition=max_rate_per_partition,
+            adaptive=adaptive,
+            discovery_interval=discovery_interval,
+            mirror_offsets=mirror_offsets,
+            name=name,
+        )
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self.participant = Participant(name=self._arguments.name, role=Role.SOURCE, kind="kafka")
+        self.schema = ddl_of(self._arguments.columns)
+        self._limits = Limits()
+        self._view: BrokerView | None = None
+        self._leaders: Leaders | None = None
+        self._group = group_id or ""
+        self._cluster_id = ""
+        self._ends: dict[Partition, int] | None = None
+        self._new_run = False
+        self._discovery: Discovery | None = None
+        self._mirror: GroupMirror | None = None
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        return self._arguments.cluster
+
+    @property
+    def cluster_id(self) -> str:
+        """Requested from the brokers once. Raises CheckpointFailedError if they do not answer."""
+        if not self._cluster_id:
+            self._cluster_id = self._broker().cluster_id()
+        return self._cluster_id
+
+    def open(self, context: JobContext) -> None:
+        """Open the source. It may be opened again after it was closed, and keeps no state from before."""
+        self._cluster_id = ""
+        self._ends = None
+        self._new_run = False
+        self._limits = self._arguments.limits(
+            interval=context.checkpoint_interval, checkpoint_timeout=context.checkpoint_timeout
+        )
+        # The client accepts only str itself as a group, no subclass.
+        self._group = self._arguments.group_id or str(context.job)
+        self._view = BrokerView(self.cluster, links=context.links)
+        self._leaders = Leaders(self.cluster, context.links)
+        self._discovery = Discovery(self._view, self._arguments.discovery_interval, self._monotonic)
+        self._mirror = GroupMirror(self._view, self._group) if self._arguments.mirror_offsets else None
+
+    def preflight(self) -> Sequence[Finding]:
+        """Return all findings. Raises PreflightError if the cluster cannot be reached: then nothing can be checked."""
+        findings = [*client_findings(), *owned_setting_findings(self.cluster)]
+        self._cluster_id = reach(self.cluster)
+        names = self._names()
+        found = confirm_topics(self._broker(), names)
+        findings += topic_findings(self.cluster, names or {self._wanted()}, found)
+        findings += durability_findings(found, self._broker())
+        return findings
+
+    def resolve(self) -> Document:
+        found = confirm_topics(self._broker(), self._names())
+        self._refuse_missing(found)
+        partitions = _partitions(found)
+        view, arguments = self._broker(), self._arguments
+        ends = resolve_ends(view, partitions, end=arguments.end)
+        starts = resolve_starts(view, partitions, start=arguments.start, reset=arguments.reset, group=self._group)
+        epochs = self._asked_leaders().epochs_before(starts)
+        if self._discovery is not None:
+            self._discovery.looked()
+        return KafkaPositions(
+            cluster=self.cluster.name,
+            cluster_id=self.cluster_id,
+            bound=bound_text(arguments.end),
+            topics={
+                name: TopicPosition(
+                    id=topic.id,
+                    partitions={
+                        p.number: Cursor(next=starts[p], end=None if ends is None else ends[p], epoch=epochs[p])
+                        for p in partitions
+                        if p.topic == name
+                    },
+                )
+                for name, topic in found.items()
+            },
+        ).to_document()
+
+    def begin_new_run(self) -> None:
+        self._new_run = True
+
+    def restore(self, positions: Document) -> None:
+        stored = KafkaPositions.from_document(positions)
+        refuse_other_cluster(stored, self.cluster, self.cluster_id)
+        subscribed = self._subscribed(stored)
+        self._refuse_other_topics(stored, subscribed)
+        further = self._new_run and self._at_its_end(stored)
+        read = [p for p, cursor in stored if p.topic in subscribed and (further or not cursor.done)]
+        starts, ends = insist(self._broker().log_starts, read), insist(self._broker().high_watermarks, read)
+        refuse_outside(stored, read, starts, ends)
+        refuse_differences(self._asked_leaders().differences({p: c for p, c in stored if p in starts}))
+        dropped = sorted(stored.topics.keys() - subscribed)
+        if dropped:
+            _log.warning("topics %s have positions but are not read by this source: they stay where they are", dropped)
+
+    def plan(self, base: Document) -> Plan:
+        positions = self._current(KafkaPositions.from_document(base))
+        subscribed = self._subscribed(positions)
+        read = {partition for partition, _ in positions if partition.topic in subscribed}
+        ends = self._available(positions, read)
+        cursors = {p: cursor for p, cursor in positions if p in ends and not cursor.done}
+        leaders = {p: leader for p in cursors if (leader := ends[p].leader) is not None}
+        lineages = self._asked_leaders().lineages(cursors, leaders)
+        plan = plan_ranges(
+            positions,
+            _offsets({p: end for p, end in ends.items() if p in lineages or p not in leaders}),
+            read=read,
+            limits=self._limits,
+            now=self._monotonic(),
+            lineages=lineages,
+        )
+        least = self._arguments.min_partitions
+        return replace(plan, splits=split_ranges(plan.splits, least), can_coalesce=least is None)
+
+    def coalesce(self, splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
+        return join_ranges(splits, most)
+
+    def observe_run(self, plan: Plan, seconds: float, *, failed: bool = False) -> None:
+        """See :meth:`Source.observe_run`. What it learns outlives a generation, but not the process."""
+        sizing = self._limits.sizing
+        if sizing is None or plan.records == 0:
+            return
+        ranges: Counter[tuple[str, int]] = Counter()
+        for split in plan.splits:
+            ranges[split["topic"], split["partition"]] += split["end"] - split["start"]
+        ran = Ran(
+            offsets=plan.records,
+            longest=max(ranges.values()),
+            ranges=sum(offsets > 0 for offsets in ranges.values()),
+            seconds=seconds,
+            everything=plan.lag == 0,
+            failed=failed,
+        )
+        self._limits = replace(self._limits, sizing=sizing.observe(ran))
+
+    def snapshot(self, plan: Plan) -> Document:
+        """Return the positions after ``plan`` was read. Raises HaltedError if a topic was recreated meanwhile: equal
+        ids now prove that the records came from the topic of the positions."""
+        if plan.records:
+            positions = KafkaPositions.from_document(plan.positions)
+            self._refuse_other_topics(
+                positions, {split["topic"] for split in plan.splits if split["end"] > split["start"]}
+            )
+        return plan.positions
+
+    def read(self) -> SplitReader:
+        return KafkaSplitReader(cluster=self.cluster, group_id=self._group, names=self._arguments.columns)
+
+    def diagnose(self, error: BaseException) -> OncewardError | None:
+        """Return the halt behind a failed Spark job if a reader found its offset gone; None for other failures."""
+        gone = offset_gone_in(str(error))
+        return halt_for(gone) if gone is not None else None
+
+    def halves(self, splits: Sequence[JsonObject]) -> tuple[Sequence[JsonObject], Sequence[JsonObject]] | None:
+        return halve_ranges(splits)
+
+    def describe(self, splits: Sequence[JsonObject]) -> str:
+        return describe_ranges(splits)
+
+    def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
+        refuse_incomplete(
+            self._broker(),
+            self._asked_leaders(),
+            self.cluster_id,
+            KafkaPositions.from_document(positions),
+            [each for split in splits for each in ranges_of(split)],
+        )
+
+    def mirror(self, positions: Document) -> None:
+        if self._mirror is not None:
+            self._mirror.show({p: cursor.next for p, cursor in KafkaPositions.from_document(positions)})
+
+    def overlaps(self, sink: Sink) -> str | None:
+        if getattr(sink, "cluster_id", None) != self.cluster_id:
+            return None
+        topics: Collection[str] = getattr(sink, "topics", ())
+        pattern = self._arguments.pattern
+        both = sorted(t for t in topics if (pattern.fullmatch(t) if pattern else t in self._arguments.topics))
+        if not both:
+            return None
+        return f"{', '.join(both)} on cluster {self.cluster_id} would be input and output: the job would feed itself"
+
+    def close(self) -> None:
+        if self._mirror is not None:
+            self._mirror.close()
+        self._view = self._leaders = self._discovery = self._mirror = None
+
+    def _broker(self) -> BrokerView:
+        return _opened(self._view)
+
+    def _asked_leaders(self) -> Leaders:
+        return _opened(self._leaders)
+
+    def _wanted(self) -> str:
+        pattern = self._arguments.pattern
+        return ", ".join(self._arguments.topics) if pattern is None else f"matching {pattern.pattern!r}"
+
+    def _names(self) -> frozenset[str]:
+        pattern = self._arguments.pattern
+        return frozenset(self._arguments.topics) if pattern is None else self._broker().names(pattern)
+
+    def _subscribed(self, positions: KafkaPositions) -> frozenset[str]:
+        """Return the topics with positions that this source still reads."""
+        pattern = self._arguments.pattern
+        return frozenset(
+            t for t in positions.topics if (pattern.fullmatch(t) if pattern else t in self._arguments.topics)
+        )
+
+    def _refuse_missing(self, found: Mapping[str, TopicState]) -> None:
+        missing = sorted(set(self._arguments.topics) - found.keys())
+        if missing or not found:
+            raise ConfigurationError(
+                f"There is no topic {', '.join(missing) or self._wanted()} on cluster {self.cluster.name!r} for this "
+                "user. Nothing was read. Create it, correct topics= or pattern=, or grant Describe and Read."
+            )
+
+    def _refuse_other_topics(self, positions: KafkaPositions, names: Collection[str]) -> None:
+        refuse_other_topics(positions, names, confirm_topics(self._broker(), names))
+
+    def _current(self, base: KafkaPositions) -> KafkaPositions:
+        """Return ``base`` plus partitions found later, with the ends that the program's ``end=`` now requires."""
+        bound = bound_text(self._arguments.end)
+        # The end= differs from the one that the stored ends were resolved from, or a new run begins.
+        resolve = bound != base.bound or (self._new_run and self._at_its_end(base))
+        if bound is not None and not resolve:
+            return base
+        positions = base
+        if self._discovery is not None:
+            if bound is None or self._ends is None:
+                self._discovery.look_if_due(base, subscribed=self._subscribed(base), names=self._names)
+            positions = self._discovery.added_to(base)
+        if not resolve:
+            return positions
+        if self._ends is None:  # once per run: a repeated checkpoint keeps its ends
+            read = [p for p, _ in positions if p.topic in self._subscribed(positions)]
+            self._ends = resolve_ends(self._broker(), read, end=self._arguments.end) or {}
+        ends = self._ends
+        return positions.moved({p: replace(cursor, end=ends.get(p)) for p, cursor in positions}, bound=bound)
+
+    def _at_its_end(self, positions: KafkaPositions) -> bool:
+        subscribed = self._subscribed(positions)
+        return all(cursor.done for partition, cursor in positions if partition.topic in subscribed)
+
+    def _available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, LogEnd]:
+        """Return stable ends. A log that ends before its position is checked again after 1 s, then halts the job."""
+        try:
+            available = self._broker().led_ends(read)
+        except CheckpointFailedError:
+            self._refuse_other_topics(positions, {p.topic for p in read})
+            raise
+        if set(read) - available.keys():
+            self._refuse_other_topics(positions, {p.topic for p in set(read) - available.keys()})
+        if not gone_backwards(positions, _offsets(available)):
+            return available
+        self._refuse_other_topics(positions, {p.topic for p in read})
+        self._sleep(_CONFIRM_SECONDS)
+        again = self._broker().led_ends(read)
+        behind = gone_backwards(positions, _offsets(again))
+        logs = self._broker().high_watermarks(behind)
+        refuse_gone(
+            [
+                OffsetGone(
+                    topic=p.topic, partition=p.number, position=position, end=position, log_start=0, log_end=logs[p]
+                )
+                for p, (position, _) in sorted(behind.items())
+                if logs.get(p, position) < position
+            ]
+        )
+        # Started inside a transaction that is still open: the log holds the position, but its records are not visible.
+        return {**again, **{p: again[p]._replace(offset=position) for p, (position, _) in behind.items()}}
+
+
+def _opened(what: _T | None) -> _T:
+    if what is None:
+        raise ConfigurationError("This Kafka source is not open. Nothing was asked. Call open() first.")
+    return what
+
+
+def _offsets(ends: Mapping[Partition, LogEnd]) -> dict[Partition, int]:
+    return {partition: end.offset for partition, end in ends.items()}
+
+
+def _partitions(topics: Mapping[str, TopicState]) -> list[Partition]:
+    return [Partition(name, number) for name in sorted(topics) for number in topics[name].partitions]

@@ -1,0 +1,1 @@
+"""Reads offset ranges. Runs on executors: standard library, pyarrow, numpy and confluent_kafka only."""
