@@ -81,7 +81,7 @@ def test_a_recorder_that_comes_late_has_it_all(copied: Copied, tmp_path: Path) -
     assert len(history.seen) == 3 * RECORDS
 
 
-def test_a_run_whose_coordinator_told_nothing_is_unknown(copied: Copied, tmp_path: Path) -> None:
+def test_a_run_whose_coordinator_reported_nothing_is_unknown(copied: Copied, tmp_path: Path) -> None:
     with recorder_of(copied, tmp_path / "history") as recorder:
         verdict = judge(recorder.finish())
     assert verdict.grade is Grade.UNKNOWN

@@ -119,7 +119,7 @@ def test_another_function_than_the_jobs_fails_and_its_records_are_named(copied: 
     assert "must give (topic, key, value)" in printed
 
 
-def test_a_job_that_began_nobody_knows_where_is_unknown_until_somebody_says_it(copied: Copied) -> None:
+def test_a_job_with_an_unknown_start_is_unknown_until_the_start_is_given(copied: Copied) -> None:
     store = Store.open(StateDirectory(copied.directory / "state").store_url)
     try:
         assert store.prune([(JobName(copied.job), 1)])

@@ -169,7 +169,7 @@ def test_another_cluster_behind_the_same_address_is_in_doubt_and_is_not_asked(si
     assert sink.view(committable).state is State.ONGOING
 
 
-def test_an_id_that_somebody_opened_again_is_fenced_before_it_is_judged(sink: SinkJob, out: str) -> None:
+def test_an_id_that_another_process_reopened_is_fenced_before_it_is_judged(sink: SinkJob, out: str) -> None:
     (committable,) = sink.prepared(1, [b"a"])
     handle = KafkaCommittable.of(committable)
     hijacker = Producer({"bootstrap.servers": sink.servers, "transactional.id": handle.transaction.id, "log_level": 0})

@@ -50,7 +50,7 @@ def password(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_cluster_in_reach_tells_its_id(kafka: LocalKafka) -> None:
+def test_a_reachable_cluster_returns_its_id(kafka: LocalKafka) -> None:
     began = time.monotonic()
     assert reach(KafkaCluster(kafka.bootstrap_servers)) == kafka.cluster_id
     assert time.monotonic() - began < 2
@@ -123,7 +123,7 @@ def test_the_preflight_names_topics_that_may_not_be_read(guarded: LocalKafka, pa
 
 
 @pytest.mark.parametrize("wrong", ["password", "user", "mechanism"])
-def test_wrong_credentials_are_told_apart_at_once_without_showing_them(
+def test_wrong_credentials_are_reported_at_once_and_never_shown(
     guarded: LocalKafka, password: pytest.MonkeyPatch, wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -141,7 +141,7 @@ def test_wrong_credentials_are_told_apart_at_once_without_showing_them(
     assert PASSWORD not in str(caught.value) + caplog.text
 
 
-def test_another_security_protocol_is_told_apart(guarded: LocalKafka, kafka: LocalKafka) -> None:
+def test_a_wrong_security_protocol_is_reported_as_such(guarded: LocalKafka, kafka: LocalKafka) -> None:
     with pytest.raises(PreflightError, match=r"security\.protocol"):
         reach(KafkaCluster(guarded.bootstrap_servers), timeout=3)
     with pytest.raises(PreflightError, match="TLS"):

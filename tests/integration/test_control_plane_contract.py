@@ -113,7 +113,7 @@ def test_every_request_has_the_fields_that_are_used() -> None:
     ).encode(version=4)
 
 
-def test_the_cluster_tells_its_id_version_and_nodes(control: ControlPlane, kafka: LocalKafka) -> None:
+def test_the_cluster_returns_its_id_version_and_nodes(control: ControlPlane, kafka: LocalKafka) -> None:
     assert control.cluster_id() == kafka.cluster_id
     assert control.transaction_version() == 2
     assert end_txn_version(control) == 5
@@ -176,7 +176,7 @@ def test_a_closed_control_plane_says_so(kafka: LocalKafka) -> None:
         control.cluster_id()
 
 
-def test_settings_topics_and_rights_are_told(control: ControlPlane, topics: object, job: str) -> None:
+def test_settings_topics_and_rights_are_returned(control: ControlPlane, topics: object, job: str) -> None:
     found = brokers.broker_settings(control, ["transaction.max.timeout.ms"])
     assert found == {"transaction.max.timeout.ms": "900000"}
     facts = brokers.topic_facts(control, ["no-such-topic"])["no-such-topic"]

@@ -134,7 +134,7 @@ def test_an_unreachable_broker_is_one_clear_error_and_nothing_is_half_started(jo
         assert not (tmp_path / "state").exists()
 
 
-def test_what_spark_submit_was_told_is_obeyed(topics: Topics, job: str, tmp_path: Path) -> None:
+def test_options_of_spark_submit_are_honoured(topics: Topics, job: str, tmp_path: Path) -> None:
     source, sink = topics.create("in", 2), topics.create("out", 2)
     fill(topics, source, 0, 100)
     spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(tmp_path / "state")}

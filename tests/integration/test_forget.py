@@ -89,7 +89,7 @@ def test_a_forgotten_job_leaves_nothing_but_who_deleted_it_and_a_new_one_begins_
     assert [generation["generation"] for generation in bench.asked("history", bench.job)["generations"]] == [2]
 
 
-def test_a_job_is_not_forgotten_while_a_transaction_of_it_is_open_or_nobody_can_say(bench: Bench) -> None:
+def test_a_job_is_not_forgotten_while_a_transaction_is_open_or_may_be(bench: Bench) -> None:
     before = bench.groups()
     assert isinstance(bench.command("forget", bench.job, "--reason", "Ada", "--yes").exception, ConfigurationError)
     with SinkJob(bench.topics.servers, bench.job, topic=bench.sink) as late:

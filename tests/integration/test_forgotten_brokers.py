@@ -127,7 +127,7 @@ def _hidden(relay: Relay, client: str) -> Iterator[None]:
     relay.hides = False
 
 
-def test_a_writer_that_was_told_of_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
+def test_a_writer_whose_metadata_named_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
     kafka, relay, address = relayed
     topic = Topics(kafka.bootstrap_servers, "writer").create("out")
     config = _cluster(address, "writer").client_config()
@@ -146,7 +146,7 @@ def test_a_writer_that_was_told_of_no_broker_finds_them_again(relayed: tuple[Loc
     producer.abort_transaction(30)
 
 
-def test_a_reader_that_was_told_of_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
+def test_a_reader_whose_metadata_named_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
     kafka, relay, address = relayed
     topics = Topics(kafka.bootstrap_servers, "reader")
     topic = topics.create("in")
@@ -160,7 +160,7 @@ def test_a_reader_that_was_told_of_no_broker_finds_them_again(relayed: tuple[Loc
         assert read.result(120) == 1  # a task that receives nothing for a minute fails
 
 
-def test_a_driver_that_was_told_of_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
+def test_a_driver_whose_metadata_named_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
     kafka, relay, address = relayed
     topic = Topics(kafka.bootstrap_servers, "driver").create("in")
     view = BrokerView(_cluster(address, "driver"), request_timeout=1.0)
@@ -177,7 +177,7 @@ def test_a_driver_that_was_told_of_no_broker_finds_them_again(relayed: tuple[Loc
     wait_until(answered, "the driver is answered again")
 
 
-def test_a_verifier_that_was_told_of_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
+def test_a_verifier_whose_metadata_named_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
     kafka, relay, address = relayed
     topics = Topics(kafka.bootstrap_servers, "verifier")
     topic = topics.create("out")

@@ -468,7 +468,7 @@ def test_pre_commit_refuses_a_vote_whose_transaction_is_gone(kafka: LocalKafka, 
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
-def test_pre_commit_halts_when_a_topic_was_made_anew_and_names_both_ids(
+def test_pre_commit_halts_when_a_topic_was_recreated_and_names_both_ids(
     kafka: LocalKafka, job: str, out: str, topics: Topics, delivery: str
 ) -> None:
     with SinkJob(kafka.bootstrap_servers, job, topic=out, delivery=delivery) as sink:

@@ -353,7 +353,7 @@ def test_offsets_bound_a_job_that_waits_for_them(topics: Topics, opened: Opener)
     assert (read_values(source, plan), plan.finished) == (values(4), True)
 
 
-def test_a_changed_end_is_resolved_anew_and_a_removed_one_goes_on(topics: Topics, opened: Opener) -> None:
+def test_a_changed_end_is_resolved_again_and_a_removed_one_unbounds_the_job(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in")
     topics.fill(topic, values(2))
     bounded = opened([topic], start="earliest", end="latest")
@@ -451,7 +451,7 @@ def test_a_source_has_the_columns_that_are_asked_for_in_their_order(topics: Topi
     assert source.schema == "headers array<struct<key: string, value: binary>>, value binary"
 
 
-def test_log_append_time_is_told_as_spark_does(topics: Topics, opened: Opener) -> None:
+def test_log_append_time_is_reported_as_in_spark(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in", config={"message.timestamp.type": "LogAppendTime"})
     topics.fill(topic, values(1))
     source = opened([topic], start="earliest")

@@ -225,7 +225,7 @@ def test_a_broker_ends_with_its_keeper_and_the_next_start_removes_what_both_left
         AdminClient({"bootstrap.servers": local.bootstrap_servers}).list_topics(timeout=30)
 
 
-def test_a_broker_that_cannot_start_is_told_in_its_own_words_and_leaves_nothing(
+def test_a_broker_that_cannot_start_is_reported_with_its_own_error_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -234,7 +234,7 @@ def test_a_broker_that_cannot_start_is_told_in_its_own_words_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_port_that_somebody_takes_at_the_last_moment_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_another_process_takes_at_the_last_moment_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as rival:
         taken = rival.getsockname()[1]
         tries: list[int] = []

@@ -68,7 +68,7 @@ def test_a_part_that_a_tool_aborted_is_noticed_and_the_rest_is_not_committed(
     assert again.outcome is Outcome.LOST
 
 
-def test_a_part_that_was_gone_when_somebody_committed_is_named_with_its_records(
+def test_a_part_that_was_missing_at_the_commit_is_named_with_its_records(
     sink: SinkJob, prepared: Committable, topics: Topics, out: str
 ) -> None:
     abort_with_the_brokers_tool(topics.servers, out, 1)

@@ -146,7 +146,7 @@ def test_a_topic_that_was_not_declared_declines_the_checkpoint(bench: Bench) -> 
     assert bench.topics.read(other, committed=False) == []
 
 
-def test_a_plan_with_a_shuffle_reads_each_checkpoint_anew(bench: Bench) -> None:
+def test_a_plan_with_a_shuffle_reads_its_own_input_in_each_checkpoint(bench: Bench) -> None:
     bench.fill(0, 300)
     bench.pipeline(
         lambda df: df.repartition(2, "key").select("key", "value"), source={"max_offsets_per_checkpoint": 200}
@@ -180,7 +180,7 @@ def test_operations_per_checkpoint_see_the_rows_of_their_own_checkpoint(
     assert_exactly_once(bench.topics, bench.source, bench.sink, ordered=False)
 
 
-def test_a_job_with_a_shuffle_is_refused_where_spark_may_make_its_files_anew_for_some_tasks_only(bench: Bench) -> None:
+def test_a_job_with_a_shuffle_is_refused_where_spark_may_recompute_files_for_some_tasks_only(bench: Bench) -> None:
     bench.fill(0, 10)
     checksums = "spark.sql.shuffle.orderIndependentChecksum.enabled"
     bench.spark.conf.set(checksums, "false")
@@ -525,7 +525,7 @@ def test_input_that_retention_has_taken_is_not_replayed_in_part(bench: Bench, mo
     assert not told(bench, "replayed")
 
 
-def test_random_values_are_drawn_anew_in_each_checkpoint(bench: Bench) -> None:
+def test_each_checkpoint_draws_its_own_random_values(bench: Bench) -> None:
     """Spark fixes seeds when it plans: a reused plan would give other records the same ids."""
     bench.fill(0, 100)
     bench.pipeline(

@@ -205,7 +205,7 @@ def test_a_fixed_seed_shows_in_each_plan(
     assert one.seeds == other.seeds != (None,)
 
 
-def test_a_clock_is_read_anew_by_each_plan(spark: "SparkSession", table: "DataFrame") -> None:
+def test_each_plan_reads_the_clock(spark: "SparkSession", table: "DataFrame") -> None:
     facts = facts_of(spark, table, lambda df, _: df.withColumn("now", F.current_timestamp()))
     assert not facts.reusable
 

@@ -133,7 +133,7 @@ def test_a_sink_that_says_halt_halts_and_names_the_records(begin: Begin) -> None
         assert outage.topics.read(outage.sink) == before
 
 
-def test_a_sink_that_may_skip_goes_on_and_the_loss_is_told_until_a_person_acknowledges_it(begin: Begin) -> None:
+def test_a_sink_that_may_skip_continues_and_the_loss_is_reported_until_it_is_acknowledged(begin: Begin) -> None:
     with begin(on_lost="skip") as outage:
         outage.die(KillPoint.DRIVER_BETWEEN_END_TXN, 3)
         outage.finish()

@@ -193,7 +193,9 @@ def silent_both_ways(link: Link) -> Iterator[None]:
         link.heal()
 
 
-def test_a_black_holed_stream_is_noticed_told_and_replaced(proxies: LocalToxiproxy, tmp_path: Path, job: str) -> None:
+def test_a_black_holed_stream_is_noticed_reported_and_replaced(
+    proxies: LocalToxiproxy, tmp_path: Path, job: str
+) -> None:
     """Neither side hears the other: both notice, the driver reports it, nothing piles up, and the stream recovers."""
     settings = CheckpointSettings(interval="1h", lease="60s", orphan_grace="60s")  # only the connection can tell
     process = CoordinatorProcess(tmp_path / "c").wait_ready()
@@ -236,7 +238,9 @@ def test_a_connection_may_take_seconds_to_be_made(proxies: LocalToxiproxy, tmp_p
         process.kill()
 
 
-def test_a_broker_that_goes_silent_is_noticed_told_and_used_again(proxies: LocalToxiproxy, kafka: LocalKafka) -> None:
+def test_a_broker_that_goes_silent_is_noticed_reported_and_used_again(
+    proxies: LocalToxiproxy, kafka: LocalKafka
+) -> None:
     """Through a link to the broker: requests end, the control plane reports the link, and it works after the heal."""
     link = proxies.link("broker", kafka.bootstrap_servers)
     links = Links()
@@ -295,10 +299,10 @@ def test_a_dead_broker_is_met_with_pauses_whatever_is_asked(monkeypatch: pytest.
     assert 2 <= attempts <= 50 * seconds
 
 
-def test_a_silent_port_is_given_up_and_tried_again_without_a_crowd_of_connections(meetings: Meetings) -> None:
+def test_a_silent_port_is_retried_without_piling_up_connections(meetings: Meetings) -> None:
     met = {name: _connections(meeting) for name, meeting in meetings.silent.items()}
     assert all(1 <= count <= 4 for count in met.values()), met
 
 
-def test_a_tls_handshake_that_nobody_answers_ends(meetings: Meetings) -> None:
+def test_an_unanswered_tls_handshake_ends(meetings: Meetings) -> None:
     assert _connections(meetings.handshake) >= 1

@@ -63,7 +63,7 @@ def sink(broker: LocalKafka, job: str, out: str) -> Iterator[SinkJob]:
         yield opened
 
 
-def test_a_claim_is_taken_from_whoever_wrote_it_before(sink: SinkJob, broker: LocalKafka, job: str) -> None:
+def test_a_claim_is_taken_from_its_previous_writer(sink: SinkJob, broker: LocalKafka, job: str) -> None:
     first = Claim(store_id="store", generation=Generation(1), completed=CheckpointId(1), holder="first")
     second = replace(first, generation=Generation(2), holder="second")
     sink.sink.take_claim(first, None)

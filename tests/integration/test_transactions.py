@@ -90,7 +90,7 @@ def test_the_other_version_after_a_commit_is_refused_although_committed(sink: Si
     assert end(sink, with_version(transaction, 9 - version)) == (90 if version == 5 else 48)
 
 
-def test_commit_after_the_timeout_is_refused_and_the_abort_is_told(
+def test_commit_after_the_timeout_is_refused_and_the_abort_is_reported(
     broker: LocalKafka, job: str, out: str, version: int
 ) -> None:
     with SinkJob(broker.bootstrap_servers, job, topic=out, transaction_timeout="1s") as sink:

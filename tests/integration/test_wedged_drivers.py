@@ -38,7 +38,7 @@ def wake(here: World) -> None:
 
 
 @pytest.mark.parametrize("tolerated", [0, 1000], ids=["told to fail", "told to abort"])
-def test_a_driver_whose_main_thread_stands_still_is_given_up_and_comes_back_when_it_wakes(
+def test_a_driver_with_a_stalled_main_thread_loses_the_job_and_rejoins_when_it_wakes(
     topics: Topics, here: World, tolerated: int
 ) -> None:
     here.spec["settings"]["tolerable_failed_checkpoints"] = tolerated

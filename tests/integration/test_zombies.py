@@ -62,9 +62,7 @@ def test_drivers_and_tasks_that_wake_after_others_took_over_change_nothing(topic
     assert_exactly_once(topics, source, sink)
 
 
-def test_a_driver_that_slept_longer_than_its_lease_goes_on_by_itself_if_nobody_took_over(
-    topics: Topics, here: World
-) -> None:
+def test_a_driver_that_slept_past_its_lease_continues_if_no_other_took_over(topics: Topics, here: World) -> None:
     here.coordinator(here.spec["coordinator"])
     driver = asleep(here.driver(kill_at=[f"{KillPoint.DRIVER_AFTER_PRE_COMMIT}:3:stop"]))
     # only missing pings reveal a silent stream

@@ -102,7 +102,7 @@ def test_one_make_network_is_at_least_150_runs_and_every_setup_can_be_used() -> 
         assert setup_of(one).settings["interval"] == "200ms"
 
 
-def test_a_late_request_is_given_up_before_it_arrives_and_arrives_before_the_heal() -> None:
+def test_a_late_request_times_out_before_it_arrives_and_arrives_before_the_heal() -> None:
     late = load(SCENARIOS / "end-txn-late")
     (toxic,) = late.fault.toxics
     assert REQUEST_TIMEOUT_MS + 1_000 < toxic.attributes["latency"] < 1_000 * late.seconds - 1_000

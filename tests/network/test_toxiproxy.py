@@ -99,7 +99,7 @@ def test_an_answer_is_lost_and_its_request_is_not(proxies: LocalToxiproxy, echo:
 
 
 @pytest.mark.slow
-def test_a_request_arrives_after_its_client_has_given_up_and_gone(proxies: LocalToxiproxy, echo: Echo) -> None:
+def test_a_request_arrives_after_its_client_timed_out_and_left(proxies: LocalToxiproxy, echo: Echo) -> None:
     link = proxies.link("late", echo.address)
     link.add(Toxic(type="latency", stream=Stream.UP, attributes={"latency": 1000}))
     assert says(link.address, b"late") is None
@@ -108,7 +108,7 @@ def test_a_request_arrives_after_its_client_has_given_up_and_gone(proxies: Local
 
 
 @pytest.mark.slow
-def test_a_link_can_lead_to_nobody_and_back(proxies: LocalToxiproxy, echo: Echo) -> None:
+def test_a_link_can_lead_nowhere_and_back(proxies: LocalToxiproxy, echo: Echo) -> None:
     link = proxies.link("led", echo.address)
     nobody = socket.create_server(("127.0.0.1", 0))
     port = nobody.getsockname()[1]

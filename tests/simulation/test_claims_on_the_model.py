@@ -124,7 +124,7 @@ def test_a_request_that_arrives_late_writes_no_claim_before_its_time(bench: Benc
     assert claim_at(bench) == through(4)
 
 
-def test_nobody_takes_a_claim_that_changed_since_it_was_compared(bench: Bench) -> None:
+def test_a_claim_that_changed_since_it_was_compared_is_not_taken(bench: Bench) -> None:
     ours, theirs = holder(bench), holder(bench)
     theirs.take(THEIRS, ())
     with pytest.raises(ClaimChangedError, match="claimed by store theirs"):

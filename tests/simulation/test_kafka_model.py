@@ -108,7 +108,7 @@ def test_a_reader_goes_on_where_it_stopped() -> None:
     assert log.read(following) == ([], 3)
 
 
-def test_listeners_are_told_of_each_marker_and_of_each_batch_once() -> None:
+def test_listeners_get_each_marker_and_each_batch_once() -> None:
     bench = Bench(_SLOW)
     markers: list[tuple[tuple[str, int], bool, float]] = []
     batches: list[int] = []

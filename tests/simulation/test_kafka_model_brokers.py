@@ -71,7 +71,7 @@ def test_only_the_deposed_and_its_believers_name_it() -> None:
     assert [_located(bench, node) for node in (former, other, third)] == [other] * 3
 
 
-def test_a_deposed_group_coordinator_tells_the_receipts_of_before() -> None:
+def test_a_deposed_group_coordinator_returns_old_receipts() -> None:
     bench = Bench(_THREE)
     ids = bench.open()
     group = CoordinatorKind.GROUP

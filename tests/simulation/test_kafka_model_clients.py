@@ -167,7 +167,7 @@ def test_a_vote_whose_transaction_timed_out_is_not_prepared(sink: Sink) -> None:
         make_committables(sink.bench.control, sink.owner, 1, [vote], [[]], sink.clock)  # type: ignore[arg-type]
 
 
-def test_a_job_nobody_claimed_has_no_claim(sink: Sink) -> None:
+def test_an_unclaimed_job_has_no_claim(sink: Sink) -> None:
     assert read_claim(sink.bench.control, "job", sink.clock) is None
 
 
@@ -273,7 +273,7 @@ def test_records_that_are_not_taken_in_time_are_reported_as_failed(bench: Bench)
         producer.send_offsets_to_transaction("t", [TopicPartition("onceward", 0, 1)], 1)
 
 
-def test_a_fenced_client_is_told_for_good(bench: Bench) -> None:
+def test_a_fenced_client_stays_fenced(bench: Bench) -> None:
     producer = bench.producer()
     producer.begin_transaction()
     bench.producer()
@@ -321,7 +321,7 @@ def test_a_client_that_gave_up_a_batch_does_not_begin_again(bench: Bench) -> Non
         producer.begin_transaction()
 
 
-def test_an_abort_of_nothing_is_not_told_to_the_brokers(bench: Bench) -> None:
+def test_an_abort_of_nothing_is_not_sent_to_the_brokers(bench: Bench) -> None:
     producer = bench.producer()
     producer.begin_transaction()
     write(producer, b"a")

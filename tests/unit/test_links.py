@@ -26,7 +26,7 @@ def world(caplog: pytest.LogCaptureFixture) -> World:
     return World(caplog)
 
 
-def test_a_broken_link_is_told_at_once_repeated_now_and_then_and_ended_by_a_line(world: World) -> None:
+def test_a_broken_link_is_logged_at_once_repeated_and_its_end_logged(world: World) -> None:
     for second in range(61):
         world.now = second / 2
         world.links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
@@ -59,7 +59,7 @@ def test_listings_show_the_oldest_trouble_first_with_its_last_cause(world: World
     assert shown == [("a", 7.0, "timed out", "z"), ("b", 2.0, "timed out", "y")]
 
 
-def test_a_link_that_nobody_uses_any_more_is_forgotten_with_a_line(world: World) -> None:
+def test_an_unused_link_is_forgotten_with_a_log_line(world: World) -> None:
     world.links.failed("broker 3", "refused", waiting="x")
     world.now = FORGET_AFTER_S + 1
     assert world.links.troubles() == ()

@@ -105,7 +105,7 @@ def test_every_kafka_client_is_made_with_our_limits(client: str) -> None:
         assert "client_config(" in file.read_text(encoding="utf-8"), where(file, node)
 
 
-def test_nobody_waits_for_a_future_without_a_limit() -> None:
+def test_every_wait_for_a_future_has_a_limit() -> None:
     """Exempt: `asyncio` tasks, which are done, and a thread whose own calls have limits."""
     made = [
         (where(file, node), bool(node.args) or limited(node))

@@ -122,7 +122,7 @@ def test_markers_of_transactions_make_no_rate_higher() -> None:
     assert steady_rate(looks, 1_000) == pytest.approx(100)
 
 
-def test_a_pause_is_told_from_the_end_by_those_before_it() -> None:
+def test_a_pause_is_distinguished_from_the_end_by_earlier_pauses() -> None:
     pauses = Pauses()
     seen = [(0, 0), (30, 0), (31, 10), (33, 10), (36, 20), (37, 30), (40, 30)]
     waited = [pauses.seen(Look(at=float(at), ends=Ends(appended=n, visible=n))) for at, n in seen]
@@ -175,7 +175,7 @@ def test_json_counts_by_its_fields_however_it_is_written() -> None:
     assert Content.of([*outputs[1:], outputs[0] + b"0"]) != expected(Workload.JSON, 100)
 
 
-def test_a_stamped_value_tells_when_it_was_made_and_its_number() -> None:
+def test_a_stamped_value_carries_its_time_and_number() -> None:
     assert stamp(stamped(7, 1.25)) == (1.25, 7)
     assert len(stamped(7, 1.25)) == len(record(Workload.COPY, 7)[1])
 
@@ -232,7 +232,7 @@ def test_a_timeline_shows_how_long_a_checkpoint_goes_on_beside_the_next_one() ->
     assert after.overlaps() == [0.0] * 3
 
 
-def test_steps_are_told_per_workload_and_system_as_medians_over_the_rounds() -> None:
+def test_steps_are_reported_per_workload_and_system_as_medians_over_the_rounds() -> None:
     timelines = [{"checkpoints": 9, "median_ms": {"plan": plan}, "median_overlap_ms": 0.0, "median_read": 1} for plan in
                  (1, 2, 9)]  # fmt: skip
     measured: list[Run] = [

@@ -73,7 +73,7 @@ def test_a_broker_listens_where_the_others_look_for_it(broker: Service) -> None:
     assert broker.name in ("kafka", f"kafka-{found['node.id']}")
 
 
-def test_clusters_can_be_told_apart_by_their_ids() -> None:
+def test_clusters_are_distinguished_by_their_ids() -> None:
     """A claim is bound to the cluster's id: a job must not take one topology's cluster for another's."""
     ids = {name: {one.environment["CLUSTER_ID"] for one in topology(name).brokers} for name in FILES}
     assert all(len(one) == 1 for one in ids.values())

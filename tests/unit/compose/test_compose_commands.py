@@ -204,7 +204,7 @@ _VERBS = {
 
 
 @pytest.mark.parametrize("line", [*deploy_lines(), *usage_lines()])
-def test_the_commands_that_people_are_told_exist(line: str) -> None:
+def test_commands_named_in_messages_exist(line: str) -> None:
     words = shlex.split(line)
     if "onceward" in words and words[0] != "docker":
         parsed(words[words.index("onceward") + 1 :])

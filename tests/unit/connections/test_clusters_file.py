@@ -34,7 +34,7 @@ def test_clusters_are_found_by_name_whether_their_keys_are_quoted_or_not(tmp_pat
     assert clusters == {"main": KafkaCluster("a:1"), "other": KafkaCluster("b:1,c:1", name="other", config=config)}
 
 
-def test_all_mistakes_are_told_together(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
     file = write(
         tmp_path,
         """

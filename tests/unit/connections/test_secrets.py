@@ -86,7 +86,7 @@ def test_one_line_break_at_the_end_of_a_file_is_not_part_of_the_secret(tmp_path:
     assert cluster(f"file:{file}").client_config()["sasl.password"] == f"{CANARY} "
 
 
-def test_a_secret_is_read_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_read_at_each_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCEWARD_TEST_PASSWORD", "old")
     value = cluster("env:ONCEWARD_TEST_PASSWORD")
     assert value.client_config()["sasl.password"] == "old"

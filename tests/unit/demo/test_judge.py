@@ -116,7 +116,7 @@ def test_an_empty_output_is_found(expected: Expected) -> None:
     assert len(differences(expected, {})) == 2
 
 
-def test_a_topic_that_nobody_expects_is_found(expected: Expected, history: History) -> None:
+def test_an_unexpected_topic_is_found(expected: Expected, history: History) -> None:
     history["other"] = [Seen(0, 0, Record(b"k", b"v"))]
     assert any(problem.startswith("other: ") for problem in differences(expected, history))
 

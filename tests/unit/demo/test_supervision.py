@@ -91,7 +91,7 @@ def test_each_process_gets_the_next_kill_and_the_last_one_none(start: Starter, t
     assert driver.unplanned == []
 
 
-def test_an_end_that_nobody_planned_is_told_and_the_kill_stays_armed(start: Starter, tmp_path: Path) -> None:
+def test_an_unplanned_end_is_reported_and_the_kill_stays_armed(start: Starter, tmp_path: Path) -> None:
     driver = Supervised("driver", start("raise SystemExit(7)"), [FIRST], tmp_path)
     assert "exit code 7, which nobody planned" in revived(driver)
     assert driver.kills_done == 0
@@ -189,7 +189,7 @@ def test_events_are_read_as_they_come_and_a_torn_line_is_waited_for(tmp_path: Pa
     assert list(reader.new()) == []
 
 
-def test_checkpoints_are_counted_by_what_became_of_them() -> None:
+def test_checkpoints_are_counted_by_outcome() -> None:
     listing = [
         {"generation": generation, "state": state}
         for generation, state in ((1, "settled"), (1, "aborted"), (2, "settled"), (2, "completed"), (2, "triggered"))

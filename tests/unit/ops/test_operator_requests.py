@@ -177,7 +177,7 @@ def test_stop_says_how_the_job_has_ended(
         stop.hear(said)
 
 
-def test_stop_of_a_job_that_somebody_cancels_meanwhile_says_so(running: ScriptedDriver, tmp_path: Path) -> None:
+def test_stop_reports_a_cancel_by_another_person(running: ScriptedDriver, tmp_path: Path) -> None:
     with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
         wait_until(lambda: Stop() in running.told, "the driver receives Stop")
         assert onceward("cancel", "orders", "--state-dir", str(tmp_path)).returncode == 0
@@ -228,7 +228,7 @@ def test_stop_waits_through_a_restart_of_the_coordinator(tmp_path: Path) -> None
                 process.kill()
 
 
-def test_what_was_asked_for_stays_in_force_when_nobody_waits_for_it(running: ScriptedDriver, tmp_path: Path) -> None:
+def test_a_request_stays_in_force_when_its_client_stops_waiting(running: ScriptedDriver, tmp_path: Path) -> None:
     with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
         stop.hear("waits for its driver to leave")
         stop.process.send_signal(signal.SIGINT)

@@ -58,7 +58,7 @@ def test_a_halted_job_goes_on_exactly_as_decided(tmp_path: Path, capsys: pytest.
     assert [one.slot for one in grant.completed.snapshots[SINK.name].committables] == [1], "0 was proved, 2 given up"
 
 
-def test_to_commit_asks_the_brokers_once_more(tmp_path: Path) -> None:
+def test_a_commit_checks_with_the_brokers_first(tmp_path: Path) -> None:
     halted(tmp_path)
     fake = FakeBrokers({1: Outcome.COMMITTED, 2: Outcome.COMMITTED})
     with served(tmp_path) as client:
@@ -129,7 +129,7 @@ def test_what_is_still_open_does_not_count_as_committed(tmp_path: Path) -> None:
         assert client.describe(ORDERS).unresolved == {SINK.name: {1: Outcome.LOST}}
 
 
-def test_a_transaction_that_turns_out_committed_after_it_was_given_up_is_said_loudly(tmp_path: Path) -> None:
+def test_a_transaction_found_committed_after_it_was_skipped_is_reported_loudly(tmp_path: Path) -> None:
     halted(tmp_path)
     fake = FakeBrokers({2: Outcome.IN_DOUBT})
     fake.abort_fails = HaltedError("it is committed after all")
@@ -139,7 +139,7 @@ def test_a_transaction_that_turns_out_committed_after_it_was_given_up_is_said_lo
         assert client.describe(ORDERS).unresolved == {SINK.name: {1: Outcome.LOST}}, "the decision stands"
 
 
-def test_transactions_tell_owner_age_time_left_and_evidence(tmp_path: Path) -> None:
+def test_transactions_shows_owner_age_time_left_and_evidence(tmp_path: Path) -> None:
     halted(tmp_path)
     older, newer = open_transaction(8, generation=0, receipted=False), open_transaction(9, generation=2)
     fake = FakeBrokers(
@@ -183,7 +183,7 @@ def test_what_cannot_be_asked_is_unknown_and_never_left_out(tmp_path: Path) -> N
     assert "no --clusters FILE was given" in unasked[0]
 
 
-def test_the_command_lists_confirms_decides_and_tells_the_truth_by_its_exit_code(tmp_path: Path) -> None:
+def test_the_command_lists_confirms_decides_and_exits_with_the_right_code(tmp_path: Path) -> None:
     halted(tmp_path)
     place = ("--state-dir", str(tmp_path))
     listed = onceward("transactions", "--json", *place)
@@ -230,7 +230,7 @@ def test_a_wish_that_is_not_clear_is_a_usage_error(tmp_path: Path, options: tupl
     assert "othing was " in str(error)
 
 
-def test_a_loss_is_told_by_exit_codes_until_a_person_acknowledges_it(tmp_path: Path) -> None:
+def test_exit_codes_report_a_loss_until_it_is_acknowledged(tmp_path: Path) -> None:
     halted(tmp_path)
     fake = FakeBrokers({1: Outcome.LOST, 2: Outcome.IN_DOUBT})
     with served(tmp_path) as client:

@@ -138,7 +138,7 @@ def test_a_partition_whose_beginning_is_not_known_is_not_called_deleted() -> Non
     assert deleted({}, ranges([FIRST, SECOND], {})) == []
 
 
-def test_input_that_nobody_has_read_may_be_deleted() -> None:
+def test_unread_input_may_be_deleted() -> None:
     begun = FIRST._replace(ends={IN: 5})
     moment = Moment(told=[begun, SECOND], ends=[], open={}, running=False)
     asked = job([begun, SECOND])

@@ -32,7 +32,7 @@ onceward.sinks.kafka.errors.DeliveryError: Slot 1 was not delivered: 1 records w
 """
 
 
-def test_an_exception_of_a_function_is_told_whole_with_the_place_where_it_was_raised() -> None:
+def test_an_exception_of_a_function_is_reported_whole_with_its_location() -> None:
     cause = cause_of(RuntimeError(IN_A_UDF))
     assert cause.text == (
         "ValueError: could not convert string to float: 'x'\non two lines (orders.py, line 12, in euros)"
@@ -40,13 +40,13 @@ def test_an_exception_of_a_function_is_told_whole_with_the_place_where_it_was_ra
     assert cause.by_record
 
 
-def test_an_error_of_ours_is_told_by_its_message_alone_and_blames_no_record() -> None:
+def test_an_error_of_ours_is_reported_by_its_message_alone_and_blames_no_record() -> None:
     cause = cause_of(RuntimeError(IN_A_TASK))
     assert cause.text == "Slot 1 was not delivered: 1 records were refused"
     assert not cause.by_record
 
 
-def test_an_expression_that_fails_is_told_by_sparks_error_class() -> None:
+def test_a_failing_expression_is_reported_by_sparks_error_class() -> None:
     cause = cause_of(RuntimeError("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n== DataFrame ==\n\tat x"))
     assert cause.text == "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
     assert cause.by_record

@@ -40,7 +40,7 @@ def test_the_first_signal_asks_to_stop_and_the_second_leaves_at_once() -> None:
     assert signal.getsignal(signal.SIGTERM) is former
 
 
-def test_only_errors_with_an_exit_code_of_their_own_are_told_without_a_trace(
+def test_only_errors_with_their_own_exit_code_are_reported_without_a_trace(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     traced: list[type[BaseException]] = []

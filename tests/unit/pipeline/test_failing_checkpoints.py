@@ -81,7 +81,7 @@ def test_a_checkpoint_that_fails_is_declined_swept_and_read_again() -> None:
     assert (job.generation.settled_records, job.generation.failed_records) == (30, 10)
 
 
-def test_what_the_source_makes_of_an_error_is_told_instead() -> None:
+def test_the_source_may_replace_an_error_with_its_own() -> None:
     coordinator = Reasons()
     job = Failing(coordinator, until=4, running=once(3, RuntimeError("wrapped")))
     job.source.diagnose = lambda _error: CheckpointFailedError("a broker was away")

@@ -104,7 +104,7 @@ def test_lost_slots_are_written_again_once_and_after_what_is_later_was_aborted()
     assert [driver.mailbox.next(0) for _ in range(4)] == [abort(3), replay(2), trigger(4), None]
 
 
-def test_a_checkpoint_that_somebody_waits_for_is_known_by_its_number() -> None:
+def test_a_requested_checkpoint_is_known_by_its_number() -> None:
     driver = Driver()
     driver.mailbox.deliver(replace(trigger(3), at_once=True))
     driver.mailbox.deliver(trigger(3))
@@ -125,7 +125,7 @@ def test_a_cancelled_job_stops_too() -> None:
     assert driver.mailbox.stopping
 
 
-def test_whoever_waits_hears_of_an_error_that_another_thread_found() -> None:
+def test_a_waiting_thread_raises_an_error_that_another_thread_found() -> None:
     driver = Driver()
     timer = threading.Timer(0.01, driver.mailbox.fail, [GenerationFailedError("the settler failed")])
     timer.start()

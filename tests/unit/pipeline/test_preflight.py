@@ -36,7 +36,7 @@ def found(source: Any, sink: Any) -> list[Finding]:
     return examine(source, sink)
 
 
-def test_all_errors_are_told_together_and_warnings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_errors_are_reported_together_and_warnings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     findings = [finding(ERROR, "topic a"), finding(WARNING, "topic b"), finding(ERROR, "topic c")]
     with caplog.at_level(logging.WARNING), pytest.raises(PreflightError) as refused:
         require_safe("orders", findings)

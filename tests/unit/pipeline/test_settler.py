@@ -175,7 +175,7 @@ def test_lost_slots_that_left_nothing_to_write_are_no_longer_asked_for() -> None
     assert driver.settler.settled == FIVE
 
 
-def test_a_loss_that_is_given_up_settles_the_rest_and_names_the_records() -> None:
+def test_a_skipped_loss_settles_the_rest_and_names_the_records() -> None:
     """Lost slots' ids are not offered to writers again; only the ids of slots proved committed are."""
     driver = Driver(OnLost.SKIP)
     driver.settler.expect(FIVE, slots(0, 1), None)
@@ -187,7 +187,7 @@ def test_a_loss_that_is_given_up_settles_the_rest_and_names_the_records() -> Non
     assert driver.settler.unsettled() == ()
 
 
-def test_a_repeated_instruction_reports_the_outcome_again_and_commits_and_tells_nothing_again() -> None:
+def test_a_repeated_instruction_reports_the_outcome_again_but_neither_commits_nor_logs_again() -> None:
     driver = Driver()
     positions = Document(kind="test", version=1, body={"next": 10})
     driver.settler.expect(FIVE, slots(0), positions)

@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def test_a_slot_s_time_is_told_apart_by_who_had_the_batches(clock: Clock) -> None:
+def test_a_slots_time_is_split_by_who_held_the_batches(clock: Clock) -> None:
     submitted = 1_000_000.0 + clock.now
     clock.now += 2.0
     watch = Stopwatch()
@@ -89,7 +89,7 @@ def test_what_the_batches_raise_comes_through_and_its_time_counts(clock: Clock) 
     assert (read.seconds, read.ended) == (3.0, None)
 
 
-def test_a_checkpoint_tells_of_the_slot_that_voted_last_and_its_steps_add_up() -> None:
+def test_a_checkpoint_reports_the_slot_that_voted_last_and_its_steps_add_up() -> None:
     first = {"schedule": 0.2, "read": 0.1, "transform": 0.0, "produce": 0.3, "flush": 0.1}
     last = {"schedule": 0.7, "read": 0.2, "transform": 0.1, "produce": 0.3, "flush": 0.2}
     told = of_checkpoint([first, {}, last], 1.6)

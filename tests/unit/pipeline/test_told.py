@@ -69,7 +69,7 @@ class Timed(Failing):
         return Age(transaction=f"t{number}", open_for=timedelta(hours=9), timeout=timedelta(minutes=10))
 
 
-def test_a_checkpoint_is_told_with_what_it_read_and_wrote_and_where_its_time_went() -> None:
+def test_a_checkpoint_is_logged_with_what_it_read_and_wrote_and_where_its_time_went() -> None:
     job = Timed(coordinator := Told(), until=2)
     assert job.generation.run() is CloseReason.STOPPED
     assert job.told_of("pre-committed") == [
@@ -119,7 +119,7 @@ def test_the_next_checkpoint_waits_for_no_interval_while_there_is_a_backlog(
     assert coordinator.acknowledged[2, SOURCE.name].snapshot.next_at_once is at_once
 
 
-def test_a_job_that_fails_tells_the_source_how_long_it_took() -> None:
+def test_a_failed_run_reports_its_duration_to_the_source() -> None:
     job = Timed(Told(), until=4, running=once(3, CheckpointFailedError("executor lost")))
     job.generation.run()
     assert job.heard[1] == (True, round(RUN, 6))
@@ -144,7 +144,7 @@ class Slow(Failing):
         return ["one", "another"]
 
 
-def test_what_is_aborted_is_told_and_what_is_decided_before_it_left_alone() -> None:
+def test_aborted_transactions_are_reported_and_decided_ones_left_alone() -> None:
     job = Slow(Told(), until=4, running=once(3, CheckpointFailedError("executor lost")))
     job.generation.run()
     assert job.told_of("aborted")[0] == {"checkpoint": 3, "transactions": 2, "reason": "executor lost"}
@@ -152,7 +152,7 @@ def test_what_is_aborted_is_told_and_what_is_decided_before_it_left_alone() -> N
     assert job.committed == [2, 4]
 
 
-def test_of_an_acknowledged_checkpoint_that_is_aborted_its_own_transactions_are_told_too() -> None:
+def test_an_aborted_checkpoint_that_was_acknowledged_reports_its_own_transactions_too() -> None:
     coordinator = Told()
 
     def takes_too_long(checkpoint: int) -> None:
@@ -165,7 +165,7 @@ def test_of_an_acknowledged_checkpoint_that_is_aborted_its_own_transactions_are_
     assert (first["checkpoint"], first["transactions"]) == (3, 3)
 
 
-def test_an_idle_job_leaves_alone_what_is_decided_and_tells_what_it_has_swept() -> None:
+def test_an_idle_job_leaves_decided_transactions_alone_and_reports_what_it_swept() -> None:
     clock = Clock()
     job = Slow(Told(), until=99, runtime=clock)
     some: Any = bounded(10)
@@ -327,7 +327,7 @@ def test_a_failed_driver_says_when_it_comes_back_and_does_not_where_another_has_
         (ValueError(), Return(delay=None), "ValueError()", "", "in a row"),
     ],
 )
-def test_why_a_generation_ended_is_told_with_what_a_person_can_do(
+def test_the_end_of_a_generation_is_reported_with_its_cause_and_a_remedy(
     error: Exception, back: Return, begins: str, has: str, has_not: str
 ) -> None:
     text = Failing(Coordinator(), until=2).generation.told(error, back)

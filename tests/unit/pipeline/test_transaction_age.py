@@ -96,7 +96,7 @@ def test_half_of_the_timeout_warns_and_nine_tenths_are_an_error_each_once(told: 
     ]
 
 
-def test_what_was_settled_in_time_is_not_told_of(told: list[tuple[int, str]]) -> None:
+def test_a_transaction_settled_in_time_is_not_reported(told: list[tuple[int, str]]) -> None:
     watched = Watched()
     watched.held = (transaction(0),)
     watched.at(10.0)

@@ -33,7 +33,7 @@ def test_a_base_that_is_settled_in_time_completes_what_waited_for_it(waiting: Pl
     assert "  fact completed 2" in waiting.play("settle 1 sink 0=committed")
 
 
-def test_a_base_that_is_settled_too_late_does_not_complete_what_waited_for_it_although_nobody_looked_at_the_clock(
+def test_a_base_settled_after_the_timeout_does_not_complete_its_successor_even_without_a_tick(
     waiting: Player,
 ) -> None:
     waiting.now += 60

@@ -76,7 +76,7 @@ def test_a_negative_count_is_refused(records: int, size: int) -> None:
         ("settle 3 sink 0=committed", Verdict.UNKNOWN_CHECKPOINT, "checkpoint 3 was never triggered"),
     ],
 )
-def test_an_acknowledgement_that_is_not_taken_is_told_why(command: str, verdict: Verdict, words: str) -> None:
+def test_a_rejected_acknowledgement_is_answered_with_the_reason(command: str, verdict: Verdict, words: str) -> None:
     player = after(*BEGUN, "request r checkpoint", "ack 2 source on 1 at 2")
     answer, _ = said(player, command)
     assert answer.verdict is verdict
@@ -96,7 +96,7 @@ def test_an_acknowledgement_that_is_not_taken_is_told_why(command: str, verdict:
         ("settle 2 sink 0=in_doubt", Verdict.ACCEPTED, "checkpoint 2: slot 0 is in_doubt"),
     ],
 )
-def test_whoever_settles_hears_what_that_leads_to(command: str, verdict: Verdict, words: str) -> None:
+def test_a_settle_report_is_answered_with_its_consequence(command: str, verdict: Verdict, words: str) -> None:
     answer, _ = said(after(*UNSETTLED), command)
     assert answer.verdict is verdict
     assert words in answer.detail
@@ -106,27 +106,27 @@ def replaying(how: str) -> Player:
     return after(f"open d1 {how}", *UNSETTLED[1:-1], "ack 2 sink on 1 slots 0,1,2")
 
 
-def test_whoever_writes_lost_slots_again_hears_that_they_are_lost() -> None:
+def test_a_replay_learns_that_its_slots_are_lost_again() -> None:
     player = replaying("replaying")
     answer, _ = said(player, "settle 2 sink 0=committed 1=lost 2=lost")
     assert answer.detail == "checkpoint 2: slot 1 is lost; slot 2 is lost"
     assert said(player, "amend 2 sink 1,2 slots 1,3")[0].detail.startswith("committables must be of the slots written")
 
 
-def test_what_is_given_up_is_kept_with_its_own_committables() -> None:
+def test_a_skipped_loss_is_kept_with_its_committables() -> None:
     answer, facts = said(replaying("skipping"), "settle 2 sink 0=committed 1=lost")
     assert answer.detail == "checkpoint 2: slot 1 is lost"
     assert [committable.slot for committable in one(facts, LossSkipped).committables] == [1]
 
 
-def test_a_slot_that_is_lost_stays_so_whoever_calls_it_committed() -> None:
+def test_a_lost_slot_stays_lost_even_if_reported_committed() -> None:
     player = after(*UNSETTLED, "settle 2 sink 0=lost")
     said(player, "settle 2 sink 0=committed")
     assert player.state.durable.unresolved
     assert not player.state.settled
 
 
-def test_what_was_decided_is_told_with_its_reason() -> None:
+def test_a_ruling_is_recorded_with_its_reason() -> None:
     player = after(*BEGUN, "request r checkpoint", "decline 2 sink")
     assert said(player, "ack 2 source on 1 at 2")[0].detail == "checkpoint 2 is aborted: a participant declined it"
 
@@ -137,7 +137,7 @@ def test_a_failure_that_is_one_too_many_is_the_reason_why_the_job_restarts() -> 
     assert changed.detail == "checkpoint 1 was aborted: a participant declined it: sink: no"
 
 
-def test_a_stop_with_savepoint_is_told_with_the_savepoint() -> None:
+def test_a_stop_with_savepoint_names_the_savepoint() -> None:
     player = after(*BEGUN, "request r savepoint stop", "ack 2 source on 1 at 2")
     changed = one(said(player, "ack 2 sink on 1")[1], StatusChanged)
     assert changed.detail == "stopping with savepoint 2"

@@ -105,7 +105,7 @@ def test_a_generation_that_was_never_granted_is_not_said_to_be_fenced_by_a_newer
         assert after == state
 
 
-def test_nothing_is_done_for_a_job_whose_record_is_damaged_and_everybody_is_told_why() -> None:
+def test_a_job_with_a_damaged_record_is_left_alone_and_every_caller_gets_the_reason() -> None:
     why = "the store's record of job orders is missing"
     durable = Durable(job=JobName("orders"), store_id="store-a", unreadable=why, record_damaged=True)
     state = JobState(durable=durable)

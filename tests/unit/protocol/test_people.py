@@ -56,7 +56,7 @@ def test_a_person_hears_why_not(life: tuple[str, ...], command: str, verdict: Ve
     assert words in answer.detail
 
 
-def test_the_reason_of_a_person_is_told_with_the_change_of_state() -> None:
+def test_an_operators_reason_is_recorded_with_the_transition() -> None:
     assert one(said(after("open d1"), "stop")[1], StatusChanged).detail == "asked to stop"
     _, forgotten = said(after(*LEFT), "forget")
     assert one(forgotten, StatusChanged).detail == one(forgotten, JobForgotten).reason == "somebody wants it"
@@ -64,14 +64,14 @@ def test_the_reason_of_a_person_is_told_with_the_change_of_state() -> None:
     assert one(resolved, StatusChanged).detail == "a person's reason"
 
 
-def test_a_request_tells_how_long_it_has_waited() -> None:
+def test_a_request_reports_how_long_it_has_waited() -> None:
     player = after("open d1", "watch", "request r checkpoint")
     player.now += 7
     facts = said(player, "decline 1 sink")[1]
     assert (one(facts, CheckpointTriggered).request, one(facts, CheckpointTriggered).waited) == ("r", 7.0)
 
 
-def test_a_loss_tells_who_decided_it_and_what_was_seen() -> None:
+def test_a_loss_records_who_decided_it_and_the_evidence() -> None:
     settlements = one(said(after(*HALTED), "resolve 2 sink 1 replay 1=lost 0=lost")[1], LossRecorded).settlements
     assert [one.evidence for one in settlements] == ["a person decided (a person's reason): slot 1 is lost"]
     unseen = one(said(after(*HALTED), "resolve 2 sink 1 replay")[1], LossRecorded).settlements

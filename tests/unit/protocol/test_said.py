@@ -61,7 +61,7 @@ def test_where_the_newest_checkpoint_cannot_be_read_a_claim_of_any_known_id_is_n
     assert claim_refusal(durable, replace(claim, completed=CheckpointId(2))) is not None
 
 
-def test_a_checkpoint_tells_how_long_each_of_its_steps_took() -> None:
+def test_a_checkpoint_reports_the_duration_of_each_step() -> None:
     player = after(*BEGUN, "request r checkpoint")
     assert one(said(after("open d1", "after 3"), "watch")[1], CheckpointTriggered).waited == 3.0
     player.play("after 4")
@@ -73,7 +73,7 @@ def test_a_checkpoint_tells_how_long_each_of_its_steps_took() -> None:
     assert one(said(player, "settle 2 sink 0=committed")[1], CheckpointSettled).took == 7.0
 
 
-def test_a_checkpoint_that_waits_for_its_base_tells_how_long() -> None:
+def test_a_checkpoint_that_waits_for_its_base_reports_how_long() -> None:
     player = after(*UNSETTLED)
     for command in ("request s checkpoint", "after 1", "ack 3 source on 2 at 3", "ack 3 sink on 2", "after 8"):
         player.play(command)
@@ -81,7 +81,7 @@ def test_a_checkpoint_that_waits_for_its_base_tells_how_long() -> None:
     assert (completed.checkpoint, completed.ran, completed.decided) == (3, 1.0, 8.0)
 
 
-def test_an_aborted_checkpoint_tells_how_long_it_ran_and_why() -> None:
+def test_an_aborted_checkpoint_reports_its_duration_and_cause() -> None:
     aborted = one(said(after("open d1", "watch", "after 6"), "decline 1 sink")[1], CheckpointAborted)
     assert (aborted.ran, aborted.detail) == (6.0, "sink: no")
     replaced = one(said(after("open d1", "watch"), "open d2 takeover")[1], CheckpointAborted)
@@ -99,7 +99,7 @@ def test_a_restored_checkpoint_has_the_positions_of_the_older_one_and_nothing_to
     assert snapshots[ParticipantName("sink")].committables == ()
 
 
-def test_a_generation_that_ends_tells_why() -> None:
+def test_the_end_of_a_generation_is_logged_with_its_cause() -> None:
     _, facts = said(after("open d1"), "close failed")
     assert (one(facts, GenerationEnded).detail, one(facts, StatusChanged).detail) == ("the driver left", "")
     gone = after("open d1")
@@ -109,7 +109,7 @@ def test_a_generation_that_ends_tells_why() -> None:
     assert one(facts, StatusChanged).detail == one(facts, GenerationEnded).detail
 
 
-def test_a_change_of_state_tells_more_only_where_there_is_more() -> None:
+def test_a_transition_is_logged_with_details_only_where_there_are_some() -> None:
     assert one(said(after(), "open d1")[1], StatusChanged).detail == ""
     left = after("open d1", "close restarting back 5")
     left.now += 30

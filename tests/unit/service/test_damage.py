@@ -53,7 +53,7 @@ def test_a_job_with_a_damaged_record_is_halted_for_everybody_and_the_others_go_o
         wait_until(lambda: any(one.verdict for one in people.history(ORDERS)), "the refused calls are in its history")
 
 
-def test_a_driver_that_comes_back_to_a_damaged_record_is_told_so(tmp_path: Path, on: On) -> None:
+def test_a_driver_that_returns_to_a_damaged_record_gets_that_reason(tmp_path: Path, on: On) -> None:
     left_behind(tmp_path, closed=False)
     change(tmp_path / "store.db", "DELETE FROM jobs WHERE job = 'orders'")
     coordinator = on(tmp_path)
@@ -67,7 +67,7 @@ def test_a_driver_that_comes_back_to_a_damaged_record_is_told_so(tmp_path: Path,
         assert "the store's record of job orders is missing" in orders.unreadable
 
 
-def test_damage_to_what_is_there_for_people_is_shown_and_stops_nobody(tmp_path: Path, on: On) -> None:
+def test_damage_to_history_is_shown_and_stops_no_job(tmp_path: Path, on: On) -> None:
     left_behind(tmp_path)
     change(tmp_path / "store.db", "UPDATE history SET detail = 'x' WHERE seq = 2")
     change(tmp_path / "store.db", "UPDATE generations SET driver = 'x' WHERE job = 'payments'")

@@ -109,7 +109,7 @@ def test_what_a_checker_does_not_take_is_refused_and_named(event: Event, names: 
         Renew(now=0.0, generation=Generation(2)),
     ],
 )
-def test_what_is_right_and_what_nobody_here_can_check_is_taken(event: Event) -> None:
+def test_valid_and_unknown_documents_are_accepted(event: Event) -> None:
     assert CHECKERS.problem(state(), event) is None
 
 
@@ -179,7 +179,7 @@ def test_without_a_checker_that_is_installed_nothing_starts(install: Callable[[s
     assert "no_such" in str(refused.value.__cause__)
 
 
-def test_checkers_are_told_the_document_and_its_base() -> None:
+def test_checkers_get_the_document_and_its_base() -> None:
     asked: list[tuple[Document, Document | None]] = []
     note: DocumentChecker = lambda document, base: asked.append((document, base))  # noqa: E731
     snapshot = Snapshot(positions=checked(12), committables=committables(3))

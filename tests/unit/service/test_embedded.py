@@ -41,7 +41,7 @@ def test_a_job_runs_on_it_over_a_unix_socket(
     assert driver.errors.empty()
 
 
-def test_the_directory_tells_the_address_until_it_is_closed(on: Start, tmp_path: Path) -> None:
+def test_the_directory_names_the_address_until_it_is_closed(on: Start, tmp_path: Path) -> None:
     coordinator = on(tmp_path)
     assert (tmp_path / "coordinator.address").read_text().strip() == coordinator.address
     coordinator.close()
@@ -135,7 +135,7 @@ def test_reflection_is_there_only_when_asked_for(on: Start, tmp_path: Path, refl
             assert stream.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_another_driver_is_waited_for_and_told_why(client: CoordinatorClient, job: str) -> None:
+def test_a_driver_waits_for_the_other_one_and_logs_why(client: CoordinatorClient, job: str) -> None:
     first = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d1")
     arrived: list[object] = []
     first.start_watch(arrived.append)

@@ -182,7 +182,7 @@ def test_time_acts_on_as_many_jobs_as_fit_into_a_turn_and_on_the_others_later(be
         assert driven == ["job-2"][:left]
 
 
-def test_only_the_driver_of_the_current_generation_is_told_what_is_wanted(bench: Bench) -> None:
+def test_only_the_driver_of_the_current_generation_gets_instructions(bench: Bench) -> None:
     assert bench.engine.wanted(A, FIRST) is None
     bench.open(A)
     bench.tell(A, bench.watching())
@@ -242,7 +242,7 @@ def test_nothing_goes_of_a_job_whose_settings_cannot_be_read(tmp_path: Path) -> 
     bench.store.close()
 
 
-def test_once_the_store_fails_nothing_is_answered_and_everybody_is_told_once(
+def test_after_a_store_failure_every_caller_gets_one_error_and_no_answer(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.open(A)

@@ -270,7 +270,7 @@ async def given_up(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_time_acts_on_a_job_although_nobody_calls(tmp_path: Path, stream: bool) -> None:
+def test_timeouts_act_on_a_job_without_any_call(tmp_path: Path, stream: bool) -> None:
     """This also holds when the coordinator would sleep for longer and the event that wakes it has nothing to store."""
     settings = CheckpointSettings(interval="1h", lease="1s", stream_grace="1s")
 

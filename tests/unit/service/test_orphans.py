@@ -313,7 +313,7 @@ def test_what_is_undecided_is_aborted_and_what_is_decided_committed(tmp_path: Pa
     play(tmp_path, body, brokers)
 
 
-def test_commits_that_are_answered_in_part_are_told_and_the_others_asked_again(tmp_path: Path) -> None:
+def test_partly_answered_commits_are_reported_and_the_rest_retried(tmp_path: Path) -> None:
     brokers = Brokers(slow={1})
 
     async def body(here: Here) -> None:
@@ -437,7 +437,7 @@ def test_without_clusters_it_says_so_of_what_an_earlier_coordinator_has_taken_an
 
 
 @pytest.mark.parametrize(("clusters", "told"), [(("main",), "t1"), ((), None)])
-def test_of_an_orphan_the_decided_transaction_that_is_open_for_longest_is_told(
+def test_an_orphans_oldest_open_decided_transaction_is_reported(
     tmp_path: Path, clusters: Sequence[str], told: str | None
 ) -> None:
     async def body(here: Here) -> None:
@@ -506,7 +506,7 @@ def test_a_cluster_that_does_not_answer_holds_up_no_other(tmp_path: Path) -> Non
     play(tmp_path, body, brokers, clusters=("a", "b"))
 
 
-def test_that_nobody_claims_the_job_is_known_only_when_every_cluster_was_asked(tmp_path: Path) -> None:
+def test_a_job_counts_as_unclaimed_only_after_every_cluster_answered(tmp_path: Path) -> None:
     brokers = Brokers(trouble={"claims b": [OncewardError("no broker answers")] * 3})
 
     async def body(here: Here) -> None:
@@ -542,7 +542,7 @@ def test_a_job_that_is_run_from_elsewhere_is_not_touched(tmp_path: Path, claim: 
     play(tmp_path, body, brokers)
 
 
-def test_what_nobody_here_can_read_is_left_to_who_can(tmp_path: Path) -> None:
+def test_an_unreadable_job_is_left_to_a_release_that_can_read_it(tmp_path: Path) -> None:
     brokers = Brokers(trouble={"commit main": [HaltedError("a document of version 9")] * 9})
     brokers.trouble["sweep main"] = [OncewardError("no broker answers")] * 9
 
@@ -650,7 +650,7 @@ def test_after_a_job_has_ended_late_tasks_are_looked_for_as_long_as_a_transactio
     play(tmp_path, later, brokers)
 
 
-def test_late_tasks_are_looked_for_where_nobody_can_read_when_the_job_ended(tmp_path: Path) -> None:
+def test_late_tasks_are_swept_where_the_jobs_end_cannot_be_read(tmp_path: Path) -> None:
     brokers = Brokers(longest_open=3600.0)
 
     async def body(here: Here) -> None:
@@ -688,7 +688,7 @@ def test_a_halted_job_is_swept_and_nothing_of_it_committed_before_a_person_has_d
 
 
 @pytest.mark.parametrize("status", [JobStatus.SUSPENDED, JobStatus.FINISHED])
-def test_a_job_that_nobody_can_read_is_left_alone(tmp_path: Path, status: JobStatus) -> None:
+def test_an_unreadable_job_is_left_alone(tmp_path: Path, status: JobStatus) -> None:
     """The decided transactions are unknown, so none is aborted."""
 
     async def body(here: Here) -> None:

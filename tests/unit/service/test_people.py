@@ -239,7 +239,7 @@ def test_the_history_and_an_order_survive_a_restart(
     assert any("a test wants it" in entry.detail for entry in history)
 
 
-def test_a_job_is_forgotten_only_when_nobody_needs_it(
+def test_a_job_is_forgotten_only_when_it_is_no_longer_needed(
     on_demand: ScriptedDriver, people: OperatorClient, client: CoordinatorClient
 ) -> None:
     job = on_demand.job

@@ -151,7 +151,7 @@ def test_a_restart_keeps_the_undecided_checkpoint_and_the_job_completes_it(
 
 @pytest.mark.parametrize("point", [KillPoint.COORDINATOR_BEFORE_ABORT, KillPoint.COORDINATOR_AFTER_ABORT])
 @pytest.mark.parametrize("deadline", [False, True], ids=["declined", "expired"])
-def test_a_generation_that_has_to_fail_is_told_so_by_the_next_coordinator(
+def test_a_generation_that_must_fail_learns_it_from_the_next_coordinator(
     stack: ExitStack, pool: ThreadPoolExecutor, tmp_path: Path, job: str, point: KillPoint, deadline: bool
 ) -> None:
     kills = tmp_path / "kills"
@@ -205,9 +205,7 @@ def test_a_waiting_driver_gets_nothing_from_a_restart_of_the_coordinator(
     assert driver.errors.empty()
 
 
-def test_a_takeover_that_was_carried_out_and_arrives_once_more_fences_nobody(
-    stack: ExitStack, tmp_path: Path, job: str
-) -> None:
+def test_a_repeated_takeover_fences_no_driver(stack: ExitStack, tmp_path: Path, job: str) -> None:
     process = started(stack, tmp_path / "c")
     client = stack.enter_context(connect(process.address))
     name = JobName(job)
@@ -231,7 +229,7 @@ def test_a_takeover_that_was_carried_out_and_arrives_once_more_fences_nobody(
     assert third.errors.empty()
 
 
-def test_a_full_disk_ends_the_process_with_its_own_exit_code_and_nothing_told_is_lost(
+def test_a_full_disk_ends_the_process_with_its_own_exit_code_and_loses_no_answered_write(
     stack: ExitStack, tmp_path: Path, job: str
 ) -> None:
     # The limit on file size: the store's log reaches it after some checkpoints.

@@ -75,7 +75,7 @@ def test_a_checkpoint_shows_what_it_waits_for_at_every_step(
     session.close(CloseReason.STOPPED)
 
 
-def test_a_driver_tells_with_its_lease_which_links_are_broken_and_how_old_its_transactions_are(
+def test_a_lease_renewal_reports_broken_links_and_transaction_ages(
     coordinator: EmbeddedCoordinator, people: OperatorClient, job: str
 ) -> None:
     links = Links()
@@ -118,7 +118,7 @@ def test_what_a_driver_owes_is_shown_until_a_renewal_says_that_it_is_done(
     session.close(CloseReason.STOPPED)
 
 
-def test_a_driver_that_leaves_for_a_while_is_told_that_another_one_has_the_job(
+def test_a_driver_that_leaves_for_a_while_learns_that_another_one_has_the_job(
     client: CoordinatorClient, job: str
 ) -> None:
     first = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="first")
@@ -161,7 +161,7 @@ def test_a_cancelled_job_without_a_driver_shows_what_it_waits_for(
     assert "asked to cancel" in job_detail(people.job(JobName(job)))
 
 
-def test_a_broken_stream_and_an_old_generation_are_told_apart(
+def test_a_broken_stream_is_distinguished_from_an_old_generation(
     coordinator: EmbeddedCoordinator, people: OperatorClient, job: str
 ) -> None:
     """A generation's report ends with the generation."""
@@ -196,7 +196,7 @@ def summary_of(here: Here) -> JobSummary:
     return JobSummary.from_wire(summary)
 
 
-def test_the_coordinator_tells_which_cluster_keeps_it_from_settling_and_the_oldest_transaction(tmp_path: Path) -> None:
+def test_the_coordinator_reports_the_cluster_that_blocks_settling_and_the_oldest_transaction(tmp_path: Path) -> None:
     brokers = Brokers()
     brokers.silent.set()
     brokers.trouble["sweep main"] = [OncewardError("no answer from 1") for _ in range(1000)]
@@ -223,7 +223,7 @@ def test_the_coordinator_tells_which_cluster_keeps_it_from_settling_and_the_olde
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(1, False), (60, True)])
-def test_only_what_waits_unusually_long_is_told_to_people(seconds: int, shown: bool) -> None:
+def test_only_unusually_long_waits_are_logged(seconds: int, shown: bool) -> None:
     from onceward.coordinator.client.summaries import Wait
 
     summary = JobSummary(

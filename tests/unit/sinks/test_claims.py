@@ -83,7 +83,7 @@ def kinds(bench: Bench) -> list[type]:
 # -- reading
 
 
-def test_nobody_owns_a_job_that_was_never_claimed(bench: Bench) -> None:
+def test_a_job_that_was_never_claimed_has_no_owner(bench: Bench) -> None:
     assert claim_at(bench) is None
 
 
@@ -107,7 +107,7 @@ def test_reading_waits_for_brokers_and_not_for_rights(bench: Bench, code: int, p
     assert len(refused) == 1
 
 
-def test_a_claim_that_nobody_tells_for_30_s_is_an_error_and_not_a_free_job(bench: Bench) -> None:
+def test_a_claim_without_answer_for_30_s_is_an_error_and_not_a_free_job(bench: Bench) -> None:
     bench.transport.cut = lambda _call: True
     with pytest.raises(ControlPlaneError, match="Could not read the claim"):
         claim_at(bench)
@@ -125,7 +125,7 @@ def test_a_claim_that_nobody_tells_for_30_s_is_an_error_and_not_a_free_job(bench
         '{"version":2,"store":"ours","completed":1,"holder":"a"}',
     ],
 )
-def test_a_claim_that_cannot_be_read_belongs_to_somebody_else_and_stays(bench: Bench, text: str) -> None:
+def test_an_unreadable_claim_counts_as_foreign_and_stays(bench: Bench, text: str) -> None:
     ids = bench.init("job.claim")
     assert bench.receipt(ids, text) == 0
     assert bench.end(ids) == 0
@@ -257,7 +257,7 @@ def test_a_holder_that_is_refused_though_its_claim_stands_takes_it_again(bench: 
     assert claim_at(bench) == through(3)
 
 
-def test_a_holder_that_is_refused_and_meets_another_claim_keeps_nobody_out(bench: Bench) -> None:
+def test_a_refused_holder_that_meets_another_claim_fences_no_one(bench: Bench) -> None:
     ours, theirs = held(bench), holder(bench)
     theirs.take(THEIRS, [OURS])
     bench.wait(0.1)
@@ -310,7 +310,7 @@ def open_by_somebody(bench: Bench) -> Ids:
     return ids
 
 
-def test_a_claim_that_somebody_is_writing_is_waited_for_a_moment_before_its_writer_is_fenced(bench: Bench) -> None:
+def test_a_claim_in_writing_gets_a_moment_before_its_writer_is_fenced(bench: Bench) -> None:
     ids = open_by_somebody(bench)
     holder(bench).take(OURS, ())
     assert 0.5 <= bench.transport.now() < 3
@@ -318,7 +318,7 @@ def test_a_claim_that_somebody_is_writing_is_waited_for_a_moment_before_its_writ
     assert bench.end(ids) != 0, "it would be written after ours"
 
 
-def test_a_claim_that_somebody_finishes_meanwhile_counts(bench: Bench) -> None:
+def test_a_claim_that_completes_meanwhile_counts(bench: Bench) -> None:
     theirs = holder(bench)
     theirs.take(THEIRS, ())
     bench.wait(0.1)

@@ -124,7 +124,7 @@ def test_while_no_partition_has_a_leader_records_without_a_key_wait_for_one() ->
 
 
 @pytest.mark.parametrize("error", [0, KafkaError.TOPIC_AUTHORIZATION_FAILED])
-def test_a_topic_whose_partitions_nobody_tells_is_an_error(error: int) -> None:
+def test_a_topic_without_partition_metadata_is_an_error(error: int) -> None:
     said = next_places(topic([], error))
     assert isinstance(said, KafkaError)
     assert said.code() == (error or KafkaError.LEADER_NOT_AVAILABLE)

@@ -108,7 +108,7 @@ def test_damaged_documents_are_refused(missing: str) -> None:
 
 
 @pytest.mark.parametrize("lost", sorted(HANDLE.to_committable().document.body))
-def test_the_coordinator_takes_no_committable_that_nobody_could_end(lost: str) -> None:
+def test_the_coordinator_rejects_a_committable_that_cannot_be_ended(lost: str) -> None:
     document = HANDLE.to_committable().document
     check_committable(document, None)
     less = replace(document, body={key: value for key, value in document.body.items() if key != lost})

@@ -100,7 +100,7 @@ def count(bench: Bench, kind: type) -> int:
 # -- commit
 
 
-def test_a_transaction_that_somebody_committed_before_is_committed(bench: Bench) -> None:
+def test_a_transaction_that_was_already_committed_is_committed(bench: Bench) -> None:
     ids = written(bench)
     assert bench.end(ids) == 0
     bench.wait(1)
@@ -121,7 +121,7 @@ def test_more_transactions_than_are_asked_for_at_once_are_committed_without_a_pa
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_log_tells_of_a_transaction_whose_id_moved_on(bench: Bench, commit: bool) -> None:
+def test_the_log_proves_the_end_of_a_transaction_whose_id_moved_on(bench: Bench, commit: bool) -> None:
     ids = written(bench)
     assert bench.end(ids, commit=commit) == 0
     bench.wait(1)
@@ -204,7 +204,7 @@ def test_a_driver_that_leaves_after_it_saw_a_lost_part_aborts_nothing(bench: Ben
     assert count(bench, EndTxnRequest) == 0
 
 
-def test_a_part_that_was_lost_before_somebody_committed_is_in_doubt_and_named(bench: Bench) -> None:
+def test_a_part_that_was_lost_before_the_commit_is_in_doubt_and_named(bench: Bench) -> None:
     ids = written(bench)
     bench.cluster.log(OTHER).mark(ids[1], ids[2], commit=False, now=bench.transport.now())
     assert bench.end(ids) == 0
@@ -315,7 +315,7 @@ def test_an_abort_whose_answer_is_lost_is_asked_again(bench: Bench) -> None:
     assert bench.view(ids[0]).state is State.COMPLETE_ABORT
 
 
-def test_an_abort_that_nobody_confirms_for_30_s_is_an_error(bench: Bench) -> None:
+def test_an_abort_without_confirmation_for_30_s_is_an_error(bench: Bench) -> None:
     ids = written(bench)
     bench.transport.cut = lambda call: isinstance(call.request, EndTxnRequest)
     with pytest.raises(ControlPlaneError, match="Could not abort 1 within 30 s"):
@@ -392,7 +392,7 @@ def test_an_abort_that_is_refused_while_the_transaction_is_open_is_asked_again(b
 # -- sweep and lists
 
 
-def test_a_sweep_ends_what_nobody_keeps_and_leaves_other_jobs_alone(bench: Bench) -> None:
+def test_a_sweep_aborts_unreferenced_transactions_and_leaves_other_jobs_alone(bench: Bench) -> None:
     kept, older, stranger = written(bench, 0), bench.open(name(0, 1)), bench.open("bills.sink.2.0123abcd.0")
     mine = bench.open(name(1))
     assert list(committer(bench).leftovers(JOB, keep=[committable(bench, kept)])) == [older[0], mine[0]]

@@ -30,9 +30,7 @@ def nowhere() -> ArrowProducer:
     return producer
 
 
-def test_a_slot_whose_records_nobody_confirms_is_given_up(
-    nowhere: ArrowProducer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slot_fails_when_no_record_is_confirmed(nowhere: ArrowProducer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STALLED_S", 0.2)
     monkeypatch.setattr(module, "_FLUSH_SLICE_S", 0.05)
     delivery = Delivery(nowhere, [], topic="out", topics=("out",), limit_ms=60_000, failed=DeliveryError)
@@ -90,7 +88,7 @@ def target(client: Confirming) -> BatchProducer:
     return BatchProducer(client, topic="out", topics=())  # type: ignore[arg-type]
 
 
-def test_every_record_that_is_confirmed_counts_from_anew(clock: list[float]) -> None:
+def test_every_confirmed_record_restarts_the_stall_clock(clock: list[float]) -> None:
     client = Confirming()
     made = target(client)
     made.produce(RECORDS, lambda: None)
@@ -135,7 +133,7 @@ def test_while_no_record_waits_nothing_stands_still(clock: list[float]) -> None:
     assert made.stalled_for() == 5.0
 
 
-def test_a_refused_record_is_told_rather_than_the_state_that_it_left_the_client_in() -> None:
+def test_a_refused_record_is_reported_instead_of_the_clients_state() -> None:
     failures: list[KafkaError] = []
 
     class Reporting(Confirming):

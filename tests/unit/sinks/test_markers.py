@@ -65,7 +65,7 @@ def told(bench: Bench, ids: Ids, *partitions: int) -> LogProof:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_markers_in_every_partition_tell_the_end(bench: Bench, commit: bool) -> None:
+def test_markers_in_every_partition_prove_the_end(bench: Bench, commit: bool) -> None:
     ids = written(bench)
     assert bench.end(ids, commit=commit) == 0
     bench.wait(1)
@@ -93,7 +93,7 @@ def test_an_abort_in_one_partition_proves_nothing_about_the_others(bench: Bench)
     )
 
 
-def test_a_commit_beside_an_abort_is_told_as_both(bench: Bench) -> None:
+def test_a_commit_beside_an_abort_is_reported_as_both(bench: Bench) -> None:
     ids = written(bench)
     mark(bench, ids, OUT, commit=False)
     mark(bench, ids, OTHER, commit=True)
@@ -190,7 +190,7 @@ def test_the_first_marker_behind_the_records_counts_and_no_later_one_of_the_prod
     assert told(bench, second).ending is Ending.COMMITTED
 
 
-def test_transactions_of_several_producers_are_told_apart_in_the_same_partitions(bench: Bench) -> None:
+def test_transactions_of_several_producers_in_one_partition_are_distinguished(bench: Bench) -> None:
     committed, aborted, is_open = (written(bench, f"orders.sink.1.0123abcd.{number}") for number in range(3))
     bench.end(aborted, commit=False)
     bench.end(committed)

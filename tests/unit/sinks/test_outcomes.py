@@ -177,7 +177,7 @@ def test_the_log_is_read_where_it_is_committed_and_where_brokers_and_receipt_pro
 
 
 @pytest.mark.parametrize("receipt", NO_TOKEN)
-def test_an_id_that_the_brokers_forgot_is_told_by_the_log(receipt: ReceiptState) -> None:
+def test_the_log_proves_the_outcome_of_a_forgotten_id(receipt: ReceiptState) -> None:
     unknown = Proof.UNSTABLE if receipt is ReceiptState.UNSTABLE else Proof.NOTHING
     expected = {Ending.COMMITTED: Proof.COMMITTED, Ending.ABORTED: Proof.LOST, Ending.UNKNOWN: unknown}
     for ending, proved in expected.items():

@@ -52,7 +52,7 @@ def test_parts_that_are_open_and_add_up_are_whole(bench: Bench) -> None:
     assert Parts().whole
 
 
-def test_a_part_that_somebody_ended_and_records_that_do_not_add_up_are_named(bench: Bench) -> None:
+def test_a_part_that_was_ended_elsewhere_and_missing_records_are_named(bench: Bench) -> None:
     handle = written(bench, records=4)
     assert parts_of(bench, handle).gone == ("3 of 4 records of out are there",)
     transaction = handle.transaction
@@ -63,7 +63,7 @@ def test_a_part_that_somebody_ended_and_records_that_do_not_add_up_are_named(ben
     )
 
 
-def test_a_topic_that_is_gone_or_made_anew_holds_nothing_of_it(bench: Bench) -> None:
+def test_a_deleted_or_recreated_topic_holds_no_part_of_it(bench: Bench) -> None:
     handle = written(bench, topic_id="the former one's")
     (said,) = parts_of(bench, handle).gone
     assert said.startswith("topic out was deleted and made again: its id was the former one's and is ")
@@ -79,13 +79,13 @@ def test_no_answer_says_neither_that_a_part_is_there_nor_that_it_is_gone(bench: 
     assert not Parts(unknown=True).whole
 
 
-def test_a_leader_that_moved_or_is_nobody_is_asked_again(bench: Bench) -> None:
+def test_a_moved_or_missing_leader_is_looked_up_again(bench: Bench) -> None:
     handle = written(bench)
     bench.cluster.log(OTHER).leader = -1
     assert parts_of(bench, handle) == Parts(unknown=True)
 
 
-def test_where_nobody_may_look_nothing_is_missing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_right_to_look_no_part_counts_as_missing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a user without these rights could never commit. The preflight warns."""
     handle = written(bench)
     directory = bench.cluster._directory
@@ -118,7 +118,7 @@ def answer_with(bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int) -> Non
     ("code", "parts"),
     [(29, Parts()), (6, Parts(unknown=True)), (0, Parts(gone=("3 of 99 records of out are there",)))],
 )
-def test_a_leader_that_refuses_to_say_holds_nobody_up_and_one_that_moved_is_asked_again(
+def test_a_leader_that_refuses_blocks_no_other_and_a_moved_one_is_retried(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int, parts: Parts
 ) -> None:
     handle = written(bench, records=99)
@@ -127,7 +127,7 @@ def test_a_leader_that_refuses_to_say_holds_nobody_up_and_one_that_moved_is_aske
 
 
 @pytest.mark.parametrize(("code", "unknown"), [(35, False), (29, False), (6, True), (None, True)])
-def test_a_leader_that_cannot_be_asked_holds_nobody_up_and_a_silent_one_is_asked_again(
+def test_an_unreachable_leader_blocks_no_other_and_a_silent_one_is_retried(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int | None, unknown: bool
 ) -> None:
     handle = written(bench, records=99)
@@ -175,7 +175,7 @@ def test_a_topic_that_may_not_be_looked_at_hides_no_other(bench: Bench, monkeypa
     assert parts_of(bench, replace(handle, topics=topics)).gone == ("topic zone is not there",)
 
 
-def test_the_parts_of_several_transactions_are_told_apart(bench: Bench) -> None:
+def test_the_parts_of_several_transactions_are_distinguished(bench: Bench) -> None:
     first = written(bench)
     name, producer, epoch = ids = bench.init("orders.sink.1.0123abcd.1")
     bench.enlist(ids, OUT)

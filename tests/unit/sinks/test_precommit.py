@@ -133,9 +133,7 @@ def test_what_was_not_known_of_a_topic_is_not_made_up(bench: Bench, topics: dict
 
 
 @pytest.mark.parametrize(("told", "began"), [(-1, None), (1, datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC))])
-def test_a_beginning_that_the_brokers_do_not_tell_is_not_made_up(
-    bench: Bench, told: int, began: datetime | None
-) -> None:
+def test_an_unknown_start_time_stays_unknown(bench: Bench, told: int, began: datetime | None) -> None:
     ids, ask = bench.open(name(0)), bench.transport._one
 
     def one(call: Any) -> Any:

@@ -57,7 +57,7 @@ def cut(bench: Bench, request: type, node: int | None = None, *, times: int = 10
     bench.transport.cut = lose
 
 
-def test_receipts_of_ids_that_nobody_uses_go_and_all_others_stay(bench: Bench) -> None:
+def test_receipts_of_unused_ids_are_deleted_and_all_others_stay(bench: Bench) -> None:
     names = [name(number) for number in range(8)]
     receipts(bench, *names)
     assert delete_receipts(bench.control, "orders", names[:6]) == names[:6]
@@ -201,7 +201,7 @@ def test_a_deletion_that_is_lost_is_asked_again(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("with_receipts", "what"), [(True, "1 receipts of job orders"), (False, "the claim of job")])
-def test_a_deletion_that_nobody_confirms_for_30_s_is_an_error(bench: Bench, with_receipts: bool, what: str) -> None:
+def test_a_deletion_without_confirmation_for_30_s_is_an_error(bench: Bench, with_receipts: bool, what: str) -> None:
     if with_receipts:
         receipts(bench, name(0))
     claimed(bench)

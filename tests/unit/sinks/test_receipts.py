@@ -65,7 +65,7 @@ def test_an_answer_without_the_partition_says_nothing() -> None:
     assert receipt == Receipt(state=ReceiptState.NO_ANSWER, detail="the answer names no partition")
 
 
-def test_people_are_told_whose_receipt_is_there() -> None:
+def test_the_report_says_whose_receipt_is_there() -> None:
     control: Any = Control(
         a=answer(), b=answer(), c=answer(offset=-1), d=answer(group=30), e=SILENT, f=answer(offset=0)
     )

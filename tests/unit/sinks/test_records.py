@@ -248,7 +248,7 @@ class Broken(SimProducer):
         ),
     ],
 )
-def test_what_the_client_refuses_is_told_by_its_cause(bench: Bench, error: Exception, said: str) -> None:
+def test_a_client_refusal_is_reported_by_its_cause(bench: Bench, error: Exception, said: str) -> None:
     writer = Writer(bench)
     client: Any = writer.client
     client.__class__ = Broken

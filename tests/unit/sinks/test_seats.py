@@ -100,7 +100,7 @@ def test_a_seat_of_which_nothing_can_be_made_is_not_taken(memory: Path, content:
     assert not path.exists()
 
 
-def test_nobody_takes_a_seat_that_could_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seat_that_could_not_be_written_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     left(0, 7)
     seat = taken()
 

@@ -82,7 +82,7 @@ def test_a_transaction_whose_cluster_may_be_the_one_that_is_dead_stays_pending(b
     assert list(alone.commit([handle.to_committable()], give_up=lambda: next(rounds, None) is None)) == []
 
 
-def test_nothing_more_is_sent_once_it_is_told_to_give_up(bench: Bench) -> None:
+def test_nothing_is_sent_after_the_stop_signal(bench: Bench) -> None:
     handles = pending(bench, 200)
 
     def enough() -> bool:

@@ -178,7 +178,7 @@ def test_limits_are_those_that_were_given() -> None:
     assert (free.offsets, free.rate, free.sizing) == (None, None, first_sizing(2.0, 120.0))
 
 
-def test_everything_wrong_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     wrong: Any = {"topics": ["a b"], "start": "x", "reset": "x", "end": "x", "name": "X", "discovery_interval": "x"}
     with pytest.raises(ConfigurationError) as caught:
         KafkaSource("nowhere", max_offsets_per_checkpoint=-1, max_rate_per_partition=-1, **wrong)
@@ -230,7 +230,7 @@ def test_the_fault_of_a_reader_survives_being_wrapped_in_text(topic: str) -> Non
         (5, (-1, -1), "the broker did not say what its log holds"),
     ],
 )
-def test_what_became_of_the_input_is_told_from_its_log(position: int, log: tuple[int, int], said: str) -> None:
+def test_the_log_shows_how_the_input_was_lost(position: int, log: tuple[int, int], said: str) -> None:
     error = offset_gone("orders", 3, position=position, end=30, log_start=log[0], log_end=log[1])
     with pytest.raises(CheckpointFailedError, match=f"orders-3 is to be read from offset {position}.*{said}"):
         raise error

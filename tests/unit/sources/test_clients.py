@@ -40,7 +40,7 @@ def test_nothing_is_expected_of_a_topic_that_was_never_read() -> None:
         (2_000_000, 1, LARGE),
     ],
 )
-def test_ranges_are_told_apart_by_their_bytes_and_not_by_their_offsets(size: int, offsets: int, fetch: Fetch) -> None:
+def test_ranges_are_sized_by_bytes_and_not_by_offsets(size: int, offsets: int, fetch: Fetch) -> None:
     noticed(records(*[size] * 3))
     assert fetch_for("t", offsets) == fetch
 

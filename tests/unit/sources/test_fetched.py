@@ -103,7 +103,7 @@ def test_no_byte_around_a_value_is_read(length: int) -> None:
             assert protect(ctypes.c_void_p(closed), page, 3) == 0
 
 
-def test_messages_are_told_apart_by_partition_and_topic_in_their_order(topics: dict[str, int]) -> None:
+def test_messages_are_split_by_partition_and_topic_in_order(topics: dict[str, int]) -> None:
     memory = Memory()
     places = [("a", 0), ("a", 0), ("a", 1), ("b", 1), ("a", 0)]
     addresses = [

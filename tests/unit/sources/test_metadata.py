@@ -41,7 +41,7 @@ def test_a_partition_whose_answer_holds_no_offset_has_not_answered(
     assert view.high_watermarks([FIRST, SECOND]) == {FIRST: 1834}
 
 
-def test_who_said_where_a_log_ends_is_told_with_it(view: BrokerView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_log_is_returned_with_its_leader(view: BrokerView, monkeypatch: pytest.MonkeyPatch) -> None:
     answering(view, {0: 1834}, monkeypatch)
     assert view.led_ends([FIRST]) == {FIRST: LogEnd(1834, 7)}
 

@@ -109,7 +109,7 @@ def test_a_failure_that_comes_back_is_said_again(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize("last", ["refused", "failed", "raised"])
-def test_a_failure_at_the_end_stops_nobody(last: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_at_the_end_stops_no_reader(last: str, caplog: pytest.LogCaptureFixture) -> None:
     view: Any = View()
     mirror = GroupMirror(view, "orders")
     question: list[Future[Any]] = []

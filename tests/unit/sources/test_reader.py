@@ -98,7 +98,7 @@ def places(batches: Iterator[pa.RecordBatch]) -> list[list[tuple[int, int]]]:
     return [list(zip(b["partition"].to_pylist(), b["offset"].to_pylist(), strict=True)) for b in batches]
 
 
-def test_whoever_takes_the_batches_may_be_slow(clock: Clock) -> None:
+def test_a_slow_consumer_of_the_batches_is_no_error(clock: Clock) -> None:
     taken = batches([record(0)], [], [record(1)], end=2)
     next(taken)
     clock.now += 1_000
@@ -306,7 +306,7 @@ def test_what_does_not_pass_fails_the_task(event: Event) -> None:
         next(taken)
 
 
-def test_what_passes_is_told_if_nothing_comes_after_it(clock: Clock) -> None:
+def test_a_passing_error_is_reported_if_no_record_follows(clock: Clock) -> None:
     taken = batches([said(KafkaError._TRANSPORT), record(0)], [said(KafkaError._TRANSPORT)], end=2)
     next(taken)
     with pytest.raises(CheckpointFailedError, match="the client last said: said so"):

@@ -194,7 +194,7 @@ def test_partitions_that_do_not_exist_are_refused_by_name(logs: Any) -> None:
 # -- ends
 
 
-def test_a_source_without_an_end_asks_nobody() -> None:
+def test_an_unbounded_source_sends_no_request() -> None:
     nobody: Any = None
     assert resolve_ends(nobody, ALL, end=None) is None
 

@@ -162,7 +162,7 @@ def test_what_concerns_the_job_names_no_participant(fact: Fact, checkpoint: int,
     assert (told["checkpoint"], told["participant"], told["detail"]) == (checkpoint, "", detail)
 
 
-def test_a_request_says_what_was_asked_for_and_what_became_of_it() -> None:
+def test_a_request_shows_its_content_and_outcome() -> None:
     plain = Request(id=RequestId("r1"), kind=CheckpointKind.CHECKPOINT)
     failed = Request(
         id=RequestId("r2"),

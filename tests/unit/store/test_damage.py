@@ -481,7 +481,7 @@ def test_a_file_that_is_no_whole_database_is_named_and_left_alone(tmp_path: Path
     assert file.read_bytes() == content
 
 
-def test_every_damaged_page_that_is_found_on_opening_is_told(store: Store, file: Path) -> None:
+def test_every_damaged_page_found_on_opening_is_reported(store: Store, file: Path) -> None:
     three_checkpoints(store)
     store.close()
     with closing(sqlite3.connect(file)) as raw, raw:

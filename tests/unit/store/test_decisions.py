@@ -20,7 +20,7 @@ def details(store: Store, checkpoint: int, job: JobName = JOB) -> CheckpointDeta
     return found
 
 
-def test_a_ruling_keeps_what_was_proved_and_drops_what_nobody_commits_any_more(store: Store) -> None:
+def test_a_ruling_keeps_proved_slots_and_drops_those_that_will_not_be_committed(store: Store) -> None:
     job = StoredJob(store)
     job.open()
     job.trigger()

@@ -45,7 +45,7 @@ def test_a_report_names_the_records_and_outlives_its_checkpoint_and_restarts(sto
     assert (report.reason, report.recorded_at, report.acknowledged_at) == ("on_lost=skip", AT, None)
 
 
-def test_what_is_given_up_is_committed_by_nobody_any_more(store: Store) -> None:
+def test_a_skipped_slot_is_never_committed(store: Store) -> None:
     job = a_loss(store)
     (loaded,) = store.load_jobs()
     assert loaded == job.durable

@@ -53,7 +53,7 @@ def test_a_lock_that_is_held_is_refused_with_what_its_file_says_of_the_holder(tm
     held.release()
 
 
-def test_a_released_lock_names_nobody_and_is_released_only_once(tmp_path: Path) -> None:
+def test_a_released_lock_names_no_owner_and_is_released_only_once(tmp_path: Path) -> None:
     path = tmp_path / "store.db.lock"
     path.write_text("the number of a process that ended without a word\n")
     lock = StoreLock(path)
@@ -95,7 +95,7 @@ def test_a_new_store_is_in_its_file_at_once_so_that_a_lost_log_leaves_its_id(
         assert without_log.store_id == store.store_id
 
 
-def test_a_log_that_somebody_else_still_reads_is_not_taken_to_be_in_the_file(tmp_path: Path) -> None:
+def test_a_log_with_another_reader_does_not_count_as_merged_into_the_file(tmp_path: Path) -> None:
     file = tmp_path / "any.db"
     with closing(sqlite3.connect(file, timeout=0)) as one, closing(sqlite3.connect(file)) as reader:
         one.execute("PRAGMA journal_mode=WAL")
@@ -115,7 +115,7 @@ def test_a_place_that_takes_no_log_is_refused() -> None:
         connect(Path(":memory:"))
 
 
-def test_a_decision_is_on_disk_before_it_is_told(file: Path) -> None:
+def test_a_decision_is_on_disk_before_it_is_sent(file: Path) -> None:
     """NORMAL syncs decisions only when SQLite merges the log, so a power cut would lose the last ones."""
     file.parent.mkdir()
     engine, connection = connect(file)
@@ -159,7 +159,7 @@ def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
         Store.open(f"sqlite:///{file}")
 
 
-def test_a_database_of_something_else_is_told_by_its_first_tables(tmp_path: Path) -> None:
+def test_a_foreign_database_is_reported_with_its_first_tables(tmp_path: Path) -> None:
     file = tmp_path / "other.db"
     with closing(sqlite3.connect(file)) as raw, raw:
         for letter in "gfedcba":

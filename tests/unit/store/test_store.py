@@ -119,7 +119,7 @@ def test_listings_end_with_what_was_asked_for(store: Store, limit: int) -> None:
 # -- checkpoints
 
 
-def test_listings_tell_times_durations_and_sizes_of_checkpoints(store: Store) -> None:
+def test_listings_show_times_durations_and_sizes_of_checkpoints(store: Store) -> None:
     job = StoredJob(store)
     job.open()
     job.trigger(waited=0.25)
@@ -282,7 +282,7 @@ def test_generations_are_listed_with_their_driver_and_their_end(store: Store) ->
     assert [one.generation for one in store.generations(JOB, 1)] == [2]
 
 
-def test_the_history_tells_what_happened_newest_first(store: Store) -> None:
+def test_the_history_lists_events_newest_first(store: Store) -> None:
     job = StoredJob(store)
     job.open("d1")
     job.trigger()
