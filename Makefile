@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Each target does its own set-up; the second time that takes half a second.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check simulate explore mutants mutation crash network bench protos setup clean
+.PHONY: help demo test check simulate explore mutants mutation crash network bench docs protos setup clean
 
 # Answers to questions that the environment must not change.
 PY := .venv/bin/python
@@ -44,6 +44,10 @@ network: setup ## every link fails in every way, on real brokers (163 runs); SEE
 
 bench: setup ## speed of whole jobs; PEERS=all or flink,streams,quix,c beside ours; QUICK=1; BENCH=coordinator, settle or scale
 	@$(PY) -m benchmarks $(BENCH) $(if $(PEERS),--peers $(PEERS)) $(if $(QUICK),--quick) $(ARGS)
+
+docs: ## the pages as a site on 127.0.0.1:8000, rebuilt when a page changes
+	@sh scripts/setup.sh --no-broker
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --dev-addr 127.0.0.1:8000
 
 protos: ## generate coordinator/v1 from protos/
 	@sh scripts/setup.sh --no-broker
