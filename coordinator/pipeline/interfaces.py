@@ -100,6 +100,8 @@ class Source(ABC):
     participant: Participant
     schema: str
     """Columns as a Spark DDL string."""
+    copied_columns: Sequence[str]
+    """The columns that a job without a transform writes, in order."""
 
     @abstractmethod
     def open(self, context: JobContext) -> None:

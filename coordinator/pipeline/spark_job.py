@@ -32,9 +32,6 @@ _RECORDS_PER_TASK_ELASTIC = 20_000
 (``spark.dynamicAllocation.schedulerBacklogTimeout``), and tasks never wait when there are only as many as run at a
 time."""
 _KEPT_BUILDS = 16
-_COPIED = ("key", "value", "headers")
-"""Columns that a job without a transform copies, as Spark's Kafka sink does; the partition follows from the key, as for
-any producer. Timestamps would cost the client's fast path; a transform that selects them keeps them."""
 
 
 class Path(StrEnum):
@@ -201,7 +198,7 @@ class CheckpointJob:
     def _through_python(self, splits: int) -> _Built:
         if self._transform_batches is not None:
             return self._fused(splits, Path.BATCHES, self._transform_batches, self._source_columns)
-        return self._copied(splits, {column: column for column in _COPIED if column in self._source_columns})
+        return self._copied(splits, {column: column for column in self._source.copied_columns})
 
     def _copied(self, splits: int, chosen: Mapping[str, str]) -> _Built:
         return self._fused(splits, Path.COPY, choosing(chosen), tuple(dict.fromkeys(chosen.values())))

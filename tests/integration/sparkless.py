@@ -5,7 +5,6 @@ Spark takes seconds to start. Tests about the driver, the coordinator and Kafka 
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from onceward import Pipeline
 from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
@@ -14,11 +13,6 @@ from onceward.coordinator.pipeline.spark_tasks import Tasks
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.pipeline.votes import check_votes
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_COPIED = ("key", "value")
 
 
 class TasksInProcess:
@@ -35,12 +29,13 @@ class TasksInProcess:
         return True
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+        columns = self._source.copied_columns
         task = CheckpointTask(
             job=self._job,
             generation=generation,
             checkpoint=checkpoint,
             splits=plan.splits,
-            columns=_COPIED,
+            columns=tuple(columns),
             sink=self._sink.participant.name,
             sink_options=self._sink.writer_options(),
         )
@@ -48,7 +43,7 @@ class TasksInProcess:
         votes = []
         for slot, split in enumerate(plan.splits):
             self._attempts += 1
-            batches = (self._only_copied(batch) for batch in read(split, frozenset(_COPIED)))
+            batches = (batch.select(columns) for batch in read(split, frozenset(columns)))
             votes.append(write(task, slot, self._attempts, batches).to_json())
         return check_votes(votes, len(plan.splits))
 
@@ -57,10 +52,6 @@ class TasksInProcess:
 
     def cancel(self) -> None:
         """Do nothing: nothing runs beside the driver's main thread."""
-
-    @staticmethod
-    def _only_copied(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-        return batch.select(_COPIED)
 
 
 class SparklessPipeline(Pipeline):

@@ -61,6 +61,7 @@ class ModelSource(Source):
     ) -> None:
         self.participant = SOURCE
         self.schema = "value binary, partition int"
+        self.copied_columns = ("value",)
         self._topic = topic
         self._limit = limit
         self._pause = pause

@@ -37,7 +37,7 @@ from onceward.sources.kafka.driver.sizing import Ran
 from onceward.sources.kafka.driver.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
 from onceward.sources.kafka.driver.starts import End, Start, bound_text
 from onceward.sources.kafka.epochs import refuse_differences
-from onceward.sources.kafka.executor.columns import ddl_of
+from onceward.sources.kafka.executor.columns import COPIED, ddl_of
 from onceward.sources.kafka.executor.offset_gone import OffsetGone, halt_for, offset_gone_in
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
@@ -127,6 +127,7 @@ class KafkaSource(Source):
         self._sleep = sleep
         self.participant = Participant(name=self._arguments.name, role=Role.SOURCE, kind="kafka")
         self.schema = ddl_of(self._arguments.columns)
+        self.copied_columns = tuple(column for column in COPIED if column in self._arguments.columns)
         self._limits = Limits()
         self._view: BrokerView | None = None
         self._leaders: Leaders | None = None

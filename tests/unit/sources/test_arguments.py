@@ -38,6 +38,21 @@ def test_a_source_needs_only_a_cluster_and_topics() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "copied"),
+    [
+        ({}, ("key", "value")),
+        ({"include_headers": True}, ("key", "value", "headers")),
+        ({"columns": ["offset", "value", "key"]}, ("key", "value")),
+        ({"columns": ["value"]}, ("value",)),
+    ],
+)
+def test_a_job_without_a_transform_copies_what_spark_would_write_and_the_source_reads(
+    arguments: dict[str, Any], copied: tuple[str, ...]
+) -> None:
+    assert KafkaSource("a:1", ["orders"], **arguments).copied_columns == copied
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ({"topics": []}, "topics"),
