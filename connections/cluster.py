@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from onceward.connections.limits import CLIENT_LIMITS
 from onceward.connections.redaction import redact_control_plane_logs
@@ -16,9 +16,12 @@ from onceward.connections.translate import PASSWORD_KEYS, REFERENCE_KEYS, contro
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.protocol.values import Name
 
-__all__ = ["ClusterName", "KafkaCluster", "Setting"]
+__all__ = ["KAFKA_TOPIC", "ClusterName", "KafkaCluster", "Setting"]
 
 Setting: TypeAlias = str | int | float | bool
+
+KAFKA_TOPIC: Final = "Kafka topic"
+"""The kind of a topic as a resource of a job."""
 
 _HOST = r"(?:\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z_.-]+)?\]|[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)"
 _SERVER = re.compile(rf"{_HOST}:([0-9]{{1,5}})")

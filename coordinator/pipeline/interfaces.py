@@ -61,6 +61,17 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resource:
+    """Something that sources read and sinks write. Equal resources are the same thing."""
+
+    kind: str
+    """What it is, such as ``Kafka topic``."""
+    cluster: str
+    """The id that its cluster gives itself: addresses and names of clusters differ between a job's two sides."""
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobContext:
     """What a participant may know about its job."""
 
@@ -168,8 +179,9 @@ class Source(ABC):
         raise ReplayRefusedError(f"the source {self.participant.name} does not say whether its input is still complete")
 
     @abstractmethod
-    def overlaps(self, sink: "Sink") -> str | None:
-        """Say why ``sink`` would feed this source on the same cluster; None when it would not."""
+    def reads(self, resource: Resource) -> bool:
+        """Return whether ``resource`` is input of this source, or will be once it exists. Called after
+        :meth:`preflight`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -189,6 +201,10 @@ class Sink(ABC):
     @abstractmethod
     def preflight(self) -> Sequence[Finding]:
         """Find everything that would make this sink unsafe. May create the receipts' topic, nothing else."""
+
+    @abstractmethod
+    def writes(self) -> Collection[Resource]:
+        """Return every resource that this sink may write to. Called after :meth:`preflight`."""
 
     @abstractmethod
     def begin_generation(self, generation: Generation) -> None:
@@ -288,6 +304,7 @@ __all__ = [
     "ParticipantName",
     "Plan",
     "ReplayRefusedError",
+    "Resource",
     "Severity",
     "Sink",
     "SlotWriter",

@@ -1,9 +1,9 @@
 """Find everything that would make a job unsafe before anything starts, and report it in one message."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from onceward.coordinator.errors import ExitCode, OncewardError, PreflightError
-from onceward.coordinator.pipeline.interfaces import Finding, Severity, Sink, Source
+from onceward.coordinator.pipeline.interfaces import Finding, Resource, Severity, Sink, Source
 from onceward.coordinator.printable import logger
 
 _log = logger("onceward.preflight")
@@ -33,21 +33,18 @@ def examine(source: Source, sink: Sink) -> list[Finding]:
         if error.exit_code is not ExitCode.BUG:
             raise
         raise PreflightError(f"The preflight could not be finished: {error}") from error
-    overlap = None if _has_error(findings) else source.overlaps(sink)
-    if overlap:
-        findings.append(
-            Finding(
-                severity=Severity.ERROR,
-                subject="topics",
-                message=overlap,
-                fix="write to a topic that the job does not read",
-            )
-        )
+    if not any(finding.severity is Severity.ERROR for finding in findings):
+        findings += [_feedback(resource) for resource in sink.writes() if source.reads(resource)]
     return findings
 
 
-def _has_error(findings: Iterable[Finding]) -> bool:
-    return any(finding.severity is Severity.ERROR for finding in findings)
+def _feedback(resource: Resource) -> Finding:
+    return Finding(
+        severity=Severity.ERROR,
+        subject=f"{resource.kind} {resource.name}",
+        message=f"on cluster {resource.cluster} it would be input and output: the job would feed itself",
+        fix="write to one that the job does not read",
+    )
 
 
 def _line(finding: Finding) -> str:

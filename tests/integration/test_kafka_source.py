@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,10 +18,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from onceward import KafkaCluster, KafkaSource
+from onceward import KafkaCluster, KafkaSink, KafkaSource
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import ConfigurationError, HaltedError
-from onceward.coordinator.pipeline.interfaces import JobContext, Plan
+from onceward.coordinator.pipeline.interfaces import JobContext, Plan, Resource
 from onceward.coordinator.protocol.values import Document, JobName
 from onceward.sources.kafka.client import consumer
 from onceward.sources.kafka.executor import clients
@@ -871,21 +872,18 @@ def test_settled_positions_are_mirrored_to_the_group_unless_switched_off(topics:
         assert shown(group) == ({0: 0, 1: 3} if mirrored else {})
 
 
-def test_an_output_topic_that_is_also_input_is_said_only_on_the_same_cluster(
-    topics: Topics, opened: Opener, kafka: LocalKafka
+def test_a_topic_is_input_and_output_only_on_the_same_cluster(
+    topics: Topics, opened: Opener, kafka: LocalKafka, job: str
 ) -> None:
-    class Output:
-        def __init__(self, cluster_id: str, *names: str) -> None:
-            self.cluster_id = cluster_id
-            self.topics = names
-
     topic = topics.create("in")
+    with closing(KafkaSink(topics.servers, topic)) as sink:
+        sink.open(JobContext(job=JobName(job), checkpoint_timeout=timedelta(minutes=1)))
+        (output,) = sink.writes()
+    assert output == Resource(kind="Kafka topic", cluster=kafka.cluster_id, name=topic)
     for source in (opened([topic]), opened(pattern=f"{topics.prefix}.*")):
-        same: Any = Output(kafka.cluster_id, "x", topic)
-        assert topic in (source.overlaps(same) or "")
-        for other in (Output("elsewhere", topic), Output(kafka.cluster_id, "x")):
-            fine: Any = other
-            assert source.overlaps(fine) is None
+        assert source.reads(output)
+        for other in ({"kind": "table"}, {"cluster": "elsewhere"}, {"name": "x"}):
+            assert not source.reads(replace(output, **other))
 
 
 def test_the_preflight_names_missing_topics_and_broken_settings_together(topics: Topics, job: str) -> None:

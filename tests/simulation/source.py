@@ -8,7 +8,7 @@ from onceward.coordinator.pipeline.interfaces import (
     JobContext,
     Plan,
     ReplayRefusedError,
-    Sink,
+    Resource,
     Source,
     SplitReader,
 )
@@ -106,8 +106,8 @@ class ModelSource(Source):
     def read(self) -> SplitReader:
         raise NotImplementedError("tasks read by themselves here")
 
-    def overlaps(self, sink: Sink) -> str | None:
-        return None
+    def reads(self, resource: Resource) -> bool:
+        return False
 
     def close(self) -> None:
         pass

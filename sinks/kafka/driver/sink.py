@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from onceward.connections.admin import reach
-from onceward.connections.cluster import KafkaCluster
+from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Sink, SlotWriter
+from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Resource, Sink, SlotWriter
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.settings import Duration, as_duration
 from onceward.coordinator.protocol.values import (
@@ -144,6 +144,9 @@ class KafkaSink(Sink):
             transactional=self._transactional,
         )
         return preflight.examine(control, check)
+
+    def writes(self) -> Collection[Resource]:
+        return [Resource(kind=KAFKA_TOPIC, cluster=self.cluster_id, name=topic) for topic in self.topics]
 
     def begin_generation(self, generation: Generation) -> None:
         control, context = self._opened()

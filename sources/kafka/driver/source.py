@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from onceward.connections.admin import reach
-from onceward.connections.cluster import KafkaCluster
+from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
 from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
-from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Plan, Sink, Source, SplitReader
+from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Plan, Resource, Source, SplitReader
 from onceward.coordinator.pipeline.tasks import ranges_of
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.settings import Duration
@@ -295,15 +295,8 @@ class KafkaSource(Source):
         if self._mirror is not None:
             self._mirror.show({p: cursor.next for p, cursor in KafkaPositions.from_document(positions)})
 
-    def overlaps(self, sink: Sink) -> str | None:
-        if getattr(sink, "cluster_id", None) != self.cluster_id:
-            return None
-        topics: Collection[str] = getattr(sink, "topics", ())
-        pattern = self._arguments.pattern
-        both = sorted(t for t in topics if (pattern.fullmatch(t) if pattern else t in self._arguments.topics))
-        if not both:
-            return None
-        return f"{', '.join(both)} on cluster {self.cluster_id} would be input and output: the job would feed itself"
+    def reads(self, resource: Resource) -> bool:
+        return (resource.kind, resource.cluster) == (KAFKA_TOPIC, self.cluster_id) and self._wants(resource.name)
 
     def close(self) -> None:
         if self._mirror is not None:
@@ -320,16 +313,17 @@ class KafkaSource(Source):
         pattern = self._arguments.pattern
         return ", ".join(self._arguments.topics) if pattern is None else f"matching {pattern.pattern!r}"
 
+    def _wants(self, topic: str) -> bool:
+        pattern = self._arguments.pattern
+        return topic in self._arguments.topics if pattern is None else pattern.fullmatch(topic) is not None
+
     def _names(self) -> frozenset[str]:
         pattern = self._arguments.pattern
         return frozenset(self._arguments.topics) if pattern is None else self._broker().names(pattern)
 
     def _subscribed(self, positions: KafkaPositions) -> frozenset[str]:
         """Return the topics with positions that this source still reads."""
-        pattern = self._arguments.pattern
-        return frozenset(
-            t for t in positions.topics if (pattern.fullmatch(t) if pattern else t in self._arguments.topics)
-        )
+        return frozenset(filter(self._wants, positions.topics))
 
     def _refuse_missing(self, found: Mapping[str, TopicState]) -> None:
         missing = sorted(set(self._arguments.topics) - found.keys())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onceward.coordinator.errors import ConfigurationError, OncewardError, PreflightError
-from onceward.coordinator.pipeline.interfaces import Finding, Severity
+from onceward.coordinator.pipeline.interfaces import Finding, Resource, Severity
 from onceward.coordinator.pipeline.preflight import examine, require_safe
 
 WARNING, ERROR = Severity.WARNING, Severity.ERROR
@@ -20,16 +20,19 @@ def finding(severity: Severity, subject: str) -> Finding:
 class Side:
     """A source or a sink with the findings that a test sets."""
 
-    def __init__(self, *findings: Finding, overlap: str | None = None, error: Exception | None = None) -> None:
-        self._findings, self._overlap, self._error = findings, overlap, error
+    def __init__(self, *findings: Finding, resources: Sequence[Resource] = (), error: Exception | None = None) -> None:
+        self._findings, self._resources, self._error = findings, resources, error
 
     def preflight(self) -> Sequence[Finding]:
         if self._error is not None:
             raise self._error
         return self._findings
 
-    def overlaps(self, _sink: Any) -> str | None:
-        return self._overlap
+    def reads(self, resource: Resource) -> bool:
+        return resource in self._resources
+
+    def writes(self) -> Sequence[Resource]:
+        return self._resources
 
 
 def found(source: Any, sink: Any) -> list[Finding]:
@@ -53,17 +56,23 @@ def test_warnings_alone_keep_no_job_from_starting() -> None:
     require_safe("orders", [finding(WARNING, "topic b")])
 
 
-def test_both_sides_are_asked_and_what_they_would_do_to_each_other() -> None:
+def topics(*names: str) -> list[Resource]:
+    return [Resource(kind="Kafka topic", cluster="c1", name=name) for name in names]
+
+
+def test_a_job_that_would_feed_itself_is_refused_for_each_such_topic() -> None:
     first, second = finding(WARNING, "input"), finding(WARNING, "output")
-    assert found(Side(first), Side(second)) == [first, second]
-    *others, overlap = found(Side(first, overlap="orders is input and output"), Side(second))
+    reading, writing = Side(first, resources=topics("a", "b", "c")), Side(second, resources=topics("b", "c", "d"))
+    assert found(reading, Side(second, resources=topics("d"))) == [first, second]
+    *others, b, c = found(reading, writing)
     assert others == [first, second]
-    assert (overlap.severity, overlap.message) == (ERROR, "orders is input and output")
+    assert (b.severity, b.subject, c.subject) == (ERROR, "Kafka topic b", "Kafka topic c")
+    assert "on cluster c1 it would be input and output" in b.message
 
 
-def test_an_overlap_is_not_looked_for_where_one_side_is_wrong() -> None:
+def test_a_job_with_an_unsafe_side_is_refused_for_that_alone() -> None:
     wrong = finding(ERROR, "output")
-    assert found(Side(overlap="never asked"), Side(wrong)) == [wrong]
+    assert found(Side(resources=topics("a")), Side(wrong, resources=topics("a"))) == [wrong]
 
 
 @pytest.mark.parametrize("source_fails", [True, False])
