@@ -4,7 +4,6 @@ Each bug sits on the interface between the pipeline and a source, a sink or a co
 would have it. A process with a bug runs the same program as every other test.
 """
 
-import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,13 +16,15 @@ from onceward.coordinator.protocol.values import Committable, Document, JobName,
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.identifiers import TransactionalId
-from tests.integration import job
-from tests.mutants.breaking import Break, both, put
+from tests.support import job
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["BROKEN"]
+
+Change = tuple[type, str, Callable[..., Any]]
+"""A class, the name of one of its methods, and the function that replaces it."""
 
 _pre_commit, _write = KafkaSink.pre_commit, KafkaSink.write
 _plan, _snapshot = KafkaSource.plan, KafkaSource.snapshot
@@ -110,23 +111,24 @@ def _from_the_beginning(self: KafkaSource, base: Document) -> Plan:
     return replace(plan, splits=splits, records=sum(split["end"] - split["start"] for split in splits))
 
 
-BROKEN: Mapping[str, Break] = {
-    "commits before the decision": put(KafkaSink, "pre_commit", _commits_at_once),
-    "aborts what has no answer": put(KafkaCommitter, "commit", _aborts_on_unknown),
-    "sweeps what is decided": both(put(KafkaCommitter, "sweep", _sweeps_all), put(KafkaCommitter, "commit", _goes_on)),
-    "forgets a committable": put(KafkaSink, "pre_commit", _forgets_one),
-    "votes for what was not written": put(KafkaSink, "write", _counts_what_was_not_written),
-    "positions are one too low": put(KafkaSource, "snapshot", _one_too_few),
-    "reads everything again after a crash": put(KafkaSource, "plan", _from_the_beginning),
-    "nothing": contextlib.nullcontext,
+BROKEN: Mapping[str, Sequence[Change]] = {
+    "commits before the decision": [(KafkaSink, "pre_commit", _commits_at_once)],
+    "aborts what has no answer": [(KafkaCommitter, "commit", _aborts_on_unknown)],
+    "sweeps what is decided": [(KafkaCommitter, "sweep", _sweeps_all), (KafkaCommitter, "commit", _goes_on)],
+    "forgets a committable": [(KafkaSink, "pre_commit", _forgets_one)],
+    "votes for what was not written": [(KafkaSink, "write", _counts_what_was_not_written)],
+    "positions are one too low": [(KafkaSource, "snapshot", _one_too_few)],
+    "reads everything again after a crash": [(KafkaSource, "plan", _from_the_beginning)],
+    "nothing": [],
 }
-"""Name of the bug -> the change that causes it."""
+"""Name of the bug -> the methods that it replaces."""
 
 
 def main() -> int:
     name = sys.argv.pop(1)
-    with BROKEN[name]():
-        return job.main()
+    for owner, method, broken in BROKEN[name]:
+        setattr(owner, method, broken)
+    return job.main()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from tests.conftest import unique_name
-from tests.integration.tools import Topics
+from tests.support.topics import Topics
 
 
 @pytest.fixture(scope="package")

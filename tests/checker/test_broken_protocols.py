@@ -10,9 +10,9 @@ import pytest
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import Grade, History, Property, Verdict, judge
 from tests.checker.broken import BROKEN
-from tests.checker.recorder import Recorder
-from tests.integration.processes import Process, World
-from tests.integration.tools import Topics
+from tests.support.processes import Process, World
+from tests.support.recorder import Recorder
+from tests.support.topics import Topics
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(300)]
 

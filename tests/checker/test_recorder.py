@@ -13,11 +13,10 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import Grade, Property, judge, read_history
 from onceward.coordinator.ops.verify.cluster import Raw, Reader
-from tests.checker.recorder import Recorder
 from tests.checker.test_verify import RECORDS, Copied
-from tests.integration.processes import Process, World, world
-from tests.integration.test_kill_points import QUICK, fill, free_address
-from tests.integration.tools import Topics, wait_for, wait_until
+from tests.support.processes import QUICK, Process, World, free_address, world
+from tests.support.recorder import Recorder
+from tests.support.topics import Topics, fill, wait_for, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -18,11 +18,10 @@ from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.coordinator.store.store import Store
 from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions
-from tests.integration.processes import world
-from tests.integration.sink_tools import SinkJob
-from tests.integration.sparkless import SparklessPipeline
-from tests.integration.test_kill_points import fill, free_address
-from tests.integration.tools import Topics, abort_with_the_brokers_tool, wait_for
+from tests.support.processes import free_address, world
+from tests.support.sink_job import SinkJob
+from tests.support.sparkless import SparklessPipeline
+from tests.support.topics import Topics, abort_with_the_brokers_tool, fill, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.crash import report
-from tests.crash.processes import ROOT
-from tests.crash.results import Schedule
 from tests.crash.suite import PARTS, Plan
+from tests.support.schedules import Schedule
 
-_BUILD = ROOT / "build" / "crash"
+_BUILD = Path(__file__).resolve().parents[2] / "build" / "crash"
 
 
 def main() -> int:

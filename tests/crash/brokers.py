@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from functools import partial
 
-from tests.crash.harness import Harness
-from tests.crash.jobs import ANY_TIME, Job, Setup, judged
-from tests.crash.results import Kill, Schedule
 from tests.crash.small_disk import SmallDisk
-from tests.integration.tools import wait_until
+from tests.support.harness import Harness
+from tests.support.jobs import ANY_TIME, Job, Setup, judged
+from tests.support.schedules import Kill, Schedule
+from tests.support.topics import wait_until
 
 __all__ = ["SMALL", "fill_disk", "kill_brokers", "roll_brokers"]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
-from tests.crash.harness import Harness
-from tests.crash.jobs import ANY_TIME, Job, Setup, judged
-from tests.crash.processes import descendants
-from tests.crash.results import Kill, Schedule
-from tests.crash.spark import SMALL, standalone
-from tests.integration.tools import wait_until
+from tests.support.harness import Harness
+from tests.support.jobs import ANY_TIME, Job, Setup, judged
+from tests.support.processes import descendants
+from tests.support.schedules import Kill, Schedule
+from tests.support.spark_cluster import SMALL, standalone
+from tests.support.topics import wait_until
 
 __all__ = ["change_executors", "decommission"]
 

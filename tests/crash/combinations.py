@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from onceward.coordinator.killpoints import KillPoint
-from tests.crash.harness import Harness
-from tests.crash.jobs import ANY_TIME, Job, Setup, at_point, judged
 from tests.crash.points import NOT_ALONE, ONCE_PER_PROCESS, lose_transactions, scene_of
-from tests.crash.results import Kill, Schedule
+from tests.support.harness import Harness
+from tests.support.jobs import ANY_TIME, Job, Setup, at_point, judged
+from tests.support.schedules import Kill, Schedule
 
 __all__ = ["combine"]
 

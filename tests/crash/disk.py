@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from onceward.coordinator.errors import ExitCode
 from tests.crash.disturbed import DECIDED, INJECT_VARIABLE, TRACE_VARIABLE
-from tests.crash.harness import Harness
-from tests.crash.jobs import Job, Setup, judged
-from tests.crash.results import Kill, Schedule
+from tests.support.harness import Harness
+from tests.support.jobs import Job, Setup, judged
+from tests.support.schedules import Kill, Schedule
 
 __all__ = ["DISTURBANCES", "Disturbance", "disturb"]
 

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from tests.crash.harness import Harness
-from tests.crash.jobs import ANY_TIME, Job, Setup, judged
 from tests.crash.points import FITS, FITS_NOT, add_fat_record
-from tests.crash.processes import descendants
-from tests.crash.results import Kill, Schedule
-from tests.crash.spark import LOCAL
+from tests.support.harness import Harness
+from tests.support.jobs import ANY_TIME, Job, Setup, judged
+from tests.support.processes import descendants
+from tests.support.schedules import Kill, Schedule
+from tests.support.spark_cluster import LOCAL
 
 __all__ = ["count_leaks"]
 

@@ -10,10 +10,10 @@ from signal import SIGTERM
 from typing import TypeAlias
 
 from onceward.coordinator.killpoints import KillPoint
-from tests.crash.harness import Harness
-from tests.crash.jobs import Job, Setup, at_point, judged
-from tests.crash.results import Schedule
-from tests.integration.tools import open_transactions_hold_back, wait_until
+from tests.support.harness import Harness
+from tests.support.jobs import Job, Setup, at_point, judged
+from tests.support.schedules import Schedule
+from tests.support.topics import open_transactions_hold_back, wait_until
 
 __all__ = [
     "FITS",

@@ -10,7 +10,7 @@ from pathlib import Path
 from platform import python_version
 
 from onceward.coordinator.killpoints import KillPoint
-from tests.crash.results import Kill, Outcome, Schedule
+from tests.support.schedules import Kill, Outcome, Schedule
 
 __all__ = ["LIMITS", "Row", "limits", "missing_points", "numbers", "rows", "versions", "write"]
 

@@ -2,39 +2,19 @@
 
 import os
 import random
-import re
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterator
 
-import pyspark
-
-from onceward.coordinator.dev.kafka.java import find_java
-from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.killpoints import KillPoint
-from tests.crash.harness import Harness
-from tests.crash.jobs import ANY_TIME, SPARK_LIMIT_S, Job, Setup, at_point, judged
-from tests.crash.processes import descendants
-from tests.crash.results import Kill, Schedule
-from tests.integration.tools import wait_until
+from tests.support.harness import Harness
+from tests.support.jobs import ANY_TIME, SPARK_LIMIT_S, Job, Setup, at_point, judged
+from tests.support.processes import descendants
+from tests.support.schedules import Kill, Schedule
+from tests.support.spark_cluster import AWAY_S, CLUSTER, LOCAL, SMALL, standalone
+from tests.support.topics import wait_until
 
-__all__ = [
-    "CLUSTER",
-    "DRIVER",
-    "LOCAL",
-    "SMALL",
-    "kill_drivers",
-    "kill_in_spark",
-    "kill_standalone",
-    "kill_tasks",
-    "standalone",
-]
+__all__ = ["DRIVER", "kill_drivers", "kill_in_spark", "kill_standalone", "kill_tasks"]
 
-SMALL = "--driver-memory 512m --conf spark.executor.memory=512m --conf spark.cores.max=2"
-LOCAL = f"--master local[2,4] {SMALL}"
-CLUSTER = f"--master local-cluster[2,1,1024] {SMALL}"
 _WORKER, _EXECUTOR, _JVM = "pyspark.daemon", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
 _SETTINGS = {"lease": "5s"}
 DRIVER = "driver with Spark"
@@ -43,8 +23,6 @@ _FEW = 40
 """Records per second and partition. These schedules are long, and every record is judged at the end."""
 _MUCH = 5000
 """Records per checkpoint, so that the backlog from Spark's start does not take long."""
-_AWAY_S = 300.0
-"""Limit for a Spark process to come back."""
 
 
 def kill_tasks(
@@ -139,7 +117,7 @@ def kill_standalone(harness: Harness, name: str, *, seed: int) -> Schedule:
 def _kill_one(job: Job, process: str, what: str, chance: random.Random) -> None:
     assert job.driver is not None
     driver = job.driver
-    wait_until(lambda: list(_those(driver.pid, what)), f"there is a {process}", _AWAY_S)
+    wait_until(lambda: list(_those(driver.pid, what)), f"there is a {process}", AWAY_S)
     found = [pid for pid, _ in _those(driver.pid, what)]
     job.kill(Kill(process=process, place=ANY_TIME), lambda: _sigkill(chance.choice(found)))
     job.settles(2)
@@ -151,7 +129,7 @@ def _kill_driver_jvm(job: Job) -> None:
     driver = job.driver
     jvm = next(pid for pid, _ in _those(driver.pid, _JVM))
     job.kill(Kill(process="driver JVM", place=ANY_TIME), lambda: _sigkill(jvm))
-    if driver.wait(_AWAY_S) in (None, 0):
+    if driver.wait(AWAY_S) in (None, 0):
         job.schedule.reasons.append(f"the driver goes on without its JVM:\n{driver.tail()}")
     job.drive()
     job.settles(2)
@@ -171,37 +149,3 @@ def _those(pid: int, what: str) -> Iterator[tuple[int, str]]:
 
 def _sigkill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-
-
-@contextmanager
-def standalone(
-    harness: Harness, within: Mapping[int, Sequence[str]] | None = None
-) -> Iterator[tuple[str, list[ManagedProcess], Callable[[int], ManagedProcess]]]:
-    """Yield (the master's address, its workers on 127.0.0.2 and .3, a function that starts the worker of 127.0.0.n).
-
-    ``within``: n -> the command that wraps the worker of 127.0.0.n, which isolates it.
-    """
-    port, page = (ports.client for ports in free_ports(2, None))
-    jars = Path(pyspark.__file__).parent / "jars"
-    java = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", f"{jars}/*"]
-    deploy = "org.apache.spark.deploy"
-    master = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
-    address = f"spark://127.0.0.1:{port}"
-    scala = next(jars.glob("spark-core_*.jar")).name.removeprefix("spark-core_").partition("-")[0]
-    home = {"SPARK_HOME": str(jars.parent), "SPARK_SCALA_VERSION": scala}  # as bin/spark-class sets it
-
-    def start(number: int) -> ManagedProcess:
-        options = ["--host", f"127.0.0.{number}", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
-        options += ["--work-dir", str(harness.directory / f"work-{number}"), address]
-        local = {**home, "SPARK_LOCAL_IP": f"127.0.0.{number}"}
-        outer = (within or {}).get(number, [])
-        return harness.keep(f"spark-worker-{number}", [*outer, *java, f"{deploy}.worker.Worker", *options], local)
-
-    chief = harness.keep("spark-master", [*java, f"{deploy}.master.Master", *master], home)
-    wait_until(lambda: re.search("I have been elected leader", chief.tail()), "the Spark master leads", _AWAY_S)
-    workers = [start(2), start(3)]
-    try:
-        yield address, workers, start
-    finally:
-        for process in (*workers, chief):
-            process.end()

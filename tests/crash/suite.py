@@ -11,12 +11,12 @@ from tests.crash.brokers import SMALL, fill_disk, kill_brokers, roll_brokers
 from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
-from tests.crash.harness import Harness
 from tests.crash.leaks import count_leaks
 from tests.crash.points import SCENES, kill_without_transactions, visit
-from tests.crash.results import Schedule
 from tests.crash.small_disk import SmallDisk
 from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks
+from tests.support.harness import Harness
+from tests.support.schedules import Schedule
 
 __all__ = ["PARTS", "Plan", "ground_of_three", "harness_of_one"]
 

@@ -12,11 +12,11 @@ from tests.crash.brokers import fill_disk, roll_brokers
 from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
-from tests.crash.harness import Harness
 from tests.crash.points import SCENES, kill_without_transactions, scene_of, visit
-from tests.crash.repeats import unexplained
-from tests.crash.results import Schedule
 from tests.crash.suite import PARTS, Plan, ground_of_three, harness_of_one
+from tests.support.harness import Harness
+from tests.support.repeats import unexplained
+from tests.support.schedules import Schedule
 
 pytestmark = pytest.mark.long
 

@@ -1,4 +1,4 @@
-"""A counter-example as a scenario to paste into a test (in the language of ``tests/scenarios/play.py``).
+"""A counter-example as a scenario to paste into a test (in the language of ``tests/support/player.py``).
 
 Events of the core are played, so the lines below them are the core's real output. The drivers' own steps and those of
 the network are comments.
@@ -8,7 +8,7 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from tests.explorer.coordinator import SETTINGS
 from tests.explorer.search import Broken, Result
 from tests.explorer.world import Call
-from tests.scenarios.play import Player
+from tests.support.player import Player
 
 __all__ = ["scenario", "summary"]
 

@@ -17,7 +17,7 @@ from tests.explorer.report import scenario, summary
 from tests.explorer.search import explore
 from tests.explorer.ways_out import explore_ways_out
 from tests.explorer.world import WORLDS, Bounds
-from tests.scenarios import play as player
+from tests.support import player
 
 pytestmark = pytest.mark.long
 

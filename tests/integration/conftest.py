@@ -9,8 +9,8 @@ from onceward.coordinator.dev.kafka import LocalKafka, places
 from onceward.coordinator.dev.kafka.command import fetch_progress
 from onceward.coordinator.pipeline.spark import make_session
 from tests.conftest import unique_name
-from tests.integration.sink_tools import SinkJob
-from tests.integration.tools import Topics
+from tests.support.sink_job import SinkJob
+from tests.support.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

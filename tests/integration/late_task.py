@@ -11,7 +11,7 @@ from onceward import KafkaSink
 from onceward.coordinator.pipeline.interfaces import JobContext
 from onceward.coordinator.pipeline.tasks import CheckpointTask
 from onceward.coordinator.protocol.values import JobName
-from tests.integration.sink_tools import batch
+from tests.support.sink_job import batch
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pyspark.sql import SparkSession
 
-from tests.integration.job import main
+from tests.support.job import main
 
 stop = SparkSession.stop
 

@@ -12,9 +12,8 @@ from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.protocol.values import Committable, JobName, Settlement
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.driver import preflight
-from tests.integration.sparkless import SparklessPipeline
-from tests.integration.test_kill_points import fill
-from tests.integration.tools import Topics, assert_exactly_once, wait_until
+from tests.support.sparkless import SparklessPipeline
+from tests.support.topics import Topics, assert_exactly_once, fill, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -13,10 +13,9 @@ import pytest
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.values import Claim
 from onceward.sinks.kafka.errors import DeliveryError
-from tests.integration.processes import World, world
-from tests.integration.sink_tools import SinkJob, batch
-from tests.integration.test_kill_points import QUICK, fill
-from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back
+from tests.support.processes import QUICK, World, world
+from tests.support.sink_job import SinkJob, batch
+from tests.support.topics import Topics, assert_exactly_once, fill, open_transactions_hold_back
 
 pytestmark = pytest.mark.timeout(300)
 

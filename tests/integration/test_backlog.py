@@ -14,8 +14,8 @@ from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.sources.kafka.driver.sizing import FIRST, GROWTH, LEAST
-from tests.integration.sparkless import SparklessPipeline
-from tests.integration.tools import Topics, assert_exactly_once
+from tests.support.sparkless import SparklessPipeline
+from tests.support.topics import Topics, assert_exactly_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,10 +8,9 @@ import pytest
 
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.killpoints import KillPoint
-from tests.integration.processes import Process, World, world
-from tests.integration.test_kill_points import free_address
 from tests.integration.test_zombies import asleep
-from tests.integration.tools import Topics, assert_exactly_once, wait_until
+from tests.support.processes import Process, World, free_address, world
+from tests.support.topics import Topics, assert_exactly_once, wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ from onceward.coordinator.errors import ConfigurationError, OncewardError
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.pipeline.restarts import Restart
 from tests.integration.test_pipeline import Bench, robbed, told
-from tests.integration.tools import Topics, assert_exactly_once
+from tests.support.topics import Topics, assert_exactly_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

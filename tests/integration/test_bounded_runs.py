@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from onceward.coordinator.killpoints import KillPoint
-from tests.integration.processes import World, world
-from tests.integration.tools import Topics, assert_exactly_once, wait_for
+from tests.support.processes import World, world
+from tests.support.topics import Topics, assert_exactly_once, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -12,10 +12,10 @@ from onceward.coordinator.errors import ClaimChangedError, ExitCode, FencedError
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName
 from onceward.sinks.kafka.control.committer import KafkaCommitter
-from tests.integration.processes import World, world
-from tests.integration.sink_tools import SinkJob
 from tests.integration.test_zombies import asleep
-from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_until
+from tests.support.processes import World, world
+from tests.support.sink_job import SinkJob
+from tests.support.topics import Topics, assert_exactly_once, open_transactions_hold_back, wait_until
 
 PARTITIONS = 2
 

@@ -12,11 +12,10 @@ from kafka.errors import KafkaError
 from onceward.coordinator.dev.kafka.jars import broker_jars
 from onceward.coordinator.dev.kafka.java import find_java
 from onceward.coordinator.dev.kafka.places import free_ports
-from tests.integration.processes import Process
 from tests.integration.test_local_kafka import finalized_transaction_version
-from tests.integration.tools import wait_until
-from tests.unit.compose.test_compose_brokers import properties
-from tests.unit.compose.topologies import Service, topology
+from tests.support.compose import Service, broker_properties, topology
+from tests.support.processes import Process
+from tests.support.topics import wait_until
 
 START_S = 120.0
 
@@ -64,7 +63,7 @@ def test_the_image_makes_exactly_these_properties_of_the_variables(name: str, br
     environment = topology(name).services[broker].environment
     file, said = set_up(tmp_path, environment)
     found = dict(line.split("=", 1) for line in file.read_text().splitlines() if line)
-    assert found == {**properties(environment), "log.dirs": str(tmp_path / "data")}
+    assert found == {**broker_properties(environment), "log.dirs": str(tmp_path / "data")}
     # the default of the format tool for a cluster of this release
     assert "FeatureLevelRecord(name='transaction.version', featureLevel=2)" in said
     assert f"cluster.id={environment['CLUSTER_ID']}" in (tmp_path / "data" / "meta.properties").read_text()

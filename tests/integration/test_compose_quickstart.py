@@ -20,8 +20,8 @@ from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.managed_process import OURS, ManagedProcess
 from tests.integration import broker_tools
 from tests.integration.test_compose_brokers import java, on_loopback, set_up
-from tests.integration.tools import wait_until
-from tests.unit.compose.topologies import Service, topology
+from tests.support.compose import Service, topology
+from tests.support.topics import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.compose]
 

@@ -16,7 +16,7 @@ from onceward.coordinator.errors import ConfigurationError, PreflightError
 from onceward.coordinator.pipeline.interfaces import JobContext
 from onceward.coordinator.protocol.values import JobName
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
-from tests.integration.tools import Topics, wait_for
+from tests.support.topics import Topics, wait_for
 
 PASSWORD = "c4n4ry-0f-the-mine"
 SASL = {

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.client.operators import OperatorClient
-from tests.integration.processes import Process, World, world
-from tests.integration.test_kill_points import QUICK, free_address
-from tests.integration.tools import Topics, assert_exactly_once, wait_until
+from tests.support.processes import QUICK, Process, World, free_address, world
+from tests.support.topics import Topics, assert_exactly_once, wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 

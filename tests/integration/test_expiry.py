@@ -10,8 +10,8 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import CODE_NONE, CODE_NOT_FOUND, State
 from onceward.sinks.kafka.errors import DeliveryError
-from tests.integration.sink_tools import SinkJob
-from tests.integration.tools import Topics, wait_until
+from tests.support.sink_job import SinkJob
+from tests.support.topics import Topics, wait_until
 
 pytestmark = pytest.mark.crash
 

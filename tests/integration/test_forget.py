@@ -17,9 +17,9 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.receipt_cleanup import delete_groups
 from onceward.sinks.kafka.errors import ControlPlaneError
-from tests.integration.sink_tools import SinkJob
-from tests.integration.sparkless import SparklessPipeline
-from tests.integration.tools import Topics, wait_until
+from tests.support.sink_job import SinkJob
+from tests.support.sparkless import SparklessPipeline
+from tests.support.topics import Topics, wait_until
 
 pytestmark = pytest.mark.timeout(180)
 

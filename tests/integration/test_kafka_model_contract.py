@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from onceward.coordinator.dev.kafka import LocalKafka
-from tests.simulation.kafka.contract.broker_world import BrokerWorld
-from tests.simulation.kafka.contract.model_world import ModelWorld
-from tests.simulation.kafka.contract.scripts import SCRIPTS, Script
-from tests.simulation.kafka.contract.stage import Stage
-from tests.simulation.kafka.contract.walks import walk
+from tests.integration.kafka_model_contract.broker_world import BrokerWorld
+from tests.integration.kafka_model_contract.model_world import ModelWorld
+from tests.integration.kafka_model_contract.scripts import SCRIPTS, Script
+from tests.integration.kafka_model_contract.stage import Stage
+from tests.integration.kafka_model_contract.walks import walk
 
 WALKS = 20
 

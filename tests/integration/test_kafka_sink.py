@@ -25,8 +25,8 @@ from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.errors import DeliveryError, PreCommitError, RouteError
 from onceward.sinks.kafka.executor import producers, records
 from onceward.sinks.kafka.identifiers import TransactionalId
-from tests.integration.sink_tools import QUICK, SinkJob, batch
-from tests.integration.tools import Topics, wait_until
+from tests.support.sink_job import QUICK, SinkJob, batch
+from tests.support.topics import Topics, wait_until
 
 
 @pytest.fixture

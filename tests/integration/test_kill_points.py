@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.killpoints import KillPoint
-from tests.integration.processes import world
-from tests.integration.tools import Topics, assert_exactly_once, wait_until
+from tests.support.processes import QUICK, free_address, world
+from tests.support.topics import Topics, assert_exactly_once, fill, wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
-
-QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
 
 REPLAY_POINTS = [KillPoint.DRIVER_BEFORE_REPLAY, KillPoint.DRIVER_AFTER_REPLAY, KillPoint.DRIVER_AFTER_AMEND]
 """Covered by test_replay.py, where a transaction is lost."""
@@ -39,18 +36,6 @@ COORDINATOR_RUNNING_POINTS = [
     KillPoint.COORDINATOR_BEFORE_SETTLED,
     KillPoint.COORDINATOR_AFTER_SETTLED,
 ]
-
-
-def free_address() -> str:
-    """An address for a server that is killed and comes back: no outgoing connection takes its port meanwhile."""
-    return f"127.0.0.1:{free_ports(1, None)[0].client}"
-
-
-def fill(topics: Topics, source: str, records: int) -> None:
-    """Add ``records`` to each partition; the value shows the order, the key its partition."""
-    for partition in range(3):
-        values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(records)]
-        topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
 
 
 SPARK_POINTS = [KillPoint.DRIVER_AFTER_PRE_COMMIT, KillPoint.DRIVER_BETWEEN_END_TXN]

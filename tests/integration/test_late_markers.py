@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.command import fetch_progress
 from onceward.coordinator.killpoints import KillPoint
-from tests.integration.processes import world
 from tests.integration.test_zombies import asleep
-from tests.integration.tools import Topics, assert_exactly_once, wait_until
+from tests.support.processes import world
+from tests.support.topics import Topics, assert_exactly_once, wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 

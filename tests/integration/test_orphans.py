@@ -12,9 +12,8 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.summaries import JobSummary
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.status import JobStatus
-from tests.integration.processes import Process, World, world
-from tests.integration.test_kill_points import fill, free_address
-from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_until
+from tests.support.processes import Process, World, free_address, world
+from tests.support.topics import Topics, assert_exactly_once, fill, open_transactions_hold_back, wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -13,9 +13,9 @@ import pytest
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.command import fetch_progress
 from onceward.coordinator.killpoints import KillPoint
-from tests.integration.processes import Process, World
 from tests.integration.test_zombies import asleep
-from tests.integration.tools import Topics, wait_until
+from tests.support.processes import Process, World
+from tests.support.topics import Topics, wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 

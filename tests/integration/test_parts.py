@@ -9,9 +9,9 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.protocol.values import Committable, Outcome
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.transactions import State
-from tests.integration.sink_tools import SinkJob
 from tests.integration.test_committer import commit_behind_its_back
-from tests.integration.tools import Topics, abort_with_the_brokers_tool, wait_until
+from tests.support.sink_job import SinkJob
+from tests.support.topics import Topics, abort_with_the_brokers_tool, wait_until
 
 PARTITIONS, EACH = 3, 10
 

@@ -12,8 +12,8 @@ from onceward import KafkaCluster
 from onceward.connections.rdkafka.library import lib
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.sinks.kafka.executor.producers import connected, producer_settings
-from tests.integration.sink_tools import batch
-from tests.integration.tools import Topics
+from tests.support.sink_job import batch
+from tests.support.topics import Topics
 
 
 class Relay:

@@ -13,12 +13,12 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.values import JobName, ParticipantName
-from tests.integration.processes import World, world
-from tests.integration.test_kill_points import fill, free_address
-from tests.integration.tools import (
+from tests.support.processes import World, free_address, world
+from tests.support.topics import (
     Topics,
     abort_with_the_brokers_tool,
     assert_exactly_once,
+    fill,
     open_transactions_hold_back,
     wait_until,
 )

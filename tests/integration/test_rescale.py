@@ -12,9 +12,9 @@ from confluent_kafka.admin import NewPartitions
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.pipeline.restarts import NO_RESTART
 from onceward.coordinator.protocol.events import CloseReason
-from tests.integration.processes import world
-from tests.integration.sparkless import SparklessPipeline
-from tests.integration.tools import Topics, assert_exactly_once, open_transactions_hold_back, wait_for, wait_until
+from tests.support.processes import world
+from tests.support.sparkless import SparklessPipeline
+from tests.support.topics import Topics, assert_exactly_once, open_transactions_hold_back, wait_for, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

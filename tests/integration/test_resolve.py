@@ -21,8 +21,8 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.transactions import Transactions
-from tests.integration.sparkless import SparklessPipeline
-from tests.integration.tools import Topics, open_transactions_hold_back, wait_for, wait_until
+from tests.support.sparkless import SparklessPipeline
+from tests.support.topics import Topics, open_transactions_hold_back, wait_for, wait_until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -18,8 +18,8 @@ from onceward.coordinator.pipeline.interfaces import JobContext
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Document, Generation, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
-from tests.integration.sink_tools import QUICK, SinkJob, batch
-from tests.integration.tools import Topics, wait_until
+from tests.support.sink_job import QUICK, SinkJob, batch
+from tests.support.topics import Topics, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -14,10 +14,9 @@ from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.executor import producers
-from tests.crash.processes import descendants
-from tests.integration.processes import Process, world
-from tests.integration.sink_tools import SinkJob, batch
-from tests.integration.tools import Topics, assert_exactly_once, wait_until
+from tests.support.processes import Process, descendants, world
+from tests.support.sink_job import SinkJob, batch
+from tests.support.topics import Topics, assert_exactly_once, wait_until
 
 
 def test_what_is_open_is_listed_with_owner_age_time_left_and_receipt(

@@ -20,9 +20,9 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.fencing import fence_ids
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import CODE_NONE, State
-from tests.integration.processes import world
-from tests.integration.sink_tools import QUICK, SinkJob
-from tests.integration.tools import Topics, assert_exactly_once, wait_until
+from tests.support.processes import world
+from tests.support.sink_job import QUICK, SinkJob
+from tests.support.topics import Topics, assert_exactly_once, wait_until
 
 LAST_EPOCH = 32_766
 TIMEOUT_S = 1

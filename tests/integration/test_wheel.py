@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.errors import ExitCode
-from tests.integration.tools import Topics
+from tests.support.topics import Topics
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -12,10 +12,9 @@ import pytest
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from onceward.coordinator.protocol.status import JobStatus
-from tests.integration.processes import Process, World
-from tests.integration.test_kill_points import free_address
 from tests.integration.test_orphans import coordinator, job_in, log, quick_world, readers_wait
-from tests.integration.tools import Topics, assert_exactly_once, wait_until
+from tests.support.processes import Process, World, free_address
+from tests.support.topics import Topics, assert_exactly_once, wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 

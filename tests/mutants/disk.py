@@ -20,8 +20,8 @@ from tests.mutants.breaking import Break
 from tests.mutants.hunts import random_moves
 from tests.mutants.mutant import Finding
 from tests.mutants.oracle import Violation
-from tests.unit.protocol.histories import Move
-from tests.unit.store.jobs import event_of
+from tests.support.histories import Move
+from tests.support.stored_jobs import event_of
 
 __all__ = ["Disk", "Promise"]
 

@@ -15,7 +15,7 @@ from tests.explorer.world import Bounds
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
 from tests.mutants.oracle import Oracle, Violation
-from tests.unit.protocol.histories import Move, to_event
+from tests.support.histories import Move, to_event
 
 __all__ = ["Exploration", "Lives", "WaysOut", "random_moves"]
 

@@ -20,8 +20,8 @@ from onceward.sinks.kafka.control.transactions import State, Transaction
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
 from tests.simulation.checker import Invariant
-from tests.simulation.kafka import AddOffsets, Call, CommitOffsets, DirectTransport, Offset, Settings, SimControl
-from tests.simulation.kafka.contract.bench import OUT, Bench, Ids, init_request
+from tests.support.kafka_model import AddOffsets, Call, CommitOffsets, DirectTransport, Offset, Settings, SimControl
+from tests.support.kafka_model.bench import OUT, Bench, Ids, init_request
 
 __all__ = ["Neighbours", "OutcomeCases"]
 

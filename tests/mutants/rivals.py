@@ -36,9 +36,9 @@ from onceward.sinks.kafka.control.transactions import Transaction
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
 from tests.simulation.checker import Invariant
-from tests.simulation.kafka import Call, DirectTransport, SimControl
-from tests.simulation.kafka.contract.bench import Bench, Ids
-from tests.unit.pipeline.running_job import JOB, SETTINGS, SINK, SOURCE
+from tests.support.kafka_model import Call, DirectTransport, SimControl
+from tests.support.kafka_model.bench import Bench, Ids
+from tests.support.running_job import JOB, SETTINGS, SINK, SOURCE
 
 __all__ = ["Fork", "Rivals", "claimed"]
 

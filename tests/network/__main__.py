@@ -11,7 +11,6 @@ from pathlib import Path
 from rich.console import Console
 
 from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
-from tests.crash.processes import ROOT
 from tests.network import report
 from tests.network.mixed import mixed
 from tests.network.results import Run
@@ -19,7 +18,7 @@ from tests.network.runs import run_scenario
 from tests.network.scenario import Phase, Scenario, all_scenarios
 from tests.network.world import World, faulty_world
 
-_BUILD = ROOT / "build" / "network"
+_BUILD = Path(__file__).resolve().parents[2] / "build" / "network"
 
 
 def main() -> int:

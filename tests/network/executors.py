@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tests.crash.spark import SMALL, standalone
 from tests.network.world import SECOND_HOST, World
+from tests.support.spark_cluster import SMALL, standalone
 
 __all__ = ["STANDALONE", "NotPermittedError", "two_workers"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from platform import python_version
 
 from onceward.coordinator.dev.toxiproxy.binary import VERSION
-from tests.crash.results import Outcome
 from tests.network.results import RECOVERY_LIMIT_S, Run
+from tests.support.schedules import Outcome
 
 __all__ = ["line", "numbers", "passed", "write"]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tests.crash.results import Outcome
+from tests.support.schedules import Outcome
 
 __all__ = ["RECOVERY_LIMIT_S", "Run"]
 

@@ -15,16 +15,16 @@ from onceward import KafkaCluster
 from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify.cluster import ClusterView
-from tests.crash.jobs import Job, Setup, StuckError, at_point, judged
-from tests.crash.results import Outcome, Schedule
-from tests.crash.spark import CLUSTER
-from tests.integration.tools import open_transactions_hold_back, wait_until
 from tests.network.executors import STANDALONE, NotPermittedError, two_workers
 from tests.network.faults import SINK_BROKER, SOURCE_BROKER, in_force
 from tests.network.results import Run
 from tests.network.scenario import Do, Kill, Phase, Scenario
 from tests.network.supervising import settled_after, supervise
 from tests.network.world import BROKERS, World
+from tests.support.jobs import Job, Setup, StuckError, at_point, judged
+from tests.support.schedules import Outcome, Schedule
+from tests.support.spark_cluster import CLUSTER
+from tests.support.topics import open_transactions_hold_back, wait_until
 
 __all__ = ["run_scenario", "setup_of"]
 

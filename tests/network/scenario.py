@@ -99,7 +99,7 @@ class Scenario:
     kill: Kill | None = None
     """Random mode: this process also dies during the fault."""
     setup: Mapping[str, Any] = field(default_factory=dict)
-    """Keywords of ``tests.crash.jobs.Setup``."""
+    """Keywords of ``tests.support.jobs.Setup``."""
     aborts: bool = False
     """A checkpoint must be aborted."""
     undecided: bool = False

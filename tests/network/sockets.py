@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.crash.background import Background
-from tests.crash.processes import descendants
+from tests.support.background import Background
+from tests.support.processes import descendants
 
 __all__ = ["Bypasses", "Connection", "connections", "family"]
 

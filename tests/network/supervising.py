@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from onceward.coordinator.errors import ExitCode
-from tests.crash.jobs import Job
 from tests.network.results import Run
 from tests.network.scenario import Kill
+from tests.support.jobs import Job
 
 __all__ = ["settled_after", "supervise"]
 

@@ -13,9 +13,6 @@ import pytest
 from onceward.connections.requests import REQUEST_TIMEOUT_MS
 from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
 from onceward.coordinator.errors import ExitCode
-from tests.crash.jobs import Job
-from tests.crash.results import Outcome
-from tests.integration.tools import wait_until
 from tests.network.report import passed
 from tests.network.results import Run
 from tests.network.runs import run_scenario, setup_of
@@ -23,6 +20,9 @@ from tests.network.scenario import SCENARIOS, Phase, all_scenarios, load
 from tests.network.sockets import Bypasses, connections
 from tests.network.supervising import supervise
 from tests.network.world import World, faulty_world
+from tests.support.jobs import Job
+from tests.support.schedules import Outcome
+from tests.support.topics import wait_until
 
 pytestmark = pytest.mark.long
 

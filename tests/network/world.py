@@ -12,8 +12,8 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy
-from tests.crash.harness import Harness, Paths
 from tests.network.sockets import Bypasses, connections, family
+from tests.support.harness import Harness, Paths
 
 __all__ = ["BROKERS", "SECOND_HOST", "World", "faulty_world"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.play import play
+from tests.support.player import play
 
 HERE = Path(__file__).parent
 FILES = sorted(HERE.rglob("*.txt"))

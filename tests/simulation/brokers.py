@@ -18,16 +18,16 @@ from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock
 from tests.simulation.fault_profile import FaultProfile
-from tests.simulation.kafka.cluster import Cluster
-from tests.simulation.kafka.control import SimControl
-from tests.simulation.kafka.producer import SimProducer
-from tests.simulation.kafka.settings import Produce, Settings
-from tests.simulation.kafka.transactions import PREPARED, Entry, State
-from tests.simulation.kafka.transport import Call
 from tests.simulation.network import Link
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.sink import DESCRIBED, OUTPUT, SimulatedSink
 from tests.simulation.wire import Wire, answered, said
+from tests.support.kafka_model.cluster import Cluster
+from tests.support.kafka_model.control import SimControl
+from tests.support.kafka_model.producer import SimProducer
+from tests.support.kafka_model.settings import Produce, Settings
+from tests.support.kafka_model.transactions import PREPARED, Entry, State
+from tests.support.kafka_model.transport import Call
 
 __all__ = ["Brokers"]
 

@@ -11,7 +11,7 @@ from onceward.coordinator.protocol.values import CheckpointId, Committable, Gene
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock
-from tests.simulation.kafka.control import SimControl
+from tests.support.kafka_model.control import SimControl
 
 if TYPE_CHECKING:
     from tests.simulation.brokers import Brokers

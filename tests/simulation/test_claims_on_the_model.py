@@ -12,8 +12,8 @@ from onceward.coordinator.errors import ClaimChangedError, FencedError
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
 from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
 from onceward.sinks.kafka.control.clock import Clock
-from tests.simulation.kafka import Call, Settings
-from tests.simulation.kafka.contract.bench import Bench
+from tests.support.kafka_model import Call, Settings
+from tests.support.kafka_model.bench import Bench
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 OURS = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")

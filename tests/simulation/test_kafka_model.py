@@ -6,8 +6,8 @@ from kafka.protocol.admin import ListTransactionsRequest
 
 from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.control.transactions import State
-from tests.simulation.kafka import LAST_EPOCH, Cluster, Produce, Record, Settings
-from tests.simulation.kafka.contract.bench import OUT, Bench, Ids
+from tests.support.kafka_model import LAST_EPOCH, Cluster, Produce, Record, Settings
+from tests.support.kafka_model.bench import OUT, Bench, Ids
 
 _DAY = 86_400.0
 _SLOW = Settings(

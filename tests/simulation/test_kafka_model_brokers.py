@@ -6,8 +6,8 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.control.transactions import State
-from tests.simulation.kafka import AddPartitions, Produce, Record, Settings
-from tests.simulation.kafka.contract.bench import OUT, Bench, init_request
+from tests.support.kafka_model import AddPartitions, Produce, Record, Settings
+from tests.support.kafka_model.bench import OUT, Bench, init_request
 
 _THREE = Settings(brokers=(1, 2, 3))
 

@@ -24,8 +24,8 @@ from onceward.sinks.kafka.driver.precommit import Owner, abort_losers, make_comm
 from onceward.sinks.kafka.errors import DeliveryError, PreCommitError
 from onceward.sinks.kafka.executor import producers
 from onceward.sinks.kafka.executor.writer import KafkaSlotWriter
-from tests.simulation.kafka import Call, Produce, Settings, SimProducer
-from tests.simulation.kafka.contract.bench import OUT, Bench
+from tests.support.kafka_model import Call, Produce, Settings, SimProducer
+from tests.support.kafka_model.bench import OUT, Bench
 
 
 class Sink:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceward.sinks.kafka.control.control_plane import NoAnswer
-from tests.simulation.kafka.transport import Call
 from tests.simulation.scheduler import Process
+from tests.support.kafka_model.transport import Call
 
 if TYPE_CHECKING:
     from tests.simulation.brokers import Brokers

@@ -134,6 +134,20 @@ def test_no_module_is_imported_under_two_names() -> None:
     assert wrong == []
 
 
+def test_suites_share_only_what_is_in_support() -> None:
+    """`tests.support` imports no suite. Mutants look for violations with the explorer and with the simulation."""
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for suite in (folder for folder in sorted((ROOT / "tests").iterdir()) if folder.is_dir())
+        for file in sorted(suite.rglob("*.py"))
+        for module in named(file)
+        if under(module, ("tests",))
+        and not under(module, (f"tests.{suite.name}", "tests.support", "tests.conftest"))
+        and not (suite.name == "mutants" and under(module, ("tests.explorer", "tests.simulation")))
+    ]
+    assert wrong == []
+
+
 def test_what_users_import_is_for_them_alone() -> None:
     """`onceward` itself imports everything below it."""
     wrong = [

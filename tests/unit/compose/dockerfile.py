@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.unit.compose.topologies import FOLDER, ROOT
+from tests.support.compose import FOLDER, ROOT
 
 IMAGES = ("coordinator", "job", "toxiproxy")
 """Stages that are run; the others only build."""

@@ -2,7 +2,6 @@
 
 import base64
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from onceward import load_clusters
 from onceward.coordinator.dev.demo.topics import FLIGHTS, OUTPUTS, PARTITIONS
 from onceward.coordinator.dev.kafka.settings import NodePorts, NodeSettings
-from tests.unit.compose.topologies import FILES, Service, Topology, services, topology
+from tests.support.compose import FILES, Service, Topology, broker_properties, services, topology
 
 ALL = pytest.mark.parametrize("name", FILES)
 BROKERS = pytest.mark.parametrize("broker", [one for one in services() if one.is_kafka], ids=str)
@@ -18,19 +17,8 @@ CALLERS = pytest.mark.parametrize("service", services(), ids=str)
 
 OF_THE_PLACE = ("advertised.listeners", "controller.quorum.voters", "listeners", "log.dirs")
 """Properties that name locations."""
-NOT_PROPERTIES = {"KAFKA_HEAP_OPTS"}
-"""Variables that the image's scripts read and leave out of the broker's file."""
 INSTRUMENTS = {"topics", "feeder", "check"}
 """Services that set up and measure; faults must not reach them."""
-
-
-def properties(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the broker's properties as the image derives them from the variables."""
-    return {
-        name.removeprefix("KAFKA_").lower().replace("_", "."): value
-        for name, value in environment.items()
-        if name.startswith("KAFKA_") and name not in NOT_PROPERTIES
-    }
 
 
 def as_processes(broker: Service) -> dict[str, str]:
@@ -49,7 +37,7 @@ def as_processes(broker: Service) -> dict[str, str]:
 
 @BROKERS
 def test_a_broker_has_the_properties_that_the_tests_run_with(broker: Service) -> None:
-    found, wanted = properties(broker.environment), as_processes(broker)
+    found, wanted = broker_properties(broker.environment), as_processes(broker)
     assert found.keys() == wanted.keys()
     settling = ",SETTLING:PLAINTEXT" if broker.topology == "faults" else ""
     wanted["listener.security.protocol.map"] += settling
@@ -61,7 +49,7 @@ def test_a_broker_has_the_properties_that_the_tests_run_with(broker: Service) ->
 @BROKERS
 def test_a_broker_listens_where_the_others_look_for_it(broker: Service) -> None:
     place = topology(broker.topology)
-    found, wanted = properties(broker.environment), as_processes(broker)
+    found, wanted = broker_properties(broker.environment), as_processes(broker)
     names = re.findall(r"(\w+)://", wanted["listeners"]) + (["SETTLING"] if broker.topology == "faults" else [])
     assert list(broker.listeners()) == names
     assert broker.advertised().keys() == set(names) - {"CONTROLLER"}

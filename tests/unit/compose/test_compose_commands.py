@@ -19,7 +19,7 @@ from onceward.coordinator.dev.demo.flights import messages
 from onceward.coordinator.dev.demo.topics import FLIGHTS, JOB, OUTPUTS
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.service.listen import parse_listen
-from tests.unit.compose.topologies import FILES, ROOT, Service, services, topology
+from tests.support.compose import FILES, ROOT, Service, services, topology
 
 EACH = pytest.mark.parametrize("service", services(), ids=str)
 DEPLOY = ROOT / "docs" / "deploy.md"

@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 
+from tests.support.compose import ROOT
 from tests.unit.compose.dockerfile import IMAGES, Stage, ignored, lineage, stages
-from tests.unit.compose.topologies import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 IMAGE = pytest.mark.parametrize("image", IMAGES)

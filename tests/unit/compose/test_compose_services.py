@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from onceward.coordinator.protocol.settings import CheckpointSettings
+from tests.support.compose import FILES, FOLDER, ROOT, Service, merged, read, services, topology
 from tests.unit.compose.dockerfile import IMAGES, stages
-from tests.unit.compose.topologies import FILES, FOLDER, ROOT, Service, merged, read, services, topology
 
 EACH = pytest.mark.parametrize("service", services(), ids=str)
 ALL = pytest.mark.parametrize("name", FILES)
@@ -29,7 +29,7 @@ def test_every_file_of_the_folder_belongs_to_a_topology() -> None:
 
 
 def test_a_key_that_is_given_twice_is_refused(tmp_path: object) -> None:
-    from tests.unit.compose.topologies import _Loader
+    from tests.support.compose import _Loader
 
     for text in ("a: 1\na: 2\n", "x: &x {b: 1}\na: {<<: *x, b: 2, b: 3}\n"):
         with pytest.raises(AssertionError, match="twice"):

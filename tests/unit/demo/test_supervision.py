@@ -19,7 +19,7 @@ from onceward.coordinator.dev.demo.plan import LEAST_CHECKPOINTS, PLAN, Kill
 from onceward.coordinator.dev.demo.supervisor import Supervised
 from onceward.coordinator.dev.managed_process import ManagedProcess, NotStartedError
 from onceward.coordinator.killpoints import KillPoint
-from tests.crash.processes import descendants
+from tests.support.processes import descendants
 
 FIRST = Kill(point=KillPoint.DRIVER_AFTER_DECISION, nth=1, meaning="first")
 SECOND = Kill(point=KillPoint.DRIVER_AFTER_PRE_COMMIT, nth=2, meaning="second")

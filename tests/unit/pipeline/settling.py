@@ -21,7 +21,7 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Settlement,
 )
-from tests.unit.pipeline.running_job import SINK
+from tests.support.running_job import SINK
 
 
 class Queue(Threads):

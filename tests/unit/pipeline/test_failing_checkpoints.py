@@ -20,7 +20,7 @@ from onceward.coordinator.protocol.values import (
     JsonObject,
     ParticipantName,
 )
-from tests.unit.pipeline.running_job import SINK, Coordinator, Job
+from tests.support.running_job import SINK, Coordinator, Job
 from tests.unit.pipeline.test_causes import IN_A_UDF
 
 

@@ -19,7 +19,7 @@ from onceward.coordinator.pipeline import generation
 from onceward.coordinator.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
 from onceward.coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, JobName
-from tests.unit.pipeline.running_job import SINK, SOURCE, Coordinator, Job, nothing
+from tests.support.running_job import SINK, SOURCE, Coordinator, Job, nothing
 
 
 def is_answer_of(event: Event, checkpoint: int, participant: str) -> bool:

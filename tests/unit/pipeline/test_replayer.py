@@ -23,7 +23,7 @@ from onceward.coordinator.protocol.values import (
     Outcome,
     ParticipantName,
 )
-from tests.unit.pipeline.running_job import JOB, SINK
+from tests.support.running_job import JOB, SINK
 from tests.unit.pipeline.settling import Driver, slots
 
 FIVE = CheckpointId(5)

@@ -21,7 +21,7 @@ from onceward.coordinator.protocol.values import (
     Outcome,
     Settlement,
 )
-from tests.unit.pipeline.running_job import SINK, Coordinator, Job, nothing
+from tests.support.running_job import SINK, Coordinator, Job, nothing
 
 LOST = 3
 

@@ -15,7 +15,7 @@ from onceward.coordinator.pipeline.restarts import Return
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.events import Acknowledge, CloseReason, Event
 from onceward.coordinator.protocol.values import CheckpointId, Committable, Document, JobName
-from tests.unit.pipeline.running_job import SINK, SOURCE, Coordinator
+from tests.support.running_job import SINK, SOURCE, Coordinator
 from tests.unit.pipeline.test_causes import IN_A_UDF
 from tests.unit.pipeline.test_failing_checkpoints import Clock, Failing, at, bounded, once
 

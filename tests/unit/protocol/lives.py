@@ -6,7 +6,7 @@ from onceward.coordinator.protocol.answers import Answer
 from onceward.coordinator.protocol.core import step
 from onceward.coordinator.protocol.facts import Fact
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from tests.scenarios.play import Player
+from tests.support.player import Player
 
 __all__ = ["BEGUN", "UNSETTLED", "after", "one", "said"]
 

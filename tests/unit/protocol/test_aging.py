@@ -4,7 +4,7 @@ import pytest
 
 from onceward.coordinator.protocol.deadlines import next_deadline
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from tests.scenarios.play import Player
+from tests.support.player import Player
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from onceward.coordinator.protocol.facts import (
     StatusChanged,
 )
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from tests.scenarios.play import Player
+from tests.support.player import Player
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 
 

@@ -36,7 +36,7 @@ from onceward.coordinator.protocol.state import JobState, restart
 from onceward.coordinator.protocol.status import TRANSITIONS, JobStatus, Transition, after
 from onceward.coordinator.protocol.values import JobName, ParticipantName, Snapshot
 from tests.conftest import examples
-from tests.unit.protocol.histories import Move, moves, to_event
+from tests.support.histories import Move, moves, to_event
 
 _CHANGING = (Verdict.ACCEPTED, Verdict.CONFLICT)
 

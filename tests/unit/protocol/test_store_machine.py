@@ -44,8 +44,8 @@ from onceward.coordinator.protocol.values import CheckpointKind, JobName, Partic
 from onceward.coordinator.store.records import CheckpointState
 from onceward.coordinator.store.store import Store
 from tests.conftest import examples
-from tests.unit.protocol.histories import Move, a_move, to_event
-from tests.unit.store.jobs import MEMORY, event_of
+from tests.support.histories import Move, a_move, to_event
+from tests.support.stored_jobs import MEMORY, event_of
 
 JOB = JobName("orders")
 AT = datetime(2026, 1, 2, tzinfo=UTC)

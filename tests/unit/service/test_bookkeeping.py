@@ -30,7 +30,7 @@ from onceward.coordinator.wire.limits import (
     MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
 )
-from tests.unit.service.scripted import SINK, SOURCE
+from tests.support.scripted import SINK, SOURCE
 
 JOB, OTHER = JobName("orders"), JobName("flights")
 JOBS = [JobName(f"job-{number}") for number in range(5)]

@@ -20,7 +20,7 @@ from onceward.coordinator.protocol.values import (
     Snapshot,
 )
 from onceward.coordinator.service.documents import Checkers, DocumentChecker
-from tests.unit.service.scripted import SINK, SOURCE
+from tests.support.scripted import SINK, SOURCE
 
 
 def checked(offset: int, kind: str = "checked") -> Document:

@@ -16,8 +16,8 @@ from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.wire.limits import MAX_CHECKPOINT_BYTES
-from tests.unit.service.scripted import SINK, SOURCE, positions, slots
-from tests.unit.store.jobs import StoredJob, change, ids
+from tests.support.scripted import SINK, SOURCE, positions, slots
+from tests.support.stored_jobs import StoredJob, change, ids
 
 A, B = JobName("a"), JobName("b")
 FIRST = Generation(1)

@@ -23,8 +23,8 @@ from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import participants_pb2 as pb
-from tests.unit.service.scripted import SETTINGS, SINK, SOURCE
-from tests.unit.store.jobs import StoredJob, ids
+from tests.support.scripted import SETTINGS, SINK, SOURCE
+from tests.support.stored_jobs import StoredJob, ids
 
 A, B, C = JobName("a"), JobName("b"), JobName("c")
 FIRST = Generation(1)

@@ -47,9 +47,9 @@ from onceward.coordinator.service.orphan import NO_CLUSTERS, Pace
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.thread_lanes import ThreadLanes
 from onceward.coordinator.store.store import Store
-from tests.unit.service.scripted import SINK, positions, slots
-from tests.unit.service.scripted import SOURCE as LATER_SOURCE
-from tests.unit.store.jobs import change
+from tests.support.scripted import SINK, positions, slots
+from tests.support.scripted import SOURCE as LATER_SOURCE
+from tests.support.stored_jobs import change
 
 JOB = JobName("orders")
 SOURCE = replace(LATER_SOURCE, name=ParticipantName("input"))

@@ -16,7 +16,7 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, JobName, RequestId
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from tests.unit.service.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots, wait_until
+from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots, wait_until
 
 ON_DEMAND = CheckpointSettings(interval=None, tolerable_failed_checkpoints=1000)
 SAVEPOINT, CHECKPOINT = CheckpointKind.SAVEPOINT, CheckpointKind.CHECKPOINT

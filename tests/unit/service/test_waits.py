@@ -26,7 +26,7 @@ from onceward.coordinator.service.summaries import job_summary
 from onceward.coordinator.store.records import JobRecord
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from tests.unit.service.scripted import SINK, SOURCE, positions, slots, wait_until
+from tests.support.scripted import SINK, SOURCE, positions, slots, wait_until
 from tests.unit.service.test_orphans import JOB, Brokers, Here, play, until
 
 SETTINGS = CheckpointSettings(interval="5ms", lease="3s", stream_grace="1s", orphan_grace="10s")

@@ -22,8 +22,8 @@ from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
 from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.errors import ControlPlaneError
-from tests.simulation.kafka import Call, Settings
-from tests.simulation.kafka.contract.bench import Bench, Ids
+from tests.support.kafka_model import Call, Settings
+from tests.support.kafka_model.bench import Bench, Ids
 
 OURS = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
 THEIRS = replace(OURS, store_id="theirs", generation=Generation(2), holder="b")

@@ -28,8 +28,8 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
-from tests.simulation.kafka import Settings, SimControl
-from tests.simulation.kafka.contract.bench import OUT, Bench, Ids, init_request
+from tests.support.kafka_model import Settings, SimControl
+from tests.support.kafka_model.bench import OUT, Bench, Ids, init_request
 
 OTHER = ("out", 1)
 JOB = JobName("orders")

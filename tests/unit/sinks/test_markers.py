@@ -12,8 +12,8 @@ from onceward.sinks.kafka.control import markers
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.markers import Ending, LogProof, read_endings
 from onceward.sinks.kafka.control.transactions import Transaction
-from tests.simulation.kafka import Produce, Record
-from tests.simulation.kafka.contract.bench import OUT, Bench, Ids
+from tests.support.kafka_model import Produce, Record
+from tests.support.kafka_model.bench import OUT, Bench, Ids
 
 OTHER = ("out", 1)
 ID = "orders.sink.1.0123abcd.0"

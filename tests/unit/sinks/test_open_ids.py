@@ -13,8 +13,8 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.transactions import Transactions
 from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
-from tests.simulation.kafka import Settings
-from tests.simulation.kafka.contract.bench import Bench
+from tests.support.kafka_model import Settings
+from tests.support.kafka_model.bench import Bench
 
 JOB = JobName("orders")
 NAME = "orders.sink.1.0123abcd.0"

@@ -12,8 +12,8 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRec
 from onceward.sinks.kafka.control.control_plane import NoAnswer
 from onceward.sinks.kafka.control.parts import Parts, read_parts
 from onceward.sinks.kafka.control.transactions import Transaction
-from tests.simulation.kafka import Settings
-from tests.simulation.kafka.contract.bench import OUT, Bench
+from tests.support.kafka_model import Settings
+from tests.support.kafka_model.bench import OUT, Bench
 
 OTHER = ("out", 1)
 

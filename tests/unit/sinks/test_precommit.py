@@ -19,8 +19,8 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRec
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.driver.precommit import Owner, abort_losers, make_committables, require_same_topics
 from onceward.sinks.kafka.errors import ControlPlaneError, PreCommitError
-from tests.simulation.kafka import Settings
-from tests.simulation.kafka.contract.bench import OUT, Bench, Ids
+from tests.support.kafka_model import Settings
+from tests.support.kafka_model.bench import OUT, Bench, Ids
 
 OTHER = ("out", 1)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

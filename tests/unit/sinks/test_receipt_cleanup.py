@@ -14,8 +14,8 @@ from onceward.sinks.kafka.control.forgetting import forget_job
 from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, delete_receipts
 from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.errors import ControlPlaneError
-from tests.simulation.kafka import Call, Settings
-from tests.simulation.kafka.contract.bench import Bench
+from tests.support.kafka_model import Call, Settings
+from tests.support.kafka_model.bench import Bench
 
 LAST = Claim(store_id="ours", generation=Generation(3), completed=CheckpointId(9), holder="a")
 

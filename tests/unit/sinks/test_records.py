@@ -13,8 +13,8 @@ from onceward.sinks.kafka.client import UnfitRecordError
 from onceward.sinks.kafka.errors import DeliveryError, RouteError
 from onceward.sinks.kafka.executor import records
 from onceward.sinks.kafka.executor.records import BatchProducer
-from tests.simulation.kafka import SimProducer
-from tests.simulation.kafka.contract.bench import OUT, Bench
+from tests.support.kafka_model import SimProducer
+from tests.support.kafka_model.bench import OUT, Bench
 
 OTHER = ("other", 0)
 

@@ -13,7 +13,7 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.errors import ControlPlaneError
-from tests.simulation.kafka.contract.bench import Bench
+from tests.support.kafka_model.bench import Bench
 
 
 class Unreachable(ControlPlane):

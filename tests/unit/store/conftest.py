@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.store.store import Store
-from tests.unit.store.jobs import MEMORY
+from tests.support.stored_jobs import MEMORY
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from onceward.coordinator.store.codec import (
     snapshots_from_text,
     snapshots_to_text,
 )
-from tests.unit.protocol.histories import REPLAYING, SINK, SOURCE
-from tests.unit.store.jobs import JOB
+from tests.support.histories import REPLAYING, SINK, SOURCE
+from tests.support.stored_jobs import JOB
 
 COLUMNS = {
     *("job", "store_id", "status", "status_detail", "generation", "driver", "last_id", "completed", "restore"),

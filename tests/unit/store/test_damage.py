@@ -34,8 +34,8 @@ from onceward.coordinator.store.schema import (
     text_checksum,
 )
 from onceward.coordinator.store.store import Store
-from tests.unit.protocol.histories import SINK
-from tests.unit.store.jobs import AT, JOB, StoredJob, change, loaded, snapshots
+from tests.support.histories import SINK
+from tests.support.stored_jobs import AT, JOB, StoredJob, change, loaded, snapshots
 
 LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort")
 _OTHER = JobName("payments")

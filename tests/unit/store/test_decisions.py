@@ -7,8 +7,8 @@ from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, JobName, Outcome, Settlement, Snapshot
 from onceward.coordinator.store.records import CheckpointDetails, CheckpointState
 from onceward.coordinator.store.store import Store
-from tests.unit.protocol.histories import SINK, SOURCE
-from tests.unit.store.jobs import AT, JOB, StoredJob, snapshots
+from tests.support.histories import SINK, SOURCE
+from tests.support.stored_jobs import AT, JOB, StoredJob, snapshots
 
 LATER = AT + timedelta(seconds=5)
 LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort")

@@ -16,12 +16,12 @@ from onceward.coordinator.protocol.evolve import evolve
 from onceward.coordinator.protocol.facts import CheckpointTriggered, CheckpointUnchanged, Fact
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName
 from onceward.coordinator.store.store import Store
-from tests.unit.store.jobs import AT, JOB, StoredJob, loaded, snapshots
+from tests.support.stored_jobs import AT, JOB, StoredJob, loaded, snapshots
 
 _WRITES_FOUR = """
 import os, signal, sys
 from onceward.coordinator.store.store import Store
-from tests.unit.store.jobs import StoredJob
+from tests.support.stored_jobs import StoredJob
 store = Store.open(sys.argv[1])
 job = StoredJob(store)
 job.open()
@@ -32,7 +32,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 _WRITES_ON = """
 import sys
 from onceward.coordinator.store.store import Store
-from tests.unit.store.jobs import JOB, StoredJob
+from tests.support.stored_jobs import JOB, StoredJob
 store = Store.open(sys.argv[1])
 job = StoredJob(store)
 job.open()

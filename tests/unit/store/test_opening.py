@@ -19,7 +19,7 @@ from onceward.coordinator.store.filesystem import filesystem_of, refuse_network_
 from onceward.coordinator.store.lock import StoreLock
 from onceward.coordinator.store.schema import SCHEMA_VERSION, checksum, meta
 from onceward.coordinator.store.store import Store
-from tests.unit.store.jobs import StoredJob, reopened
+from tests.support.stored_jobs import StoredJob, reopened
 
 _OPEN = "import sys; from onceward.coordinator.store.store import Store; Store.open(sys.argv[1])"
 

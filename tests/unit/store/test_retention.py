@@ -13,8 +13,8 @@ from onceward.coordinator.store.audit import MAX_DETAIL
 from onceward.coordinator.store.records import CheckpointState
 from onceward.coordinator.store.retention import KEPT_ABORTED, KEPT_GENERATIONS, KEPT_HISTORY
 from onceward.coordinator.store.store import Store
-from tests.unit.protocol.histories import SINK
-from tests.unit.store.jobs import AT, JOB, StoredJob, change, ids, loaded, reopened
+from tests.support.histories import SINK
+from tests.support.stored_jobs import AT, JOB, StoredJob, change, ids, loaded, reopened
 
 FLOOD = Note(
     what="Renew",

@@ -39,8 +39,8 @@ from onceward.coordinator.store.records import CheckpointState, JobRecord
 from onceward.coordinator.store.schema import metadata, text_checksum
 from onceward.coordinator.store.store import Store
 from tests.conftest import examples
-from tests.unit.protocol.histories import SINK, Move, moves
-from tests.unit.store.jobs import AT, JOB, StoredJob, event_of, fresh, ids, loaded, snapshots
+from tests.support.histories import SINK, Move, moves
+from tests.support.stored_jobs import AT, JOB, StoredJob, event_of, fresh, ids, loaded, snapshots
 
 LATER = AT + timedelta(seconds=5)
 LATE = Note(

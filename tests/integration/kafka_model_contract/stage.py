@@ -1,0 +1,383 @@
+"""Plays a script in a world and records the answers, in words that do not depend on the world."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from confluent_kafka import KafkaException, TopicPartition
+from kafka.protocol.admin import (
+    DeleteGroupsRequest,
+    DescribeProducersRequest,
+    ListGroupsRequest,
+    ListTransactionsRequest,
+)
+from kafka.protocol.consumer import OffsetCommitRequest
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, WriteTxnMarkersRequest
+
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.logs import Log
+from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC, read_offsets
+from onceward.sinks.kafka.control.transactions import State, Transactions, TransactionView
+from tests.integration.kafka_model_contract.worlds import Ids, World, away
+from tests.support.kafka_model import Partition
+
+__all__ = ["Stage", "Writer"]
+
+_T = TypeVar("_T")
+_LIMIT_S = 20.0
+_CONCURRENT = 51
+_AWAY = (14, 15, 16)
+_NOT_YET = (3, 6)
+_OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class Stage:
+    """Runs one script and keeps its transcript. ``who`` is a transactional id's short name."""
+
+    def __init__(self, world: World, version: int) -> None:
+        """`version`: that of EndTxn, unless the script names another."""
+        self.world = world
+        self.version = version
+        self.lines: list[str] = []
+        self.transactions = Transactions(world.control)
+        self._producers: list[int] = []
+
+    # -- topics, clients and ids
+
+    def name(self, who: str) -> str:
+        return f"{self.world.prefix}{who}"
+
+    def topic(self, short: str = "out", partitions: int = 1) -> str:
+        name = self.name(short)
+        self.world.create_topic(name, partitions)
+        return name
+
+    def writer(self, who: str = "t", *, timeout_ms: int = 60_000) -> "Writer":
+        """A client that has taken over the id and begun; nothing is enlisted yet."""
+        writer = Writer(self, who, timeout_ms)
+        self._say(f"{who}: initialised {writer.outcome}")
+        return writer
+
+    def ids(self, who: str = "t") -> Ids:
+        """The (producer id, epoch) that the coordinator reports now."""
+        view = self._view(self.name(who))
+        return self.name(who), view.producer_id, view.epoch
+
+    # -- requests and answers
+
+    def end(self, ids: Ids, *, commit: bool, version: int | None = None) -> int:
+        """Send EndTxn, retried while answered with 51; then wait for the end."""
+        version = self.version if version is None else version
+        request = EndTxnRequest(
+            transactional_id=ids[0],
+            producer_id=ids[1],
+            producer_epoch=ids[2],
+            committed=commit,
+            min_version=version,
+            max_version=version,
+        )
+        codes = self._asked(ids[0], request)
+        self._say(f"{'commit' if commit else 'abort'} v{version}{self._at(ids)}: {codes[-1]}")
+        self.settle(ids[0])
+        return codes[-1]
+
+    def fence(self, who: str = "t") -> None:
+        self.initialise((self.name(who), -1, -1))
+
+    def initialise(self, ids: Ids, *, timeout_ms: int = 60_000) -> Ids:
+        """Send InitProducerId, retried while answered with 51. Returns what it gave."""
+        request = InitProducerIdRequest(
+            transactional_id=ids[0],
+            transaction_timeout_ms=timeout_ms,
+            producer_id=ids[1],
+            producer_epoch=ids[2],
+            max_version=5,
+        )
+        given: Ids = (ids[0], -1, -1)
+
+        def keep(answer: Any) -> None:
+            nonlocal given
+            given = (ids[0], int(answer.producer_id), int(answer.producer_epoch))
+
+        codes = self._asked(ids[0], request, keep)
+        gave = f" gives{self._at(given)}" if codes[-1] == 0 else ""
+        self._say(f"init{self._at(ids)}: {' then '.join(map(str, dict.fromkeys(codes)))}{gave}")
+        return given
+
+    def describe(self, who: str = "t") -> None:
+        name = self.name(who)
+        view = self._view(name)
+        if view.code != 0:
+            self._say(f"{who} is {view.code}")
+            return
+        enlisted = ", ".join(
+            _OFFSETS_TOPIC if topic == _OFFSETS_TOPIC else f"{topic.removeprefix(self.world.prefix)}{list(numbers)}"
+            for topic, numbers in sorted(view.partitions.items())
+        )
+        at = self._at((name, view.producer_id, view.epoch))
+        self._say(f"{who} is {view.state}{at}, timeout {view.timeout_ms}, partitions: {enlisted or 'none'}")
+
+    def listed(self, *states: str) -> None:
+        """Record our ids in a list of these states."""
+        pattern = f"{self.world.prefix}.*" if self.world.prefix else None
+        node = self.world.control.nodes()[0]
+        request = ListTransactionsRequest(
+            state_filters=list(states), producer_id_filters=[], transactional_id_pattern=pattern
+        )
+        answer = self.world.control.ask(request, node=node)
+        found = sorted(
+            (str(entry.transactional_id).removeprefix(self.world.prefix), str(entry.transaction_state))
+            for entry in answer.transaction_states
+        )
+        self._say(f"listed {'/'.join(states) or 'all'}: {answer.error_code} {found} {answer.unknown_state_filters}")
+
+    def receipt(self, who: str = "t") -> None:
+        name = self.name(who)
+        offset = self._there(lambda: read_offsets(self.world.control, [name])[name], lambda found: found.code)
+        self._say(f"receipt of {who}: code {offset.code}, {offset.offset}, {offset.metadata!r}")
+
+    def delete_group(self, who: str = "t") -> None:
+        name = self.name(who)
+
+        def ask() -> int:
+            answer = self.world.control.send_located(CoordinatorKind.GROUP, {name: DeleteGroupsRequest([name])})[name]
+            return away(answer) if isinstance(answer, NoAnswer) else int(answer.results[0].error_code)
+
+        self._raw(f"delete group {who}", ask)
+
+    def plain_offset(self, offset: int, metadata: str, *, group: str = "t") -> None:
+        """Commit an offset outside of transactions, as the claim is."""
+        name, topic = self.name(group), OffsetCommitRequest.OffsetCommitRequestTopic
+        request = OffsetCommitRequest(
+            group_id=name,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[
+                topic(
+                    name=RECEIPT_TOPIC,
+                    partitions=[
+                        topic.OffsetCommitRequestPartition(
+                            partition_index=0,
+                            committed_offset=offset,
+                            committed_leader_epoch=-1,
+                            committed_metadata=metadata,
+                        )
+                    ],
+                )
+            ],
+            min_version=7,
+            max_version=8,
+        )
+
+        def ask() -> int:
+            answer = self.world.control.send_located(CoordinatorKind.GROUP, {name: request})[name]
+            return away(answer) if isinstance(answer, NoAnswer) else int(answer.topics[0].partitions[0].error_code)
+
+        self._raw(f"plain offset {offset}", ask)
+
+    def look(self, topic: str) -> None:
+        """Record what readers see, and how far."""
+        short = topic.removeprefix(self.world.prefix)
+        for committed in (True, False):
+            kind = "committed" if committed else "everything"
+            self._say(f"{short} {kind}: {self.world.read(topic, committed=committed)}")
+        self._say(f"{short} stable and end: {self.world.ends(topic)}")
+        for number in range(len(self.world.ends(topic))):
+            self._say(f"{short}-{number} holds {self._log((topic, number)) or 'nothing'}")
+
+    def _log(self, place: Partition) -> str:
+        """Whose records and which markers a partition holds, in order. Batch boundaries are left to the clients."""
+        log = Log(self.world.control, place, limit=1_000_000)
+        held: list[str] = []
+        for batch in log.read(log.first, log.end):
+            at = self._at(("", batch.producer_id, batch.epoch))
+            if batch.commit is not None:
+                held.append(f"{'COMMIT' if batch.commit else 'ABORT'}{at} at {batch.last_offset}")
+            elif held and held[-1].startswith(f"records{at} "):
+                held[-1] = f"records{at} up to the {batch.records}."
+            else:
+                held.append(f"records{at} up to the {batch.records}.")
+        return ", ".join(held)
+
+    def held(self, topic: str) -> None:
+        """Record what the leader reports about producers: who wrote how much, and whose transaction is open since which
+        offset."""
+        numbers = list(range(len(self.world.ends(topic))))
+        asked = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=numbers)
+        node = self.world.control.nodes()[0]
+        answer = self.world.control.ask(DescribeProducersRequest(topics=[asked]), node=node)
+        for partition in answer.topics[0].partitions:
+            found = [
+                f"{self._at(('', one.producer_id, one.producer_epoch)).strip()} wrote up to {one.last_sequence}, "
+                f"open since {one.current_txn_start_offset}"
+                for one in partition.active_producers
+            ]
+            short = topic.removeprefix(self.world.prefix)
+            self._say(f"{short}-{partition.partition_index}: {partition.error_code} {found}")
+
+    def abort_one_partition(self, ids: Ids, topic: str, partition: int = 0) -> None:
+        """Abort in one partition, as ``kafka-transactions abort`` does."""
+        where = WriteTxnMarkersRequest.WritableTxnMarker.WritableTxnMarkerTopic(
+            name=topic, partition_indexes=[partition]
+        )
+        marker = WriteTxnMarkersRequest.WritableTxnMarker(
+            producer_id=ids[1], producer_epoch=ids[2], transaction_result=False, topics=[where], coordinator_epoch=0
+        )
+        node = self.world.control.nodes()[0]
+        answer = self.world.control.ask(WriteTxnMarkersRequest(markers=[marker]), node=node)
+        code = answer.markers[0].topics[0].partitions[0].error_code
+        self._say(f"abort of one partition{self._at(ids)}: {code}")
+
+    def groups(self, *who: str) -> None:
+        """Record which of the groups exist."""
+        node = self.world.control.nodes()[0]
+        answer = self._there(
+            lambda: self.world.control.ask(ListGroupsRequest(max_version=4), node=node), lambda found: found.error_code
+        )
+        listed = {str(group.group_id) for group in answer.groups}
+        self._say(f"groups: {[each for each in who if self.name(each) in listed]}")
+
+    def settle(self, name: str) -> None:
+        """Wait until no end is running; the broker determines how long that takes."""
+        deadline = self.world.now() + _LIMIT_S
+        while self._view(name).state in (State.PREPARE_ABORT, State.PREPARE_COMMIT):
+            assert self.world.now() < deadline, f"{name} is not ended in time"
+            self.world.wait(0.01)
+
+    def await_state(self, state: State, who: str = "t") -> None:
+        deadline = self.world.now() + _LIMIT_S
+        name = self.name(who)
+        while self._view(name).state is not state:
+            assert self.world.now() < deadline, f"{who} is not {state} in time"
+            self.world.wait(0.05)
+        self._say(f"{who} became {state}")
+
+    # -- requests as a client library sends them
+
+    def add_partition(self, ids: Ids, topic: str, partition: int = 0) -> None:
+        self._raw(f"add partition{self._at(ids)}", lambda: self.world.add_partition(ids, (topic, partition)))
+
+    def add_offsets(self, ids: Ids, group: str = "t") -> None:
+        self._raw(f"add offsets{self._at(ids)}", lambda: self.world.add_offsets(ids, self.name(group)))
+
+    def commit_offset(self, ids: Ids, offset: int, metadata: str, *, group: str = "t", implicit: bool = False) -> None:
+        self._raw(
+            f"commit offset{self._at(ids)}{' implicitly' if implicit else ''}",
+            lambda: self.world.commit_offset(
+                ids, self.name(group), (RECEIPT_TOPIC, 0), offset, metadata, implicit=implicit
+            ),
+        )
+
+    def produce(
+        self,
+        ids: Ids,
+        topic: str,
+        values: Sequence[bytes],
+        sequence: int,
+        *,
+        partition: int = 0,
+        implicit: bool = False,
+    ) -> None:
+        deadline = self.world.now() + _LIMIT_S
+        while True:
+            code, offset = self.world.produce(ids, (topic, partition), values, sequence, implicit=implicit)
+            if code not in _NOT_YET:
+                break
+            assert self.world.now() < deadline, f"{topic} is not led in time"
+            self.world.wait(0.02)
+        at = f" at {offset}" if code == 0 else ""
+        how = " implicitly" if implicit else ""
+        self._say(f"produce{self._at(ids)} sequence {sequence}{how}: {code}{at}")
+
+    # -- inside
+
+    def _raw(self, what: str, ask: Callable[[], int]) -> None:
+        self._say(f"{what}: {self._there(ask, lambda code: code)}")
+
+    def _view(self, name: str) -> TransactionView:
+        return self._there(lambda: self.transactions.describe([name])[name], lambda view: view.code)
+
+    def _there(self, ask: Callable[[], _T], code_of: Callable[[_T], object]) -> _T:
+        """The answer once the coordinator exists: a new broker creates it when first asked for it."""
+        deadline = self.world.now() + _LIMIT_S
+        while code_of(answer := ask()) in _AWAY:
+            assert self.world.now() < deadline, f"answered {answer} all the time"
+            self.world.wait(0.02)
+        return answer
+
+    def _asked(self, name: str, request: Any, keep: Callable[[Any], None] = lambda _answer: None) -> list[int]:
+        codes: list[int] = []
+        deadline = self.world.now() + _LIMIT_S
+        while not codes or codes[-1] == _CONCURRENT:
+            assert self.world.now() < deadline, f"{name} is answered {codes} all the time"
+            answer = self.world.control.send_located(CoordinatorKind.TRANSACTION, {name: request})[name]
+            code = away(answer) if isinstance(answer, NoAnswer) else int(answer.error_code)
+            if code in _AWAY:
+                self.world.wait(0.02)
+                continue
+            codes.append(code)
+            keep(answer)
+            if code == _CONCURRENT:
+                self.world.wait(0.01)
+        return codes
+
+    def _at(self, ids: Ids) -> str:
+        """Producer ids, numbered in the order of their appearance."""
+        if ids[1] < 0:
+            return ""
+        if ids[1] not in self._producers:
+            self._producers.append(ids[1])
+        return f" (producer {self._producers.index(ids[1]) + 1}, epoch {ids[2]})"
+
+    def _say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+class Writer:
+    """A client with one transaction."""
+
+    def __init__(self, stage: Stage, who: str, timeout_ms: int) -> None:
+        self._stage = stage
+        self.who = who
+        self._failures: list[object] = []
+        self.producer = stage.world.producer(stage.name(who), timeout_ms, self._failures)
+        self.outcome = self._outcome(lambda: self.producer.init_transactions(_LIMIT_S))
+        if self.outcome == "well":
+            self.producer.begin_transaction()
+
+    def write(self, topic: str, *values: bytes, partition: int = 0) -> "Writer":
+        """Produce and flush."""
+        outcome = self._outcome(lambda: self._flushed(topic, values, partition))
+        self._stage._say(f"{self.who}: wrote {outcome}, {len(self._failures)} not delivered")
+        return self
+
+    def receipt(self, checkpoint: int, token: str) -> "Writer":
+        where = TopicPartition(RECEIPT_TOPIC, 0, checkpoint, metadata=token)
+        group = self._stage.name(self.who)
+        outcome = self._outcome(lambda: self.producer.send_offsets_to_transaction(group, [where], _LIMIT_S))
+        self._stage._say(f"{self.who}: receipt {outcome}")
+        return self
+
+    def abort(self) -> None:
+        outcome = self._outcome(lambda: self.producer.abort_transaction(_LIMIT_S))
+        self._stage._say(f"{self.who}: aborted {outcome}")
+        self._stage.settle(self._stage.name(self.who))
+
+    @property
+    def ids(self) -> Ids:
+        return self._stage.ids(self.who)
+
+    def _flushed(self, topic: str, values: Sequence[bytes], partition: int) -> None:
+        numbers = pa.array([partition] * len(values), pa.int32())
+        records = pa.record_batch([pa.array(values, pa.binary()), numbers], ["value", "partition"])
+        self.producer.produce(topic, records, lambda: self.producer.poll(_LIMIT_S))
+        left = self.producer.flush(_LIMIT_S)
+        assert left == 0, f"{left} records left"
+
+    def _outcome(self, call: Callable[[], object]) -> str:
+        try:
+            call()
+        except KafkaException as error:
+            return "refused for good" if error.args[0].fatal() else "refused"
+        return "well"

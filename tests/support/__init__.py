@@ -1,0 +1,1 @@
+"""What several suites share. No suite imports another one."""

@@ -1,0 +1,177 @@
+"""Drivers and coordinators in their own processes: armed with kill points, watched, and ended with the test run."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
+from tests.support.topics import wait_until
+
+QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
+"""Settings of jobs whose processes are killed."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_the_tests() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Process:
+    """One child in its own process group; killed with all its children when the test or the run ends."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._child = subprocess.Popen(
+                command,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_the_tests,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child.poll() is None
+
+    def wait(self, limit_s: float = 120.0) -> int:
+        """Wait for the exit code; negative = ended by that signal."""
+        try:
+            return self._child.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {limit_s:.0f} s:\n{self.tail()}") from None
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self._child.pid, number)
+
+    def kill(self) -> None:
+        """Kill the process and its children with SIGKILL."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+
+    def tail(self, characters: int = 4000) -> str:
+        return self.log.read_text(errors="replace")[-characters:]
+
+
+class World:
+    """One job's processes, directory and events."""
+
+    def __init__(self, directory: Path, spec: Mapping[str, Any]) -> None:
+        self.directory = directory
+        self.spec = dict(spec)
+        self._events = directory / "events"
+        self._kills = directory / "kills"
+        self._scratch = directory / "scratch"
+        for made in (self._kills, self._scratch):
+            made.mkdir(exist_ok=True)
+        self._processes: list[Process] = []
+
+    def driver(self, *, kill_at: Sequence[str] = ()) -> Process:
+        return self._start([sys.executable, "-m", "tests.support.job", json.dumps(self.spec)], "driver.log", kill_at)
+
+    def submit(self, program: Path, *options: str) -> Process:
+        """Start a driver through spark-submit."""
+        command = [str(Path(sys.executable).with_name("spark-submit")), *options, str(program), json.dumps(self.spec)]
+        return self._start(command, "driver.log", (), {"PYSPARK_PYTHON": sys.executable})
+
+    def finish(self) -> None:
+        """Run a driver to its end; it must end with exit code 0."""
+        driver = self.driver()
+        code = driver.wait()
+        assert code == 0, f"the driver ended with {code}:\n{driver.tail(8000)}"
+
+    def coordinator(self, address: str, *, kill_at: Sequence[str] = (), clusters: Path | None = None) -> Process:
+        store = f"sqlite:///{self.directory / 'coordinator.db'}"
+        command = [sys.executable, "-m", "onceward.coordinator.ops", "serve", "--listen", address, "--store", store]
+        if clusters is not None:
+            command += ["--clusters", str(clusters)]
+        return self._start(command, "coordinator.log", kill_at)
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        """The events that the drivers have logged so far, oldest first."""
+        if not self._events.exists():
+            return []
+        told = [json.loads(line) for line in self._events.read_text().splitlines()]
+        return [event for event in told if name is None or event["event"] == name]
+
+    def killed_at(self) -> set[str]:
+        """Kill points that ended a process, with the count that they were armed with."""
+        return {marker.name for marker in self._kills.iterdir()}
+
+    def wake(self, entry: str) -> None:
+        """Let the thread that blocks at a kill point continue."""
+        (self._kills / entry).unlink()
+
+    def wait_for_event(self, name: str, process: Process, *, count: int = 1, limit_s: float = 90.0) -> None:
+        wait_until(
+            lambda: len(self.events(name)) >= count or not process.running,
+            f"{count} events {name}; the driver said:\n{process.tail()}",
+            limit_s,
+        )
+        assert len(self.events(name)) >= count, process.tail()
+
+    def wait_for_kill(self, point: KillPoint, count: int, process: Process) -> None:
+        wait_until(lambda: not process.running, f"the process reaches {point}", 120)
+        assert f"{point.value}:{count}" in self.killed_at(), f"{point} was not reached:\n{process.tail()}"
+        process.kill()
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+    def _start(
+        self, command: Sequence[str], log: str, kill_at: Sequence[str], more: Mapping[str, str] | None = None
+    ) -> Process:
+        environment = {
+            EVENTS_VARIABLE: str(self._events),
+            KILL_POINT_VARIABLE: ",".join(kill_at),
+            KILL_ONCE_VARIABLE: str(self._kills),
+            # put what a killed JVM leaves behind into the test's directory
+            "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._scratch}",
+            "SPARK_LOCAL_DIRS": str(self._scratch),
+            **(more or {}),
+        }
+        process = Process(command, self.directory / log, environment)
+        self._processes.append(process)
+        return process
+
+
+@contextmanager
+def world(directory: Path, **spec: Any) -> Iterator[World]:
+    made = World(directory, spec)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def free_address() -> str:
+    """An address for a server that is killed and comes back: no outgoing connection takes its port meanwhile."""
+    return f"127.0.0.1:{free_ports(1, None)[0].client}"
+
+
+def descendants(pid: int) -> Iterator[tuple[int, str]]:
+    """(process id, command line) of all descendants of a process."""
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                with suppress(OSError):
+                    yield child, Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                yield from descendants(child)
