@@ -1,7 +1,7 @@
 """How long the data path's Kafka client waits for a broker, and how fast it reconnects.
 
-Every client gets these unless ``KafkaCluster(config=...)`` says otherwise (docs/operations.md#time-limits). Runs on
-executors too: standard library only.
+Every client gets these unless ``KafkaCluster(config=...)`` says otherwise (docs/reference/limits.md#time-limits). Runs
+on executors too: standard library only.
 """
 
 from collections.abc import Mapping

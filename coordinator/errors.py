@@ -34,7 +34,7 @@ __all__ = [
 
 
 class ExitCode(IntEnum):
-    """Exit code of a job's process, for its supervisor (docs/operations.md#exit-codes)."""
+    """Exit code of a job's process, for its supervisor (docs/reference/exit-codes.md)."""
 
     FINISHED = 0
     BUG = 1

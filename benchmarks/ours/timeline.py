@@ -1,4 +1,4 @@
-"""The steps of checkpoints in time, as the job's journal tells them (docs/operations.md, Events).
+"""The steps of checkpoints in time, as the job's journal tells them (docs/reference/events.md).
 
 ``pre-committed`` tells seconds of the steps up to its own moment, ``settled`` of those after the acknowledgement. Steps
 that the job cannot tell apart come as one, for example ``read+transform`` where they share Spark's JVM.

@@ -1,4 +1,4 @@
-"""A copy of the coordinator's store, made as docs/deploy.md says, is restored later: this writes nothing twice."""
+"""A copy of the store, made as docs/how-to/deploy.md says, is restored later: this writes nothing twice."""
 
 import signal
 from collections.abc import Iterator

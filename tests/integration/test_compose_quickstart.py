@@ -151,7 +151,7 @@ def quickstart(directory: Path, changed: Mapping[str, Sequence[str]]) -> Iterato
 
 
 def follow(directory: Path, changed: Mapping[str, Sequence[str]], flights: int) -> None:
-    """Follow docs/deploy.md: start everything, wait for the feeder, and check until the verdict covers every record."""
+    """Follow docs/how-to/deploy.md: start everything, wait for the feeder, check until a verdict covers all records."""
     written = sum(len(outputs(FLIGHTS, message.key, message.value)) for message in messages(flights))
     with quickstart(directory, changed) as here:
         here.up()

@@ -20,10 +20,20 @@ from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.protocol.settings import CheckpointSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-README, OPERATIONS, PROTOCOL, HELD = (
-    ROOT / name for name in ("README.md", "docs/operations.md", "docs/protocol.md", "docs/faults.md")
+README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES = (
+    ROOT / name
+    for name in (
+        "README.md",
+        "docs/protocol.md",
+        "docs/faults.md",
+        "docs/reference/commands.md",
+        "docs/reference/settings.md",
+        "docs/reference/exit-codes.md",
+    )
 )
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(page for folder in ("benchmarks", "docs") for page in (ROOT / folder).rglob("*.md"))]
+)
 
 CODE = (
     "benchmarks",
@@ -106,7 +116,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_references_in_the_code_lead_to_sections_of_these_pages() -> None:
     found = set()
     for path in text_files(*CODE):
-        for name, anchor in re.findall(r"(docs/\w+\.md)#([\w-]+)", read(path)):
+        for name, anchor in re.findall(r"(docs/[\w/-]+\.md)#([\w-]+)", read(path)):
             assert anchor in anchors(ROOT / name), f"{path}: {name}#{anchor}"
             found.add(name)
     assert found
@@ -182,7 +192,7 @@ def test_the_rows_that_scenarios_cite_are_on_the_page() -> None:
 
 def test_every_variable_of_the_environment_is_described() -> None:
     used = {name for path in text_files(*PRODUCTION) for name in re.findall(r"\bONCEWARD_[A-Z_]+\b", read(path))}
-    assert used == rows(OPERATIONS, "Environment variables").keys()
+    assert used == rows(SETTINGS, "Environment variables").keys()
 
 
 def test_every_kill_point_is_listed_and_has_its_place() -> None:
@@ -217,14 +227,14 @@ def _fields(kind: Any) -> dict[str, Any]:
     ],
 )
 def test_every_setting_is_described_with_its_default(heading: str, given: dict[str, Any]) -> None:
-    described = {name: cells[0].strip("`") for name, cells in rows(OPERATIONS, heading).items()}
+    described = {name: cells[0].strip("`") for name, cells in rows(SETTINGS, heading).items()}
     assert described.keys() == given.keys()
     for name, default in given.items():
         shown = ("",) if default is inspect.Parameter.empty else (repr(default), str(default))
         assert described[name] in shown, name
 
 
-@pytest.mark.parametrize(("page", "heading"), [(README, "How a job ends"), (OPERATIONS, "Exit codes")])
+@pytest.mark.parametrize(("page", "heading"), [(README, "How a job ends"), (EXIT_CODES, "Exit codes")])
 def test_exit_codes_are_all_there(page: Path, heading: str) -> None:
     assert [int(code) for code in rows(page, heading)] == [int(code) for code in ExitCode]
 
@@ -232,7 +242,7 @@ def test_exit_codes_are_all_there(page: Path, heading: str) -> None:
 def test_the_commands_of_the_pages_exist() -> None:
     commands = {command.name or str(getattr(command.callback, "__name__", "")) for command in app.registered_commands}
     commands |= {f"dev {command.name}" for command in dev.registered_commands}
-    assert {name.removeprefix("onceward ").split(" JOB")[0] for name in rows(OPERATIONS, "Commands")} == commands
+    assert {name.removeprefix("onceward ").split(" JOB")[0] for name in rows(COMMANDS, "Commands")} == commands
     targets = re.findall(r"^([a-z]+):", read(ROOT / "Makefile"), flags=re.MULTILINE)
     for page in PAGES:
         assert set(re.findall(r"`make (\w+)", read(page))) <= set(targets), page

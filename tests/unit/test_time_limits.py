@@ -1,4 +1,4 @@
-"""No call that leaves the process may wait without a limit (docs/operations.md#time-limits).
+"""No call that leaves the process may wait without a limit (docs/reference/limits.md#time-limits).
 
 These tests read the source, so new calls need no test of their own. `test_silent_brokers.py` and
 `test_time_limits.py` in tests/integration and `service/test_silent_peers.py` here test the effect of the limits.

@@ -60,7 +60,7 @@ class KafkaSink(Sink):
     delivery: ``exactly_once``, or ``at_least_once``: idempotent producers without transactions; every record is
         confirmed before the checkpoint is decided. Nothing is lost; the output of a checkpoint that does not complete
         (a crash, a failure, a timeout) appears twice. The value may change between runs of
-        a job (docs/operations.md#at-least-once).
+        a job (docs/how-to/at-least-once.md).
     transaction_timeout: time after which the brokers abort a transaction that was not ended; timedelta or text such as
         ``"15min"``. Default: the brokers' cap, at most 15 min. The preflight requires the checkpoint timeout + 10 min.
     name: the participant's name, unique within the job and the same in every run.

@@ -97,7 +97,7 @@ class KafkaSource(Source):
         max_offsets_per_checkpoint: over all partitions, in proportion to their backlog; None = no such limit.
         max_rate_per_partition: offsets per second, on average; None = no such limit.
         adaptive: limits a checkpoint of a backlog so that it takes about its interval, by the times of earlier ones
-            (docs/operations.md#how-much-a-checkpoint-reads). False = each reads all that the other two limits allow.
+            (docs/how-to/tune.md#how-much-a-checkpoint-reads). False = each reads all that the other two limits allow.
         discovery_interval: time between searches for new partitions (and topics of a pattern); text or timedelta.
         mirror_offsets: shows settled positions in the consumer group, for lag tools. Never read back.
         name: of this participant within the job.

@@ -22,7 +22,7 @@ from onceward.coordinator.service.listen import parse_listen
 from tests.support.compose import FILES, ROOT, Service, services, topology
 
 EACH = pytest.mark.parametrize("service", services(), ids=str)
-DEPLOY = ROOT / "docs" / "deploy.md"
+DEPLOY = ROOT / "docs" / "how-to" / "deploy.md"
 
 _SPARK = Path(pyspark.__file__).parent
 _PROXY_OPTIONS = {"host", "config"}

@@ -88,7 +88,7 @@ def test_unknown_is_never_a_pass(grades: Sequence[Grade], overall: Grade) -> Non
 
 
 def test_the_page_and_the_command_have_the_same_options() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "verify.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "verify.md").read_text()
     listed = set(re.findall(r"^\| `(--[a-z-]+)", page, flags=re.MULTILINE))
     helped = CliRunner().invoke(app, ["verify", "--help"], env={"COLUMNS": "200"}).output
     offered = set(re.findall(r"(?<=\s)--[a-z-]+", helped)) - {"--help", "--coordinator", "--state-dir"}
