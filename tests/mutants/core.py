@@ -1,10 +1,28 @@
 """Bugs of the state machine: decisions, generations, settling."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
 from onceward.coordinator.protocol import checkpoints, core, evolve, generations, settling
 from onceward.coordinator.protocol import state as states
+from onceward.coordinator.protocol.answers import Answer, Complete, Decision, Instruction, Ready, Verdict
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import Acknowledge, OpenJob, Settle
+from onceward.coordinator.protocol.facts import (
+    AbortReason,
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointTriggered,
+    Fact,
+)
+from onceward.coordinator.protocol.generations import Step
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.status import Transition
+from onceward.coordinator.protocol.values import CheckpointId, Generation, Outcome, ParticipantName, Snapshot
 from tests.explorer.invariants import Invariant
 from tests.explorer.world import Bounds
-from tests.mutants.breaking import changed
+from tests.mutants.breaking import Field, always, within, wrapped
 from tests.mutants.hunts import Exploration, Lives
 from tests.mutants.mutant import Mutant
 from tests.mutants.oracle import People
@@ -19,258 +37,384 @@ SMALL = Exploration(
 )
 LIVES = Lives(most=400)
 
+
+def _with_durable(state: JobState, **changes: Any) -> JobState:
+    return replace(state, durable=replace(state.durable, **changes))
+
+
+def _has_driver(state: JobState, generation: Generation) -> bool:
+    return state.durable.driver is not None
+
+
+# -- decisions
+
+
+def _commits_undecided(
+    wanted: Callable[[JobState], tuple[Instruction, ...]], state: JobState
+) -> tuple[Instruction, ...]:
+    pending = state.durable.pending
+    if pending is None or not state.durable.driven or not state.all_answered:
+        return wanted(state)
+    return (*wanted(state), Complete(checkpoint=pending.id))
+
+
+def _completed_short(**fields: Any) -> CheckpointCompleted:
+    fact = CheckpointCompleted(**fields)
+    snapshots = {name: replace(one, committables=one.committables[:-1]) for name, one in fact.snapshots.items()}
+    return replace(fact, snapshots=snapshots)
+
+
+_Acknowledge = Callable[[JobState, Acknowledge], tuple[JobState, Ready]]
+
+
+def _for_any_checkpoint(acknowledge: _Acknowledge, state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
+    pending = state.durable.pending
+    return acknowledge(state, replace(event, checkpoint=pending.id) if pending is not None else event)
+
+
+def _on_any_base(acknowledge: _Acknowledge, state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
+    pending = state.durable.pending
+    return acknowledge(state, replace(event, base=pending.base) if pending is not None else event)
+
+
+def _last_answer_counts(acknowledge: _Acknowledge, state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
+    after, ready = acknowledge(state, event)
+    if ready.answer.verdict is not Verdict.CONFLICT or state.pending is None:
+        return after, ready
+    answers = {**state.pending.answers, event.participant: event.snapshot}
+    state = replace(state, pending=replace(state.pending, answers=answers))
+    return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED))
+
+
+def _triggered_after_base(**fields: Any) -> CheckpointTriggered:
+    fact = CheckpointTriggered(**fields)
+    return replace(fact, checkpoint=CheckpointId(fact.base + 1))
+
+
+def _told_aborted(
+    decided: Callable[[JobState, CheckpointId, ParticipantName, Snapshot | None], Ready],
+    state: JobState,
+    checkpoint: CheckpointId,
+    participant: ParticipantName,
+    snapshot: Snapshot | None,
+) -> Ready:
+    ready = decided(state, checkpoint, participant, snapshot)
+    if ready.answer.decision is not Decision.COMPLETED:
+        return ready
+    return replace(ready, answer=replace(ready.answer, decision=Decision.ABORTED))
+
+
+def _aborts_completed(
+    end_generation: Callable[[JobState, float, Transition, str, AbortReason], Step],
+    state: JobState,
+    now: float,
+    transition: Transition,
+    detail: str,
+    reason: AbortReason,
+) -> Step:
+    completed = state.durable.completed
+    after, facts = end_generation(state, now, transition, detail, reason)
+    if completed is None or completed.settled:
+        return after, facts
+    aborted = CheckpointAborted(
+        checkpoint=completed.id,
+        generation=state.durable.generation,
+        reason=reason,
+        detail=detail,
+        counted=False,
+        ran=0.0,
+    )
+    return states.record(after, (aborted,)), (*facts, aborted)
+
+
 DECISIONS = (
     Mutant(
         name="a commit is ordered before the decision is durable",
         hurts="a crash in between aborts the checkpoint, and its records are written once more",
-        breaks=changed(
-            core.wanted,
-            (
-                "if durable.status is JobStatus.RESTARTING:",
-                "if pending is not None and state.all_answered:\n"
-                "        instructions.append(Complete(checkpoint=pending.id))\n"
-                "    if durable.status is JobStatus.RESTARTING:",
-            ),
-        ),
+        breaks=wrapped(core.wanted, _commits_undecided),
         hunt=TINY,
         caught_by=(Invariant.ONE_DECISION,),
     ),
     Mutant(
         name="checkpoint n+1 is completed before n is settled",
         hurts="output becomes visible out of order, and a lost n cannot be written again in its place",
-        breaks=changed(checkpoints.decide, ("if not state.settled:", "if False:")),
+        breaks=within(checkpoints.decide, JobState.settled, always(True)),
         hunt=TINY,
         caught_by=(Invariant.IN_ORDER,),
     ),
     Mutant(
         name="a checkpoint is completed without one participant",
         hurts="positions move on past records that no sink has",
-        breaks=changed(states.JobState.all_answered, ("all(p.name", "any(p.name")),
+        breaks=within(JobState.all_answered, all, any),
         hunt=TINY,
         caught_by=(Invariant.EVERYBODY,),
     ),
     Mutant(
         name="the decision forgets one committable",
         hurts="nobody commits that slot, and its records are lost",
-        breaks=changed(
-            checkpoints.decide,
-            (
-                "snapshots=dict(known.answers)",
-                "snapshots={n: replace(s, committables=s.committables[:-1]) for n, s in known.answers.items()}",
-            ),
-        ),
+        breaks=within(checkpoints.decide, CheckpointCompleted, _completed_short),
         hunt=LIVES,
         caught_by=(Invariant.EVERYBODY,),
     ),
     Mutant(
         name="an acknowledgement counts for whatever checkpoint is undecided",
         hurts="the answer to an aborted checkpoint completes the next one with transactions that are aborted",
-        breaks=changed(checkpoints.acknowledge, ("or pending.id != event.checkpoint", "")),
+        breaks=wrapped(checkpoints.acknowledge, _for_any_checkpoint),
         hunt=SMALL,
         caught_by=(Invariant.EVERYBODY, Invariant.NEVER_CHANGES),
     ),
     Mutant(
         name="an acknowledgement of another base counts",
         hurts="ranges that overlap or leave a hole are completed one after the other",
-        breaks=changed(checkpoints.acknowledge, ("if event.base != pending.base:", "if False:")),
+        breaks=wrapped(checkpoints.acknowledge, _on_any_base),
         hunt=LIVES,
         caught_by=(Invariant.TILES,),
     ),
     Mutant(
         name="a second acknowledgement with other content takes the place of the first",
         hurts="transactions that were voted for first stay open, or are aborted while their records count as written",
-        breaks=changed(checkpoints.acknowledge, ("if recorded is not None:", "if recorded == event.snapshot:")),
+        breaks=wrapped(checkpoints.acknowledge, _last_answer_counts),
         hunt=LIVES,
         caught_by=(Invariant.NEVER_CHANGES,),
     ),
     Mutant(
         name="a checkpoint with something new in one participant is forgotten as unchanged",
         hurts="transactions that were acknowledged are never decided",
-        breaks=changed(checkpoints.decide, ("unchanged = all(", "unchanged = any(")),
+        breaks=within(checkpoints.decide, all, any),
         hunt=LIVES,
         caught_by=(Invariant.TILES,),
     ),
     Mutant(
         name="a checkpoint is triggered while another one is undecided",
         hurts="two checkpoints read the same range",
-        breaks=changed(checkpoints.due, ("or durable.pending is not None", "")),
+        breaks=wrapped(checkpoints.due, lambda due, state: due(_with_durable(state, pending=None))),
         hunt=LIVES,
         caught_by=(Invariant.ONE_DECISION,),
     ),
     Mutant(
         name="the id of an aborted checkpoint is used again",
         hurts="a late answer about the former one counts for the new one",
-        breaks=changed(checkpoints.trigger, ("CheckpointId(durable.last_id + 1)", "CheckpointId(durable.base + 1)")),
+        breaks=within(checkpoints.trigger, CheckpointTriggered, _triggered_after_base),
         hunt=SMALL,
         caught_by=(Invariant.ONE_DECISION,),
     ),
     Mutant(
         name="a completed checkpoint is told to be aborted",
         hurts="the driver aborts transactions of which the records count as written",
-        breaks=changed(checkpoints._decided, ("decision=Decision.COMPLETED", "decision=Decision.ABORTED")),
+        breaks=wrapped(checkpoints._decided, _told_aborted),
         hunt=TINY,
         caught_by=(Invariant.NEVER_CHANGES,),
     ),
     Mutant(
         name="the completed checkpoint is aborted when its driver is given up",
         hurts="a decision changes: what is committed already is written again",
-        breaks=changed(
-            generations.end_generation,
-            (
-                "if durable.pending is not None:",
-                "if durable.completed is not None and not durable.completed.settled:\n"
-                "        facts.append(CheckpointAborted(checkpoint=durable.completed.id, generation=durable.generation,"
-                " reason=reason, detail=detail, counted=False, ran=0.0))\n"
-                "    if durable.pending is not None:",
-            ),
-        ),
+        breaks=wrapped(generations.end_generation, _aborts_completed),
         hunt=SMALL,
         caught_by=(Invariant.NEVER_CHANGES,),
     ),
 )
 
+
+# -- restarts of the coordinator
+
+
+def _forgets_abort(evolve: Callable[[Durable, Fact], Durable], durable: Durable, fact: Fact) -> Durable:
+    after = evolve(durable, fact)
+    return replace(after, pending=durable.pending) if isinstance(fact, CheckpointAborted) else after
+
+
+def _restarts_settled(restart: Callable[[Durable, float], JobState], durable: Durable, now: float) -> JobState:
+    completed = replace(durable.completed, settled=True) if durable.completed is not None else None
+    return restart(replace(durable, completed=completed), now)
+
+
 RESTARTS = (
     Mutant(
         name="a restart of the coordinator forgets the undecided checkpoint",
         hurts="its transactions stay open for ever, or its answers count for another one",
-        breaks=changed(
-            states.restart,
-            ("durable=durable,", "durable=replace(durable, pending=None),"),
-            ("if durable.pending is not None else None", "if False else None"),
-        ),
+        breaks=wrapped(states.restart, lambda restart, durable, now: restart(replace(durable, pending=None), now)),
         hunt=TINY,
         caught_by=(Invariant.ONE_DECISION,),
     ),
     Mutant(
         name="a restart of the coordinator forgets an abort",
         hurts="a checkpoint whose transactions are aborted is completed after all",
-        breaks=changed(
-            evolve.evolve,
-            ("replace(durable, pending=None, aborted=aborted,", "replace(durable, aborted=aborted,"),
-        ),
+        breaks=wrapped(evolve.evolve, _forgets_abort),
         hunt=SMALL,
         caught_by=(Invariant.NEVER_CHANGES, Invariant.ONE_DECISION),
     ),
     Mutant(
         name="a restart of the coordinator takes ids after the last completed one again",
         hurts="a late answer about an aborted checkpoint counts for another one",
-        breaks=changed(states.restart, ("durable=durable,", "durable=replace(durable, last_id=durable.base),")),
+        breaks=wrapped(
+            states.restart, lambda restart, durable, now: restart(replace(durable, last_id=durable.base), now)
+        ),
         hunt=SMALL,
         caught_by=(Invariant.ONE_DECISION,),
     ),
     Mutant(
         name="a restart of the coordinator takes the completed checkpoint for settled",
         hurts="nobody commits it, and its records are lost",
-        breaks=changed(
-            states.restart,
-            (
-                "durable=durable,",
-                "durable=replace(durable, completed=durable.completed and replace(durable.completed, settled=True)),",
-            ),
-        ),
+        breaks=wrapped(states.restart, _restarts_settled),
         hunt=TINY,
         caught_by=(Invariant.RESTORED, Invariant.SETTLED, Invariant.IN_ORDER),
     ),
 )
 
+
+# -- generations
+
+_Open = Callable[[JobState, OpenJob], tuple[JobState, Ready]]
+
+
+def _leaves_undecided(open_job: _Open, state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
+    after, ready = open_job(state, event)
+    facts = tuple(fact for fact in ready.facts if not isinstance(fact, CheckpointAborted))
+    return replace(after, durable=states.record(state, facts).durable), replace(ready, facts=facts)
+
+
+def _instead_of_anyone(open_job: _Open, state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
+    return open_job(state, replace(event, instead_of=state.durable.generation) if event.instead_of else event)
+
+
 GENERATIONS = (
     Mutant(
         name="an acknowledgement of an older generation counts",
         hurts="a checkpoint is completed with transactions that the new generation has aborted",
-        breaks=changed(
-            checkpoints.acknowledge,
-            ("if not may_drive(state, event.generation):", "if state.durable.driver is None:"),
-        ),
+        breaks=within(checkpoints.acknowledge, generations.may_drive, _has_driver),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),
     Mutant(
         name="outcomes told by an older generation count",
         hurts="two drivers report at once, and one of them knows only a part",
-        breaks=changed(settling._unsettled, ("if not may_report(state, generation):", "if False:")),
+        breaks=within(settling._unsettled, generations.may_report, always(True)),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),
     Mutant(
         name="a driver that was replaced may decline its successor's checkpoint",
         hurts="two generations decide about one checkpoint",
-        breaks=changed(checkpoints.decline, ("if not may_drive(state, event.generation):", "if False:")),
+        breaks=within(checkpoints.decline, generations.may_drive, always(True)),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),
     Mutant(
         name="a driver that was replaced ends its successor's generation",
         hurts="the job stops although a living driver owns it",
-        breaks=changed(
-            generations.close_job, ("if not may_drive(state, event.generation):", "if durable.driver is None:")
-        ),
+        breaks=within(generations.close_job, generations.may_drive, _has_driver),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),
     Mutant(
         name="opening a job grants the same generation number again",
         hurts="neither the coordinator nor the brokers can tell two drivers apart",
-        breaks=changed(
-            generations.open_job,
-            ("claim.generation if claim else 0) + 1)", "1, claim.generation if claim else 0))"),
-        ),
+        breaks=within(generations.open_job, Generation, lambda item: Generation(max(1, item - 1))),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),
     Mutant(
         name="opening a job leaves the undecided checkpoint undecided",
         hurts="recovery does not know whether to commit or to abort its transactions",
-        breaks=changed(generations.open_job, ("if durable.pending is not None:", "if False:")),
+        breaks=wrapped(generations.open_job, _leaves_undecided),
         hunt=LIVES,
         caught_by=(Invariant.ONE_DECISION,),
     ),
     Mutant(
         name="a living driver is replaced by whoever asks",
         hurts="two drivers end each other's generations in turn, and nothing is ever completed",
-        breaks=changed(generations._wait, ("return max(0.0, min(waits))", "return 0.0")),
+        breaks=wrapped(generations._wait, always(0.0)),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),
     Mutant(
         name="a takeover replaces whatever driver there is when it arrives",
         hurts="one that arrives late fences a living driver, and nobody hears of the generation that it was granted",
-        breaks=changed(generations.open_job, ("event.instead_of == durable.generation", "event.instead_of")),
+        breaks=wrapped(generations.open_job, _instead_of_anyone),
         hunt=TINY,
         caught_by=(Invariant.STALE,),
     ),
     Mutant(
         name="the claim is not checked",
         hurts="an old copy of the store, or another one, writes everything once more",
-        breaks=changed(generations._refusal, ("if event.claim is not None and not event.adopt:", "if False:")),
+        breaks=within(generations._refusal, generations.claim_refusal, always(None)),
         hunt=LIVES,
         caught_by=(People.CLAIMED,),
     ),
     Mutant(
         name="the claim is compared with the last id that was burnt",
         hurts="a copy of the store from before a decision writes what was decided once more",
-        breaks=changed(
-            generations.claim_refusal,
-            ("newest = durable.last_id if durable.unreadable else durable.base", "newest = durable.last_id"),
-        ),
+        breaks=within(generations.claim_refusal, Durable.base, lambda self: self.last_id),
         hunt=LIVES,
         caught_by=(People.CLAIMED,),
     ),
     Mutant(
         name="a job with lost records is opened again without a person's decision",
         hurts="it goes on behind a hole in the output, and nobody looks any more",
-        breaks=changed(generations.open_job, ("if durable.lost and durable.restore is None:", "if False:")),
+        breaks=within(generations.open_job, Field(Durable, lambda durable: durable.lost), always(False)),
         hunt=LIVES,
         caught_by=(Invariant.TILES,),
     ),
 )
 
+
+# -- settling
+
+_Settle = Callable[[JobState, Settle], tuple[JobState, Ready]]
+
+
+def _all_slots(durable: Durable) -> Mapping[ParticipantName, frozenset[int]]:
+    snapshots = durable.completed.snapshots if durable.completed is not None else {}
+    return {name: frozenset(one.slot for one in snapshot.committables) for name, snapshot in snapshots.items()}
+
+
+def _also_proved(after: JobState, ready: Ready, event: Settle, slots: frozenset[int]) -> tuple[JobState, Ready]:
+    """Count ``slots`` as committed besides what ``event`` has proved."""
+    if ready.answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE) or after.settled:
+        return after, ready
+    proved = after.settled_slots.get(event.participant, frozenset()) | slots
+    after = replace(after, settled_slots={**after.settled_slots, event.participant: proved})
+    if len(_committed(event)) < len(event.settlements):
+        return after, ready
+    after, facts = settling.settled_if_proved(after, event.now)
+    return after, replace(ready, answer=Answer(verdict=Verdict.ACCEPTED), facts=(*ready.facts, *facts))
+
+
+def _committed(event: Settle) -> frozenset[int]:
+    return frozenset(one.slot for one in event.settlements if one.outcome is Outcome.COMMITTED)
+
+
+def _twice_counts_as_two(settle: _Settle, state: JobState, event: Settle) -> tuple[JobState, Ready]:
+    after, ready = settle(state, event)
+    slots = sorted(_all_slots(after.durable).get(event.participant, ()))
+    reports = len(state.settled_slots.get(event.participant, ())) + len(_committed(event))
+    return _also_proved(after, ready, event, frozenset(slots[:reports]))
+
+
+def _doubt_is_proof(settle: _Settle, state: JobState, event: Settle) -> tuple[JobState, Ready]:
+    settlements = tuple(
+        replace(one, outcome=Outcome.COMMITTED) if one.outcome is Outcome.IN_DOUBT else one for one in event.settlements
+    )
+    return settle(state, replace(event, settlements=settlements))
+
+
+def _of_any_amendment(settle: _Settle, state: JobState, event: Settle) -> tuple[JobState, Ready]:
+    completed = state.durable.completed
+    return settle(state, replace(event, amendment=completed.amendment) if completed is not None else event)
+
+
+def _lost_slots_count(settle: _Settle, state: JobState, event: Settle) -> tuple[JobState, Ready]:
+    return _also_proved(*settle(state, event), event, _committed(event))
+
+
 SETTLING = (
     Mutant(
         name="a checkpoint is called settled with one slot missing",
         hurts="the next one is completed while that slot is still open, perhaps for ever",
-        breaks=changed(
+        breaks=within(
             settling.settled_if_proved,
-            ("not {c.slot for c in snapshot.committables} <=", "not {c.slot for c in snapshot.committables[:-1]} <="),
+            Field(Snapshot, lambda snapshot: snapshot.committables),
+            lambda snapshot: snapshot.committables[:-1],
         ),
         hunt=LIVES,
         caught_by=(Invariant.SETTLED,),
@@ -278,64 +422,56 @@ SETTLING = (
     Mutant(
         name="a slot that is reported twice counts as two slots",
         hurts="one slot is never committed although the checkpoint counts as settled",
-        breaks=changed(
-            settling.settle,
-            ("if not bad and good <= known:", "if False:"),
-            ("= (known | good)", "= (known | good | frozenset(sorted(slots)[: len(known) + len(good)]))"),
-        ),
+        breaks=wrapped(settling.settle, _twice_counts_as_two),
         hunt=LIVES,
         caught_by=(Invariant.SETTLED,),
     ),
     Mutant(
         name="a slot in doubt counts as committed",
         hurts="what is unknown is taken for done: its records may be missing",
-        breaks=changed(
-            settling.settle,
-            ("if s.outcome is not Outcome.COMMITTED and", "if s.outcome is Outcome.LOST and"),
-            ("if s.outcome is Outcome.COMMITTED)", "if s.outcome is not Outcome.LOST)"),
-        ),
+        breaks=wrapped(settling.settle, _doubt_is_proof),
         hunt=LIVES,
         caught_by=(Invariant.SETTLED,),
     ),
     Mutant(
         name="outcomes of committables that were replaced since count",
         hurts="records that were written again count as committed and are not",
-        breaks=changed(settling.settle, ("if event.amendment != completed.amendment:", "if False:")),
+        breaks=wrapped(settling.settle, _of_any_amendment),
         hunt=LIVES,
         caught_by=(Invariant.SETTLED,),
     ),
     Mutant(
         name="a lost slot counts as committed when it is reported once more",
         hurts="it is never written again",
-        breaks=changed(settling.settle, ("s.outcome is Outcome.COMMITTED) - lost", "s.outcome is Outcome.COMMITTED)")),
+        breaks=wrapped(settling.settle, _lost_slots_count),
         hunt=LIVES,
         caught_by=(Invariant.SETTLED, Invariant.TILES),
     ),
     Mutant(
         name="a replay begins before the later checkpoint is aborted",
         hurts="records become visible before the lost ones, which belong in front of them",
-        breaks=changed(settling._replay, ("if state.durable.pending is not None:", "if False:")),
+        breaks=within(settling._replay, checkpoints.abort, lambda state, now, reason, detail: (state, ())),
         hunt=LIVES,
         caught_by=(Invariant.IN_ORDER,),
     ),
     Mutant(
         name="a checkpoint is triggered while lost records are written again",
         hurts="it may be visible before them",
-        breaks=changed(checkpoints.due, ("or durable.replaying", "")),
+        breaks=wrapped(checkpoints.due, lambda due, state: due(_with_durable(state, replaying={}))),
         hunt=LIVES,
         caught_by=(Invariant.IN_ORDER,),
     ),
     Mutant(
         name="slots that are not lost may be written again",
         hurts="records that are committed are written twice",
-        breaks=changed(settling.amend, ("or not event.slots <= lost", "")),
+        breaks=within(settling.amend, Field(Durable, lambda durable: durable.replaying), _all_slots),
         hunt=LIVES,
         caught_by=(Invariant.TILES,),
     ),
     Mutant(
         name="a commit is ordered while lost slots wait to be written again",
         hurts="the driver reports on committables of which some are known to be lost",
-        breaks=changed(core.wanted, ("if durable.replaying:", "if False:")),
+        breaks=wrapped(core.wanted, lambda wanted, state: wanted(_with_durable(state, replaying={}))),
         hunt=LIVES,
         caught_by=(Invariant.ONE_DECISION,),
     ),
