@@ -139,7 +139,7 @@ def _refusal(
         what = f"TLS with {where} failed"
         fix = "Check security.protocol, ssl.ca.location and the name in the brokers' certificates."
     elif "security.protocol" in said or (hang_up and error is None):
-        what = f"{where} hangs up on us, which is what brokers do when the security protocol is another one"
+        what = f"{where} closes the connection, as brokers do when the client uses another security protocol"
         fix = "Set security.protocol to the listener's: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."
     elif code == KafkaError._RESOLVE:
         what = f"{where} cannot be found"

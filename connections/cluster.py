@@ -148,12 +148,12 @@ def _setting_problems(config: object) -> Iterator[str]:
     if protocol.startswith("SASL_"):
         if not config.keys() & {"sasl.mechanism", "sasl.mechanisms"}:
             # The default mechanisms of the two clients differ (GSSAPI and none).
-            yield f"sasl.mechanisms: must be said with security.protocol={protocol}"
+            yield f"sasl.mechanisms: is required with security.protocol={protocol}"
         yield from (f"{key}: is missing" for key in ("sasl.username", "sasl.password") if key not in config)
     elif any(key.startswith("sasl.") for key in config if isinstance(key, str)):
         yield f"security.protocol: is {protocol}, which ignores the sasl.* settings; use SASL_SSL or SASL_PLAINTEXT"
     if ("ssl.certificate.location" in config) != ("ssl.key.location" in config):
-        yield "ssl.certificate.location, ssl.key.location: one is of no use without the other"
+        yield "ssl.certificate.location, ssl.key.location: set both or neither"
 
 
 def _reference_problem(key: str, text: str) -> str | None:

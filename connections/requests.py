@@ -99,7 +99,7 @@ class BrokerRequests:
         return ControlPlaneError(
             f"Cluster {self.cluster.name!r} ({self.cluster.bootstrap_servers}) did not answer {request}: {why}. "
             "Nothing is known about what was asked and no data was changed on a guess. Check that the brokers can be "
-            "reached; asking again is safe."
+            "reached; a retry is safe."
         )
 
     def send_all(self, requests: Sequence[tuple[int | None, Request]]) -> list[Any]:

@@ -108,7 +108,7 @@ def main() -> int:
         stale = difference(Path(scratch) / TARGET, ROOT / TARGET)
         if options.check:
             if stale:
-                print(f"{TARGET} is not what protos/ says ({', '.join(stale)}): run make protos", file=sys.stderr)
+                print(f"{TARGET} differs from protos/ ({', '.join(stale)}): run make protos", file=sys.stderr)
             return 1 if stale else 0
         for name in stale:
             made, kept = Path(scratch) / TARGET / name, ROOT / TARGET / name

@@ -125,9 +125,9 @@ class Caller:
         size = request.ByteSize()
         if size > MAX_REQUEST_BYTES - _FRAME_ALLOWANCE:
             raise CheckpointFailedError(
-                f"What has to be said for {doing} takes {size} bytes, the coordinator takes at most "
-                f"{MAX_REQUEST_BYTES}. Nothing was sent; the checkpoint is declined and its records belong to the next "
-                "one. Use fewer or larger slots, or smaller documents."
+                f"The request for {doing} takes {size} bytes, the coordinator takes at most {MAX_REQUEST_BYTES}. "
+                "Nothing was sent; the checkpoint is declined and its records belong to the next one. Use fewer or "
+                "larger slots, or smaller documents."
             )
         limit = self.patience if patience is None else patience
         begun, backoff = time.monotonic(), call_backoff()

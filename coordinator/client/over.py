@@ -10,8 +10,7 @@ def generation_over(job: str, generation: int, answer: Answer) -> OncewardError:
     """Return the error for a FENCED ``answer``: GenerationEndedError if the driver may come back, else FencedError."""
     said = f"Generation {generation} of job {job} is over: {answer.detail}."
     if answer.may_return:
-        return GenerationEndedError(f"{said} What is decided is settled, what is not is aborted and read again.")
+        return GenerationEndedError(f"{said} Completed checkpoints are settled; the rest is aborted and read again.")
     return FencedError(
-        f"{said} What is decided will be settled by the generation that follows; this process ends no more "
-        "transactions."
+        f"{said} The next generation settles completed checkpoints; this process ends no more transactions."
     )

@@ -572,9 +572,8 @@ class GenerationRun:
             while self._settler.unsettled() and self._m.runtime.monotonic() < give_up:
                 self._m.runtime.sleep(0.05)
             raise OncewardError(
-                "Spark's JVM is gone. What is decided is settled, now or by the next start; "
-                "the running checkpoint is aborted by the next start, "
-                "its records are read again. Start the program again."
+                "Spark's JVM is gone. Completed checkpoints are committed now or at the next start; the running "
+                "checkpoint is aborted by the next start, its records are read again. Start the program again."
             )
 
     def _await_ends(self) -> None:

@@ -311,6 +311,6 @@ def _halt_message(checkpoint: CheckpointId, settlements: tuple[Settlement, ...])
     lines = [f"{settlement.outcome.value}: {settlement.evidence}" for settlement in unproved]
     return (
         f"Checkpoint {checkpoint} is completed, but {len(unproved)} of its {len(settlements)} transactions are not "
-        "proved committed. The job halts: nothing is repeated and nothing is skipped until a person has decided.\n  "
+        "proved committed. The job halts: nothing is repeated and nothing is skipped until a person decides.\n  "
         + "\n  ".join(lines)
     )

@@ -111,7 +111,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
         alive = _alive(state, event.now, stream_lost_at=session.stream_lost_at, watched=session.watched)
         return alive, Ready(answer=granted(durable, durable.participants, Verdict.DUPLICATE))
     if durable.lost and durable.restore is None:
-        detail = f"job {durable.job} is halted: {durable.status_detail}; nothing is written until a person has decided"
+        detail = f"job {durable.job} is halted: {durable.status_detail}; nothing is written until a person decides"
         return state, Ready(answer=Answer(verdict=Verdict.HALTED, detail=detail))
     refusal = _refusal(durable, event)
     if refusal:
@@ -234,8 +234,8 @@ def _refusal(durable: Durable, event: OpenJob) -> str | None:
         return "a job needs at least one source and one sink"
     if durable.unreadable and durable.restore is None:
         return (
-            f"the newest completed checkpoint of job {durable.job} cannot be read: {durable.unreadable}. Going on "
-            "without it would write records twice or not at all, so nothing was started. Put back a copy of the store "
+            f"the newest completed checkpoint of job {durable.job} cannot be read: {durable.unreadable}. To continue "
+            "without it would write records twice or not at all, so nothing was started. Restore a copy of the store "
             "that has this checkpoint (an older one is refused), or name an older checkpoint, after which the output "
             "repeats: onceward restore JOB --from ID"
         )
@@ -371,7 +371,7 @@ def give_up_lost_driver(state: JobState, now: float) -> Step:
     if session is not None:
         if session.stream_lost_at is None or now < session.lease_ends:
             return state, ()
-        detail = "its driver is gone: no sign of life for the lease and no instruction stream"
+        detail = "its driver is lost: no renewal within the lease and no instruction stream"
         return end_generation(
             state, now, terminal_transition(state.durable) or Transition.GIVEN_UP, detail, AbortReason.DRIVER_LOST
         )

@@ -50,7 +50,7 @@ def request_checkpoint(state: JobState, event: RequestCheckpoint) -> tuple[JobSt
         detail = f"job {durable.job} is not running: {durable.status.value}"
         return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail))
     if len(durable.open_requests) >= MAX_QUEUED:
-        detail = f"{MAX_QUEUED} requests wait for job {durable.job}; ask again when some have ended"
+        detail = f"{MAX_QUEUED} requests wait for job {durable.job}; retry when some have ended"
         return state, Ready(answer=Answer(verdict=Verdict.QUEUE_FULL, detail=detail))
     facts = (RequestQueued(request=request),)
     asked = {one.id: state.asked[one.id] for one in durable.open_requests if one.id in state.asked}
@@ -131,7 +131,8 @@ def forget(state: JobState, event: ForgetJob) -> tuple[JobState, Ready]:
         return state, _refused(_unsettled(state))
     if durable.losses:
         return state, _refused(
-            f"records of job {durable.job} were given up, and nobody has acknowledged it: onceward losses {durable.job}"
+            f"records of job {durable.job} were given up, and the loss is not acknowledged: onceward losses "
+            f"{durable.job}"
         )
     facts: list[Fact] = []
     if durable.driver is not None:  # the generation is the coordinator's
@@ -146,7 +147,7 @@ def _unsettled(state: JobState) -> str:
         return f"whether everything that was decided is settled is not known: {state.durable.unreadable}"
     return (
         f"checkpoint {completed.id} is completed and not settled: its transactions are decided and may still be open. "
-        "Start the job once, so that it commits them, and ask again"
+        "Start the job once, so that it commits them, then retry"
     )
 
 

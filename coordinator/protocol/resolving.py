@@ -127,7 +127,7 @@ def skip_input(state: JobState, event: SkipInput) -> tuple[JobState, Ready]:
 def _driven(durable: Durable) -> str:
     if not durable.driven and not durable.awaits_driver:
         return ""
-    return f"job {durable.job} has a driver ({durable.status.value}); stop it first, or wait until it is given up"
+    return f"job {durable.job} has a driver ({durable.status.value}); stop it first, or wait until its lease ends"
 
 
 def _nothing_open(durable: Durable, checkpoint: CheckpointId) -> str:
@@ -159,7 +159,7 @@ def _beyond(durable: Durable, event: Resolve) -> str:
         return ""
     return (
         f"slots {beyond} of checkpoint {event.checkpoint} are neither lost nor in doubt: the next start of the job "
-        f"commits them. A person must decide about slots {sorted(open_slots)}"
+        f"commits them. Decide about slots {sorted(open_slots)}"
     )
 
 
@@ -198,7 +198,7 @@ def _given_up(completed: CompletedCheckpoint, known: Mapping[int, Outcome], even
         participant=event.participant,
         settlements=tuple(
             seen.get(slot)
-            or Settlement(slot=slot, outcome=known.get(slot, Outcome.IN_DOUBT), evidence="nobody was asked again")
+            or Settlement(slot=slot, outcome=known.get(slot, Outcome.IN_DOUBT), evidence="no broker was asked again")
             for slot in sorted(event.slots)
         ),
         committables=tuple(committable for committable in committables if committable.slot in event.slots),
@@ -210,7 +210,7 @@ def _unread(completed: CompletedCheckpoint, checkpoint: CheckpointId, event: Ski
     """The loss report for skipped input. A source has no slots, so the report names slot 0."""
     positions = completed.snapshots[event.participant].positions
     assert positions is not None
-    evidence = f"{event.skipped} was never read: a person skipped it"
+    evidence = f"{event.skipped} was never read: an operator skipped it"
     return LossSkipped(
         checkpoint=checkpoint,
         participant=event.participant,
@@ -222,7 +222,7 @@ def _unread(completed: CompletedCheckpoint, checkpoint: CheckpointId, event: Ski
 
 def _loss(slot: int, event: Resolve) -> Settlement:
     seen = next((f": {one.evidence}" for one in event.evidence if one.slot == slot), "")
-    return Settlement(slot=slot, outcome=Outcome.LOST, evidence=f"a person decided ({event.reason}){seen}")
+    return Settlement(slot=slot, outcome=Outcome.LOST, evidence=f"an operator decided ({event.reason}){seen}")
 
 
 def _cannot_skip(durable: Durable, event: SkipInput) -> str:
@@ -232,7 +232,7 @@ def _cannot_skip(durable: Durable, event: SkipInput) -> str:
     if not completed.settled:
         return (
             f"checkpoint {completed.id} is completed and not settled; start the job once, so that it commits it, or "
-            "resolve what halts it, and ask again"
+            "resolve the halt, then retry"
         )
     if durable.restore is not None:
         return f"the next generation begins with checkpoint {durable.restore.source.id}; start the job once first"

@@ -37,11 +37,11 @@ class Transition(StrEnum):
     FAILED = "the generation failed"
     LEFT = "the driver left"
     GIVEN_UP = "the driver is gone"
-    ENDING = "a person asked for the end"
+    ENDING = "an operator requested the end"
     FINISHED = "everything is done and settled"
     CANCELLED = "it was cancelled, and everything decided is settled"
     HALTED = "a person must decide"
-    RESOLVED = "a person has decided"
+    RESOLVED = "an operator decided"
     FORGOTTEN = "a person had it deleted"
 
 

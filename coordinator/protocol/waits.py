@@ -40,7 +40,7 @@ def unsettled_slots(state: JobState) -> int:
 def _driver(state: JobState) -> Iterator[Wait]:
     session = state.session
     if state.durable.awaits_driver:
-        yield Wait(what="its driver, which said that it comes back", since=state.driverless_since)
+        yield Wait(what="its driver, which announced its return", since=state.driverless_since)
     elif session is not None and session.stream_lost_at is not None:
         what = "the instruction stream of its driver" if session.watched else "its driver to take instructions"
         yield Wait(what=what, since=session.stream_lost_at)

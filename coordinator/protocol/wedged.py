@@ -55,7 +55,9 @@ def give_up(state: JobState, now: float) -> Step:
     until = due(state)
     if until is None or now < until:
         return state, ()
-    detail = f"its driver renews its lease and does not do what it was told for {now - state.owing_since:.0f} s: {what}"
+    detail = (
+        f"its driver renews its lease but has not followed its instruction for {now - state.owing_since:.0f} s: {what}"
+    )
     return end_generation(
         state, now, terminal_transition(state.durable) or Transition.GIVEN_UP, detail, AbortReason.DRIVER_LOST
     )

@@ -77,6 +77,6 @@ def installed_committers(done: str) -> Mapping[str, MakeCommitter]:
             raise ConfigurationError(
                 f"The committer for sinks of kind {point.name} ({point.value}) cannot be loaded: {error}. Nothing was "
                 f"{done}. Install what it needs, for example with: pip install 'onceward[kafka]'; or leave --clusters "
-                "out: then nobody but drivers asks the brokers."
+                "out: then only drivers ask the brokers."
             ) from error
     return plugins

@@ -54,7 +54,7 @@ class Intake:
     def _refusal(self, held: int) -> str:
         if held > MAX_REQUEST_BYTES:
             return f"a request takes at most {MAX_REQUEST_BYTES} bytes"
-        return f"the coordinator holds {self._most - self._free} bytes of requests, and takes no more now; ask again"
+        return f"the coordinator holds {self._most - self._free} bytes of requests and accepts no more now; retry"
 
 
 def _joined(pieces: list[bytes]) -> bytes:

@@ -51,8 +51,8 @@ def parse_listen(text: str, *, anywhere: bool = False) -> Listen:
     listen = Listen(host=host, port=int(match["port"]))
     if not listen.loopback and not anywhere:
         raise ConfigurationError(
-            f"{text} can be reached from other machines, and there is no TLS yet: anybody there could stop jobs and "
-            "decide checkpoints. Nothing was started. Listen on 127.0.0.1, or say --insecure-listen-anywhere if only "
+            f"{text} can be reached from other machines, and there is no TLS yet: anyone there could stop jobs and "
+            "decide checkpoints. Nothing was started. Listen on 127.0.0.1, or pass --insecure-listen-anywhere if only "
             "trusted machines reach it."
         )
     return listen

@@ -130,7 +130,7 @@ class Orphan:
                 raise HaltedError(answer.detail)
         self.doing = "claims it on its cluster"
         await self._reach.take_claim(claims)
-        self.doing = "aborts what nobody has decided for"
+        self.doing = "aborts undecided transactions"
         # These are different transactions, perhaps on different clusters: neither needs to wait for the other.
         troubles = await asyncio.gather(self._abort_undecided(), self._commit_decided(), return_exceptions=True)
         for trouble in sorted(filter(None, troubles), key=lambda one: not isinstance(one, HOPELESS)):
@@ -168,8 +168,8 @@ class Orphan:
                 self._require_taken(await around.handle(self.job, event))
             if len(settlements) < len(left):
                 raise OncewardError(
-                    f"{len(left) - len(settlements)} commits of checkpoint {completed.id} are not answered; they are "
-                    "asked again until they are. Check the brokers"
+                    f"{len(left) - len(settlements)} commits of checkpoint {completed.id} are unanswered and are "
+                    "retried until answered. Check the brokers"
                 )
 
     async def _await_ends(self, name: ParticipantName, committed: Sequence[Committable], give_up_at: float) -> None:

@@ -125,7 +125,7 @@ def _resolved(fact: SlotsResolved) -> str:
     forced = ", against the evidence" if fact.forced else ""
     slots = ", ".join(map(str, sorted(fact.slots)))
     seen = "; ".join(f"slot {one.slot} {one.outcome.value}: {one.evidence}" for one in fact.evidence)
-    return f"slots {slots} count as {fact.ruling.value}{forced}: {fact.reason}. Seen: {seen or 'nobody was asked'}"
+    return f"slots {slots} count as {fact.ruling.value}{forced}: {fact.reason}. Seen: {seen or 'no broker was asked'}"
 
 
 def _request(request: Request) -> str:

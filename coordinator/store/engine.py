@@ -91,7 +91,7 @@ def _make_durable(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> Non
     cursor.execute("PRAGMA locking_mode=EXCLUSIVE")
     mode = cursor.execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
-        raise StoreError(f"SQLite refuses a write-ahead log here (it says {mode}). Nothing was changed.")
+        raise StoreError(f"SQLite refuses a write-ahead log here (its mode is {mode}). Nothing was changed.")
     cursor.execute("PRAGMA synchronous=FULL")
     # An interrupted run may have left a log whose last write was never confirmed. From here on only the file counts.
     checkpoint(connection)

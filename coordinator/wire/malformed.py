@@ -81,7 +81,7 @@ def as_text(text: str, field: str) -> str:
 def as_reason(text: str) -> str:
     """Return a person's reason, which is stored."""
     if not text.strip():
-        raise MalformedError("reason: say who asks and why; it is kept")
+        raise MalformedError("reason: give your name and why; the history keeps it")
     return as_text(text, "reason")
 
 

@@ -89,8 +89,8 @@ class Difference:
         return (
             f"{self.partition} was read up to offset {self.position} (leader epoch {self.epoch}), but its log differs "
             f"from offset {self.offset}{'' if self.exact else ', or an earlier one,'} on: "
-            f"{self.position - self.offset} offsets [{self.offset}, {self.position}) that were read are gone, and what "
-            "stands there now was never read"
+            f"{self.position - self.offset} offsets [{self.offset}, {self.position}) that were read are gone, and "
+            "their replacements were never read"
         )
 
 

@@ -192,7 +192,7 @@ def check_positions(document: Document, base: Document | None) -> None:
         if name not in after.topics:
             raise ValueError(f"topic {name} of the base is missing")
         if after.topics[name].id != topic.id:
-            raise ValueError(f"topic {name} has id {after.topics[name].id}, in the base {topic.id}: it was made anew")
+            raise ValueError(f"topic {name} has id {after.topics[name].id}, in the base {topic.id}: it was recreated")
     found = dict(after)
     for partition, cursor in before:
         if partition not in found:

@@ -286,7 +286,7 @@ MUTATIONS: dict[str, Mutation] = {
         PREFIX,
         DECISION,
         SETTLED,
-        names="nothing was told of any checkpoint",
+        names="no checkpoint was reported",
     ),
     "the positions of a restore are not told": _unknown(
         lambda h: replace(

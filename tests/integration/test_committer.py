@@ -105,7 +105,7 @@ def test_lost_to_a_fence_is_proved_by_the_log_of_the_output(sink: SinkJob, out: 
     assert sink.view(committable).state is State.EMPTY
     outcome, evidence = outcome_of(sink.committer(), committable)
     assert outcome is Outcome.LOST
-    assert f"{out}-0: the marker at offset 1 says ABORT" in evidence
+    assert f"{out}-0: the marker at offset 1 is ABORT" in evidence
 
 
 def test_the_receipt_alone_proves_a_commit_when_the_id_has_moved_on(sink: SinkJob) -> None:
@@ -132,7 +132,7 @@ def test_a_deleted_receipt_of_a_commit_whose_answer_was_lost_is_never_called_los
     assert sink.committer().outcome(committable).outcome is Outcome.COMMITTED
     outcome, evidence = outcome_of(sink.committer(), committable)
     assert outcome is Outcome.COMMITTED
-    assert "says COMMIT" in evidence
+    assert "is COMMIT" in evidence
 
 
 def test_a_deleted_receipt_and_records_that_are_gone_from_the_log_are_in_doubt_and_not_lost(

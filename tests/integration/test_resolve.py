@@ -152,7 +152,7 @@ def test_a_transaction_that_was_aborted_behind_the_jobs_back_becomes_what_a_pers
     assert "CompleteAbort" in lost["evidence"]
     assert f"{bench.source}-0 [0, {RECORDS})" in lost["holds"]
 
-    with pytest.raises(HaltedError, match="until a person has decided"):
+    with pytest.raises(HaltedError, match="until a person decides"):
         bench.run()
     refused = bench.resolve("--commit", "all").exception
     assert isinstance(refused, RefusedError)

@@ -136,7 +136,7 @@ def test_a_refused_change_is_an_error_and_changes_nothing(proxies: LocalToxiprox
 @pytest.mark.slow
 def test_a_change_that_the_server_takes_and_does_not_make_is_an_error(proxies: LocalToxiproxy, echo: Echo) -> None:
     link = proxies.link("deaf", echo.address)
-    with pytest.raises(ToxiproxyError, match="was told to have the toxic"):
+    with pytest.raises(ToxiproxyError, match="was set to have the toxic"):
         link.add(Toxic(type="latency", stream=Stream.UP, attributes={"patience": 5}))  # no such attribute
 
 

@@ -59,7 +59,7 @@ PLAN = KillPlan(
         Kill(
             point=KillPoint.DRIVER_AFTER_PRE_COMMIT,
             nth=5,
-            meaning="records are written and flushed, nobody was told: the next driver aborts",
+            meaning="records are written and flushed, no vote was sent: the next driver aborts",
         ),
         Kill(
             point=KillPoint.DRIVER_BETWEEN_END_TXN,
@@ -71,7 +71,7 @@ PLAN = KillPlan(
         Kill(
             point=KillPoint.COORDINATOR_AFTER_DECISION,
             nth=21,
-            meaning="the decision is durable, the driver was not told: the next coordinator tells",
+            meaning="the decision is durable, the driver does not know it: the next coordinator instructs it",
         ),
     ),
 )

@@ -66,10 +66,10 @@ class Supervised:
             self.kills_done += 1
             story = f"killed {ended.name} at {kill.name}: {kill.meaning}"
         else:
-            story = f"{ended.name} ended with exit code {code}, which nobody planned"
+            story = f"{ended.name} ended with exit code {code}, which was not planned"
             self.unplanned.append(story)
             if len(self.unplanned) > _UNPLANNED:
-                raise DemoError(f"{story}; the demo gives up. Its last words, from {ended.log}:\n{ended.tail()}")
+                raise DemoError(f"{story}; the demo gives up. The end of {ended.log}:\n{ended.tail()}")
         story += self._left_behind()
         self.child = self._next()
         return story

@@ -252,10 +252,10 @@ class LocalKafka:
         while lack := readiness.missing(self._ports, self.pids.keys(), self._cluster_id):
             for number in numbers:
                 if not self._nodes[number - 1].runs:
-                    raise LocalKafkaError(f"Broker {number} ended while it started. It said:\n{self.logs(number)}")
+                    raise LocalKafkaError(f"Broker {number} ended while it started. Its log:\n{self.logs(number)}")
             if time.monotonic() > limit:
                 raise LocalKafkaError(
                     f"The local Kafka is not ready after {_START_LIMIT_S:.0f} s: {lack}. "
-                    f"Broker {numbers[0]} said:\n{self.logs(numbers[0])}"
+                    f"Log of broker {numbers[0]}:\n{self.logs(numbers[0])}"
                 )
             time.sleep(0.05)

@@ -73,7 +73,7 @@ def run_dev_kafka(
             while not stop.wait(_LOOK_EVERY_S):
                 if len(kafka.pids) < brokers:
                     ended = min(set(range(1, brokers + 1)) - kafka.pids.keys())
-                    print(f"broker {ended} ended by itself. It said:\n{kafka.logs(ended)}", file=sys.stderr)
+                    print(f"broker {ended} ended by itself. Its log:\n{kafka.logs(ended)}", file=sys.stderr)
                     return 1
             print("stopping ...", file=sys.stderr, flush=True)
     finally:

@@ -27,8 +27,8 @@ class Api:
             answer = getattr(self._consumer, method)(path, timeout=_CALL_LIMIT_S, **sent)
         except requests.RequestException as error:
             raise ToxiproxyError(
-                f"The toxiproxy at {self._where} did not answer {method} {path}: {error}. "
-                "Whether it did what it was told is unknown; start it again."
+                f"The toxiproxy at {self._where} did not answer {method} {path}: {error}. Whether it carried out the "
+                "request is unknown; start it again."
             ) from error
         except Exception as error:  # the library creates its errors with type(); Exception is their only base
             raise ToxiproxyError(f"The toxiproxy at {self._where} refused {method} {path} {body}: {error}") from error

@@ -121,4 +121,4 @@ class Link:
         return state
 
     def _disobeyed(self, wanted: str, found: object) -> ToxiproxyError:
-        return ToxiproxyError(f"The link {self.name} was told to {wanted}, and its toxiproxy says {found}.")
+        return ToxiproxyError(f"The link {self.name} was set to {wanted}, but its toxiproxy reports {found}.")

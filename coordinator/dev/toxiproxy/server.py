@@ -92,7 +92,7 @@ class LocalToxiproxy:
             except ToxiproxyError as error:
                 if server.exit_code is not None or time.monotonic() > limit:
                     raise ToxiproxyError(
-                        f"The toxiproxy server did not start: {error} It said: {server.tail()}"
+                        f"The toxiproxy server did not start: {error} Its log: {server.tail()}"
                     ) from error
                 time.sleep(0.02)
             else:

@@ -46,7 +46,7 @@ def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verdict
     gaps = {part: list(words) for part, words in history.gaps.items()}
     if not history.told:
         for part in (Part.COORDINATOR, Part.PAST):
-            gaps.setdefault(part, []).append("nothing was told of any checkpoint")
+            gaps.setdefault(part, []).append("no checkpoint was reported")
     if laid.ranges.cut:
         gaps.setdefault(Part.PAST, []).append(f"the checkpoints before {laid.ranges.cut} are known no longer")
     if laid.ranges.unknown:
@@ -153,7 +153,7 @@ def _foreign(_history: History, _laid: Streams, matched: Matched) -> _Found:
         for one, home in matched.misrouted:
             yield Breach(one.lane.topic, f"records belong to {home}", str(one))
         for one in matched.foreign:
-            yield Breach(one.lane.topic, "records that nobody expects", str(one))
+            yield Breach(one.lane.topic, "unexpected records", str(one))
 
     return _Found(certain=certain())
 

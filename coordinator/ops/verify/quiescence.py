@@ -98,7 +98,7 @@ def unusable_input(
     elif topics.keys() != set(inputs):
         fed.append(f"the job reads {', '.join(sorted(topics))}, named were {', '.join(sorted(inputs))}")
     else:
-        fed.extend(f"topic {name} was made anew" for name, known in topics.items() if now_topics[name] != known)
+        fed.extend(f"topic {name} was recreated" for name, known in topics.items() if now_topics[name] != known)
         fed.extend(f"topic {name} may be compacted" for name in source.compacted(inputs))
         fed.extend(deleted(source.beginnings(inputs), covered))
 

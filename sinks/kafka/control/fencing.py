@@ -76,7 +76,7 @@ def _is_over(transaction: Transaction, view: TransactionView) -> bool:
         raise ContradictionError(
             f"Transaction {transaction.id} (producer {transaction.producer_id}, epoch {transaction.epoch}) was to be "
             "aborted, but it is committed: its records are visible although its checkpoint was aborted, and they may "
-            "be written once more. Nothing further was changed. Find out who ended it before the job is started again."
+            "be written again. Nothing further was changed. Find out who ended it before you start the job again."
         )
     return not at_ours or view.state in (State.COMPLETE_ABORT, State.EMPTY)
 
@@ -129,5 +129,5 @@ def refuse_newer(job: str, generation: int, found: Sequence[TransactionalId]) ->
         raise FencedError(
             f"This process runs generation {generation} of job {job}, but transaction {newer[0]} of generation "
             f"{newer[0].generation} is open: the job was taken over. Nothing was changed. Stop this process; the newer "
-            "one goes on."
+            "one continues."
         )

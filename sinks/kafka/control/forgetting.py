@@ -39,8 +39,8 @@ def _receipts(control: ControlPlane, job: str, last: Claim) -> set[str]:
     for answer in answers:
         if isinstance(answer, NoAnswer):
             raise ControlPlaneError(
-                f"Not every broker says which receipts of job {job} it keeps. Some may be deleted, the claim is not. "
-                "Try again when all brokers answer."
+                f"Not every broker reports which receipts of job {job} it keeps. Some may be deleted, the claim is "
+                "not. Try again when all brokers answer."
             )
         groups |= {str(group.group_id) for group in answer.groups or ()}
     parsed = {name: TransactionalId.parse(name) for name in groups}

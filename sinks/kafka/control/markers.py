@@ -120,6 +120,6 @@ def _told(name: str, marker: tuple[int, bool] | None, records: int) -> LogProof:
         return LogProof(ending=Ending.UNKNOWN, detail=f"{name}: no marker is behind its records")
     offset, commit = marker
     if commit:
-        return LogProof(ending=Ending.COMMITTED, detail=f"{name}: the marker at offset {offset} says COMMIT")
+        return LogProof(ending=Ending.COMMITTED, detail=f"{name}: the marker at offset {offset} is COMMIT")
     behind = f" behind {records} records" if records else ""
-    return LogProof(ending=Ending.ABORTED, detail=f"{name}: the marker at offset {offset} says ABORT{behind}")
+    return LogProof(ending=Ending.ABORTED, detail=f"{name}: the marker at offset {offset} is ABORT{behind}")

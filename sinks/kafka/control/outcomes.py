@@ -159,7 +159,7 @@ def judge(transaction: Transaction, look: Look) -> Judgement:
         f"receipt {look.receipt.state.value.replace('_', ' ')} ({look.receipt.detail})",
     ]
     if proof is Proof.PARTLY:
-        parts.insert(0, "committed in part: what the output log shows as ABORT is missing from the output for good")
+        parts.insert(0, "committed in part: what the output log shows as ABORT is missing from the output permanently")
     if look.end is not None:
         parts.insert(0, f"EndTxn version {transaction.version} answered {describe_code(look.end)}")
     if look.log is not None:
@@ -176,8 +176,8 @@ def judge_torn(transaction: Transaction, view: TransactionView, gone: Sequence[s
     if view.code != CODE_NONE or view.state is not State.ONGOING or not ours:
         return None
     evidence = (
-        f"ours (producer {transaction.producer_id}, epoch {transaction.epoch}) is open, but {'; '.join(gone)}: "
-        "somebody ended it in single partitions, or records were cut off"
+        f"ours (producer {transaction.producer_id}, epoch {transaction.epoch}) is open, but {'; '.join(gone)}: another "
+        "process ended it in single partitions, or records were truncated"
     )
     return Judgement(proof=Proof.TORN, evidence=evidence)
 

@@ -109,7 +109,7 @@ def _parts(handle: KafkaCommittable, topics: Mapping[str, TopicFacts], held: Map
         elif topic.code in _REFUSED:
             continue
         elif written.id and topic.id and written.id != topic.id:
-            gone.append(f"topic {name} was deleted and made again: its id was {written.id} and is {topic.id}")
+            gone.append(f"topic {name} was deleted and recreated: its id was {written.id} and is {topic.id}")
         elif any((name, number) not in held for number in written.partitions):
             unknown = True
         else:

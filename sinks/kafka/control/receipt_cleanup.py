@@ -60,7 +60,9 @@ def _groups(control: ControlPlane) -> set[str]:
 def _unended(control: ControlPlane, job: str) -> set[str]:
     found, failed = Transactions(control).open_ids(job, states=_UNENDED)
     if failed:
-        raise ControlPlaneError("Not every broker says what is open, so no receipt is deleted. Nothing was changed.")
+        raise ControlPlaneError(
+            "Not every broker reports its open transactions, so no receipt is deleted. Nothing was changed."
+        )
     return {str(identifier) for identifier in found}
 
 

@@ -113,9 +113,9 @@ def _described(
         if clock.monotonic() >= deadline:
             answers = ", ".join(f"{name}: {describe_code(views[name].code)}" for name in left if name not in known)
             raise PreCommitError(
-                f"Checkpoint {checkpoint} cannot be pre-committed: the brokers did not say within {_PATIENCE_S:.0f} s "
-                f"whether its transactions are open ({answers}). Nothing of it becomes visible; its records belong to "
-                "the next checkpoint. Check the brokers."
+                f"Checkpoint {checkpoint} cannot be pre-committed: the brokers did not report within {_PATIENCE_S:.0f} "
+                f"s whether its transactions are open ({answers}). Nothing of it becomes visible; its records belong "
+                "to the next checkpoint. Check the brokers."
             )
         clock.wait(backoff.next())
     return known
@@ -159,9 +159,9 @@ def require_same_topics(control: ControlPlane, ids: Mapping[str, str]) -> None:
             )
         if known and now[name].id and known != now[name].id:
             raise HaltedError(
-                f"Sink topic {name} was deleted and made again while this job ran: its id was {known} and is "
+                f"Sink topic {name} was deleted and recreated while this job ran: its id was {known} and is "
                 f"{now[name].id}. What the job had written to the former one is gone; the running checkpoint is "
-                "aborted, its records belong to the next one. Start the job again to go on in the new topic. If it "
+                "aborted, its records belong to the next one. Start the job again to continue in the new topic. If it "
                 "shall have the former records too, restore an older checkpoint before, or begin under another name."
             )
 

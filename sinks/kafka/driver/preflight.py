@@ -232,7 +232,7 @@ def _timeouts(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
     if cap is None:
         yield _warning(
             subject,
-            f"the brokers do not tell {_CAP}; transactions ask for {timeout}",
+            f"the brokers do not report {_CAP}; transactions request {timeout}",
             "grant DESCRIBE_CONFIGS on the cluster to have it checked",
         )
     elif timeout > cap:

@@ -50,7 +50,7 @@ def lost_splits(
             if not written.id or written.id != now.id:
                 raise ReplayRefusedError(
                     f"slot {handle.slot} was written to topic {name} with id {written.id or 'unknown'}, now its id is "
-                    f"{now.id or 'unknown'}: it was deleted and made again"
+                    f"{now.id or 'unknown'}: it was deleted and recreated"
                 )
             if written.count != now.partitions:
                 raise ReplayRefusedError(

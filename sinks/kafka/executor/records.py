@@ -157,7 +157,7 @@ def _unfit(topic: str, error: UnfitRecordError) -> DeliveryError:
 
 def _broken(error: Exception) -> DeliveryError:
     return DeliveryError(
-        f"The client cannot go on with this transaction: {error}. Nothing of this slot becomes visible and its records "
+        f"The client cannot continue this transaction: {error}. Nothing of this slot becomes visible and its records "
         "belong to the next checkpoint. If the producer was fenced, look for another program that uses its id."
     )
 

@@ -87,8 +87,8 @@ def insist(
         missing = [partition for partition in missing if partition not in found]
         if missing and monotonic() >= deadline:
             raise CheckpointFailedError(
-                f"Kafka did not tell the offsets of {', '.join(map(str, missing[:10]))} ({len(missing)} partitions) "
-                f"for {patience:g} s: their leaders are away. Nothing was read; starting again asks again."
+                f"Kafka did not report the offsets of {', '.join(map(str, missing[:10]))} ({len(missing)} partitions) "
+                f"for {patience:g} s: their leaders are unavailable. Nothing was read; start the job again to retry."
             )
         if missing:
             sleep(backoff.next())
@@ -289,8 +289,8 @@ class BrokerView:
             # The client forgets all brokers if the remaining ones list none (see `Rebootstrap`).
             self._admin = admin_client(self._cluster)
         return CheckpointFailedError(
-            f"Kafka cluster {self._cluster.name!r} ({self._cluster.bootstrap_servers}) did not tell {what}: {said}. "
-            "Nothing was read; the next checkpoint asks again. If this stays, check that the brokers run and that the "
+            f"Kafka cluster {self._cluster.name!r} ({self._cluster.bootstrap_servers}) did not report {what}: {said}. "
+            "Nothing was read; the next checkpoint retries. If this persists, check that the brokers run and that the "
             "user may describe the topics."
         )
 

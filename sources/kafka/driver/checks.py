@@ -147,7 +147,7 @@ def refuse_other_topics(positions: KafkaPositions, names: Collection[str], found
         if now is None:
             problems.append(f"topic {name} (id {known.id}) does not exist any more")
         elif now.id != known.id:
-            problems.append(f"topic {name} was deleted and made again: its id was {known.id} and is {now.id}")
+            problems.append(f"topic {name} was deleted and recreated: its id was {known.id} and is {now.id}")
         elif not set(known.partitions) <= set(now.partitions):
             lost = sorted(set(known.partitions) - set(now.partitions))
             problems.append(f"topic {name} (id {known.id}) has lost its partitions {lost}")

@@ -41,7 +41,7 @@ def refuse_incomplete(
             raise ReplayRefusedError(f"{partition}, which the records came from, does not exist any more")
         if known is None or known.id != now.id:
             was = "unknown" if known is None else known.id
-            raise ReplayRefusedError(f"topic {partition.topic} was made again: its id was {was} and is {now.id}")
+            raise ReplayRefusedError(f"topic {partition.topic} was recreated: its id was {was} and is {now.id}")
     for name, settings in view.topic_settings(names, [_POLICY]).items():
         policy = None if settings is None else settings.get(_POLICY)
         if policy != "delete":

@@ -108,9 +108,8 @@ def _refuse_gone(
     ]
     if gone:
         raise HaltedError(
-            f"Group {group!r} committed offsets that are not in the log any more: {'; '.join(gone)}. Going on "
-            "elsewhere would skip or repeat records, so nothing was read. Say where to begin: start='earliest', "
-            "'latest' or offsets."
+            f"Group {group!r} committed offsets that are no longer in the log: {'; '.join(gone)}. Another start would "
+            "skip or repeat records, so nothing was read. Choose the start: start='earliest', 'latest' or offsets."
         )
 
 

@@ -62,16 +62,18 @@ def _describe(gone: OffsetGone) -> str:
     if known and gone.position < gone.log_start:
         return (
             f"Input is gone: {where} is to be read from offset {gone.position}, but its log starts at {gone.log_start} "
-            f"now, so {gone.log_start - gone.position} offsets were deleted (by retention, or somebody) before they "
+            f"now, so {gone.log_start - gone.position} offsets were deleted (by retention or a person) before they "
             "were read. Nothing was skipped."
         )
     if known and gone.log_end < gone.position:
         return (
             f"Input is gone: {where} is to be read from offset {gone.position}, but its log ends at {gone.log_end} "
-            "now: the partition lost records that were already read (an unclean election) or was made anew. "
-            "Nothing was read from it."
+            "now: the partition lost records that were already read (an unclean election) or was recreated. Nothing "
+            "was read from it."
         )
-    limits = f"its log is [{gone.log_start}, {gone.log_end})" if known else "the broker did not say what its log holds"
+    limits = (
+        f"its log is [{gone.log_start}, {gone.log_end})" if known else "the broker did not report what its log holds"
+    )
     return (
         f"Input is gone: {where} is to be read from offset {gone.position} to {gone.end}, which the broker refused as "
         f"out of range; {limits}. Nothing was skipped."

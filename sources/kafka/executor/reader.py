@@ -288,8 +288,8 @@ def _reached(records: Records, of: _Range) -> int:
 def _replaced(of: _Range, offset: int, epoch: int) -> CheckpointFailedError:
     return CheckpointFailedError(
         f"{of.topic}-{of.partition} holds at offset {offset} a record of leader epoch {epoch}. When the range was "
-        f"planned up to offset {of.end}, its records had epochs up to {of.epoch}: the log lost its end since, and was "
-        "filled again. No record was taken. The next checkpoint finds out whether anything read before is gone."
+        f"planned up to offset {of.end}, its records had epochs up to {of.epoch}: the log has lost its end since and "
+        "was refilled. No record was taken. The next checkpoint checks whether records read before are gone."
     )
 
 

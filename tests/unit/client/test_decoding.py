@@ -311,10 +311,10 @@ WRONG: list[tuple[Decode, dict[str, Any], str]] = [
     (requests.request_checkpoint, {"name": "x" * (MAX_LABEL + 1)}, f"name: must be at most {MAX_LABEL} printable"),
     (requests.request_checkpoint, {"name": "a\x1b"}, f"name: must be at most {MAX_LABEL} printable"),
     (requests.request_checkpoint, {"request": ""}, "request: must be 1 to"),
-    (requests.resolve_slots, {"reason": " "}, "reason: say who asks and why"),
+    (requests.resolve_slots, {"reason": " "}, "reason: give your name and why"),
     (requests.resolve_slots, {"reason": "x" * (MAX_TEXT + 1)}, "reason: "),
-    (requests.acknowledge_loss, {"reason": ""}, "reason: say who asks and why"),
-    (requests.forget_job, {"reason": ""}, "reason: say who asks and why"),
+    (requests.acknowledge_loss, {"reason": ""}, "reason: give your name and why"),
+    (requests.forget_job, {"reason": ""}, "reason: give your name and why"),
 ]
 
 

@@ -93,7 +93,7 @@ def test_each_process_gets_the_next_kill_and_the_last_one_none(start: Starter, t
 
 def test_an_unplanned_end_is_reported_and_the_kill_stays_armed(start: Starter, tmp_path: Path) -> None:
     driver = Supervised("driver", start("raise SystemExit(7)"), [FIRST], tmp_path)
-    assert "exit code 7, which nobody planned" in revived(driver)
+    assert "exit code 7, which was not planned" in revived(driver)
     assert driver.kills_done == 0
     assert not FIRST.happened(tmp_path)
 

@@ -113,7 +113,7 @@ def test_what_a_job_without_a_driver_has_open_stays_to_be_judged() -> None:
     ("cluster", "asked", "words"),
     [
         (Cluster(beginning=5), job([FIRST]), "in-0 is deleted below offset 5"),
-        (Cluster(topic="another"), job([FIRST]), "topic in was made anew"),
+        (Cluster(topic="another"), job([FIRST]), "topic in was recreated"),
         (Cluster(compacted=["in"]), job([FIRST]), "topic in may be compacted"),
         (Cluster(), job([FIRST], cluster_id="elsewhere"), "the job reads from cluster elsewhere"),
     ],

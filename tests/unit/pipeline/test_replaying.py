@@ -100,11 +100,11 @@ def test_what_cannot_be_written_again_halts_the_job_and_names_the_records() -> N
     job = LossyJob(coordinator(), until=9)
 
     def refuse(*_: Any) -> Any:
-        raise ReplayRefusedError("the topic was made again")
+        raise ReplayRefusedError("the topic was recreated")
 
     changed: Any = job
     changed.lost_splits = refuse
-    with pytest.raises(HaltedError, match=r"the topic was made again.*the records of \[\{'start': 10, 'end': 20\}\]"):
+    with pytest.raises(HaltedError, match=r"the topic was recreated.*the records of \[\{'start': 10, 'end': 20\}\]"):
         job.generation.run()
     assert job.jobs.count((LOST, 10, 20)) == 1
 

@@ -73,16 +73,16 @@ def test_a_request_reports_how_long_it_has_waited() -> None:
 
 def test_a_loss_records_who_decided_it_and_the_evidence() -> None:
     settlements = one(said(after(*HALTED), "resolve 2 sink 1 replay 1=lost 0=lost")[1], LossRecorded).settlements
-    assert [one.evidence for one in settlements] == ["a person decided (a person's reason): slot 1 is lost"]
+    assert [one.evidence for one in settlements] == ["an operator decided (a person's reason): slot 1 is lost"]
     unseen = one(said(after(*HALTED), "resolve 2 sink 1 replay")[1], LossRecorded).settlements
-    assert [one.evidence for one in unseen] == ["a person decided (a person's reason)"]
+    assert [one.evidence for one in unseen] == ["an operator decided (a person's reason)"]
 
 
 def test_what_a_person_gives_up_is_kept_with_its_own_committables_and_what_was_known() -> None:
     loss = one(said(after(*HALTED), "resolve 2 sink 1,2 given_up 2=lost")[1], LossSkipped)
     assert [committable.slot for committable in loss.committables] == [1, 2]
     assert [(one.slot, one.outcome.value, one.evidence) for one in loss.settlements] == [
-        (1, "lost", "nobody was asked again"),
+        (1, "lost", "no broker was asked again"),
         (2, "lost", "slot 2 is lost"),
     ]
 

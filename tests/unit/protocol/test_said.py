@@ -105,7 +105,7 @@ def test_the_end_of_a_generation_is_logged_with_its_cause() -> None:
     gone = after("open d1")
     gone.now += 30
     _, facts = said(gone, "after 0")
-    assert "no sign of life" in one(facts, GenerationEnded).detail
+    assert "no renewal" in one(facts, GenerationEnded).detail
     assert one(facts, StatusChanged).detail == one(facts, GenerationEnded).detail
 
 

@@ -131,7 +131,7 @@ def test_the_log_proves_the_end_of_a_transaction_whose_id_moved_on(bench: Bench,
     began = bench.transport.now()
     settlement = committed(bench, ids)
     assert settlement.outcome is (Outcome.COMMITTED if commit else Outcome.LOST)
-    assert ("says COMMIT" if commit else "says ABORT") in settlement.evidence
+    assert ("is COMMIT" if commit else "is ABORT") in settlement.evidence
     looked_twice = bench.transport.now() - began > 2
     assert looked_twice is not commit, "one look does not prove a loss"
 
@@ -212,7 +212,7 @@ def test_a_part_that_was_lost_before_the_commit_is_in_doubt_and_named(bench: Ben
     settlement = committed(bench, ids)
     assert settlement.outcome is Outcome.IN_DOUBT
     assert "out-1" in settlement.evidence
-    assert "says ABORT behind 1 records" in settlement.evidence
+    assert "is ABORT behind 1 records" in settlement.evidence
 
 
 def test_of_two_slots_that_lost_a_part_the_open_one_is_aborted_and_the_ended_one_is_in_doubt(bench: Bench) -> None:

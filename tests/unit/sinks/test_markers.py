@@ -70,9 +70,9 @@ def test_markers_in_every_partition_prove_the_end(bench: Bench, commit: bool) ->
     assert bench.end(ids, commit=commit) == 0
     bench.wait(1)
     if commit:
-        assert told(bench, ids) == LogProof(ending=Ending.COMMITTED, detail="out-0: the marker at offset 2 says COMMIT")
+        assert told(bench, ids) == LogProof(ending=Ending.COMMITTED, detail="out-0: the marker at offset 2 is COMMIT")
     else:
-        detail = "out-0: the marker at offset 2 says ABORT behind 2 records"
+        detail = "out-0: the marker at offset 2 is ABORT behind 2 records"
         assert told(bench, ids) == LogProof(ending=Ending.ABORTED, detail=detail, aborted=True)
 
 
@@ -89,7 +89,7 @@ def test_an_abort_in_one_partition_proves_nothing_about_the_others(bench: Bench)
     proof = told(bench, ids)
     assert (proof.ending, proof.aborted) == (Ending.UNKNOWN, True)
     assert proof.detail == (
-        "out-0: no marker is behind its records; out-1: the marker at offset 1 says ABORT behind 1 records"
+        "out-0: no marker is behind its records; out-1: the marker at offset 1 is ABORT behind 1 records"
     )
 
 
@@ -100,7 +100,7 @@ def test_a_commit_beside_an_abort_is_reported_as_both(bench: Bench) -> None:
     proof = told(bench, ids)
     assert (proof.ending, proof.aborted) == (Ending.COMMITTED, True)
     assert proof.detail == (
-        "out-1: the marker at offset 1 says COMMIT; out-0: the marker at offset 2 says ABORT behind 2 records"
+        "out-1: the marker at offset 1 is COMMIT; out-0: the marker at offset 2 is ABORT behind 2 records"
     )
 
 
@@ -210,7 +210,7 @@ def test_records_far_before_their_marker_and_the_end_are_found(bench: Bench, bet
     others(bench, between)
     mark(bench, ids, OUT, commit=False)
     others(bench, 11_000)
-    assert told(bench, ids, 0).detail == f"out-0: the marker at offset {2_002 + between} says ABORT behind 2 records"
+    assert told(bench, ids, 0).detail == f"out-0: the marker at offset {2_002 + between} is ABORT behind 2 records"
 
 
 def test_no_more_of_a_log_is_read_than_is_allowed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

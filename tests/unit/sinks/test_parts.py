@@ -66,7 +66,7 @@ def test_a_part_that_was_ended_elsewhere_and_missing_records_are_named(bench: Be
 def test_a_deleted_or_recreated_topic_holds_no_part_of_it(bench: Bench) -> None:
     handle = written(bench, topic_id="the former one's")
     (said,) = parts_of(bench, handle).gone
-    assert said.startswith("topic out was deleted and made again: its id was the former one's and is ")
+    assert said.startswith("topic out was deleted and recreated: its id was the former one's and is ")
     bench.cluster.delete_topic("out")
     assert parts_of(bench, handle).gone == ("topic out is not there",)
 

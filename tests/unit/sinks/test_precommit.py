@@ -228,7 +228,9 @@ def test_brokers_that_answer_late_or_in_part_are_asked_for_the_rest(bench: Bench
 def test_brokers_that_do_not_answer_for_10_s_fail_the_checkpoint_and_are_named(bench: Bench) -> None:
     votes, began = [vote(0, bench.open(name(0)))], bench.transport.now()
     bench.transport.cut = unanswered(began + 1000, bench)
-    with pytest.raises(PreCommitError, match=rf"did not say within 10 s .*{name(0)}: no answer \(the request was lost"):
+    with pytest.raises(
+        PreCommitError, match=rf"did not report within 10 s .*{name(0)}: no answer \(the request was lost"
+    ):
         made(bench, votes)
     assert 10 <= bench.transport.now() - began < 12
 

@@ -183,7 +183,7 @@ def test_the_claim_stays_while_a_broker_does_not_say_what_it_keeps(bench: Bench)
     receipts(bench, *(name(number) for number in range(8)))
     claimed(bench)
     cut(bench, ListGroupsRequest, bench.cluster.settings.brokers[2])
-    with pytest.raises(ControlPlaneError, match="Not every broker says which receipts"):
+    with pytest.raises(ControlPlaneError, match="Not every broker reports which receipts"):
         forget(bench)
     cut(bench, ListGroupsRequest, 99)
     assert read_claim(bench.control, "orders", clock(bench)) == LAST

@@ -240,7 +240,7 @@ class Broken(SimProducer):
         ),
         (
             KafkaException(KafkaError(KafkaError._FENCED, "fenced", fatal=True)),
-            "client cannot go on with this transaction",
+            "client cannot continue this transaction",
         ),
         (
             UnfitRecordError("a header without a name"),
@@ -266,7 +266,7 @@ def test_a_client_that_breaks_while_it_is_polled_ends_the_slot(bench: Bench) -> 
         raise KafkaException(KafkaError(KafkaError._FATAL))
 
     client.poll = poll
-    with pytest.raises(DeliveryError, match="cannot go on"):
+    with pytest.raises(DeliveryError, match="cannot continue"):
         writer.write(batch([b"a"]))
 
 

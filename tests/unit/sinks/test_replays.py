@@ -53,11 +53,11 @@ def test_only_a_split_that_made_one_slot_and_that_alone_gives_the_slot_again(
         (replace(LOST, cluster_id="another"), TOPIC, "written to cluster another"),
         (LOST, None, "cannot be found"),
         (LOST, replace(TOPIC, code=3), "cannot be found"),
-        (LOST, replace(TOPIC, id="id-2"), "deleted and made again"),
+        (LOST, replace(TOPIC, id="id-2"), "deleted and recreated"),
         (replace(LOST, topics={"out": TopicRecords(records=5, partitions=(0,))}), TOPIC, "id unknown"),
         (LOST, replace(TOPIC, partitions=4), "had 3 partitions, now it has 4"),
     ],
-    ids=["shuffle", "cluster", "gone", "unknown", "made again", "id not known", "partitions"],
+    ids=["shuffle", "cluster", "gone", "unknown", "recreated", "id not known", "partitions"],
 )
 def test_everything_else_is_refused_with_the_reason(
     handle: KafkaCommittable, topic: TopicFacts | None, said: str

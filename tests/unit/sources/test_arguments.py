@@ -242,7 +242,7 @@ def test_the_fault_of_a_reader_survives_being_wrapped_in_text(topic: str) -> Non
         (20, (6, 20), r"its log is \[6, 20\)"),
         (21, (6, 20), "its log ends at 20 now: the partition lost records"),
         (5, (0, 4), "its log ends at 4 now: the partition lost records"),
-        (5, (-1, -1), "the broker did not say what its log holds"),
+        (5, (-1, -1), "the broker did not report what its log holds"),
     ],
 )
 def test_the_log_shows_how_the_input_was_lost(position: int, log: tuple[int, int], said: str) -> None:

@@ -31,7 +31,7 @@ def test_positions_may_stay_or_go_forwards(after: Document) -> None:
         (positions(cluster_id="c2"), "cluster c2"),
         (
             positions(topics={"orders": {"id": "t2", "partitions": {"0": {"next": 9, "end": None, "epoch": 3}}}}),
-            "made anew",
+            "recreated",
         ),
         (positions(topics={"orders": {"id": "t1", "partitions": {}}}), "orders-0 of the base is missing"),
         (positions(-1), "not a number"),

@@ -121,7 +121,7 @@ def test_topics_that_grew_or_are_new_are_fine(cluster: Any) -> None:
     ("now", "why"),
     [
         ({}, r"topic orders \(id t1\) does not exist any more"),
-        ({"orders": topic(id="t2")}, "topic orders was deleted and made again: its id was t1 and is t2"),
+        ({"orders": topic(id="t2")}, "topic orders was deleted and recreated: its id was t1 and is t2"),
         ({"orders": topic(2)}, r"topic orders \(id t1\) has lost its partitions \[2\]"),
     ],
 )
@@ -276,7 +276,7 @@ def test_it_is_looked_for_again_each_interval_and_at_once_where_a_leader_was_awa
 
 def test_a_topic_that_is_gone_is_noticed_when_partitions_are_looked_for(cluster: Any) -> None:
     cluster.found["orders"] = topic(id="t2")
-    with pytest.raises(HaltedError, match="made again"):
+    with pytest.raises(HaltedError, match="recreated"):
         look(discovery(cluster, Watch()), positions())
 
 
@@ -308,7 +308,7 @@ def test_a_range_that_the_log_does_not_hold_is_not_read_again(cluster: Any, boun
     [
         ({}, "orders-1, which the records came from, does not exist"),
         ({"orders": topic(1)}, "orders-1, which the records came from, does not exist"),
-        ({"orders": topic(id="t2")}, "topic orders was made again: its id was t1 and is t2"),
+        ({"orders": topic(id="t2")}, "topic orders was recreated: its id was t1 and is t2"),
     ],
 )
 def test_a_topic_that_is_another_one_is_not_read_again(

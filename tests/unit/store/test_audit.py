@@ -92,7 +92,7 @@ def aborted(*, counted: bool) -> CheckpointAborted:
         ),
         (
             resolved(forced=True, evidence=()),
-            "slots 1, 3 count as given_up, against the evidence: ann: test data. Seen: nobody was asked",
+            "slots 1, 3 count as given_up, against the evidence: ann: test data. Seen: no broker was asked",
         ),
         (
             LossRecorded(checkpoint=FIVE, participant=SINK.name, settlements=LOST),

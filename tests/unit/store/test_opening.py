@@ -111,7 +111,7 @@ def test_a_log_with_another_reader_does_not_count_as_merged_into_the_file(tmp_pa
 
 
 def test_a_place_that_takes_no_log_is_refused() -> None:
-    with pytest.raises(StoreError, match="it says memory"):
+    with pytest.raises(StoreError, match="its mode is memory"):
         connect(Path(":memory:"))
 
 
