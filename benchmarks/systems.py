@@ -69,7 +69,7 @@ class System(Protocol):
 
     @property
     def settings(self) -> dict[str, str]:
-        """The best settings found; docs/benchmarks.md gives the reasons."""
+        """The best settings found; benchmarks/README.md gives the reasons."""
 
     @property
     def steady_interval_ms(self) -> int:

@@ -22,7 +22,7 @@ _LOOK_AT_RECORDS = (Workload.JSON, Workload.FILTER)
 """The others write what they read, so their DataFrames only choose columns."""
 _SCHEDULING_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that only starts tasks: what the second compiler would make quicker is not worth its own time
-(docs/performance.md)."""
+(benchmarks/RESULTS.md)."""
 _TRANSFORMING_JVM = "-XX:+UseParallelGC"
 """For one whose threads run the transform: rows are garbage at once, and Java's usual collector costs them a tenth."""
 

@@ -1,7 +1,7 @@
 """librdkafka's C interface (rdkafka.h), as far as records need it, from the library that confluent-kafka ships.
 
 confluent-kafka creates Python objects for each record that it reads, and needs one call for each that it writes. The
-library itself reads and writes whole arrays of records; docs/performance.md has the savings. It keeps this interface
+library itself reads and writes whole arrays of records; benchmarks/RESULTS.md has the savings. It keeps this interface
 and the layout of these structures compatible within ``librdkafka.so.1``.
 
 The library is loaded through confluent-kafka's own module, so both use the same copy, wherever a wheel puts it.

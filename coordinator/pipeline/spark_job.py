@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _RECORDS_PER_TASK = 1_000_000
 """Records per task above which there are more tasks than run at a time. A task with its transaction costs as much as
-20,000 records (docs/performance.md), a few hundredths of its work."""
+20,000 records (benchmarks/RESULTS.md), a few hundredths of its work."""
 _RECORDS_PER_TASK_ELASTIC = 20_000
 """The same with dynamic allocation: Spark requests executors only while tasks wait for one
 (``spark.dynamicAllocation.schedulerBacklogTimeout``), and tasks never wait when there are only as many as run at a

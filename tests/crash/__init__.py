@@ -1,1 +1,1 @@
-"""The crash suite: every process dies at every point, and every record still takes effect once (docs/crash.md)."""
+"""The crash suite: every process dies at every point, and every record still takes effect once (README.md)."""

@@ -1,4 +1,4 @@
-"""``make crash``: kill every process at every point and report the results (docs/crash.md)."""
+"""``make crash``: kill every process at every point and report the results (tests/crash/README.md)."""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""A slice of the crash suite; with the marker ``crash``, each of its parts as a whole (docs/crash.md)."""
+"""A slice of the crash suite; with the marker ``crash``, each of its parts as a whole (tests/crash/README.md)."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""The system over networks that lose, delay and cut traffic or leave connections half-open (docs/network.md)."""
+"""The system over networks that lose, delay and cut traffic or leave connections half-open (README.md)."""

@@ -1,4 +1,4 @@
-"""``make network``: disturb every link in every way and report the results (docs/network.md)."""
+"""``make network``: disturb every link in every way and report the results (tests/network/README.md)."""
 
 import argparse
 import logging

@@ -1,6 +1,6 @@
 """Scenarios: one folder each under ``tests/network/scenarios``, with a ``scenario.toml`` that defines the scenario.
 
-    row, title          the fault's row in docs/network.md, and what happens in one line
+    row, title          the fault's row in tests/network/README.md, and what happens in one line
     phases              where in the protocol the fault begins, see `Phase`
     [setup]             how the job differs from the usual one
     [fault]             what is done to which links

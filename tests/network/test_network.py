@@ -1,4 +1,4 @@
-"""A slice of the network suite, and tests that its verdicts can be trusted (docs/network.md)."""
+"""A slice of the network suite, and tests that its verdicts can be trusted (tests/network/README.md)."""
 
 import os
 import re

@@ -32,7 +32,10 @@ README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES = (
     )
 )
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(page for folder in ("benchmarks", "docs") for page in (ROOT / folder).rglob("*.md"))]
+    [
+        *ROOT.glob("*.md"),
+        *(page for folder in ("benchmarks", "docs", "tests") for page in (ROOT / folder).rglob("*.md")),
+    ]
 )
 
 CODE = (

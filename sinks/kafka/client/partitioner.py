@@ -1,7 +1,7 @@
 """The partition of a key, as Java's producers and librdkafka's ``murmur2_random`` compute it. Pure.
 
 Computed here for a whole column of keys, because partitioning is most of the client's work when it takes a record:
-it takes consecutive records of one partition in a third of the time (docs/performance.md).
+it takes consecutive records of one partition in a third of the time (benchmarks/RESULTS.md).
 """
 
 from itertools import repeat

@@ -7,7 +7,7 @@ more workers make it fewer. All others would cost 10,000 records and one fetch t
 waits with a partition takes 1 % of a core (measured).
 
 Instead, the fetch size bounds what is fetched and not needed: a client fetches 2 MiB at a time, and less if its range
-is expected to hold less than a few of those (docs/performance.md has the effect). The size of a topic's records is
+is expected to hold less than a few of those (benchmarks/RESULTS.md has the effect). The size of a topic's records is
 known from the last ones that this process has read; if it is unknown, the fetch is large.
 """
 

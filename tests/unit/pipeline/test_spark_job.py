@@ -5,7 +5,7 @@ import pytest
 from onceward.coordinator.pipeline.spark_job import _RECORDS_PER_TASK, _RECORDS_PER_TASK_ELASTIC, _tasks
 
 TASK_COSTS = 20_000
-"""Records; measured (docs/performance.md)."""
+"""Records; measured (benchmarks/RESULTS.md)."""
 
 
 @pytest.mark.parametrize(("records", "at_a_time"), [(0, 1), (1_300_000, 2), (50_000_000, 64)])
