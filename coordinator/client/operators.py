@@ -2,16 +2,16 @@
 
 import uuid
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Self
 
 from onceward.coordinator.client.calls import Caller, open_channel
 from onceward.coordinator.client.pieces import in_pieces
-from onceward.coordinator.client.summaries import (
+from onceward.coordinator.listings import (
     CheckpointDescription,
     CheckpointSummary,
     GenerationSummary,
     HistoryEntry,
-    InputSkip,
     JobDescription,
     JobSummary,
     LossReport,
@@ -25,10 +25,29 @@ from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
 from onceward.coordinator.wire.answers import answer_from_wire
 from onceward.coordinator.wire.enums import CHECKPOINT_KIND, RULING
 from onceward.coordinator.wire.limits import MAX_LISTED
-from onceward.coordinator.wire.people import request_from_wire
-from onceward.coordinator.wire.values import settlement_to_wire
+from onceward.coordinator.wire.listings import (
+    checkpoint_description_from_wire,
+    checkpoint_summary_from_wire,
+    generation_summary_from_wire,
+    history_entry_from_wire,
+    job_description_from_wire,
+    job_summary_from_wire,
+    loss_report_from_wire,
+)
+from onceward.coordinator.wire.values import request_from_wire, settlement_to_wire
 
-__all__ = ["MAX_LISTED", "OperatorClient"]
+__all__ = ["MAX_LISTED", "InputSkip", "OperatorClient"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSkip:
+    """What moving a job past missing input does, or would do."""
+
+    answer: Answer
+    base: int
+    """The checkpoint whose positions are moved; 0 when refused."""
+    skipped: str
+    """What is skipped: the partition and its offsets."""
 
 
 class OperatorClient:
@@ -48,7 +67,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.ListJobs,
             pb.ListJobsRequest(),
-            lambda r: [JobSummary.from_wire(job) for job in r.jobs],
+            lambda r: [job_summary_from_wire(job) for job in r.jobs],
             doing="listing jobs",
         )
 
@@ -62,7 +81,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.DescribeJob,
             pb.DescribeJobRequest(job=job),
-            JobDescription.from_wire,
+            job_description_from_wire,
             doing=f"describing job {job}",
         )
 
@@ -78,7 +97,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.ListCheckpoints,
             pb.ListCheckpointsRequest(job=job, limit=limit),
-            lambda r: [CheckpointSummary.from_wire(checkpoint) for checkpoint in r.checkpoints],
+            lambda r: [checkpoint_summary_from_wire(checkpoint) for checkpoint in r.checkpoints],
             doing=f"listing checkpoints of job {job}",
         )
 
@@ -87,7 +106,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.DescribeCheckpoint,
             pb.DescribeCheckpointRequest(job=job, checkpoint=checkpoint),
-            CheckpointDescription.from_wire,
+            checkpoint_description_from_wire,
             doing=f"describing checkpoint {checkpoint} of job {job}",
         )
 
@@ -96,7 +115,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.ListGenerations,
             pb.ListGenerationsRequest(job=job, limit=limit),
-            lambda r: [GenerationSummary.from_wire(generation) for generation in r.generations],
+            lambda r: [generation_summary_from_wire(generation) for generation in r.generations],
             doing=f"listing generations of job {job}",
         )
 
@@ -105,7 +124,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.ListHistory,
             pb.ListHistoryRequest(job=job, limit=limit),
-            lambda r: [HistoryEntry.from_wire(entry) for entry in r.entries],
+            lambda r: [history_entry_from_wire(entry) for entry in r.entries],
             doing=f"listing the history of job {job}",
         )
 
@@ -202,7 +221,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.ListLosses,
             pb.ListLossesRequest(job=job or "", limit=limit, acknowledged=acknowledged),
-            lambda r: [LossReport.from_wire(report) for report in r.losses],
+            lambda r: [loss_report_from_wire(report) for report in r.losses],
             doing="listing losses",
         )
 

@@ -47,6 +47,7 @@ from onceward.coordinator.wire.values import (
     settings_to_wire,
     settlement_to_wire,
     snapshot_to_wire,
+    trouble_to_wire,
 )
 
 __all__ = ["CoordinatorClient", "Session", "connect"]
@@ -348,15 +349,7 @@ class Session:
         request = pb.RenewRequest(
             job=self.job,
             generation=self.generation,
-            troubles=[
-                pb.LinkTrouble(
-                    link=one.link[:MAX_TEXT],
-                    for_us=round(one.for_s * 1e6),
-                    why=one.why[:MAX_TEXT],
-                    waiting=one.waiting[:MAX_TEXT],
-                )
-                for one in self._caller.links.troubles()[:MAX_TROUBLES]
-            ],
+            troubles=[trouble_to_wire(one) for one in self._caller.links.troubles()[:MAX_TROUBLES]],
             oldest=age_to_wire(oldest) if oldest is not None else None,
             aborted=self._aborted(),
         )

@@ -6,14 +6,14 @@ keeps the job's name and last ids, so that a new job of that name begins above t
 
 from pathlib import Path
 
-from onceward.coordinator.client.summaries import JobDescription
 from onceward.coordinator.errors import ConfigurationError, RefusedError
+from onceward.coordinator.listings import JobDescription
 from onceward.coordinator.ops.brokers import Brokers, brokers
 from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
 from onceward.coordinator.ops.prompts import confirm, say
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName, Role
+from onceward.coordinator.protocol.values import Claim, JobName, Role
 
 __all__ = ["forget_job"]
 
@@ -62,6 +62,6 @@ def _last(store_id: str, description: JobDescription) -> Claim:
     summary = description.summary
     return Claim(
         store_id=store_id,
-        generation=Generation(summary.generation),
-        completed=CheckpointId(summary.last_completed),
+        generation=summary.generation,
+        completed=summary.last_completed,
     )

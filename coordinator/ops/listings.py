@@ -1,9 +1,9 @@
 """``onceward jobs``, ``onceward checkpoints``, ``onceward history``: ask a coordinator and show its answer."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from onceward.coordinator.client.summaries import CheckpointSummary, HistoryEntry, JobSummary, Wait
 from onceward.coordinator.errors import ExitCode
+from onceward.coordinator.listings import CheckpointSummary, HistoryEntry, JobSummary, JobWait
 from onceward.coordinator.ops.connecting import Place, job_name, operators
 from onceward.coordinator.ops.losses import exit_code
 from onceward.coordinator.ops.tables import as_bytes, as_seconds, as_time, print_json, print_table, table
@@ -36,12 +36,12 @@ def list_jobs(place: Place, *, as_json: bool) -> ExitCode:
     return code
 
 
-_USUAL_S = 5.0
+_USUAL = timedelta(seconds=5)
 """Waits up to this long are normal: every job always waits for something."""
 
 
-def _unusual(wait: Wait) -> bool:
-    return wait.since is None or (datetime.now(UTC) - wait.since).total_seconds() >= _USUAL_S
+def _unusual(wait: JobWait) -> bool:
+    return wait.since is None or datetime.now(UTC) - wait.since >= _USUAL
 
 
 def job_detail(job: JobSummary) -> str:
@@ -60,9 +60,9 @@ def job_detail(job: JobSummary) -> str:
         parts.append(job.orphan)
     parts += [f"waits since {as_time(wait.since)} for {wait.what}" for wait in job.waits if _unusual(wait)]
     oldest = job.oldest_transaction
-    if oldest is not None and oldest.open_for >= _USUAL_S:
-        age = f"oldest pre-committed transaction open for {oldest.open_for:.0f} s of {oldest.timeout:.0f} s"
-        parts.append(f"{age} ({oldest.transaction})")
+    if oldest is not None and oldest.open_for >= _USUAL:
+        age, limit = oldest.open_for.total_seconds(), oldest.timeout.total_seconds()
+        parts.append(f"oldest pre-committed transaction open for {age:.0f} s of {limit:.0f} s ({oldest.transaction})")
     if job.unacknowledged_losses:
         lost = f"records of {job.unacknowledged_losses} slots were given up"
         parts.append(f"{lost}, and nobody has acknowledged it: onceward losses {job.job}")
@@ -120,7 +120,9 @@ def list_checkpoints(job: str, limit: int, place: Place, *, as_json: bool) -> Ex
 def show_checkpoint(job: str, checkpoint: int, place: Place) -> None:
     """Print everything about one checkpoint, including what a new job needs to continue from it."""
     with operators(place) as (client, _):
-        print_json(client.checkpoint(job_name(job), checkpoint))
+        found = client.checkpoint(job_name(job), checkpoint)
+    settlements = [(one.participant, one.settlement) for one in found.settlements]
+    print_json({"summary": found.summary, "snapshots": found.snapshots, "settlements": settlements})
 
 
 def _checkpoint_detail(checkpoint: CheckpointSummary) -> str:

@@ -1,8 +1,8 @@
 """``onceward losses``: list records that were given up, until a person has acknowledged the loss."""
 
 from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
-from onceward.coordinator.client.summaries import LossReport
 from onceward.coordinator.errors import ConfigurationError, ExitCode, RefusedError
+from onceward.coordinator.listings import LossReport
 from onceward.coordinator.ops.connecting import Place, job_name, operators
 from onceward.coordinator.ops.tables import as_time, print_json, print_table, table
 from onceward.coordinator.protocol.answers import Verdict
@@ -38,7 +38,7 @@ def list_losses(job: str | None, limit: int, place: Place, *, acknowledged: bool
                 loss.acknowledgement or "no",
             )
         print_table(shown, "No records were given up." if acknowledged else "No loss waits for being acknowledged.")
-    return exit_code(sum(loss.acknowledged_at is None for loss in found))
+    return exit_code(sum(not loss.acknowledgement for loss in found))
 
 
 def acknowledge_losses(job: str, checkpoint: str, reason: str, place: Place) -> None:

@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator
 
 from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
-from onceward.coordinator.client.summaries import CheckpointState
 from onceward.coordinator.errors import CheckpointFailedError, RefusedError
 from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
 from onceward.coordinator.ops.prompts import confirm, say
 from onceward.coordinator.ops.waiting import until, until_ended
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.requests import Request, RequestState
-from onceward.coordinator.protocol.values import CheckpointKind, JobName
+from onceward.coordinator.protocol.values import CheckpointKind, CheckpointState, JobName
 
 __all__ = ["cancel_job", "delete_savepoint", "restore_job", "stop_job", "take"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.summaries import CheckpointDescription, JobDescription
 from onceward.coordinator.errors import ConfigurationError, HaltedError, OncewardError, RefusedError
+from onceward.coordinator.listings import CheckpointDescription, JobDescription
 from onceward.coordinator.ops.brokers import Brokers, Seen, brokers
 from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
 from onceward.coordinator.ops.prompts import confirm, say
@@ -73,7 +73,7 @@ def decide(client: OperatorClient, reached: Brokers, job: JobName, wish: Wish) -
     sink = _sink(description, wish)
     checkpoint = client.checkpoint(job, description.summary.last_completed)
     committables = _committables(description, checkpoint, sink, wish)
-    recorded = {one.slot: one for name, one in checkpoint.settlements if name == sink}
+    recorded = {one.settlement.slot: one.settlement for one in checkpoint.settlements if one.participant == sink}
     kind = next(one.kind for one in description.participants if one.name == sink)
     seen = _look(reached, kind, committables, wish.ruling)
     if not wish.forced:

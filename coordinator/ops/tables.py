@@ -3,8 +3,8 @@
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
-from datetime import datetime
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from rich.console import Console
@@ -18,22 +18,22 @@ _WIDTH_OF_A_PIPE = 400
 
 
 def print_json(values: Any) -> None:
-    """Print dataclasses as JSON: one, a list, or a mapping by name; times as ISO 8601."""
-    print(json.dumps(_plain(values), default=_text, indent=2))
+    """Print values as JSON: dataclasses as objects, times as ISO 8601, durations in seconds."""
+    print(json.dumps(values, default=_plain, indent=2))
 
 
-def _plain(values: Any) -> Any:
-    if isinstance(values, list):
-        return [asdict(value) for value in values]
-    if isinstance(values, Mapping):
-        return {name: _plain(value) for name, value in values.items()}
-    return asdict(values)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, datetime):
-        return value.isoformat(timespec="milliseconds")
-    raise TypeError(f"{type(value).__name__} in a listing")
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.isoformat(timespec="milliseconds")
+        case timedelta():
+            return value.total_seconds()
+        case Mapping():
+            return dict(value)
+        case _ if is_dataclass(value):
+            return {field.name: getattr(value, field.name) for field in fields(value)}
+        case _:
+            raise TypeError(f"{type(value).__name__} in a listing")
 
 
 class _Table(Table):
@@ -64,8 +64,8 @@ def as_time(time: datetime | None) -> str:
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time is not None else "-"
 
 
-def as_seconds(seconds: float | None) -> str:
-    return f"{seconds:.3f}" if seconds is not None else "-"
+def as_seconds(duration: timedelta | None) -> str:
+    return f"{duration.total_seconds():.3f}" if duration is not None else "-"
 
 
 def as_bytes(count: int) -> str:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.summaries import CheckpointDescription, JobDescription
+from onceward.coordinator.listings import CheckpointDescription, JobDescription
 from onceward.coordinator.ops.brokers import Brokers, Seen, brokers
 from onceward.coordinator.ops.connecting import Place, job_name, operators
 from onceward.coordinator.ops.tables import print_json, print_table, table
@@ -120,7 +120,7 @@ def _unsettled(
     summary = description.summary
     if summary.settled or not summary.last_completed or summary.unreadable:
         return
-    checkpoint = client.checkpoint(JobName(summary.job), summary.last_completed)
+    checkpoint = client.checkpoint(summary.job, summary.last_completed)
     for name, snapshot in sorted(checkpoint.snapshots.items()):
         if snapshot.committables:
             yield name, checkpoint
@@ -130,7 +130,8 @@ def _unsettled_row(
     description: JobDescription, checkpoint: CheckpointDescription, sink: ParticipantName, seen: Seen
 ) -> TransactionRow:
     slot = seen.committable.slot
-    recorded = next((one for name, one in checkpoint.settlements if (name, one.slot) == (sink, slot)), None)
+    said = {(one.participant, one.settlement.slot): one.settlement for one in checkpoint.settlements}
+    recorded = said.get((sink, slot))
     settlement = seen.settlement
     if settlement is None or (settlement.outcome is Outcome.IN_DOUBT and recorded is not None):
         settlement = recorded or settlement  # a proof remains valid when its evidence can no longer be seen

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.summaries import JobSummary
 from onceward.coordinator.errors import ConfigurationError, CoordinatorLostError, HaltedError, OncewardError
+from onceward.coordinator.listings import JobSummary
 from onceward.coordinator.ops.connecting import Place, operators
 from onceward.coordinator.ops.prompts import say
 from onceward.coordinator.protocol.status import JobStatus

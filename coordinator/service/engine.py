@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from onceward.coordinator.errors import StoreError
 from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.listings import HistoryEntry
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Answer, Instruction, Note, Verdict
 from onceward.coordinator.protocol.core import note_of, step, wanted
@@ -32,7 +33,6 @@ from onceward.coordinator.service.deadlines import Deadlines
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.housekeeping import Chores, Housekeeping
 from onceward.coordinator.service.transition_log import tell
-from onceward.coordinator.store.records import HistoryRecord
 from onceward.coordinator.store.store import Store
 
 __all__ = ["CommitBatch", "Engine", "UnknownJobError"]
@@ -216,11 +216,11 @@ class Engine:
                 self._store.note(one.job, one.refused, at=self._wall())
         self._store.prune([(one.job, retained) for one, retained in chores])
 
-    def history(self, job: JobName, limit: int) -> Callable[[Store], list[HistoryRecord]]:
+    def history(self, job: JobName, limit: int) -> Callable[[Store], list[HistoryEntry]]:
         """A query for :meth:`ask`: the job's history, newest first, including rejected calls not yet written."""
         refused, at = self._housekeeping.take_refused(job), self._wall()
 
-        def query(store: Store) -> list[HistoryRecord]:
+        def query(store: Store) -> list[HistoryEntry]:
             if refused:
                 store.note(job, refused, at=at)
             return store.history(job, limit)

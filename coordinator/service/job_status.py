@@ -1,26 +1,25 @@
-"""What a job waits for, and how old its oldest transaction is: the live part of a listing."""
+"""The listed summary of a job: its durable state, what it waits for, and how old its oldest transaction is."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from onceward.coordinator.listings import JobSummary, JobWait
+from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.protocol.values import NO_CHECKPOINT, JobName
 from onceward.coordinator.protocol.waits import waits
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.reports import Report, Reports
-from onceward.coordinator.store.records import JobRecord
-from onceward.coordinator.v1 import operators_pb2 as pb
-from onceward.coordinator.v1 import participants_pb2
-from onceward.coordinator.wire.limits import MAX_TEXT
-from onceward.coordinator.wire.values import age_to_wire
+from onceward.coordinator.store.reading import LastCompleted
 
-__all__ = ["LiveStatus"]
+__all__ = ["JobSummaries"]
 
 _TIME_WAS_SET = timedelta(seconds=1)
 
 
-class LiveStatus:
+class JobSummaries:
     """Combines the protocol's state, the drivers' reports, and the coordinator's work for jobs without a driver."""
 
     def __init__(
@@ -37,25 +36,40 @@ class LiveStatus:
         self._wall = wall
         self._known_zero: datetime | None = None
 
-    def tell(self, job: JobName, record: JobRecord, summary: pb.JobSummary) -> None:
-        """Add the live status to ``summary``."""
-        state = self._engine.state(job)
-        now, zero = self._engine.clock(), self._zero()
-        report = self._reports.of(job, state.durable.generation) if state.durable.driven else None
+    def of(self, job: JobName, last: LastCompleted) -> JobSummary:
+        """The summary of ``job``, whose newest completed checkpoint is ``last``. Raises UnknownJobError."""
+        state, now = self._engine.state(job), self._engine.clock()
+        durable = state.durable
+        report = self._reports.of(job, durable.generation) if durable.driven else None
+        return JobSummary(
+            job=job,
+            status=durable.status,
+            status_detail=durable.status_detail,
+            generation=durable.generation,
+            last_checkpoint=durable.last_id,
+            last_completed=last.id,
+            last_completed_at=last.at,
+            settled=durable.settled,
+            ending=durable.ending,
+            failures=durable.failures,
+            open_requests=tuple(durable.open_requests),
+            unreadable=durable.unreadable,
+            restore_from=durable.restore.source.id if durable.restore is not None else NO_CHECKPOINT,
+            restore_reason=durable.restore.reason if durable.restore is not None else "",
+            orphan=self._orphans.doing(job) if self._orphans is not None else "",
+            unacknowledged_losses=sum(len(loss.slots) for loss in durable.losses),
+            waits=tuple(self._waits(state, last, report, now)),
+            oldest_transaction=self._oldest(state, report, now),
+        )
 
-        def since(seconds_ago: float) -> int:
-            return round((zero + timedelta(seconds=now - seconds_ago)).timestamp() * 1000)
-
+    def _waits(self, state: JobState, last: LastCompleted, report: Report | None, now: float) -> Iterator[JobWait]:
+        zero = self._zero()
         for wait in waits(state):
-            decided = round(record.completed_at.timestamp() * 1000) if record.completed_at is not None else since(0)
-            summary.waits.add(what=wait.what, since_ms=decided if wait.since is None else since(now - wait.since))
-        for what, seconds in self._troubles(state, report, now):
-            summary.waits.add(what=what[:MAX_TEXT], since_ms=since(seconds))
-        if self._orphans is not None:
-            summary.orphan = self._orphans.doing(job)[:MAX_TEXT]
-        oldest = self._oldest(state, report, now)
-        if oldest is not None:
-            summary.oldest_transaction.CopyFrom(oldest)
+            decided_at = last.at or zero + timedelta(seconds=now)
+            since = decided_at if wait.since is None else zero + timedelta(seconds=wait.since)
+            yield JobWait(what=wait.what, since=since)
+        for what, for_s in self._troubles(state, report, now):
+            yield JobWait(what=what, since=zero + timedelta(seconds=now - for_s))
 
     def _zero(self) -> datetime:
         """The wall-clock time at which the engine's clock was 0. Constant unless the machine's time was set: unchanged
@@ -70,18 +84,14 @@ class LiveStatus:
         if report is not None:
             for one in report.troubles:
                 what = f"{one.link}, which does not answer the driver ({one.waiting}: {one.why})"
-                yield what, one.for_us / 1e6 + now - report.at
+                yield what, one.for_s + now - report.at
         elif state.durable.orphaned and not state.durable.settled and self._orphans is not None:
             for trouble in self._orphans.links.troubles():
                 yield f"{trouble.link}, which does not answer the coordinator ({trouble.why})", trouble.for_s
 
-    def _oldest(self, state: JobState, report: Report | None, now: float) -> participants_pb2.TransactionAge | None:
+    def _oldest(self, state: JobState, report: Report | None, now: float) -> Age | None:
         if report is not None and report.oldest is not None:
-            grown = participants_pb2.TransactionAge()
-            grown.CopyFrom(report.oldest)
-            grown.open_for_us += round((now - report.at) * 1e6)
-            return grown
+            return replace(report.oldest, open_for=report.oldest.open_for + timedelta(seconds=now - report.at))
         if state.durable.driven or self._orphans is None:
             return None
-        age = self._orphans.oldest(state.durable)
-        return age_to_wire(age) if age is not None else None
+        return self._orphans.oldest(state.durable)

@@ -2,48 +2,48 @@
 
 import grpc
 
+from onceward.coordinator.listings import JobDescription
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.core import step
 from onceward.coordinator.protocol.events import Event, RequestRestore, SkipInput
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName
 from onceward.coordinator.service.engine import Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
-from onceward.coordinator.service.job_status import LiveStatus
+from onceward.coordinator.service.job_status import JobSummaries
 from onceward.coordinator.service.methods import Function, service_handler
 from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.skipping import Where, skip_of
-from onceward.coordinator.service.summaries import (
-    checkpoint_details,
-    checkpoint_summary,
-    generation_summary,
-    history_entry,
-    job_summary,
-    loss_report,
-    unresolved_slots,
-)
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.errors import NoSuchCheckpointError
-from onceward.coordinator.store.records import JobRecord
+from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import operators_pb2 as pb
 from onceward.coordinator.v1 import participants_pb2
 from onceward.coordinator.wire import requests
 from onceward.coordinator.wire.answers import answer_to_wire
+from onceward.coordinator.wire.listings import (
+    checkpoint_description_to_wire,
+    checkpoint_summary_to_wire,
+    generation_summary_to_wire,
+    history_entry_to_wire,
+    job_description_to_wire,
+    job_summary_to_wire,
+    loss_report_to_wire,
+)
 from onceward.coordinator.wire.malformed import as_base, as_checkpoint, as_count, as_job, as_reason, as_text, as_token
-from onceward.coordinator.wire.people import request_to_wire
-from onceward.coordinator.wire.values import participant_to_wire, settings_to_wire
+from onceward.coordinator.wire.values import request_to_wire
 
 __all__ = ["operator_service"]
 
 
 def operator_service(
-    engine: Engine, watchers: Watchers, group_commit: GroupCommit, live_status: LiveStatus | None = None
+    engine: Engine, watchers: Watchers, group_commit: GroupCommit, summaries: JobSummaries | None = None
 ) -> grpc.GenericRpcHandler:
     """Everything that an operator's tool can call.
 
-    :param live_status: what jobs wait for.
+    :param summaries: with what drivers report and orphans wait for; without both by default.
     """
-    listings = _Listings(engine, group_commit, watchers, live_status or LiveStatus(engine, Reports(), None))
+    listings = _Listings(engine, group_commit, watchers, summaries or JobSummaries(engine, Reports(), None))
     wishes = _Wishes(engine, group_commit)
     functions: dict[str, Function] = {
         "list_jobs": listings.list_jobs,
@@ -70,31 +70,33 @@ def operator_service(
 class _Listings:
     """The listings; they change nothing."""
 
-    def __init__(self, engine: Engine, group_commit: GroupCommit, watchers: Watchers, live_status: LiveStatus) -> None:
+    def __init__(self, engine: Engine, group_commit: GroupCommit, watchers: Watchers, summaries: JobSummaries) -> None:
         self._engine = engine
         self._read = group_commit.read
         self._watchers = watchers
-        self._live_status = live_status
+        self._summaries = summaries
 
     async def list_jobs(self, _request: pb.ListJobsRequest) -> pb.ListJobsResponse:
-        def show(records: dict[JobName, JobRecord]) -> pb.ListJobsResponse:
-            summaries = [self._summary(job, records.get(job, JobRecord())) for job in sorted(self._engine.jobs())]
-            return pb.ListJobsResponse(jobs=summaries, store_id=self._engine.store_id)
+        def show(found: dict[JobName, LastCompleted]) -> pb.ListJobsResponse:
+            jobs = [self._summaries.of(job, found.get(job, LastCompleted())) for job in sorted(self._engine.jobs())]
+            return pb.ListJobsResponse(jobs=map(job_summary_to_wire, jobs), store_id=self._engine.store_id)
 
         return await self._read(Store.jobs, show)
 
     async def describe_job(self, request: pb.DescribeJobRequest) -> pb.DescribeJobResponse:
         job = self._known(request.job)
 
-        def show(record: JobRecord) -> pb.DescribeJobResponse:
+        def show(found: LastCompleted) -> pb.DescribeJobResponse:
             durable = self._engine.state(job).durable
-            return pb.DescribeJobResponse(
-                summary=self._summary(job, record),
-                participants=[participant_to_wire(participant) for participant in durable.participants],
-                settings=settings_to_wire(durable.settings),
-                connected=self._watchers.connected(job),
-                unresolved=unresolved_slots(durable),
-                driven=durable.driven or durable.awaits_driver,
+            return job_description_to_wire(
+                JobDescription(
+                    summary=self._summaries.of(job, found),
+                    participants=tuple(durable.participants),
+                    settings=durable.settings,
+                    connected=self._watchers.connected(job),
+                    unresolved=durable.unresolved,
+                    driven=durable.driven or durable.awaits_driver,
+                )
             )
 
         return await self._read(lambda store: store.job(job), show)
@@ -103,35 +105,35 @@ class _Listings:
         limit, job = requests.limit(request.limit), self._known(request.job)
         return await self._read(
             lambda store: store.checkpoints(job, limit),
-            lambda found: pb.ListCheckpointsResponse(checkpoints=[checkpoint_summary(record) for record in found]),
+            lambda found: pb.ListCheckpointsResponse(checkpoints=map(checkpoint_summary_to_wire, found)),
         )
 
     async def describe_checkpoint(self, request: pb.DescribeCheckpointRequest) -> pb.DescribeCheckpointResponse:
         job, checkpoint = self._known(request.job), as_checkpoint(request.checkpoint)
-        details = await self._read(lambda store: store.checkpoint(job, checkpoint), lambda found: found)
-        if details is None:
+        found = await self._read(lambda store: store.checkpoint(job, checkpoint), lambda found: found)
+        if found is None:
             raise UnknownJobError(f"job {job} has no stored checkpoint {checkpoint}")
-        return checkpoint_details(details)
+        return checkpoint_description_to_wire(found)
 
     async def list_generations(self, request: pb.ListGenerationsRequest) -> pb.ListGenerationsResponse:
         limit, job = requests.limit(request.limit), self._known(request.job)
         return await self._read(
             lambda store: store.generations(job, limit),
-            lambda found: pb.ListGenerationsResponse(generations=[generation_summary(record) for record in found]),
+            lambda found: pb.ListGenerationsResponse(generations=map(generation_summary_to_wire, found)),
         )
 
     async def list_history(self, request: pb.ListHistoryRequest) -> pb.ListHistoryResponse:
         limit, job = requests.limit(request.limit), self._known(request.job)
         return await self._read(
             self._engine.history(job, limit),
-            lambda found: pb.ListHistoryResponse(entries=[history_entry(record) for record in found]),
+            lambda found: pb.ListHistoryResponse(entries=map(history_entry_to_wire, found)),
         )
 
     async def list_losses(self, request: pb.ListLossesRequest) -> pb.ListLossesResponse:
         limit, job = requests.limit(request.limit), self._known(request.job) if request.job else None
         return await self._read(
             lambda store: store.losses(job, limit, acknowledged=request.acknowledged),
-            lambda found: pb.ListLossesResponse(losses=[loss_report(record) for record in found]),
+            lambda found: pb.ListLossesResponse(losses=map(loss_report_to_wire, found)),
         )
 
     async def describe_request(self, request: pb.DescribeRequestRequest) -> pb.DescribeRequestResponse:
@@ -145,11 +147,6 @@ class _Listings:
         name = as_job(job)
         self._engine.state(name)
         return name
-
-    def _summary(self, job: JobName, record: JobRecord) -> pb.JobSummary:
-        summary = job_summary(self._engine.state(job).durable, record)
-        self._live_status.tell(job, record, summary)
-        return summary
 
 
 class _Wishes:
@@ -194,11 +191,11 @@ class _Wishes:
     async def delete_savepoint(self, request: pb.DeleteSavepointRequest) -> pb.DeleteSavepointResponse:
         job, event = as_job(request.job), requests.delete_savepoint(request, self._engine.clock())
         self._engine.state(job)
-        details = await self._group_commit.read(
+        stored = await self._group_commit.read(
             lambda store: store.checkpoint(job, event.checkpoint), lambda found: found
         )
-        if details is None or details.record.kind is not CheckpointKind.SAVEPOINT:
-            what = "is not stored" if details is None else "is no savepoint"
+        if stored is None or stored.summary.kind is not CheckpointKind.SAVEPOINT:
+            what = "is not stored" if stored is None else "is no savepoint"
             return pb.DeleteSavepointResponse(answer=_refused(f"checkpoint {event.checkpoint} of job {job} {what}"))
         return pb.DeleteSavepointResponse(answer=await self._handle(job, event))
 

@@ -136,7 +136,6 @@ class Orphans:
             return self._longest[1]
 
     async def _unattended_since(self, job: JobName) -> datetime:
-        found = await self._group_commit.read(lambda store: store.generations(job, 1), lambda records: records)
-        if not found or not found[0].driver:  # the record is damaged: assume that it ended now
-            return self._wall()
-        return found[0].ended_at or found[0].granted_at
+        found = await self._group_commit.read(lambda store: store.generations(job, 1), lambda found: found)
+        known = found[0].ended_at or found[0].granted_at if found else None
+        return known or self._wall()  # if the row is damaged: assume that it ended now

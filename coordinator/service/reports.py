@@ -5,10 +5,13 @@ For listings only, so it is kept in memory; the next renewal repeats it.
 
 from dataclasses import dataclass
 
+from onceward.coordinator.links import Trouble
+from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.values import Generation, JobName
 from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire.limits import MAX_TEXT, MAX_TROUBLES
+from onceward.coordinator.wire.limits import MAX_TROUBLES
 from onceward.coordinator.wire.malformed import MalformedError
+from onceward.coordinator.wire.values import age_from_wire, trouble_from_wire
 
 __all__ = ["Report", "Reports", "read_report"]
 
@@ -20,22 +23,20 @@ class Report:
     generation: Generation
     at: float
     """Monotonic seconds."""
-    troubles: tuple[pb.LinkTrouble, ...]
-    oldest: pb.TransactionAge | None
+    troubles: tuple[Trouble, ...]
+    oldest: Age | None
+    """Its oldest pre-committed, unsettled transaction."""
 
 
 def read_report(request: pb.RenewRequest, now: float) -> Report:
     """The report in a renewal. Raises MalformedError when it exceeds the limits."""
     if len(request.troubles) > MAX_TROUBLES:
         raise MalformedError(f"troubles: {len(request.troubles)}, must be at most {MAX_TROUBLES}")
-    texts = [text for one in request.troubles for text in (one.link, one.why, one.waiting)]
-    if any(len(text) > MAX_TEXT for text in (*texts, request.oldest.transaction)):
-        raise MalformedError(f"troubles: a text is longer than {MAX_TEXT} characters")
     return Report(
         generation=Generation(request.generation),
         at=now,
-        troubles=tuple(request.troubles),
-        oldest=request.oldest if request.HasField("oldest") else None,
+        troubles=tuple(trouble_from_wire(one) for one in request.troubles),
+        oldest=age_from_wire(request.oldest) if request.HasField("oldest") else None,
     )
 
 

@@ -18,7 +18,7 @@ from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.intake import Intake
-from onceward.coordinator.service.job_status import LiveStatus
+from onceward.coordinator.service.job_status import JobSummaries
 from onceward.coordinator.service.operators import operator_service
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
@@ -140,10 +140,10 @@ class CoordinatorServer:
             ],
             maximum_concurrent_rpcs=self._options.max_concurrent_rpcs,
         )
-        live_status = LiveStatus(self.engine, self._reports, self._orphans, wall=wall)
+        summaries = JobSummaries(self.engine, self._reports, self._orphans, wall=wall)
         services = (
             participant_service(self.engine, self._watchers, self._group_commit.handle, self._reports),
-            operator_service(self.engine, self._watchers, self._group_commit, live_status),
+            operator_service(self.engine, self._watchers, self._group_commit, summaries),
         )
         intake = Intake()
         server.add_generic_rpc_handlers(tuple(intake.bounded(service) for service in services))

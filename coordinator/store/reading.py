@@ -3,11 +3,20 @@ and blocks at most the job that needs it."""
 
 import contextlib
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from sqlalchemy import Connection, RowMapping, select, true
 
+from onceward.coordinator.listings import (
+    CheckpointDescription,
+    CheckpointSummary,
+    GenerationSummary,
+    HistoryEntry,
+    LossReport,
+    RecordedSettlement,
+)
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.durable import Durable, RestoreOrder
@@ -18,6 +27,7 @@ from onceward.coordinator.protocol.values import (
     NO_GENERATION,
     CheckpointId,
     CheckpointKind,
+    CheckpointState,
     CompletedCheckpoint,
     Document,
     Generation,
@@ -29,16 +39,6 @@ from onceward.coordinator.protocol.values import (
 )
 from onceward.coordinator.store.codec import document_from_text, durable_parts, snapshots_from_text
 from onceward.coordinator.store.errors import NoSuchCheckpointError
-from onceward.coordinator.store.records import (
-    CheckpointDetails,
-    CheckpointRecord,
-    CheckpointState,
-    GenerationRecord,
-    HistoryRecord,
-    JobRecord,
-    LossRecord,
-    RecordedSettlement,
-)
 from onceward.coordinator.store.schema import (
     checkpoints,
     generations,
@@ -51,14 +51,15 @@ from onceward.coordinator.store.schema import (
 )
 
 __all__ = [
-    "checkpoint_details",
-    "checkpoint_records",
+    "LastCompleted",
+    "checkpoint_description",
+    "checkpoint_summaries",
     "completed_checkpoint",
     "durable_jobs",
-    "generation_records",
-    "history_records",
-    "job_records",
-    "loss_records",
+    "generation_summaries",
+    "history_entries",
+    "last_completed",
+    "loss_reports",
 ]
 
 _log = logger("onceward.store")
@@ -67,12 +68,19 @@ Row = RowMapping
 N = TypeVar("N", bound=Name)
 
 _DAMAGED = "this record is not what was written: its checksum differs. Nothing depends on it"
-_UNKNOWN = datetime.fromtimestamp(0, UTC)
-"""Time shown for a damaged record."""
 _NO_DOCUMENT = Document(kind="unreadable", version=1, body={})
 
 _LISTED = [column for column in checkpoints.columns if column.name != "snapshots"]
 _DECIDED_FOR = (CheckpointState.COMPLETED.value, CheckpointState.SETTLED.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastCompleted:
+    """A job's newest completed checkpoint, even if it cannot be read; no memory keeps it then."""
+
+    id: CheckpointId = NO_CHECKPOINT
+    at: datetime | None = None
+    """When it was completed."""
 
 
 def durable_jobs(connection: Connection, store_id: str) -> list[Durable]:
@@ -211,8 +219,8 @@ def _found(connection: Connection, job: JobName, checkpoint: CheckpointId) -> Ro
     return connection.execute(query).mappings().one_or_none()
 
 
-def job_records(connection: Connection, job: JobName | None = None) -> dict[JobName, JobRecord]:
-    """The records of all readable jobs, or of ``job`` only."""
+def last_completed(connection: Connection, job: JobName | None = None) -> dict[JobName, LastCompleted]:
+    """The newest completed checkpoints of all readable jobs, or of ``job`` only."""
     only = jobs.c.job == job if job is not None else true()
     newest = (checkpoints.c.job == jobs.c.job) & (checkpoints.c.checkpoint == jobs.c.completed)
     completed_at = {
@@ -221,20 +229,17 @@ def job_records(connection: Connection, job: JobName | None = None) -> dict[JobN
         if not unsealed(checkpoints, row)
     }
     return {
-        JobName(row["job"]): JobRecord(
-            completed=row["completed"],
-            completed_at=completed_at.get(row["job"]),
-        )
+        JobName(row["job"]): LastCompleted(id=CheckpointId(row["completed"] or 0), at=completed_at.get(row["job"]))
         for row in connection.execute(select(jobs).where(only)).mappings()
         if not unsealed(jobs, row)
     }
 
 
-def checkpoint_records(connection: Connection, job: JobName, limit: int) -> list[CheckpointRecord]:
+def checkpoint_summaries(connection: Connection, job: JobName, limit: int) -> list[CheckpointSummary]:
     """The newest checkpoints. Snapshots can be large, so each is loaded and verified separately."""
     query = select(*_LISTED).where(checkpoints.c.job == job).order_by(checkpoints.c.checkpoint.desc()).limit(limit)
     rows = connection.execute(query).mappings().all()
-    return [_record(row, damaged=_damaged(row, _snapshots(connection, job, row["checkpoint"]))) for row in rows]
+    return [_checkpoint(row, damaged=_damaged(row, _snapshots(connection, job, row["checkpoint"]))) for row in rows]
 
 
 def _snapshots(connection: Connection, job: JobName, checkpoint: CheckpointId) -> object:
@@ -242,7 +247,9 @@ def _snapshots(connection: Connection, job: JobName, checkpoint: CheckpointId) -
     return connection.execute(query).scalar_one_or_none()
 
 
-def checkpoint_details(connection: Connection, job: JobName, checkpoint: CheckpointId) -> CheckpointDetails | None:
+def checkpoint_description(
+    connection: Connection, job: JobName, checkpoint: CheckpointId
+) -> CheckpointDescription | None:
     row = _found(connection, job, checkpoint)
     if row is None:
         return None
@@ -252,14 +259,14 @@ def checkpoint_details(connection: Connection, job: JobName, checkpoint: Checkpo
         .order_by(settlements.c.participant, settlements.c.slot)
     )
     recorded = tuple(_settlement(one) for one in connection.execute(evidence).mappings())
-    record = _record(row, damaged=_damaged(row, row["snapshots"]))
-    readable = record.state is not CheckpointState.UNREADABLE and row["snapshots"] is not None
-    return CheckpointDetails(
-        record=record, snapshots=snapshots_from_text(row["snapshots"]) if readable else {}, settlements=recorded
+    summary = _checkpoint(row, damaged=_damaged(row, row["snapshots"]))
+    readable = summary.state is not CheckpointState.UNREADABLE and row["snapshots"] is not None
+    return CheckpointDescription(
+        summary=summary, snapshots=snapshots_from_text(row["snapshots"]) if readable else {}, settlements=recorded
     )
 
 
-def loss_records(connection: Connection, job: JobName | None, limit: int, *, acknowledged: bool) -> list[LossRecord]:
+def loss_reports(connection: Connection, job: JobName | None, limit: int, *, acknowledged: bool) -> list[LossReport]:
     query = select(losses).order_by(losses.c.recorded_at.desc(), losses.c.job, losses.c.checkpoint, losses.c.slot)
     if job is not None:
         query = query.where(losses.c.job == job)
@@ -268,12 +275,12 @@ def loss_records(connection: Connection, job: JobName | None, limit: int, *, ack
     return [_loss(row) for row in connection.execute(query.limit(limit)).mappings()]
 
 
-def generation_records(connection: Connection, job: JobName, limit: int) -> list[GenerationRecord]:
+def generation_summaries(connection: Connection, job: JobName, limit: int) -> list[GenerationSummary]:
     query = select(generations).where(generations.c.job == job).order_by(generations.c.generation.desc()).limit(limit)
     return [_generation(row) for row in connection.execute(query).mappings()]
 
 
-def history_records(connection: Connection, job: JobName, limit: int) -> list[HistoryRecord]:
+def history_entries(connection: Connection, job: JobName, limit: int) -> list[HistoryEntry]:
     query = select(history).where(history.c.job == job).order_by(history.c.seq.desc()).limit(limit)
     return [_entry(row) for row in connection.execute(query).mappings()]
 
@@ -287,14 +294,14 @@ def _settlement(row: Row) -> RecordedSettlement:
             outcome=Outcome.IN_DOUBT if damaged else Outcome(row["outcome"]),
             evidence=_DAMAGED if damaged else row["evidence"],
         ),
-        recorded_at=_UNKNOWN if damaged else _known_time(row["recorded_at"]),
+        recorded_at=None if damaged else _time(row["recorded_at"]),
     )
 
 
-def _loss(row: Row) -> LossRecord:
+def _loss(row: Row) -> LossReport:
     damaged = unsealed(losses, row)
     acknowledged = row["acknowledged_at"] is not None
-    return LossRecord(
+    return LossReport(
         job=_key(JobName, row["job"]),
         checkpoint=CheckpointId(_number(row["checkpoint"])),
         participant=_key(ParticipantName, row["participant"]),
@@ -305,29 +312,29 @@ def _loss(row: Row) -> LossRecord:
         ),
         document=_NO_DOCUMENT if damaged else document_from_text(row["document"]),
         reason="" if damaged else row["reason"],
-        recorded_at=_UNKNOWN if damaged else _known_time(row["recorded_at"]),
-        acknowledged_at=_UNKNOWN if damaged and acknowledged else _time(row["acknowledged_at"]),
+        recorded_at=None if damaged else _time(row["recorded_at"]),
+        acknowledged_at=None if damaged else _time(row["acknowledged_at"]),
         acknowledgement=_DAMAGED if damaged and acknowledged else row["acknowledgement"] or "",
     )
 
 
-def _generation(row: Row) -> GenerationRecord:
+def _generation(row: Row) -> GenerationSummary:
     number = Generation(_number(row["generation"]))
     if unsealed(generations, row):
-        return GenerationRecord(generation=number, driver="", granted_at=_UNKNOWN, ended_at=None, detail=_DAMAGED)
-    return GenerationRecord(
+        return GenerationSummary(generation=number, driver="", granted_at=None, ended_at=None, detail=_DAMAGED)
+    return GenerationSummary(
         generation=number,
         driver=row["driver"],
-        granted_at=_known_time(row["granted_at"]),
+        granted_at=_time(row["granted_at"]),
         ended_at=_time(row["ended_at"]),
         detail=row["detail"],
     )
 
 
-def _entry(row: Row) -> HistoryRecord:
+def _entry(row: Row) -> HistoryEntry:
     if unsealed(history, row):
-        return HistoryRecord(
-            at=_UNKNOWN,
+        return HistoryEntry(
+            at=None,
             event="Unreadable",
             verdict=None,
             generation=NO_GENERATION,
@@ -336,8 +343,8 @@ def _entry(row: Row) -> HistoryRecord:
             detail=_DAMAGED,
             count=1,
         )
-    return HistoryRecord(
-        at=_known_time(row["at"]),
+    return HistoryEntry(
+        at=_time(row["at"]),
         event=row["event"],
         verdict=Verdict(row["verdict"]) if row["verdict"] is not None else None,
         generation=Generation(row["generation"]),
@@ -348,11 +355,11 @@ def _entry(row: Row) -> HistoryRecord:
     )
 
 
-def _record(row: Row, *, damaged: bool) -> CheckpointRecord:
+def _checkpoint(row: Row, *, damaged: bool) -> CheckpointSummary:
     kind = CheckpointKind.CHECKPOINT if damaged else CheckpointKind(row["kind"])
     reason = None if damaged or row["abort_reason"] is None else AbortReason[row["abort_reason"].upper()]
-    return CheckpointRecord(
-        id=CheckpointId(row["checkpoint"]),
+    return CheckpointSummary(
+        checkpoint=CheckpointId(row["checkpoint"]),
         base=CheckpointId(0 if damaged else row["base"]),
         generation=Generation(0 if damaged else row["generation"]),
         kind=kind,
@@ -360,13 +367,13 @@ def _record(row: Row, *, damaged: bool) -> CheckpointRecord:
         state=CheckpointState.UNREADABLE if damaged else CheckpointState(row["state"]),
         abort_reason=reason,
         detail=_DAMAGED if damaged else row["detail"],
-        triggered_at=_UNKNOWN if damaged else _known_time(row["triggered_at"]),
+        triggered_at=None if damaged else _time(row["triggered_at"]),
         decided_at=None if damaged else _time(row["decided_at"]),
         settled_at=None if damaged else _time(row["settled_at"]),
-        waited=0.0 if damaged else row["waited"] / 1e6,
-        ran=None if damaged else _seconds(row["ran"]),
-        decided=None if damaged else _seconds(row["decided"]),
-        settled=None if damaged else _seconds(row["settled"]),
+        waited=timedelta(microseconds=0 if damaged else row["waited"]),
+        ran=None if damaged else _duration(row["ran"]),
+        decided=None if damaged else _duration(row["decided"]),
+        settled=None if damaged else _duration(row["settled"]),
         **{name: 0 if damaged else row[name] for name in _COUNTS},
     )
 
@@ -387,13 +394,9 @@ def _number(key: object) -> int:
     return key if isinstance(key, int) else 0
 
 
-def _known_time(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
 def _time(milliseconds: int | None) -> datetime | None:
-    return _known_time(milliseconds) if milliseconds is not None else None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds is not None else None
 
 
-def _seconds(microseconds: int | None) -> float | None:
-    return microseconds / 1e6 if microseconds is not None else None
+def _duration(microseconds: int | None) -> timedelta | None:
+    return timedelta(microseconds=microseconds) if microseconds is not None else None

@@ -4,8 +4,7 @@ from sqlalchemy import Connection, Delete, bindparam, delete, func, select
 from sqlalchemy.sql import ColumnElement
 
 from onceward.coordinator.protocol.facts import CheckpointCompleted, CheckpointSettled
-from onceward.coordinator.protocol.values import CheckpointKind, JobName
-from onceward.coordinator.store.records import CheckpointState
+from onceward.coordinator.protocol.values import CheckpointKind, CheckpointState, JobName
 from onceward.coordinator.store.schema import checkpoints, generations, history, jobs, losses, settlements
 
 __all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "KEPT_LOSSES", "prune"]

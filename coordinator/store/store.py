@@ -12,6 +12,13 @@ from typing import Self, cast
 from sqlalchemy import Connection, Engine, Table, insert, inspect, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from onceward.coordinator.listings import (
+    CheckpointDescription,
+    CheckpointSummary,
+    GenerationSummary,
+    HistoryEntry,
+    LossReport,
+)
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.durable import Durable
@@ -22,22 +29,15 @@ from onceward.coordinator.store.errors import PUT_BACK, StoreDamagedError, Store
 from onceward.coordinator.store.filesystem import refuse_network_filesystem
 from onceward.coordinator.store.lock import StoreLock
 from onceward.coordinator.store.reading import (
-    checkpoint_details,
-    checkpoint_records,
+    LastCompleted,
+    checkpoint_description,
+    checkpoint_summaries,
     completed_checkpoint,
     durable_jobs,
-    generation_records,
-    history_records,
-    job_records,
-    loss_records,
-)
-from onceward.coordinator.store.records import (
-    CheckpointDetails,
-    CheckpointRecord,
-    GenerationRecord,
-    HistoryRecord,
-    JobRecord,
-    LossRecord,
+    generation_summaries,
+    history_entries,
+    last_completed,
+    loss_reports,
 )
 from onceward.coordinator.store.retention import prune
 from onceward.coordinator.store.schema import SCHEMA_VERSION, checksum, meta, metadata, unsealed
@@ -134,43 +134,43 @@ class Store:
         with self._using(f"reading checkpoint {checkpoint} of job {job}") as connection:
             return completed_checkpoint(connection, job, checkpoint)
 
-    def jobs(self) -> dict[JobName, JobRecord]:
-        """Job records for listings, without jobs whose record is damaged."""
+    def jobs(self) -> dict[JobName, LastCompleted]:
+        """The newest completed checkpoint of each job, without jobs whose record is damaged."""
         with self._using("listing jobs") as connection:
-            return job_records(connection)
+            return last_completed(connection)
 
-    def job(self, job: JobName) -> JobRecord:
-        """The job's record for listings; empty when it is damaged."""
+    def job(self, job: JobName) -> LastCompleted:
+        """The job's newest completed checkpoint; none when the job's record is damaged."""
         with self._using(f"describing job {job}") as connection:
-            return job_records(connection, job).get(job, JobRecord())
+            return last_completed(connection, job).get(job, LastCompleted())
 
-    def checkpoints(self, job: JobName, limit: int) -> list[CheckpointRecord]:
+    def checkpoints(self, job: JobName, limit: int) -> list[CheckpointSummary]:
         """Checkpoints for listings, newest first."""
         with self._using(f"listing checkpoints of job {job}") as connection:
-            return checkpoint_records(connection, job, limit)
+            return checkpoint_summaries(connection, job, limit)
 
-    def checkpoint(self, job: JobName, number: CheckpointId) -> CheckpointDetails | None:
+    def checkpoint(self, job: JobName, number: CheckpointId) -> CheckpointDescription | None:
         """Everything stored about one checkpoint; None when it left no row or is no longer retained."""
         with self._using(f"reading checkpoint {number} of job {job}") as connection:
-            return checkpoint_details(connection, job, number)
+            return checkpoint_description(connection, job, number)
 
-    def losses(self, job: JobName | None, limit: int, *, acknowledged: bool) -> list[LossRecord]:
+    def losses(self, job: JobName | None, limit: int, *, acknowledged: bool) -> list[LossReport]:
         """Loss reports of one job or of all, newest first.
 
         :param acknowledged: include those that a person has acknowledged.
         """
         with self._using("listing losses") as connection:
-            return loss_records(connection, job, limit, acknowledged=acknowledged)
+            return loss_reports(connection, job, limit, acknowledged=acknowledged)
 
-    def generations(self, job: JobName, limit: int) -> list[GenerationRecord]:
+    def generations(self, job: JobName, limit: int) -> list[GenerationSummary]:
         """Generations for listings, newest first."""
         with self._using(f"listing generations of job {job}") as connection:
-            return generation_records(connection, job, limit)
+            return generation_summaries(connection, job, limit)
 
-    def history(self, job: JobName, limit: int) -> list[HistoryRecord]:
+    def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
         """The history for listings, newest first."""
         with self._using(f"listing the history of job {job}") as connection:
-            return history_records(connection, job, limit)
+            return history_entries(connection, job, limit)
 
     def close(self) -> None:
         """Release the file and the lock. Never raises: everything applied is already on disk."""

@@ -41,6 +41,7 @@ from onceward.coordinator.protocol.facts import (
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
+    CheckpointState,
     CompletedCheckpoint,
     JobName,
     Outcome,
@@ -51,7 +52,6 @@ from onceward.coordinator.protocol.values import (
 )
 from onceward.coordinator.store.audit import entry_of_fact, entry_of_note
 from onceward.coordinator.store.codec import document_of, document_to_text, snapshots_to_text
-from onceward.coordinator.store.records import CheckpointState
 from onceward.coordinator.store.schema import (
     checkpoints,
     checksum,

@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from datetime import timedelta
 from types import MappingProxyType
 
+from onceward.coordinator.links import Trouble
 from onceward.coordinator.protocol import sharing
 from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.requests import Request
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
     Claim,
@@ -14,12 +16,14 @@ from onceward.coordinator.protocol.values import (
     Document,
     JsonObject,
     Participant,
+    RequestId,
     Settlement,
     Snapshot,
 )
+from onceward.coordinator.v1 import operators_pb2 as operators
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.documents import body_from_text, body_to_text, document_from_wire, document_to_wire
-from onceward.coordinator.wire.enums import CHECKPOINT_KIND, ON_LOST, OUTCOME, ROLE
+from onceward.coordinator.wire.enums import CHECKPOINT_KIND, ON_LOST, OUTCOME, REQUEST_STATE, ROLE
 from onceward.coordinator.wire.limits import MAX_TEXT
 from onceward.coordinator.wire.malformed import (
     MalformedError,
@@ -34,6 +38,7 @@ from onceward.coordinator.wire.malformed import (
 )
 
 __all__ = [
+    "age_from_wire",
     "age_to_wire",
     "claim_from_wire",
     "claim_to_wire",
@@ -43,6 +48,8 @@ __all__ = [
     "completed_to_wire",
     "participant_from_wire",
     "participant_to_wire",
+    "request_from_wire",
+    "request_to_wire",
     "settings_from_wire",
     "settings_to_wire",
     "settlement_from_wire",
@@ -50,6 +57,8 @@ __all__ = [
     "slots_from_wire",
     "snapshot_from_wire",
     "snapshot_to_wire",
+    "trouble_from_wire",
+    "trouble_to_wire",
 ]
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -62,6 +71,32 @@ def age_to_wire(value: Age) -> pb.TransactionAge:
         transaction=value.transaction[:MAX_TEXT],
         open_for_us=value.open_for // _MICROSECOND,
         timeout_us=value.timeout // _MICROSECOND,
+    )
+
+
+def age_from_wire(message: pb.TransactionAge) -> Age:
+    return Age(
+        transaction=as_text(message.transaction, "transaction"),
+        open_for=message.open_for_us * _MICROSECOND,
+        timeout=message.timeout_us * _MICROSECOND,
+    )
+
+
+def trouble_to_wire(value: Trouble) -> pb.LinkTrouble:
+    return pb.LinkTrouble(
+        link=value.link[:MAX_TEXT],
+        for_us=round(value.for_s * 1e6),
+        why=value.why[:MAX_TEXT],
+        waiting=value.waiting[:MAX_TEXT],
+    )
+
+
+def trouble_from_wire(message: pb.LinkTrouble) -> Trouble:
+    return Trouble(
+        link=as_text(message.link, "link"),
+        for_s=message.for_us / 1e6,
+        why=as_text(message.why, "why"),
+        waiting=as_text(message.waiting, "waiting"),
     )
 
 
@@ -150,6 +185,30 @@ def settlement_from_wire(message: pb.Settlement) -> Settlement:
         slot=as_count(message.slot, "slot"),
         outcome=OUTCOME.from_wire(message.outcome),
         evidence=as_text(message.evidence, "evidence"),
+    )
+
+
+def request_to_wire(value: Request) -> operators.CheckpointRequest:
+    return operators.CheckpointRequest(
+        request=value.id,
+        kind=CHECKPOINT_KIND.to_wire(value.kind),  # type: ignore[arg-type]
+        name=value.name,
+        stop=value.stop,
+        state=REQUEST_STATE.to_wire(value.state),  # type: ignore[arg-type]
+        checkpoint=value.checkpoint,
+        detail=value.detail[:MAX_TEXT],
+    )
+
+
+def request_from_wire(message: operators.CheckpointRequest) -> Request:
+    return Request(
+        id=RequestId(as_token(message.request, "request")),
+        kind=CHECKPOINT_KIND.from_wire(message.kind),
+        name=message.name,
+        stop=message.stop,
+        state=REQUEST_STATE.from_wire(message.state),
+        checkpoint=as_base(message.checkpoint, "checkpoint"),
+        detail=message.detail,
     )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.summaries import JobSummary
 from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.listings import JobSummary
 from onceward.coordinator.protocol.status import JobStatus
 from tests.support.processes import Process, World, free_address, world
 from tests.support.topics import Topics, assert_exactly_once, fill, open_transactions_hold_back, wait_until

@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 from greenlet import GreenletExit
 
 from onceward.coordinator.errors import StoreError
+from onceward.coordinator.listings import GenerationSummary
 from onceward.coordinator.protocol.answers import Answer, Note
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import Event
@@ -24,7 +25,6 @@ from onceward.coordinator.service.orphan import Pace
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
 from onceward.coordinator.service.watchers import Watchers
-from onceward.coordinator.store.records import GenerationRecord
 from onceward.coordinator.store.store import Store
 from onceward.sources.kafka.positions import KIND as POSITIONS
 from onceward.sources.kafka.positions import check_positions
@@ -56,7 +56,7 @@ class MemoryStore:
         self._listener = listener
         self.store_id = STORE_ID
         self.jobs: dict[JobName, Durable] = {}
-        self.newest: dict[JobName, GenerationRecord] = {}
+        self.newest: dict[JobName, GenerationSummary] = {}
         """The newest generation of each job."""
         self.failing = 0.0
         """The fraction of writes that fail."""
@@ -81,7 +81,7 @@ class MemoryStore:
     def _note(self, job: JobName, fact: Fact, at: datetime) -> None:
         if isinstance(fact, GenerationGranted):
             number, driver = fact.generation, fact.driver
-            record = GenerationRecord(generation=number, driver=driver, granted_at=at, ended_at=None, detail="")
+            record = GenerationSummary(generation=number, driver=driver, granted_at=at, ended_at=None, detail="")
             self.newest[job] = record
         elif isinstance(fact, GenerationEnded):
             self.newest[job] = replace(self.newest[job], ended_at=at, detail=fact.detail)
@@ -106,7 +106,7 @@ class _Connection:
     def note(self, job: JobName, notes: Sequence[tuple[Note, int]], *, at: datetime) -> None:
         """Does nothing: the history is for people, and nothing reads it back."""
 
-    def generations(self, job: JobName, _limit: int) -> list[GenerationRecord]:
+    def generations(self, job: JobName, _limit: int) -> list[GenerationSummary]:
         return [self._store.newest[job]]
 
     def prune(self, jobs: Sequence[tuple[JobName, int]]) -> bool:

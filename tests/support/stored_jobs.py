@@ -33,6 +33,7 @@ from onceward.coordinator.protocol.status import JobStatus, Transition
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
+    CheckpointState,
     Committable,
     Document,
     Generation,
@@ -42,7 +43,6 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.coordinator.store.records import CheckpointState
 from onceward.coordinator.store.store import Store
 from tests.support.histories import SINK, SOURCE, Move, to_event
 
@@ -193,8 +193,8 @@ def event_of(move: Move, state: JobState, now: float, store: Store) -> Event | N
             source = store.completed(job, CheckpointId(older[move.choice % len(older)]))
             return RequestRestore(now=now, source=source, reason=event.reason)
         case ReleaseSavepoint():
-            details = store.checkpoint(job, event.checkpoint)
-            savepoint = details is not None and details.record.kind is CheckpointKind.SAVEPOINT
+            stored = store.checkpoint(job, event.checkpoint)
+            savepoint = stored is not None and stored.summary.kind is CheckpointKind.SAVEPOINT
             return event if savepoint else None
         case _:
             return event
@@ -202,7 +202,7 @@ def event_of(move: Move, state: JobState, now: float, store: Store) -> Event | N
 
 def ids(store: Store, job: JobName = JOB, *, states: Sequence[CheckpointState] = tuple(CheckpointState)) -> list[int]:
     """Return the ids of the stored checkpoints, newest first."""
-    return [record.id for record in store.checkpoints(job, 10_000) if record.state in states]
+    return [one.checkpoint for one in store.checkpoints(job, 10_000) if one.state in states]
 
 
 def reopened(store: Store, file: Path) -> Store:

@@ -19,12 +19,19 @@ EVERYBODY = tuple(f"coordinator.{name}" for name in ("backoff", "errors", "killp
 ALLOWED: dict[str, tuple[str, ...]] = {
     "coordinator/protocol": (),
     "coordinator/v1": (),
-    "coordinator/wire": ("coordinator.protocol", "coordinator.v1"),
-    "coordinator/store": ("coordinator.protocol",),
-    "coordinator/service": ("coordinator.protocol", "coordinator.store", "coordinator.v1", "coordinator.wire"),
-    "coordinator/client": ("coordinator.protocol", "coordinator.v1", "coordinator.wire"),
+    "coordinator/wire": ("coordinator.listings", "coordinator.protocol", "coordinator.v1"),
+    "coordinator/store": ("coordinator.listings", "coordinator.protocol"),
+    "coordinator/service": (
+        "coordinator.listings",
+        "coordinator.protocol",
+        "coordinator.store",
+        "coordinator.v1",
+        "coordinator.wire",
+    ),
+    "coordinator/client": ("coordinator.listings", "coordinator.protocol", "coordinator.v1", "coordinator.wire"),
     "coordinator/pipeline": ("coordinator.protocol", "coordinator.client", "coordinator.service.embedded"),
     "coordinator/ops": (
+        "coordinator.listings",
         "coordinator.protocol",
         "coordinator.client",
         "coordinator.pipeline.interfaces",

@@ -5,11 +5,10 @@ from contextlib import suppress
 from datetime import datetime
 
 from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
-from onceward.coordinator.client.summaries import CheckpointSummary
 from onceward.coordinator.errors import RefusedError
+from onceward.coordinator.listings import CheckpointSummary
 from onceward.coordinator.ops.verify.history import Lane, Told
-from onceward.coordinator.protocol.values import CheckpointId, JobName, ParticipantName, Snapshot
-from onceward.coordinator.store.records import CheckpointRecord
+from onceward.coordinator.protocol.values import JobName, ParticipantName, Snapshot
 from onceward.coordinator.store.store import Store
 
 __all__ = ["origin_of", "positions_of", "told_by_coordinator", "told_by_store"]
@@ -68,7 +67,7 @@ def told_by_coordinator(
                     ends = positions_of(client.checkpoint(job, one.checkpoint).snapshots) or None
             if cache is not None:
                 cache[one.checkpoint] = ends
-        told.append(_told(one.checkpoint, one, ends, last))
+        told.append(_told(one, ends, last))
     return told
 
 
@@ -79,24 +78,21 @@ def told_by_store(url: str, job: JobName) -> list[Told]:
     """
     store = Store.open(url)
     try:
-        return [
-            _told(one.id, one, _stored_ends(store, job, one), last=True)
-            for one in reversed(store.checkpoints(job, 10**9))
-        ]
+        return [_told(one, _stored_ends(store, job, one), last=True) for one in reversed(store.checkpoints(job, 10**9))]
     finally:
         store.close()
 
 
-def _stored_ends(store: Store, job: JobName, one: CheckpointRecord) -> dict[Lane, int] | None:
+def _stored_ends(store: Store, job: JobName, one: CheckpointSummary) -> dict[Lane, int] | None:
     if one.state.value not in _DECIDED_FOR:
         return None
-    details = store.checkpoint(job, CheckpointId(one.id))
-    return (positions_of(details.snapshots) or None) if details is not None else None
+    found = store.checkpoint(job, one.checkpoint)
+    return (positions_of(found.snapshots) or None) if found is not None else None
 
 
-def _told(number: int, one: CheckpointSummary | CheckpointRecord, ends: dict[Lane, int] | None, last: bool) -> Told:
+def _told(one: CheckpointSummary, ends: dict[Lane, int] | None, last: bool) -> Told:
     return Told(
-        checkpoint=number,
+        checkpoint=one.checkpoint,
         base=one.base,
         generation=one.generation,
         kind=one.kind.value,

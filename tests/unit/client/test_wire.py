@@ -60,10 +60,11 @@ from onceward.coordinator.wire.documents import body_from_text, body_to_text
 from onceward.coordinator.wire.enums import ClosedEnum
 from onceward.coordinator.wire.limits import MAX_DEPTH, MAX_TEXT, MAX_TOKEN
 from onceward.coordinator.wire.malformed import MalformedError, as_job, as_kind, as_participant, as_token
-from onceward.coordinator.wire.people import request_from_wire, request_to_wire
 from onceward.coordinator.wire.values import (
     claim_from_wire,
     claim_to_wire,
+    request_from_wire,
+    request_to_wire,
     settings_from_wire,
     settings_to_wire,
     settlement_from_wire,

@@ -40,8 +40,13 @@ from onceward.coordinator.protocol.facts import (
     SlotsResolved,
 )
 from onceward.coordinator.protocol.state import JobState, restart
-from onceward.coordinator.protocol.values import CheckpointKind, JobName, ParticipantName, Snapshot
-from onceward.coordinator.store.records import CheckpointState
+from onceward.coordinator.protocol.values import (
+    CheckpointKind,
+    CheckpointState,
+    JobName,
+    ParticipantName,
+    Snapshot,
+)
 from onceward.coordinator.store.store import Store
 from tests.conftest import examples
 from tests.support.histories import Move, a_move, to_event
@@ -351,7 +356,7 @@ class StoreMachine(RuleBasedStateMachine):
         if durable.base:
             assert self.store.completed(JOB, durable.base) == durable.completed
         listed = {
-            record.id: Row(
+            record.checkpoint: Row(
                 base=record.base,
                 generation=record.generation,
                 kind=record.kind,

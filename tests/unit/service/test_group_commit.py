@@ -21,6 +21,7 @@ from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.watchers import Watchers
+from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import participants_pb2 as pb
 from tests.support.scripted import SETTINGS, SINK, SOURCE
@@ -252,7 +253,7 @@ def test_a_listing_that_takes_long_holds_up_no_call(tmp_path: Path) -> None:
 
         def slow(store: Store) -> bool:
             asked.set()
-            return answered.wait(30) and store.job(A).completed is None
+            return answered.wait(30) and store.job(A) == LastCompleted()
 
         listing = asyncio.create_task(group_commit.read(slow, lambda found: found))
         assert await asyncio.to_thread(asked.wait, 30)

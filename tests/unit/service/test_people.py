@@ -1,25 +1,33 @@
 """Operator requests over the wire, with a driver that obeys: savepoints, ends, a return to older positions."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import CoordinatorClient, connect
-from onceward.coordinator.client.summaries import CheckpointState, CheckpointSummary
 from onceward.coordinator.errors import FencedError, RefusedError
+from onceward.coordinator.listings import CheckpointSummary
 from onceward.coordinator.protocol.answers import Cancel, Stop, Trigger, Verdict
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.requests import MAX_QUEUED, Ending, Request, RequestState
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, JobName, RequestId
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    CheckpointState,
+    JobName,
+    RequestId,
+)
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots, wait_until
 
 ON_DEMAND = CheckpointSettings(interval=None, tolerable_failed_checkpoints=1000)
 SAVEPOINT, CHECKPOINT = CheckpointKind.SAVEPOINT, CheckpointKind.CHECKPOINT
+_ZERO = timedelta()
 
 
 def taken(people: OperatorClient, job: JobName, request: Request | None) -> Request:
@@ -55,7 +63,7 @@ def test_a_savepoint_is_taken_now_and_shown_with_its_name_and_durations(
     assert (row.kind, row.name, row.base, row.records_written) == (SAVEPOINT, "before the upgrade", 1, 2)
     assert row.ran is not None
     assert row.settled is not None
-    assert all(duration >= 0 for duration in (row.waited, row.ran, row.decided or 0, row.settled))
+    assert all(duration >= _ZERO for duration in (row.waited, row.ran, row.decided or _ZERO, row.settled))
     on_demand.close()
 
 

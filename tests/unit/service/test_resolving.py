@@ -10,13 +10,20 @@ import pytest
 from onceward.coordinator.client.calls import open_channel
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import connect
-from onceward.coordinator.client.summaries import CheckpointState
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Document, Outcome, Settlement, Snapshot
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    CheckpointState,
+    Document,
+    Outcome,
+    Settlement,
+    Snapshot,
+)
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.v1 import operators_pb2 as pb
 from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
@@ -70,7 +77,7 @@ def test_a_decision_and_its_evidence_survive_a_restart(on: Callable[..., Embedde
         checkpoint = people.checkpoint(ORDERS, 2)
         assert [one.slot for one in checkpoint.snapshots[SINK.name].committables] == [0, 2]
         assert (checkpoint.summary.committables, checkpoint.summary.state) == (2, CheckpointState.COMPLETED)
-        assert [one.evidence for _, one in checkpoint.settlements][1] == "seen at noon"
+        assert [one.settlement.evidence for one in checkpoint.settlements][1] == "seen at noon"
         (told,) = (entry for entry in people.history(ORDERS) if entry.event == "SlotsResolved")
         assert "count as given_up: Ada. Seen: slot 1 lost: seen at noon" in told.detail
         assert people.resolve(ORDERS, 2, SINK.name, {2}, Ruling.COMMITTED, "Ada").verdict is Verdict.ACCEPTED

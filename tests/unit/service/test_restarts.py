@@ -17,8 +17,11 @@ from onceward.coordinator.errors import CoordinatorLostError, ExitCode, FencedEr
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from onceward.coordinator.protocol.answers import Fail, Instruction, Trigger, Verdict
 from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import CheckpointId, JobName
-from onceward.coordinator.store.records import CheckpointState
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointState,
+    JobName,
+)
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
@@ -99,7 +102,7 @@ def test_killed_anywhere_and_restarted_it_decides_each_checkpoint_once(
     assert len(driver.runs) == len(set(driver.runs)), "a trigger runs once"
     with closing(Store.open(revival.process.store_url)) as store:
         (durable,) = store.load_jobs()
-        rows = {record.id: record.state for record in store.checkpoints(durable.job, 1000)}
+        rows = {one.checkpoint: one.state for one in store.checkpoints(durable.job, 1000)}
     assert (durable.generation, durable.pending) == (1, None)
     for checkpoint in driver.committed:  # those no longer retained have no row
         assert rows.get(checkpoint, CheckpointState.SETTLED) is CheckpointState.SETTLED

@@ -4,26 +4,33 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from onceward.coordinator.errors import StoreError
-from onceward.coordinator.protocol.facts import AbortReason, CheckpointAmended, LossAcknowledged, SavepointReleased
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName, Outcome, Settlement
-from onceward.coordinator.store.errors import NoSuchCheckpointError, StoreDamagedError
-from onceward.coordinator.store.records import (
-    CheckpointDetails,
-    CheckpointRecord,
-    CheckpointState,
-    GenerationRecord,
-    HistoryRecord,
-    JobRecord,
-    LossRecord,
+from onceward.coordinator.listings import (
+    CheckpointDescription,
+    CheckpointSummary,
+    GenerationSummary,
+    HistoryEntry,
+    LossReport,
     RecordedSettlement,
 )
+from onceward.coordinator.protocol.facts import AbortReason, CheckpointAmended, LossAcknowledged, SavepointReleased
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    CheckpointState,
+    Generation,
+    JobName,
+    Outcome,
+    Settlement,
+)
+from onceward.coordinator.store.errors import NoSuchCheckpointError, StoreDamagedError
+from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.schema import (
     checkpoints,
     checksum,
@@ -114,7 +121,7 @@ def test_what_cannot_be_read_is_still_known_after_later_writes(store: Store, fil
                 again.abort(AbortReason.DRIVER_LOST)
                 again.end()
             store.prune([(JOB, 1)])
-            assert store.job(JOB).completed == 3
+            assert store.job(JOB).id == 3
 
 
 def test_a_job_goes_on_from_an_older_checkpoint_that_a_person_names(store: Store, file: Path) -> None:
@@ -145,12 +152,12 @@ def test_an_older_completed_one_that_is_damaged_is_listed_so_and_never_restored(
     change(file, f"{_DAMAGE} AND checkpoint = 2")
     with closing(Store.open(f"sqlite:///{file}")) as store:
         assert store.load_jobs() == [job.durable]
-        states = {record.id: record.state for record in store.checkpoints(JOB, 10)}
+        states = {one.checkpoint: one.state for one in store.checkpoints(JOB, 10)}
         settled = CheckpointState.SETTLED
         assert states == {1: settled, 2: CheckpointState.UNREADABLE, 3: settled}
         details = store.checkpoint(JOB, CheckpointId(2))
         assert details is not None
-        assert (details.record.state, details.snapshots) == (CheckpointState.UNREADABLE, {})
+        assert (details.summary.state, details.snapshots) == (CheckpointState.UNREADABLE, {})
         with pytest.raises(NoSuchCheckpointError, match="checkpoint 2 of job orders is not what was written"):
             store.completed(JOB, CheckpointId(2))
         assert store.load_jobs() == [job.durable], "asking for it is no failure of the store"
@@ -224,7 +231,7 @@ def test_a_job_whose_record_is_damaged_is_halted_and_its_neighbours_are_not(
         assert f"the store's record of job orders {gone}" in orders.unreadable
         assert "damaged" in orders.status_detail
         assert "Completed and readable are: 3, 2, 1" in orders.unreadable, "a new job can begin at their positions"
-        assert store.job(JOB) == JobRecord()
+        assert store.job(JOB) == LastCompleted()
 
 
 @pytest.mark.parametrize(
@@ -273,7 +280,7 @@ def test_what_is_there_for_people_is_set_aside_when_it_is_damaged_and_listed_so(
         assert store.load_jobs()[0] == again.durable, "the job goes on"
 
 
-def details_of(store: Store, checkpoint: int) -> CheckpointDetails:
+def details_of(store: Store, checkpoint: int) -> CheckpointDescription:
     details = store.checkpoint(JOB, CheckpointId(checkpoint))
     assert details is not None
     return details
@@ -284,7 +291,7 @@ def every_listing(store: Store) -> list[object]:
     shown: list[object] = []
     for number in (1, 2):
         found = details_of(store, number)
-        shown += [found.record, *found.settlements]
+        shown += [found.summary, *found.settlements]
     return [
         *shown,
         *store.checkpoints(JOB, 10),
@@ -319,14 +326,13 @@ def test_nothing_of_a_damaged_record_is_shown_but_its_key(store: Store, file: Pa
         damaged = every_listing(store)
     assert "checkpoint 1 of job orders" in durable.unreadable
     assert len(damaged) == len(seen)
-    long_ago = datetime.fromtimestamp(0, UTC)
     for one in damaged:
         match one:
-            case CheckpointRecord():
-                assert one.id in (1, 2)
+            case CheckpointSummary():
+                assert one.checkpoint in (1, 2)
                 assert "not what was written" in one.detail
-                assert one == CheckpointRecord(
-                    id=one.id,
+                assert one == CheckpointSummary(
+                    checkpoint=one.checkpoint,
                     base=CheckpointId(0),
                     generation=Generation(0),
                     kind=CheckpointKind.CHECKPOINT,
@@ -334,10 +340,10 @@ def test_nothing_of_a_damaged_record_is_shown_but_its_key(store: Store, file: Pa
                     state=CheckpointState.UNREADABLE,
                     abort_reason=None,
                     detail=one.detail,
-                    triggered_at=long_ago,
+                    triggered_at=None,
                     decided_at=None,
                     settled_at=None,
-                    waited=0.0,
+                    waited=timedelta(),
                     ran=None,
                     decided=None,
                     settled=None,
@@ -349,18 +355,18 @@ def test_nothing_of_a_damaged_record_is_shown_but_its_key(store: Store, file: Pa
                     amendment=0,
                 )
             case RecordedSettlement():
-                assert (one.participant, one.settlement.slot, one.recorded_at) == (SINK.name, 1, long_ago)
+                assert (one.participant, one.settlement.slot, one.recorded_at) == (SINK.name, 1, None)
                 assert one.settlement.outcome is Outcome.IN_DOUBT
-            case LossRecord():
+            case LossReport():
                 assert (one.job, one.checkpoint, one.participant, one.settlement.slot) == (JOB, 1, SINK.name, 1)
                 assert (one.settlement.outcome, one.reason) == (Outcome.IN_DOUBT, "")
                 assert (one.document.kind, one.document.body) == ("unreadable", {})
-                assert (one.recorded_at, one.acknowledged_at) == (long_ago, long_ago), "that somebody knows of it stays"
-                assert "not what was written" in one.acknowledgement
-            case GenerationRecord():
-                assert (one.generation, one.driver, one.granted_at, one.ended_at) == (1, "", long_ago, None)
-            case HistoryRecord():
-                assert (one.at, one.event, one.verdict, one.generation) == (long_ago, "Unreadable", None, 0)
+                assert (one.recorded_at, one.acknowledged_at) == (None, None)
+                assert "not what was written" in one.acknowledgement, "that somebody knows of it stays"
+            case GenerationSummary():
+                assert (one.generation, one.driver, one.granted_at, one.ended_at) == (1, "", None, None)
+            case HistoryEntry():
+                assert (one.at, one.event, one.verdict, one.generation) == (None, "Unreadable", None, 0)
                 assert (one.checkpoint, one.participant, one.count) == (0, "", 1)
             case _:
                 raise AssertionError(one)
@@ -431,15 +437,15 @@ def test_a_record_that_is_damaged_before_it_is_changed_is_written_again_from_mem
         if state == "triggered":
             job.complete(at=later)
             details = details_of(store, 4)
-            assert (details.record.state, details.record.settled_at) == (CheckpointState.COMPLETED, None)
+            assert (details.summary.state, details.summary.settled_at) == (CheckpointState.COMPLETED, None)
         job.settle(at=later)
         details = details_of(store, 4)
-        assert (details.record.state, details.record.base) == (CheckpointState.SETTLED, 3)
-        assert (details.record.decided_at, details.record.settled_at) == (later, later)
-        assert (details.record.name, details.record.waited, details.record.amendment) == ("", 0.0, 0)
-        assert (details.record.records_read, details.record.records_written) == (10, 9)
+        assert (details.summary.state, details.summary.base) == (CheckpointState.SETTLED, 3)
+        assert (details.summary.decided_at, details.summary.settled_at) == (later, later)
+        assert (details.summary.name, details.summary.waited, details.summary.amendment) == ("", timedelta(), 0)
+        assert (details.summary.records_read, details.summary.records_written) == (10, 9)
         assert details.snapshots == snapshots(4)
-        assert "its record was damaged" in details.record.detail
+        assert "its record was damaged" in details.summary.detail
         assert store.load_jobs() == [job.durable]
 
 
@@ -465,7 +471,7 @@ def test_a_savepoint_whose_record_is_damaged_is_released_as_it_was(store: Store,
         job = StoredJob(store, known=job.durable)
         job.write(SavepointReleased(checkpoint=CheckpointId(2)), at=later)
         assert store.load_jobs() == [job.durable]
-        record = details_of(store, 2).record
+        record = details_of(store, 2).summary
     state = CheckpointState.SETTLED if settled else CheckpointState.COMPLETED
     assert (record.state, record.decided_at, record.settled_at) == (state, later, later if settled else None)
     assert (record.kind, record.name, record.amendment) == (CheckpointKind.CHECKPOINT, "before-upgrade", 3)

@@ -2,10 +2,18 @@
 
 from datetime import timedelta
 
+from onceward.coordinator.listings import CheckpointDescription
 from onceward.coordinator.protocol.facts import InputSkipped, JobForgotten, LossAcknowledged, SlotsResolved
 from onceward.coordinator.protocol.requests import Ruling
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, JobName, Outcome, Settlement, Snapshot
-from onceward.coordinator.store.records import CheckpointDetails, CheckpointState
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    CheckpointState,
+    JobName,
+    Outcome,
+    Settlement,
+    Snapshot,
+)
 from onceward.coordinator.store.store import Store
 from tests.support.histories import SINK, SOURCE
 from tests.support.stored_jobs import AT, JOB, StoredJob, snapshots
@@ -14,7 +22,7 @@ LATER = AT + timedelta(seconds=5)
 LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort")
 
 
-def details(store: Store, checkpoint: int, job: JobName = JOB) -> CheckpointDetails:
+def details(store: Store, checkpoint: int, job: JobName = JOB) -> CheckpointDescription:
     found = store.checkpoint(job, CheckpointId(checkpoint))
     assert found is not None
     return found
@@ -46,7 +54,7 @@ def test_a_ruling_keeps_proved_slots_and_drops_those_that_will_not_be_committed(
     recorded = [(one.settlement, one.participant, one.recorded_at) for one in found.settlements]
     assert recorded == [(proved, SINK.name, LATER), (LOST, SINK.name, AT)], "a later look that sees nothing erases none"
     assert found.snapshots[SINK.name].committables == ()
-    assert (found.record.committables, found.record.records_written) == (0, 9)
+    assert (found.summary.committables, found.summary.records_written) == (0, 9)
 
 
 def test_input_that_a_person_skips_is_a_settled_checkpoint_of_its_own(store: Store) -> None:
@@ -68,16 +76,16 @@ def test_input_that_a_person_skips_is_a_settled_checkpoint_of_its_own(store: Sto
     )
     assert store.load_jobs() == [job.durable]
     found = details(store, 2)
-    record = found.record
+    summary = found.summary
     assert found.snapshots == {SOURCE.name: positions}
-    assert (record.kind, record.state, record.base, record.generation) == (
+    assert (summary.kind, summary.state, summary.base, summary.generation) == (
         CheckpointKind.SKIP, CheckpointState.SETTLED, 1, 1
     )  # fmt: skip
-    assert (record.name, record.waited, record.ran, record.decided) == ("", 0.0, None, None)
-    assert (record.triggered_at, record.decided_at, record.settled_at) == (LATER, LATER, LATER)
-    assert (record.records_read, record.records_written, record.bytes_read, record.bytes_written) == (0, 0, 0, 0)
-    assert (record.committables, record.amendment, record.abort_reason) == (0, 0, None)
-    assert record.detail == "without in-0 [3, 10): ann: gone"
+    assert (summary.name, summary.waited, summary.ran, summary.decided) == ("", timedelta(), None, None)
+    assert (summary.triggered_at, summary.decided_at, summary.settled_at) == (LATER, LATER, LATER)
+    assert (summary.records_read, summary.records_written, summary.bytes_read, summary.bytes_written) == (0, 0, 0, 0)
+    assert (summary.committables, summary.amendment, summary.abort_reason) == (0, 0, None)
+    assert summary.detail == "without in-0 [3, 10): ann: gone"
 
 
 def test_a_forgotten_job_leaves_its_name_and_that_it_was_forgotten(store: Store) -> None:

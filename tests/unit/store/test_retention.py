@@ -8,9 +8,16 @@ import pytest
 
 from onceward.coordinator.protocol.answers import Note, Verdict
 from onceward.coordinator.protocol.facts import AbortReason, CheckpointSettled, LossRecorded, SavepointReleased
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName, Outcome, Settlement
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    CheckpointState,
+    Generation,
+    JobName,
+    Outcome,
+    Settlement,
+)
 from onceward.coordinator.store.audit import MAX_DETAIL
-from onceward.coordinator.store.records import CheckpointState
 from onceward.coordinator.store.retention import KEPT_ABORTED, KEPT_GENERATIONS, KEPT_HISTORY
 from onceward.coordinator.store.store import Store
 from tests.support.histories import SINK

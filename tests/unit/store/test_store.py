@@ -27,6 +27,7 @@ from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
+    CheckpointState,
     Committable,
     Document,
     Generation,
@@ -35,7 +36,7 @@ from onceward.coordinator.protocol.values import (
     Settlement,
 )
 from onceward.coordinator.store.errors import NoSuchCheckpointError, StoreError
-from onceward.coordinator.store.records import CheckpointState, JobRecord
+from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.schema import metadata, text_checksum
 from onceward.coordinator.store.store import Store
 from tests.conftest import examples
@@ -129,15 +130,17 @@ def test_listings_show_times_durations_and_sizes_of_checkpoints(store: Store) ->
     job.abort(AbortReason.DECLINED, "sink: no", ran=0.5, at=LATER)
     job.trigger()
     running, aborted, settled = store.checkpoints(JOB, 10)
-    assert (running.id, running.state, running.decided_at, running.ran) == (3, CheckpointState.TRIGGERED, None, None)
+    assert (running.checkpoint, running.state, running.decided_at) == (3, CheckpointState.TRIGGERED, None)
+    assert running.ran is None
     assert (aborted.state, aborted.abort_reason, aborted.detail) == (
         CheckpointState.ABORTED, AbortReason.DECLINED, "sink: no"
     )  # fmt: skip
-    assert (aborted.base, aborted.decided_at, aborted.ran, aborted.settled) == (1, LATER, 0.5, None)
+    assert (aborted.base, aborted.decided_at, aborted.ran, aborted.settled) == (1, LATER, timedelta(seconds=0.5), None)
     assert (aborted.generation, aborted.name, aborted.amendment, running.detail) == (1, "", 0, "")
     assert (settled.state, settled.kind) == (CheckpointState.SETTLED, CheckpointKind.CHECKPOINT)
     assert (settled.triggered_at, settled.decided_at, settled.settled_at) == (AT, AT + timedelta(seconds=2), LATER)
-    assert (settled.waited, settled.ran, settled.decided, settled.settled) == (0.25, 1.5, 0.125, 0.000_004)
+    durations = (settled.waited, settled.ran, settled.decided, settled.settled)
+    assert durations == tuple(timedelta(seconds=seconds) for seconds in (0.25, 1.5, 0.125, 0.000_004))
     assert (settled.records_read, settled.bytes_read) == (10, 100)
     assert (settled.records_written, settled.bytes_written, settled.committables) == (9, 90, 2)
 
@@ -158,7 +161,7 @@ def test_a_checkpoint_with_nothing_to_commit_is_settled_by_its_decision(store: S
     job.trigger()
     job.complete(settled=True, at=LATER)
     (record,) = store.checkpoints(JOB, 10)
-    assert (record.state, record.settled_at, record.settled) == (CheckpointState.SETTLED, LATER, 0.0)
+    assert (record.state, record.settled_at, record.settled) == (CheckpointState.SETTLED, LATER, timedelta())
 
 
 def test_savepoints_keep_their_names_until_they_are_released(store: Store, file: Path) -> None:
@@ -230,7 +233,7 @@ def test_replayed_slots_take_the_place_of_the_lost_ones_which_stay_as_evidence(s
     details = store.checkpoint(JOB, CheckpointId(1))
     assert details is not None
     assert details.snapshots[SINK.name].committables[1] == again
-    assert (details.record.amendment, details.record.committables) == (1, 2)
+    assert (details.summary.amendment, details.summary.committables) == (1, 2)
     assert [one.settlement for one in details.settlements] == [LOST]
 
 
@@ -260,12 +263,12 @@ def test_a_start_and_a_list_of_jobs_read_nothing_that_is_there_for_people(store:
 def test_jobs_are_listed_with_their_newest_completed_checkpoint(store: Store) -> None:
     job = StoredJob(store)
     job.open()
-    assert store.jobs() == {JOB: JobRecord()}
+    assert store.jobs() == {JOB: LastCompleted()}
     job.trigger()
     job.complete(at=LATER)
     job.settle()
     job.trigger()
-    assert store.jobs() == {JOB: JobRecord(completed=CheckpointId(1), completed_at=LATER)}
+    assert store.jobs() == {JOB: LastCompleted(id=CheckpointId(1), at=LATER)}
     assert store.job(JOB) == store.jobs()[JOB]
 
 
@@ -338,7 +341,7 @@ def test_after_a_restore_the_history_forks_visibly(store: Store, file: Path) -> 
     job.order_restore(1, "ann: bad input since noon")
     job.restore(at=LATER)
     job.checkpoints(1)
-    assert [(one.id, one.base, one.kind.value) for one in store.checkpoints(JOB, 10)] == [
+    assert [(one.checkpoint, one.base, one.kind.value) for one in store.checkpoints(JOB, 10)] == [
         (5, 4, "checkpoint"), (4, 1, "restore"), (3, 2, "checkpoint"), (2, 1, "checkpoint"), (1, 0, "checkpoint")
     ]  # fmt: skip
     fork = store.checkpoints(JOB, 10)[1]

@@ -1,0 +1,196 @@
+"""The rows of listings, as the store reads them, the wire carries them and commands show them.
+
+Times are wall clock, in whole milliseconds; None when the event has not happened, or the stored row is damaged.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.requests import Ending, Request
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    CheckpointState,
+    Document,
+    Generation,
+    JobName,
+    Outcome,
+    Participant,
+    ParticipantName,
+    Settlement,
+    Snapshot,
+)
+
+__all__ = [
+    "CheckpointDescription",
+    "CheckpointSummary",
+    "GenerationSummary",
+    "HistoryEntry",
+    "JobDescription",
+    "JobSummary",
+    "JobWait",
+    "LossReport",
+    "RecordedSettlement",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobWait:
+    """Something that must happen before a job continues."""
+
+    what: str
+    since: datetime | None
+    """When the wait began; after a restart of the coordinator, the time of the restart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSummary:
+    job: JobName
+    status: JobStatus
+    status_detail: str
+    generation: Generation
+    last_checkpoint: CheckpointId
+    last_completed: CheckpointId
+    """The newest completed checkpoint, even if it cannot be read."""
+    last_completed_at: datetime | None
+    settled: bool
+    """True when every commit of the newest completed checkpoint is proved."""
+    ending: Ending | None
+    """What an operator requested, until it is reached."""
+    failures: int
+    """Consecutive failed checkpoints that count, in this generation."""
+    open_requests: tuple[Request, ...]
+    """Oldest first."""
+    unreadable: str
+    """Why the newest completed checkpoint cannot be read; empty when it can be read."""
+    restore_from: CheckpointId
+    """The checkpoint from whose positions the next generation starts, by an operator's order."""
+    restore_reason: str
+    orphan: str
+    """What the coordinator does or waits for in place of a driver; empty for nothing."""
+    unacknowledged_losses: int
+    """Slots whose records were given up and that no person has acknowledged."""
+    waits: tuple[JobWait, ...]
+    """Also filled in normal operation; the wait that ends first comes first."""
+    oldest_transaction: Age | None
+    """The pre-committed, unsettled transaction that has been open longest. None also when unknown: for a job without a
+    driver, if the coordinator has no clusters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDescription:
+    summary: JobSummary
+    participants: tuple[Participant, ...]
+    """Of the latest generation."""
+    settings: CheckpointSettings
+    """Of the latest generation."""
+    connected: bool
+    """True while the driver has its instruction stream."""
+    unresolved: Mapping[ParticipantName, Mapping[int, Outcome]]
+    """Slots of the newest completed checkpoint about which a person must decide: lost or in doubt."""
+    driven: bool
+    """A driver owns the job, or is expected back: requests that need a job without a driver are refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSummary:
+    """One checkpoint. A duration is None if that phase is not over, and zero if a restart has lost its start."""
+
+    checkpoint: CheckpointId
+    base: CheckpointId
+    generation: Generation
+    kind: CheckpointKind
+    name: str
+    """Name of a savepoint."""
+    state: CheckpointState
+    abort_reason: AbortReason | None
+    detail: str
+    triggered_at: datetime | None
+    decided_at: datetime | None
+    settled_at: datetime | None
+    waited: timedelta
+    """From when it was due or requested to its trigger."""
+    ran: timedelta | None
+    """From the trigger to the last acknowledgement, or to the abort."""
+    decided: timedelta | None
+    """From the last acknowledgement to the decision: waiting for its base to settle."""
+    settled: timedelta | None
+    """From the decision to the proof of the last commit."""
+    records_read: int
+    records_written: int
+    bytes_read: int
+    bytes_written: int
+    committables: int
+    amendment: int
+    """How often replayed committables replaced lost ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedSettlement:
+    """An outcome that halted the job, or that was replayed; kept as evidence."""
+
+    participant: ParticipantName
+    settlement: Settlement
+    recorded_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointDescription:
+    summary: CheckpointSummary
+    snapshots: Mapping[ParticipantName, Snapshot]
+    """Empty unless completed."""
+    settlements: tuple[RecordedSettlement, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossReport:
+    """Records of one slot that were given up: they never become visible."""
+
+    job: JobName
+    checkpoint: CheckpointId
+    participant: ParticipantName
+    settlement: Settlement
+    """Slot, outcome, and the proof or evidence; names the records."""
+    document: Document
+    """The lost committable, which only its sink can read. In Kafka's, ``inputs`` are the ranges and ``records`` counts
+    the written records."""
+    reason: str
+    """The policy, or the person who decided, and why."""
+    recorded_at: datetime | None
+    acknowledged_at: datetime | None
+    acknowledgement: str
+    """Who acknowledged it, and why; empty before that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationSummary:
+    generation: Generation
+    driver: str
+    granted_at: datetime | None
+    ended_at: datetime | None
+    detail: str
+    """Why it ended or failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryEntry:
+    """A durable fact, or a call that was not accepted."""
+
+    at: datetime | None
+    event: str
+    """The name of a fact, for example ``CheckpointCompleted``, or of a refused event, for example ``Acknowledge``."""
+    verdict: Verdict | None
+    """The verdict on a refused call; else None."""
+    generation: Generation
+    checkpoint: CheckpointId
+    """0 if it concerns no checkpoint."""
+    participant: str
+    detail: str
+    count: int
+    """How often a refused call came within about a second."""
