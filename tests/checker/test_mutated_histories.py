@@ -31,7 +31,7 @@ ORDER, DECISION = Property.ORDER, Property.ONE_DECISION
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_what_is_wrong_is_named_and_nothing_else(name: str) -> None:
+def test_only_faults_are_named(name: str) -> None:
     mutation = MUTATIONS[name]
     verdict = judge(mutation.change(GOOD))
     assert verdict.having(Grade.FAIL) == mutation.fails, verdict.text()
@@ -132,7 +132,7 @@ def test_equal_records_of_one_partition_keep_their_order_where_one_of_them_is_lo
     assert verdict.having(Grade.PASS) == {ORDER}, verdict.text()
 
 
-def test_input_that_a_person_has_skipped_is_not_missed() -> None:
+def test_skipped_input_is_not_reported_missing() -> None:
     """The skip moves the positions past two records that the job never read."""
     lane = Lane("in", 0)
     fed = [Fed(lane, offset, (Content("out", "=k", f"={offset}"),)) for offset in range(6)]
@@ -232,6 +232,6 @@ def test_a_decision_is_as_old_as_its_millisecond_allows(early: float, grade: Gra
 
 
 @pytest.mark.parametrize("part", [Part.SEEN, Part.PAST])
-def test_what_was_not_watched_is_not_missed_where_only_what_is_at_rest_is_asked(part: Part) -> None:
+def test_unwatched_checkpoints_are_not_missed_when_only_the_end_is_judged(part: Part) -> None:
     assert judge(with_gap(GOOD, part), AT_REST).grade is Grade.PASS
     assert UNDECIDED in judge(with_gap(GOOD, part)).having(Grade.UNKNOWN)

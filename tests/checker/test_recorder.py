@@ -72,7 +72,7 @@ def recorder_of(copied: Copied, file: Path) -> Recorder:
     return Recorder(copied.topics.servers, job=copied.job, inputs=[copied.source], outputs=[copied.sink], file=file)
 
 
-def test_a_recorder_that_comes_late_has_it_all(copied: Copied, tmp_path: Path) -> None:
+def test_a_late_recorder_has_the_whole_history(copied: Copied, tmp_path: Path) -> None:
     with recorder_of(copied, tmp_path / "history") as recorder:
         history = recorder.finish(state_dir=copied.directory / "state", whole_input=True)
     verdict = judge(history)

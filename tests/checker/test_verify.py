@@ -193,7 +193,7 @@ def test_input_that_retention_has_deleted_is_unknown(topics: Topics, job: str, t
 
 
 @pytest.mark.crash
-def test_what_a_restore_repeats_on_purpose_is_expected_twice(topics: Topics, job: str, tmp_path: Path) -> None:
+def test_records_repeated_by_a_restore_are_expected_twice(topics: Topics, job: str, tmp_path: Path) -> None:
     copied = Copied(topics, job, tmp_path)
     where = ["--state-dir", str(tmp_path / "state"), "--reason", "the output was cut", "--yes"]
     restore = [sys.executable, "-m", "onceward.coordinator.ops", "restore", job, "--from", "2", *where]

@@ -72,7 +72,7 @@ def test_a_random_schedule(harness: Harness) -> None:
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_without_transactions_only_what_was_open_when_the_driver_died_is_repeated(harness: Harness) -> None:
+def test_without_transactions_only_the_dead_drivers_open_work_is_repeated(harness: Harness) -> None:
     assert_good(kill_without_transactions(harness, "slice-at-least-once", passes=[1]))
 
 
@@ -136,7 +136,7 @@ def test_brokers_are_shut_down_and_started_again_one_after_the_other_under_load(
 
 @pytest.mark.crash
 @pytest.mark.timeout(1200)
-def test_a_broker_whose_disk_is_full_leaves_and_the_job_goes_on_without_it(tmp_path: Path) -> None:
+def test_a_broker_with_a_full_disk_leaves_and_the_job_continues_without_it(tmp_path: Path) -> None:
     with ground_of_three(tmp_path) as (harness, disk):
         assert_good(fill_disk(harness, "disk-of-a-broker", disk))
 

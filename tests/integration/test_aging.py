@@ -54,7 +54,7 @@ class LateSink(KafkaSink):
         return committer
 
 
-def test_what_waited_too_long_for_its_base_is_read_again_and_not_completed_and_lost(
+def test_a_checkpoint_that_waited_too_long_for_its_base_is_read_again_and_not_lost(
     topics: Topics, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, sink, told = topics.create("in", 3), topics.create("out", 3), tmp_path / "events"

@@ -124,7 +124,7 @@ def test_a_job_may_change_back_to_exactly_once_and_repeats_no_more(copying: Job)
     assert copying.claim().generation == 3
 
 
-def test_what_the_brokers_refuse_is_not_voted_for_and_spoils_nothing_after_it(topics: Topics, job: str) -> None:
+def test_a_refused_record_casts_no_vote_and_spoils_no_later_checkpoint(topics: Topics, job: str) -> None:
     out = topics.create("out", 1, config={"max.message.bytes": "2000"})
     with SinkJob(topics.servers, job, topic=out, delivery="at_least_once") as sink:
         assert not sink.findings or all(one.severity != "error" for one in sink.findings)

@@ -48,7 +48,7 @@ def work_off(
     return [line for line in lines if line["event"] == "pre-committed"]
 
 
-def test_a_backlog_begins_small_grows_with_the_measured_speed_and_says_so(
+def test_a_backlog_starts_small_grows_with_the_measured_speed_and_logs_it(
     topics: Topics, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "events"))

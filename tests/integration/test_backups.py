@@ -108,7 +108,7 @@ def test_a_copy_from_before_a_decision_is_refused_once_a_commit_may_have_begun(
 
 
 @pytest.mark.parametrize("dies", BEFORE_A_COMMIT, ids=str)
-def test_a_copy_from_before_a_decision_of_which_nothing_was_carried_out_goes_on(
+def test_a_store_copy_from_before_an_unexecuted_decision_continues(
     here: World, topics: Topics, dies: KillPoint
 ) -> None:
     service = Service(here)
@@ -124,9 +124,7 @@ def test_a_copy_from_before_a_decision_of_which_nothing_was_carried_out_goes_on(
 
 
 @pytest.mark.parametrize("wakes", [*BEFORE_A_COMMIT, *AFTER_A_COMMIT], ids=str)
-def test_a_living_driver_does_not_follow_a_coordinator_that_knows_less_than_it(
-    here: World, topics: Topics, wakes: KillPoint
-) -> None:
+def test_a_live_driver_refuses_a_coordinator_with_an_older_state(here: World, topics: Topics, wakes: KillPoint) -> None:
     service = Service(here)
     driver, copy = copied_during(here, service, KillPoint.DRIVER_AFTER_PRE_COMMIT, f"{wakes}:{AT}:stop")
     wait_until(lambda: f"{wakes.value}:{AT}" in here.killed_at() or not driver.running, "the driver goes on")

@@ -40,7 +40,7 @@ def text(values: list[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.string())})
 
 
-def test_the_function_sees_the_sources_columns_and_what_it_yields_is_written_once(bench: Bench) -> None:
+def test_the_function_sees_the_sources_columns_and_its_output_is_written_once(bench: Bench) -> None:
     bench.fill(0, 500)
     topic = bench.source
 
@@ -100,7 +100,7 @@ def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(
     ],
     ids=["copy", "dataframe", "chosen"],
 )
-def test_the_other_paths_say_which_they_are_and_what_they_read(
+def test_the_other_paths_log_their_kind_and_columns(
     bench: Bench, transform: Any, path: str, columns: list[str]
 ) -> None:
     bench.fill(0, 5)
@@ -122,7 +122,7 @@ def test_the_other_paths_say_which_they_are_and_what_they_read(
     assert sum(settled["steps"].values()) == pytest.approx(settled["at"] - committed["at"], abs=0.5)
 
 
-def test_a_function_gets_the_columns_that_the_source_was_asked_for_and_no_others(bench: Bench) -> None:
+def test_a_function_gets_exactly_the_requested_columns(bench: Bench) -> None:
     bench.fill(0, 20)
 
     def first(batches: Batches) -> Batches:

@@ -63,7 +63,7 @@ def nightly(topics: Topics, job: str, tmp_path: Path) -> Iterator[Nightly]:
         yield made
 
 
-def test_a_run_after_a_finished_one_reads_what_came_since(nightly: Nightly) -> None:
+def test_a_run_after_a_finished_one_reads_the_new_records(nightly: Nightly) -> None:
     assert nightly.run() == EACH
     assert nightly.run() == EACH  # there was no new input
     nightly.fill()
@@ -76,7 +76,7 @@ def test_a_run_after_a_finished_one_reads_what_came_since(nightly: Nightly) -> N
     [(KillPoint.DRIVER_AFTER_PRE_COMMIT, 2), (KillPoint.DRIVER_BEFORE_CLOSE, 1)],
     ids=["in_the_middle", "before_it_has_finished"],
 )
-def test_a_run_that_broke_off_goes_on_to_the_end_that_it_had(nightly: Nightly, point: KillPoint, count: int) -> None:
+def test_an_interrupted_run_continues_to_its_original_end(nightly: Nightly, point: KillPoint, count: int) -> None:
     nightly.crash(point, count)
     nightly.fill()
     assert nightly.run() == EACH

@@ -63,7 +63,7 @@ def test_all_slots_of_a_checkpoint_are_committed_and_only_then_visible(sink: Sin
     assert sorted(topics.values(out), key=str) == [b"a", b"b", b"c", b"d"]
 
 
-def test_commit_by_a_process_that_knows_only_the_documents(sink: SinkJob, kafka: LocalKafka) -> None:
+def test_a_process_with_only_the_documents_can_commit(sink: SinkJob, kafka: LocalKafka) -> None:
     committables = sink.prepared(1, [b"a"])
     program = (
         "import json, sys\n"
@@ -80,7 +80,7 @@ def test_commit_by_a_process_that_knows_only_the_documents(sink: SinkJob, kafka:
     assert done.stdout.strip() == "committed", done.stderr
 
 
-def test_commit_is_idempotent_and_so_is_one_whose_first_answer_was_lost(sink: SinkJob) -> None:
+def test_commit_is_idempotent_even_after_a_lost_answer(sink: SinkJob) -> None:
     committables = sink.prepared(1, [b"a"], [b"b"])
     commit_behind_its_back(sink, committables[0])
     for _ in range(3):
@@ -160,7 +160,7 @@ def receipt(sink: SinkJob, committable: Committable) -> ReceiptState:
     return read_receipts(sink.control, {handle.transaction.id: handle.token})[handle.transaction.id].state
 
 
-def test_another_cluster_behind_the_same_address_is_in_doubt_and_is_not_asked(sink: SinkJob) -> None:
+def test_another_cluster_behind_the_same_address_leaves_the_outcome_in_doubt(sink: SinkJob) -> None:
     (committable,) = sink.prepared(1, [b"a"])
     handle = replace(KafkaCommittable.of(committable), cluster_id="another-cluster-id")
     outcome, evidence = outcome_of(sink.committer(), handle.to_committable())
@@ -186,7 +186,7 @@ def test_an_id_that_another_process_reopened_is_fenced_before_it_is_judged(sink:
         hijacker.commit_transaction(10)
 
 
-def test_nothing_is_reported_for_what_is_still_unanswered_when_it_gives_up(sink: SinkJob, kafka: LocalKafka) -> None:
+def test_an_unanswered_commit_is_not_reported_when_the_committer_times_out(sink: SinkJob, kafka: LocalKafka) -> None:
     committables = sink.prepared(1, [b"a"])
     asked = itertools.count()
     nobody = KafkaCommitter([KafkaCluster("127.0.0.1:1")], clock=QUICK)
@@ -226,7 +226,7 @@ def test_abort_ends_open_transactions_and_may_be_repeated(sink: SinkJob, topics:
     assert sink.committer().leftovers(sink.job) == []
 
 
-def test_abort_of_what_was_fenced_meanwhile_is_fine(sink: SinkJob) -> None:
+def test_abort_of_a_fenced_transaction_is_fine(sink: SinkJob) -> None:
     committables = sink.prepared(1, [b"a"])
     move_on(sink, committables[0])
     sink.committer().abort(committables)
@@ -239,7 +239,7 @@ def test_abort_of_a_committed_transaction_is_loud(sink: SinkJob) -> None:
         sink.committer().abort(committables)
 
 
-def test_a_document_of_another_version_is_refused_before_anything_is_asked(sink: SinkJob) -> None:
+def test_a_document_of_another_version_is_refused_before_any_request(sink: SinkJob) -> None:
     (committable,) = sink.prepared(1, [b"a"])
     unknown = Document(kind="kafka-transaction", version=99, body=committable.document.body)
     with pytest.raises(HaltedError):
@@ -247,7 +247,7 @@ def test_a_document_of_another_version_is_refused_before_anything_is_asked(sink:
     assert sink.view(committable).state is State.ONGOING
 
 
-def test_a_sweep_aborts_what_is_left_and_keeps_what_is_unsettled(sink: SinkJob, out: str, topics: Topics) -> None:
+def test_a_sweep_aborts_leftovers_and_keeps_unsettled_transactions(sink: SinkJob, out: str, topics: Topics) -> None:
     kept = sink.prepared(1, [b"kept"])
     left, producer = sink.open_transaction(out)
     committer = sink.committer()

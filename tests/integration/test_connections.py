@@ -61,7 +61,7 @@ def test_one_living_server_of_several_is_enough(kafka: LocalKafka) -> None:
 
 
 @pytest.mark.parametrize("servers", ["closed port", "no-such-host.invalid:9092", "silent"])
-def test_an_unreachable_cluster_is_said_in_time(servers: str) -> None:
+def test_an_unreachable_cluster_is_reported_in_time(servers: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = {
             "closed port": f"127.0.0.1:{_closed_port()}",

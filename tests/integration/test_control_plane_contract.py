@@ -168,7 +168,7 @@ def test_a_broker_that_is_gone_is_no_answer_and_is_found_again(job: str) -> None
         control.close()
 
 
-def test_a_closed_control_plane_says_so(kafka: LocalKafka) -> None:
+def test_a_closed_control_plane_refuses_requests(kafka: LocalKafka) -> None:
     control = ControlPlane(KafkaCluster(kafka.bootstrap_servers))
     control.cluster_id()
     control.close()

@@ -143,7 +143,7 @@ def test_a_wrong_output_fails(cluster: LocalKafka, mutation: str) -> None:
     assert all("records" in problem for problem in problems), "nothing else is wrong"
 
 
-def test_a_transaction_left_open_fails_and_what_it_hides_counts_as_lost(cluster: LocalKafka) -> None:
+def test_an_open_transaction_fails_the_check_and_hidden_records_count_as_lost(cluster: LocalKafka) -> None:
     feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
     output = expected_output(messages(LIMIT))
     writer = Writer(cluster.bootstrap_servers)
@@ -178,7 +178,7 @@ def test_a_run_without_aborted_or_resumed_transactions_or_without_its_kill_fails
     ]
 
 
-def test_what_was_fed_is_the_data_set_in_order_per_key(cluster: LocalKafka) -> None:
+def test_the_fed_records_are_the_data_set_in_order_per_key(cluster: LocalKafka) -> None:
     feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
     ends = Broker(cluster.bootstrap_servers).ends([names.FLIGHTS])
     seen = list(read_committed(cluster.bootstrap_servers, names.FLIGHTS, ends))
@@ -233,7 +233,7 @@ def _processes_with(text: str) -> list[str]:
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_demo_that_is_ended_takes_all_of_its_processes_along(tmp_path: Path, number: signal.Signals) -> None:
+def test_ending_the_demo_ends_all_its_processes(tmp_path: Path, number: signal.Signals) -> None:
     keep = tmp_path / "demo"
     with (tmp_path / "output").open("wb") as output:
         demo = subprocess.Popen(

@@ -106,7 +106,7 @@ def test_a_job_is_not_forgotten_while_a_transaction_is_open_or_may_be(bench: Ben
 
 
 @pytest.mark.parametrize("step", ["before the receipts", "before the claim"])
-def test_forgetting_goes_on_where_it_was_killed(bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_forgetting_resumes_where_it_was_killed(bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     claim = f"{bench.job}.claim"
 
     def killed(*_: object) -> list[str]:

@@ -111,7 +111,9 @@ def test_order_is_kept_whatever_the_keys_are(kafka: LocalKafka, job: str, topics
     assert [(key, value) for _, _, key, value in topics.read(single)] == sent
 
 
-def test_order_is_kept_where_a_partition_column_says_some_places(kafka: LocalKafka, job: str, topics: Topics) -> None:
+def test_order_is_kept_where_a_partition_column_sets_some_partitions(
+    kafka: LocalKafka, job: str, topics: Topics
+) -> None:
     single = topics.create("single")
     keys = [b"a", None, bytes(LONGEST_KEY + 1), None, b"b"]
     values = [b"%d" % number for number in range(len(keys))]
@@ -249,7 +251,7 @@ def test_a_record_that_the_topic_refuses_fails_the_slot_and_nothing_is_voted(
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
-def test_small_records_fit_a_topic_that_takes_only_small_batches(
+def test_small_records_fit_a_topic_that_accepts_only_small_batches(
     topics: Topics, kafka: LocalKafka, job: str, delivery: str
 ) -> None:
     """The topic's limit is for a whole batch, and the client's default batches are larger."""
@@ -280,7 +282,7 @@ def test_a_fenced_producer_fails_the_slot_with_a_typed_error(sink: SinkJob) -> N
     assert sink.committer().leftovers(sink.job) == []
 
 
-def test_what_the_transform_raises_keeps_its_words_and_leaves_nothing_open(
+def test_an_error_of_the_transform_keeps_its_message_and_leaves_nothing_open(
     sink: SinkJob, topics: Topics, out: str
 ) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
@@ -411,7 +413,7 @@ def test_a_full_client_queue_loses_and_reorders_nothing(kafka: LocalKafka, job: 
         assert topics.values(single) == values
 
 
-def test_a_full_client_queue_keeps_to_each_record_what_belongs_to_it(topics: Topics, job: str, out: str) -> None:
+def test_a_full_client_queue_keeps_each_records_fields_together(topics: Topics, job: str, out: str) -> None:
     cluster = KafkaCluster(topics.servers, config={"queue.buffering.max.messages": 100, "linger.ms": 0})
     first = datetime(2024, 2, 29, tzinfo=UTC)
     numbers = range(5_000)
@@ -458,7 +460,7 @@ def test_pre_commit_aborts_the_losing_attempts_and_keeps_the_rest(sink: SinkJob,
     del producer
 
 
-def test_pre_commit_refuses_a_vote_whose_transaction_is_gone(kafka: LocalKafka, job: str, out: str) -> None:
+def test_pre_commit_refuses_a_vote_for_an_ended_transaction(kafka: LocalKafka, job: str, out: str) -> None:
     with SinkJob(kafka.bootstrap_servers, job, topic=out, transaction_timeout="1s") as sink:
         vote = sink.write(1, batch(b"1"))
         name = vote.body["id"]
@@ -511,7 +513,7 @@ def test_pre_commit_refuses_two_votes_for_one_transaction(sink: SinkJob) -> None
         sink.pre_commit(1, [vote, replace(vote, slot=1)])
 
 
-def test_a_committable_says_what_it_holds(sink: SinkJob, kafka: LocalKafka, out: str) -> None:
+def test_a_committable_describes_its_content(sink: SinkJob, kafka: LocalKafka, out: str) -> None:
     (committable,) = sink.prepared(7, [b"abc", b"de"])
     handle = KafkaCommittable.of(committable)
     assert (handle.records, handle.bytes, handle.checkpoint) == (2, 5, 7)
@@ -565,7 +567,7 @@ def test_all_problems_are_found_together(kafka: LocalKafka, job: str, topics: To
     assert all(finding.fix for finding in findings)
 
 
-def test_a_topic_that_takes_smaller_batches_than_the_client_makes_is_said(
+def test_a_topic_with_a_smaller_batch_limit_than_the_client_is_reported(
     kafka: LocalKafka, job: str, topics: Topics
 ) -> None:
     small = topics.create("small", config={"max.message.bytes": "10000"})
@@ -600,7 +602,7 @@ def test_an_unreachable_cluster_is_one_clear_error_in_time(job: str) -> None:
     assert time.monotonic() - began < 15
 
 
-def test_a_sink_that_is_not_open_says_so() -> None:
+def test_a_sink_that_is_not_open_raises_an_error() -> None:
     with pytest.raises(ConfigurationError, match="not open"):
         KafkaSink("localhost:9092", topic="out").preflight()
 
@@ -679,6 +681,6 @@ def test_prepare_names_every_column_that_is_wrong(spark: Any) -> None:
         assert said in str(caught.value)
 
 
-def test_headers_from_spark_have_the_type_that_is_asked_for(spark: Any) -> None:
+def test_headers_from_spark_have_the_declared_type(spark: Any) -> None:
     df = spark.sql("select 'v' as value, array(named_struct('key', 'h', 'value', cast('1' as binary))) as headers")
     assert KafkaSink("localhost:9092", topic="t").prepare(df).columns == ["value", "headers"]

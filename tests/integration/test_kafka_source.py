@@ -186,7 +186,7 @@ def test_a_datetime_means_the_first_record_with_that_very_millisecond(topics: To
     assert positions(opened([topic], start=instant + timedelta(microseconds=1)).resolve(), topic) == {0: 2}
 
 
-def test_latest_with_an_empty_partition_reads_what_comes_after_a_restart(topics: Topics, opened: Opener) -> None:
+def test_latest_on_an_empty_partition_reads_records_written_before_a_restart(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in", partitions=2)
     topics.fill(topic, values(3), partition=0)
     document = opened([topic], start="latest").resolve()
@@ -229,7 +229,7 @@ def test_unknown_partitions_and_topics_are_refused(topics: Topics, opened: Opene
 
 
 @pytest.mark.usefixtures("given_back")
-def test_ranges_read_exactly_what_was_produced_in_order(topics: Topics, opened: Opener) -> None:
+def test_ranges_read_exactly_the_produced_records_in_order(topics: Topics, opened: Opener) -> None:
     first, second = topics.create("a", partitions=2), topics.create("b")
     topics.fill(first, values(1500, "a0-"), partition=0)
     topics.fill(first, values(1, "a1-"), partition=1)
@@ -441,7 +441,7 @@ def test_all_columns_are_as_in_spark_s_kafka_source(topics: Topics, opened: Open
     assert source.schema.endswith("headers array<struct<key: string, value: binary>>")
 
 
-def test_a_source_has_the_columns_that_are_asked_for_in_their_order(topics: Topics, opened: Opener) -> None:
+def test_a_source_has_the_requested_columns_in_order(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in", config=KEPT)
     producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
     producer.produce(topic, b"v", b"k", headers=[("a", b"1")])
@@ -490,7 +490,7 @@ assert df.selectExpr("headers[0].value v").where("v is not null").count() == 1
 """
 
 
-def test_spark_takes_the_batches_as_the_schema_says_in_any_time_zone(topics: Topics, opened: Opener) -> None:
+def test_spark_accepts_the_batches_in_any_time_zone(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in", config=KEPT)
     producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
     producer.produce(topic, b"one", timestamp=1_700_000_000_123, headers=[("a", b"1")])
@@ -671,7 +671,7 @@ def test_a_partition_added_later_starts_at_earliest_and_is_in_the_next_cut(topic
     assert restarted.plan(document).splits == plan.splits
 
 
-def test_a_pattern_finds_topics_later_and_takes_only_whole_names(topics: Topics, opened: Opener) -> None:
+def test_a_pattern_finds_new_topics_and_matches_whole_names_only(topics: Topics, opened: Opener) -> None:
     first = topics.create("orders-1")
     topics.create("more-orders-1x")
     source = opened(pattern=rf"{topics.prefix}\.orders-\d", start="latest", discovery_interval="100ms")
@@ -791,7 +791,7 @@ def test_retention_past_the_position_halts_a_restore_with_both_offsets(topics: T
         source.restore(document)
 
 
-def test_retention_past_the_position_fails_the_task_and_the_driver_knows_why(topics: Topics, opened: Opener) -> None:
+def test_retention_past_the_position_fails_the_task_and_the_driver_reports_why(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in")
     topics.fill(topic, values(9))
     source = opened([topic], start="earliest")
@@ -901,7 +901,7 @@ def test_the_preflight_names_missing_topics_and_broken_settings_together(topics:
         assert expected in text
 
 
-def test_the_preflight_warns_of_topics_that_can_lose_what_was_confirmed(topics: Topics, opened: Opener) -> None:
+def test_the_preflight_warns_of_topics_that_can_lose_confirmed_records(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in", config={"unclean.leader.election.enable": "true"})
     found = list(opened([topic]).preflight())
     assert {(one.severity, one.subject) for one in found} == {("warning", f"source topic {topic}")}

@@ -73,7 +73,7 @@ def test_topics_are_not_made_by_using_them(topics: Topics) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_transaction_version_is_the_one_asked_for(version: int) -> None:
+def test_transaction_version_is_the_requested_one(version: int) -> None:
     with LocalKafka(transaction_version=version) as local:
         assert finalized_transaction_version(local.bootstrap_servers) == version
         topics = Topics(local.bootstrap_servers, "version")
@@ -141,7 +141,7 @@ def test_three_brokers_replicate_everything_three_times_and_work_on_when_one_is_
         assert topics.values(topic) == [b"before", b"while one is down"]
 
 
-def test_clients_can_be_asked_for_credentials_and_rights_while_the_internal_listener_stays_open() -> None:
+def test_the_client_listener_can_require_credentials_while_the_internal_one_stays_open() -> None:
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_reader="right" user_writer="right";'
     properties = {
         "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -209,7 +209,7 @@ def test_no_broker_and_no_file_outlives_an_owner_that_is_killed(brokers: int, tm
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's part; needs Linux")
-def test_a_broker_ends_with_its_keeper_and_the_next_start_removes_what_both_left(
+def test_a_broker_ends_with_its_supervisor_and_the_next_start_removes_their_leftovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process, (broker,), directory = owner(1, tmp_path)

@@ -115,7 +115,7 @@ def test_the_coordinator_dies_anywhere_in_its_work_for_a_dead_driver(topics: Top
 
 
 @pytest.mark.crash
-def test_what_the_coordinator_finds_lost_is_written_again_by_the_next_driver(topics: Topics, here: World) -> None:
+def test_the_next_driver_replays_slots_that_the_coordinator_found_lost(topics: Topics, here: World) -> None:
     """The transactions time out before the coordinator may take the job: it proves the loss, but cannot write."""
     here.spec |= {
         "careless": True,

@@ -53,7 +53,7 @@ def job(kafka: LocalKafka, directory: Path, name: str) -> World:
     )
 
 
-def test_jobs_go_on_soon_after_a_broker_that_stood_still_is_back(broker: LocalKafka, tmp_path: Path) -> None:
+def test_jobs_continue_soon_after_a_paused_broker_returns(broker: LocalKafka, tmp_path: Path) -> None:
     with ExitStack() as stack:
         jobs: list[tuple[World, Process]] = []
         for point in MET_AT:

@@ -240,9 +240,7 @@ def test_a_join_that_spark_begins_to_shuffle_while_it_runs_gives_each_checkpoint
 
 
 @pytest.mark.parametrize("draw", [lambda df: df.sample(fraction=0.5, seed=3), lambda df: df.where(F.rand(3) < 0.5)])
-def test_what_every_checkpoint_would_draw_alike_is_refused(
-    bench: Bench, draw: "Callable[[DataFrame], DataFrame]"
-) -> None:
+def test_random_draws_with_a_fixed_seed_are_refused(bench: Bench, draw: "Callable[[DataFrame], DataFrame]") -> None:
     with pytest.raises(ConfigurationError, match="seed"):
         bench.pipeline(lambda df: draw(df.select("key", "value"))).run()
 
@@ -358,7 +356,7 @@ def test_a_record_that_the_topic_refuses_is_named_with_its_offset_the_topic_and_
     assert not any(open_transactions_hold_back(bench.topics.servers, bench.sink).values())
 
 
-def test_a_job_gives_up_after_its_attempts_although_checkpoints_shrink_around_the_record(
+def test_a_job_fails_after_its_attempts_although_checkpoints_shrink_around_the_record(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(EVENTS_VARIABLE, str(bench.directory / "events"))

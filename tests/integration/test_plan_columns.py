@@ -59,7 +59,7 @@ def joined(df: "DataFrame") -> "DataFrame":
         (lambda df: df.dropDuplicates(["key"]).select("value"), {"key", "value"}),
     ],
 )  # fmt: skip
-def test_what_a_plan_needs_is_read_and_what_it_does_not_need_is_not(
+def test_only_the_columns_that_a_plan_needs_are_read(
     spark: "SparkSession", transform: "Callable[[DataFrame], DataFrame]", needed: set[str]
 ) -> None:
     source = spark.range(0, 2, 1, 2).mapInArrow(reading(None), SCHEMA)

@@ -163,7 +163,7 @@ PER_CHECKPOINT: "dict[str, Transform]" = {
 
 
 @pytest.mark.parametrize("name", PER_CHECKPOINT)
-def test_what_depends_on_where_checkpoints_are_cut_is_refused_and_where_it_is_wanted_never_runs_an_old_plan(
+def test_a_plan_that_depends_on_checkpoint_cuts_is_refused_or_planned_for_each_checkpoint(
     spark: "SparkSession", table: "DataFrame", name: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=name):
@@ -187,9 +187,7 @@ CHANGING: "dict[str, Transform]" = {
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_what_is_drawn_at_random_is_drawn_with_a_new_seed_in_each_plan(
-    spark: "SparkSession", table: "DataFrame", name: str
-) -> None:
+def test_each_plan_draws_with_a_new_seed(spark: "SparkSession", table: "DataFrame", name: str) -> None:
     one, other = (facts_of(spark, table, CHANGING[name]) for _ in range(2))
     assert not one.reusable
     assert one.one_to_one

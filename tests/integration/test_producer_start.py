@@ -65,7 +65,7 @@ def started(servers: str, transactional_id: str, topics: list[str]) -> None:
     producer.init_transactions(30)
 
 
-def test_a_producer_asks_for_the_topics_that_it_writes_to_and_no_others(relay: Relay, topics: Topics) -> None:
+def test_a_producer_requests_metadata_only_of_its_own_topics(relay: Relay, topics: Topics) -> None:
     mine = [topics.create("mine"), topics.create("also-mine")]
     foreign = topics.create("foreign")
     started(relay.servers, topics.prefix, mine)
@@ -90,7 +90,7 @@ def test_a_transaction_begins_on_a_connection_that_stays(topics: Topics, monkeyp
         assert numbers[-1] >= 0, "else init_transactions waits for half a second"
 
 
-def test_a_topic_that_is_gone_is_missed_and_not_made_again(job: str) -> None:
+def test_a_deleted_topic_is_missed_and_not_recreated(job: str) -> None:
     """With brokers that create topics when a client asks for them, which is Kafka's default."""
     with LocalKafka(properties={"auto.create.topics.enable": "true"}, heap="256m") as obliging:
         topics = Topics(obliging.bootstrap_servers, job)

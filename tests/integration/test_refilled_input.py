@@ -125,7 +125,7 @@ def test_a_range_that_was_planned_before_the_log_was_cut_is_not_read_from_the_ne
         read_values(scene.living, scene.ahead)
 
 
-def test_positions_before_the_cut_go_on_with_what_is_there_now(scene: Scene) -> None:
+def test_positions_before_the_cut_continue_with_the_current_records(scene: Scene) -> None:
     source = scene.open()
     source.restore(scene.before)
     plan = source.plan(scene.before)
@@ -143,7 +143,7 @@ def test_a_range_that_was_cut_and_refilled_is_not_written_again_as_if_it_were_th
     source.close()
 
 
-def test_a_person_may_go_on_at_the_position_in_the_refilled_log(scene: Scene) -> None:
+def test_an_operator_may_continue_at_the_position_in_the_refilled_log(scene: Scene) -> None:
     moved, former = skip_to(scene.read, scene.topic, 0, READ)
     assert former == READ
     source = scene.open()
@@ -174,7 +174,7 @@ def _version_1(document: Document) -> Document:
     return Document(kind=document.kind, version=1, body=without(document.body))
 
 
-def test_a_job_halts_when_an_unclean_election_replaced_what_it_had_read(tmp_path: Path) -> None:
+def test_a_job_halts_when_an_unclean_election_replaced_records_it_had_read(tmp_path: Path) -> None:
     """A follower that lacks the newest records becomes leader, and producers write past the job's position."""
     properties = {"min.insync.replicas": "1"}
     with LocalKafka(3, directory=tmp_path / "kafka", properties=properties, heap="256m") as kafka:

@@ -91,7 +91,7 @@ def begin(topics: Topics, job: str, tmp_path: Path) -> Begin:
     return partial(Outage, topics, job, tmp_path)
 
 
-def test_what_timed_out_between_decision_and_commit_is_written_again_once_and_in_order(begin: Begin) -> None:
+def test_a_transaction_that_timed_out_before_its_commit_is_replayed_once_and_in_order(begin: Begin) -> None:
     with begin() as outage:
         outage.die(KillPoint.DRIVER_AFTER_DECISION, 3)
         outage.finish()
@@ -100,7 +100,7 @@ def test_what_timed_out_between_decision_and_commit_is_written_again_once_and_in
         assert (replayed["slots"], replayed["written"]) == (PARTITIONS, 90)
 
 
-def test_what_a_person_aborted_in_one_partition_after_the_decision_is_written_again(begin: Begin) -> None:
+def test_a_transaction_aborted_by_hand_in_one_partition_is_replayed(begin: Begin) -> None:
     with begin(transaction_timeout="1min") as outage:
         point = KillPoint.DRIVER_AFTER_DECISION
         outage.here.wait_for_kill(point, 3, outage.here.driver(kill_at=[f"{point}:3"]))
@@ -123,7 +123,7 @@ def test_a_driver_that_dies_anywhere_in_a_replay_and_a_second_loss_change_nothin
         assert [event["amendment"] for event in replayed] == [1, 1, 2]
 
 
-def test_a_sink_that_says_halt_halts_and_names_the_records(begin: Begin) -> None:
+def test_a_sink_with_policy_halt_halts_and_names_the_records(begin: Begin) -> None:
     with begin(on_lost="halt") as outage:
         outage.die(KillPoint.DRIVER_AFTER_DECISION, 3)
         before = outage.topics.read(outage.sink)

@@ -141,7 +141,7 @@ def bench(topics: Topics, job: str, tmp_path: Path) -> Bench:
 @pytest.mark.parametrize(
     ("ruling", "expected", "code"), [("--give-up", of(1), ExitCode.LOSSES), ("--replay", of(0, 1), ExitCode.FINISHED)]
 )
-def test_a_transaction_that_was_aborted_behind_the_jobs_back_becomes_what_a_person_decides(
+def test_a_transaction_aborted_behind_the_jobs_back_follows_the_operators_ruling(
     bench: Bench, ruling: str, expected: list[bytes], code: ExitCode
 ) -> None:
     with pytest.raises(HaltedError, match=rf"slot 0 .* {RECORDS} records .*{bench.source}-0 \[0, {RECORDS}\)"):
@@ -166,7 +166,7 @@ def test_a_transaction_that_was_aborted_behind_the_jobs_back_becomes_what_a_pers
 
 
 @pytest.mark.parametrize(("ruling", "expected"), [("--commit", of(0, 1)), ("--give-up", of(1))])
-def test_a_slot_in_doubt_becomes_what_a_person_decides(
+def test_a_slot_in_doubt_follows_the_operators_ruling(
     bench: Bench, kafka: LocalKafka, ruling: str, expected: list[bytes]
 ) -> None:
     with pytest.raises(HaltedError, match=DOUBT):

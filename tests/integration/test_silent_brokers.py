@@ -34,7 +34,7 @@ def broker() -> Iterator[LocalKafka]:
         yield kafka
 
 
-def test_whatever_a_source_and_a_sink_ask_ends_while_the_broker_is_silent(broker: LocalKafka) -> None:
+def test_every_request_of_source_and_sink_ends_while_the_broker_is_silent(broker: LocalKafka) -> None:
     topics = Topics(broker.bootstrap_servers, JOB)
     read, written = topics.create("in"), topics.create("out")
     topics.fill(read, [b"%d" % number for number in range(100)])

@@ -41,9 +41,7 @@ except PreflightError as error:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["arrow", "plainly"])
-def test_an_executor_that_lacks_arrow_is_refused_with_what_it_lacks_however_it_is_asked(
-    tmp_path: Path, way: str
-) -> None:
+def test_an_executor_without_arrow_is_refused_with_the_missing_package(tmp_path: Path, way: str) -> None:
     (tmp_path / "pyarrow.py").write_text("raise ImportError('there is none here')")
     ended = subprocess.run(
         [sys.executable, "-c", EXECUTORS_WITHOUT_ARROW, str(tmp_path), way],

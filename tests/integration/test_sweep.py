@@ -19,7 +19,7 @@ from tests.support.sink_job import SinkJob, batch
 from tests.support.topics import Topics, assert_exactly_once, wait_until
 
 
-def test_what_is_open_is_listed_with_owner_age_time_left_and_receipt(
+def test_open_transactions_are_listed_with_owner_age_time_left_and_receipt(
     sink: SinkJob, kafka: LocalKafka, out: str
 ) -> None:
     handle = KafkaCommittable.of(sink.prepared(1, [b"pre-committed"])[0])

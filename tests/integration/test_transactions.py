@@ -101,7 +101,7 @@ def test_commit_after_the_timeout_is_refused_and_the_abort_is_reported(
         assert (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch + 1)
 
 
-def test_a_fence_aborts_and_refuses_the_old_epoch_for_ever(sink: SinkJob) -> None:
+def test_a_fence_aborts_and_keeps_refusing_the_old_epoch(sink: SinkJob) -> None:
     committable = handle(sink)
     transaction = committable.transaction
     answers: list[object] = []
@@ -159,9 +159,7 @@ def test_dropping_the_producer_leaves_the_transaction_open(sink: SinkJob) -> Non
 
 
 @pytest.mark.parametrize("version", [5], indirect=True)
-def test_a_zombie_that_goes_on_after_its_transaction_was_ended_is_refused(
-    sink: SinkJob, out: str, version: int
-) -> None:
+def test_a_zombie_that_continues_an_ended_transaction_is_refused(sink: SinkJob, out: str, version: int) -> None:
     """Version 4 does not raise the epoch, which is why an id begins only one transaction per producer."""
     name, zombie = sink.open_transaction(out)
     view = sink.transactions.describe([name])[name]

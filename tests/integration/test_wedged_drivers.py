@@ -54,9 +54,7 @@ def test_a_driver_with_a_stalled_main_thread_loses_the_job_and_rejoins_when_it_w
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
 
 
-def test_another_driver_takes_the_job_from_one_that_stands_still_and_that_one_leaves_when_it_wakes(
-    topics: Topics, here: World
-) -> None:
+def test_another_driver_takes_over_from_a_stalled_one_which_leaves_when_it_wakes(topics: Topics, here: World) -> None:
     coordinator(here)
     driver = wedged(here)
     wait_until(lambda: job_in(here).status is JobStatus.SUSPENDED, f"the driver is given up:\n{log(here)}", 90)

@@ -73,7 +73,7 @@ def test_a_driver_that_slept_past_its_lease_continues_if_no_other_took_over(topi
 
 
 @pytest.mark.crash
-def test_a_driver_that_wakes_after_the_coordinator_settled_for_it_goes_on_by_itself(
+def test_a_driver_that_wakes_after_the_coordinator_settled_for_it_restarts_by_itself(
     topics: Topics, here: World
 ) -> None:
     coordinator(here)
@@ -88,7 +88,7 @@ def test_a_driver_that_wakes_after_the_coordinator_settled_for_it_goes_on_by_its
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
 
 
-def test_a_coordinator_that_stands_still_keeps_its_store_and_goes_on_when_it_wakes(topics: Topics, here: World) -> None:
+def test_a_stalled_coordinator_keeps_its_store_and_continues_when_it_wakes(topics: Topics, here: World) -> None:
     first = coordinator(here)
     driver = here.driver()
     here.wait_for_event("settled", driver, count=3)

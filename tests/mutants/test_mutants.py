@@ -64,13 +64,13 @@ def test_some_are_found_out_at_once(name: str) -> None:
     assert hunt_mutant(name).problem is None
 
 
-def test_every_mutant_still_stands_in_the_product_and_leaves_nothing_behind() -> None:
+def test_every_mutant_applies_and_leaves_nothing_behind() -> None:
     for mutant in MUTANTS.values():
         with mutant.breaks():
             pass
 
 
-def test_no_two_hunts_share_a_name_and_every_mutant_says_what_it_breaks() -> None:
+def test_hunts_have_unique_names_and_every_mutant_describes_its_harm() -> None:
     assert all(HUNTS[mutant.hunt.name] == mutant.hunt for mutant in MUTANTS.values())
     assert all(mutant.caught_by and mutant.hurts for mutant in MUTANTS.values())
     assert len(MUTANTS) >= 28

@@ -60,7 +60,7 @@ def test_a_fault_costs_nothing_and_the_job_comes_back(world: World, name: str, p
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_whose_driver_bypassed_its_links_is_unknown_although_every_record_is_right(world: World) -> None:
+def test_a_run_whose_driver_bypassed_its_links_is_unknown_even_with_every_record_right(world: World) -> None:
     (run,) = run_scenario(world, load(SCENARIOS / "e18-bypass"), [Phase.TRIGGER], "slice-bypass", 1)
     assert (run.outcome, run.reasons) == (Outcome.UNKNOWN, [])
 
@@ -108,7 +108,7 @@ def test_a_late_request_times_out_before_it_arrives_and_arrives_before_the_heal(
     assert REQUEST_TIMEOUT_MS + 1_000 < toxic.attributes["latency"] < 1_000 * late.seconds - 1_000
 
 
-def test_a_word_that_is_not_known_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_word_is_refused(tmp_path: Path) -> None:
     known = (SCENARIOS / "e12-coordinator-cut" / "scenario.toml").read_text()
     for old, new in (("undecided", "undecidable"), ("down", "dawn"), ("seconds", "secons")):
         (tmp_path / "scenario.toml").write_text(known.replace(old, new))
@@ -127,7 +127,7 @@ def test_a_word_that_is_not_known_is_refused(tmp_path: Path) -> None:
         (Outcome.PASS, Outcome.UNKNOWN, [], False),
     ],
 )
-def test_the_suite_passes_only_with_what_was_expected(
+def test_the_suite_passes_only_with_the_expected_verdicts(
     outcome: Outcome, expected: Outcome, reasons: list[str], good: bool
 ) -> None:
     run = Run(scenario="s", row="E1", phase="p", job="j", outcome=outcome, expected=expected, reasons=reasons)

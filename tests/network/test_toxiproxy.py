@@ -134,7 +134,7 @@ def test_a_refused_change_is_an_error_and_changes_nothing(proxies: LocalToxiprox
 
 
 @pytest.mark.slow
-def test_a_change_that_the_server_takes_and_does_not_make_is_an_error(proxies: LocalToxiproxy, echo: Echo) -> None:
+def test_a_change_that_the_server_accepts_but_does_not_make_is_an_error(proxies: LocalToxiproxy, echo: Echo) -> None:
     link = proxies.link("deaf", echo.address)
     with pytest.raises(ToxiproxyError, match="was set to have the toxic"):
         link.add(Toxic(type="latency", stream=Stream.UP, attributes={"patience": 5}))  # no such attribute
@@ -165,7 +165,7 @@ def test_the_server_ends_with_its_owner_also_when_that_is_killed(proxies: LocalT
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the server ends", 10)
 
 
-def test_without_go_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_go_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("ONCEWARD_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))

@@ -14,7 +14,7 @@ FILES = sorted(HERE.rglob("*.txt"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_the_core_says_what_is_written(file: Path, request: pytest.FixtureRequest) -> None:
+def test_the_core_behaves_as_written(file: Path, request: pytest.FixtureRequest) -> None:
     written = file.read_text(encoding="utf-8")
     said = play(written)
     if request.config.getoption("--regenerate"):
@@ -23,7 +23,7 @@ def test_the_core_says_what_is_written(file: Path, request: pytest.FixtureReques
         assert said == written
 
 
-def test_every_scenario_says_what_it_shows_and_has_events() -> None:
+def test_every_scenario_has_a_purpose_and_events() -> None:
     assert FILES
     for file in FILES:
         lines = file.read_text(encoding="utf-8").splitlines()

@@ -72,7 +72,7 @@ def test_a_claim_is_written_whatever_request_or_answer_is_lost(bench: Bench, los
     raise AssertionError("there are more requests than were lost")
 
 
-def test_a_prepared_claim_says_nothing_and_stands_in_nobodys_way(bench: Bench) -> None:
+def test_a_prepared_claim_counts_for_nothing_and_blocks_no_one(bench: Bench) -> None:
     ours, theirs = holder(bench), holder(bench)
     ours.take(OURS, ())
     bench.wait(0.1)

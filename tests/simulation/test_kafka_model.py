@@ -84,7 +84,7 @@ def test_a_zombie_writes_into_its_ended_transaction_until_the_marker_is_there() 
     assert bench.visible() == [b"a", b"late"]
 
 
-def test_an_open_transaction_holds_back_what_was_committed_after_it_began() -> None:
+def test_an_open_transaction_holds_back_later_commits() -> None:
     bench = Bench()
     older, younger = bench.open("older", values=[b"o"]), bench.open("younger", values=[b"y"])
     bench.end(younger)
@@ -96,7 +96,7 @@ def test_an_open_transaction_holds_back_what_was_committed_after_it_began() -> N
     assert (bench.visible(), log.last_stable_offset, log.high_watermark) == ([b"y"], 4, 4)
 
 
-def test_a_reader_goes_on_where_it_stopped() -> None:
+def test_a_reader_resumes_where_it_stopped() -> None:
     bench = Bench()
     first = bench.open("first", values=[b"1", b"2"])
     bench.end(first)
@@ -187,7 +187,7 @@ def test_version_5_gives_another_producer_id_when_the_epochs_run_out() -> None:
 
 
 @pytest.mark.parametrize("transaction_version", [1, 2])
-def test_a_fence_at_the_last_epoch_goes_on_with_another_producer_id(transaction_version: int) -> None:
+def test_a_fence_at_the_last_epoch_rotates_the_producer_id(transaction_version: int) -> None:
     bench = Bench(Settings(transaction_version=transaction_version))
     ids = _age(bench, bench.init(), LAST_EPOCH)
     bench.enlist(ids, OUT)
@@ -201,7 +201,7 @@ def test_a_fence_at_the_last_epoch_goes_on_with_another_producer_id(transaction_
     assert bench.produce(ids) in (47, 49)
 
 
-def test_init_at_the_last_epoch_rotates_also_for_a_producer_that_says_who_it_was() -> None:
+def test_init_at_the_last_epoch_rotates_also_with_a_given_producer_id() -> None:
     bench = Bench()
     ids = _age(bench, bench.init(), LAST_EPOCH)
     fresh = bench.init(ids=ids)
@@ -244,7 +244,7 @@ def test_a_receipt_is_gone_after_its_retention() -> None:
     assert bench.view().state is State.COMPLETE_COMMIT
 
 
-def test_a_deleted_topic_takes_its_receipts_and_ends_without_markers() -> None:
+def test_a_deleted_topic_loses_its_receipts_and_ends_without_markers() -> None:
     bench = Bench()
     ids = bench.open()
     bench.cluster.delete_topic("out")
@@ -278,7 +278,7 @@ def test_a_batch_that_arrives_again_is_answered_as_the_first_time() -> None:
     assert bench.produce(ids, [b"a", b"b"]) == 45  # older than the newest five: not recognised, so out of order
 
 
-def test_without_a_transaction_sequences_and_epochs_count_all_the_same() -> None:
+def test_sequences_and_epochs_count_without_a_transaction_too() -> None:
     bench = Bench()
 
     def produce(epoch: int, sequence: int) -> int:
@@ -304,7 +304,7 @@ def test_time_does_not_go_back() -> None:
         cluster.advance(9)
 
 
-def test_what_is_not_modelled_is_refused_loudly() -> None:
+def test_an_unmodelled_request_is_refused_loudly() -> None:
     with pytest.raises(KeyError):
         Cluster().handle(1, object(), 0.0)
 

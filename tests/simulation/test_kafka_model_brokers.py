@@ -12,7 +12,7 @@ from tests.support.kafka_model.bench import OUT, Bench, init_request
 _THREE = Settings(brokers=(1, 2, 3))
 
 
-def test_a_coordinator_that_moved_takes_everything_along() -> None:
+def test_a_moved_transaction_coordinator_keeps_all_state() -> None:
     bench = Bench(_THREE)
     ids = bench.open()
     former = bench.coordinator()

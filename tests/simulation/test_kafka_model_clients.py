@@ -160,7 +160,7 @@ def test_losers_are_fenced_and_winners_are_kept(sink: Sink) -> None:
     assert sink.bench.view(winner.transaction.id).state is State.ONGOING
 
 
-def test_a_vote_whose_transaction_timed_out_is_not_prepared(sink: Sink) -> None:
+def test_a_vote_for_a_timed_out_transaction_is_not_prepared(sink: Sink) -> None:
     vote = sink.write(b"a")
     sink.bench.wait(100)
     with pytest.raises(PreCommitError, match="instead of open"):
@@ -171,7 +171,7 @@ def test_an_unclaimed_job_has_no_claim(sink: Sink) -> None:
     assert read_claim(sink.bench.control, "job", sink.clock) is None
 
 
-def test_a_slot_whose_brokers_are_gone_does_not_vote(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_without_brokers_does_not_vote(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = sink.bench.transport
     monkeypatch.setattr("onceward.sinks.kafka.executor.delivery.time.monotonic", clock.now)
     first = sink.write(b"a")
@@ -373,7 +373,7 @@ def test_the_clients_receipt_is_like_librdkafkas(bench: Bench) -> None:
     assert bench.receipt_of().state is ReceiptState.PRESENT
 
 
-def test_a_control_plane_without_brokers_says_so(bench: Bench) -> None:
+def test_a_control_plane_without_brokers_raises_an_error(bench: Bench) -> None:
     for broker in bench.cluster.alive:
         bench.cluster.fail(broker, 0.0)
     assert isinstance(bench.control.send_all([(None, EndTxnRequest("t", 0, 0, True))])[0], NoAnswer)

@@ -106,7 +106,7 @@ def test_a_jar_that_was_damaged_in_the_cache_is_fetched_again(registry: Registry
     assert registry.asked == 2
 
 
-def test_a_fetch_that_fails_says_why_in_one_line_and_leaves_nothing(registry: Registry, cache: Path) -> None:
+def test_a_failed_fetch_reports_why_in_one_line_and_leaves_nothing(registry: Registry, cache: Path) -> None:
     registry.serve(last="echo '  WARN: org.example#two;1: not found'; exit 1")
     with pytest.raises(LocalKafkaError, match=r"could not be fetched .*two;1: not found") as caught:
         jars.broker_jars()
@@ -114,7 +114,7 @@ def test_a_fetch_that_fails_says_why_in_one_line_and_leaves_nothing(registry: Re
     assert entries(cache) == []
 
 
-def test_of_two_fetches_at_once_one_asks_and_the_other_waits_for_it(registry: Registry) -> None:
+def test_of_two_concurrent_fetches_one_downloads_and_the_other_waits(registry: Registry) -> None:
     found: list[Path] = []
     threads = [threading.Thread(target=lambda: found.append(jars.broker_jars())) for _ in range(4)]
     for thread in threads:
@@ -126,7 +126,7 @@ def test_of_two_fetches_at_once_one_asks_and_the_other_waits_for_it(registry: Re
     assert registry.asked == 1
 
 
-def test_a_cache_that_cannot_be_written_is_said_with_the_variable_that_moves_it(
+def test_an_unwritable_cache_is_reported_with_the_variable_that_moves_it(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -167,7 +167,7 @@ def test_every_fault_that_reading_found_is_listed_once_in_its_order() -> None:
     assert listed == sorted(set(listed), key=lambda row: (int(re.sub(r"\D", "", row)), row))
 
 
-def test_what_is_said_to_hold_a_fault_exists() -> None:
+def test_every_test_named_in_the_faults_page_exists() -> None:
     """Another test looks for the tests; this one looks for scenarios and invariants, and a name in every row."""
     invariants = {
         name: set(re.findall(r"^    ([A-Z]\w*) = ", read(ROOT / "tests" / name / file), flags=re.MULTILINE))

@@ -117,7 +117,7 @@ def test_a_room_imports_only_rooms_of_its_own_process(side: str, room: str) -> N
 
 
 @pytest.mark.parametrize("side", ["sources/kafka", "sinks/kafka"])
-def test_what_lies_beside_the_rooms_imports_none_of_them(side: str) -> None:
+def test_modules_beside_the_rooms_import_no_room(side: str) -> None:
     rooms = tuple(f"{side.replace('/', '.')}.{room}" for room in ROOMS)
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
@@ -155,7 +155,7 @@ def test_suites_share_only_what_is_in_support() -> None:
     assert wrong == []
 
 
-def test_what_users_import_is_for_them_alone() -> None:
+def test_the_product_never_imports_its_public_facade() -> None:
     """`onceward` itself imports everything below it."""
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
@@ -168,7 +168,7 @@ def test_what_users_import_is_for_them_alone() -> None:
     assert wrong == []
 
 
-def test_the_coordinator_knows_no_source_and_no_sink() -> None:
+def test_the_coordinator_imports_no_source_and_no_sink() -> None:
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
         for file in sorted((ROOT / "coordinator").rglob("*.py"))

@@ -68,7 +68,7 @@ def test_an_unused_link_is_forgotten_with_a_log_line(world: World) -> None:
     assert len(world.lines()) == 2
 
 
-def test_what_is_kept_of_broken_links_is_bounded(world: World) -> None:
+def test_the_memory_of_broken_links_is_bounded(world: World) -> None:
     for number in range(10 * MAX_LINKS):
         world.links.failed(f"broker {number}", "refused", waiting="x")
     assert len(world.links.troubles()) == MAX_LINKS

@@ -28,7 +28,7 @@ _RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 @given(st.text())
-def test_what_is_shown_has_no_control_characters_and_stays_as_it_is_otherwise(text: str) -> None:
+def test_shown_text_has_no_control_characters_and_is_otherwise_unchanged(text: str) -> None:
     shown = printable(text)
     assert all(one.isprintable() or one in "\n\t" for one in shown)
     if all(one.isprintable() or one in "\n\t" for one in text):
@@ -101,7 +101,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_live_line_escapes_what_a_broken_link_is_called() -> None:
+def test_the_live_line_escapes_a_broken_links_name() -> None:
     stream = Terminal()
     links = Links()
     progress = Progress("orders", links=links, stream=stream)

@@ -13,7 +13,7 @@ PUBLIC = (
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_public_names_are_found_where_the_pages_say(name: str) -> None:
+def test_public_names_exist_where_the_pages_say(name: str) -> None:
     assert getattr(onceward, name).__name__ == name
     assert name in onceward.__all__
 

@@ -75,7 +75,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_a_missing_python_is_said_with_the_command_that_installs_it(machine: Machine) -> None:
+def test_a_missing_python_is_reported_with_the_command_that_installs_it(machine: Machine) -> None:
     machine.add("apt-get", "")
     assert machine.set_up() == (
         1,
@@ -84,7 +84,7 @@ def test_a_missing_python_is_said_with_the_command_that_installs_it(machine: Mac
     )
 
 
-def test_a_too_old_python_is_said_with_its_version(machine: Machine) -> None:
+def test_a_too_old_python_is_reported_with_its_version(machine: Machine) -> None:
     machine.add_python("3.9")
     machine.add("brew", "")
     assert machine.set_up() == (
@@ -93,7 +93,7 @@ def test_a_too_old_python_is_said_with_its_version(machine: Machine) -> None:
     )
 
 
-def test_a_python_without_venv_module_is_said_with_the_package_of_that_very_version(machine: Machine) -> None:
+def test_a_python_without_venv_is_reported_with_its_package(machine: Machine) -> None:
     machine.add_python("3.9")
     machine.add_python("3.12", venv=False, name="python3.12")
     machine.add("apt-get", "")
@@ -104,7 +104,7 @@ def test_a_python_without_venv_module_is_said_with_the_package_of_that_very_vers
     )
 
 
-def test_a_missing_java_is_said_with_the_command_that_installs_it(machine: Machine) -> None:
+def test_a_missing_java_is_reported_with_the_command_that_installs_it(machine: Machine) -> None:
     machine.add_environment()
     machine.add("apt-get", "")
     assert machine.set_up() == (
@@ -115,7 +115,7 @@ def test_a_missing_java_is_said_with_the_command_that_installs_it(machine: Machi
 
 
 @pytest.mark.parametrize(("said", "version"), [("11.0.2", "11"), ("1.8.0_392", "8")])
-def test_a_too_old_java_is_said_with_its_version(machine: Machine, said: str, version: str) -> None:
+def test_a_too_old_java_is_reported_with_its_version(machine: Machine, said: str, version: str) -> None:
     machine.add_environment()
     machine.add_java(said)
     machine.add("brew", "")
@@ -136,7 +136,7 @@ def test_java_home_counts_before_path(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("version", ["17", "17.0.15", "25-ea"])
-def test_a_finished_set_up_is_not_repeated_and_says_nothing(machine: Machine, version: str) -> None:
+def test_a_finished_set_up_is_not_repeated_and_prints_nothing(machine: Machine, version: str) -> None:
     machine.add_environment()
     machine.add_java(version)
     assert machine.set_up() == (0, "")

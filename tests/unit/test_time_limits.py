@@ -146,7 +146,7 @@ def test_a_producer_notices_a_silent_broker_before_its_transaction_times_out(
     assert made[0]["socket.timeout.ms"] == silence_ms
 
 
-def test_only_one_place_knows_how_to_back_off() -> None:
+def test_only_one_module_implements_backoff() -> None:
     """`random` belongs to `Backoff`, to Flink's restart delay, and to the choice of a free port."""
     users = {
         str(file.relative_to(ROOT))

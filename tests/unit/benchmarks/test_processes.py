@@ -49,7 +49,7 @@ def told(log: Path) -> int:
     return int(log.read_text())
 
 
-def test_what_ended_stays_in_the_sum_and_who_is_left_without_parent_stays_in_the_tree() -> None:
+def test_ended_processes_stay_in_the_sum_and_orphans_stay_in_the_tree() -> None:
     tree = ProcessTree(os.getpid())
     own = process(os.getpid())
     assert own is not None
@@ -107,7 +107,7 @@ def test_a_program_that_is_not_there_is_no_end_of_all_benchmarks(tmp_path: Path)
         Guarded("it", [str(tmp_path / "nothing")], tmp_path / "log", directory=tmp_path)
 
 
-def test_what_a_killed_benchmark_left_is_removed_by_the_next_and_what_is_in_use_is_not(tmp_path: Path) -> None:
+def test_a_killed_benchmarks_leftovers_are_removed_but_nothing_in_use(tmp_path: Path) -> None:
     left, foreign = tmp_path / "onceward-bench-left", tmp_path / "onceward-bench-foreign"
     for directory in (left, foreign):
         directory.mkdir()

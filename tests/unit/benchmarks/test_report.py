@@ -63,7 +63,7 @@ def test_systems_take_turns_within_a_workload_and_only_ours_run_small_checkpoint
     ]  # fmt: skip
 
 
-def test_what_gave_no_figure_is_in_the_result_with_its_reason() -> None:
+def test_a_missing_figure_is_in_the_result_with_its_reason() -> None:
     good, broken = Named("good"), Named("broken", refuses=BenchmarkError("wrong output"))
     without, absent = Named("without", refuses=NotOfferedError("no JSON")), Named("absent", refuses=SetUpError("no cc"))
     said: list[str] = []
@@ -95,7 +95,7 @@ def test_a_ratio_needs_both_sides_and_uses_the_rounds_that_both_have() -> None:
     assert (best, spread and spread.median, spread and spread.rounds) == ("flink", 2.0, 1)
 
 
-def test_goals_know_which_direction_is_better_and_what_was_not_measured() -> None:
+def test_goals_know_the_better_direction_and_the_unmeasured_figures() -> None:
     cpu = "cpu_s_per_million"
     measured = runs("ours", 3) + runs("streams", 2) + runs("ours", 1.0, figure=cpu) + runs("streams", 2.0, figure=cpu)
     measured += runs("flink", 4.0, figure=cpu) + runs("ours", 161, workload="steady", figure="p50_ms")
@@ -143,7 +143,7 @@ def test_every_partition_gets_as_many_records_as_every_other(records: int, size:
 
 
 @pytest.mark.parametrize("size", [100, 1_000, 100_000])
-def test_copies_are_of_the_size_that_is_asked_for(size: int) -> None:
+def test_copies_have_the_requested_size(size: int) -> None:
     made = [record(Workload.COPY, number, size) for number in range(3)]
     assert {len(key) + len(value) for key, value in made} == {size}
     assert Content.of(key + value for key, value in made) == expected(Workload.COPY, 3, size)
@@ -181,7 +181,7 @@ def test_a_stamped_value_carries_its_time_and_number() -> None:
 
 
 @pytest.mark.parametrize(("workload", "function"), [(Workload.FILTER, filter_batches), (Workload.JSON, json_batches)])
-def test_transforms_on_batches_make_what_is_expected(workload: Workload, function: Any) -> None:
+def test_transforms_on_batches_give_the_expected_records(workload: Workload, function: Any) -> None:
     made = [record(workload, number) for number in range(1_000)]
     batches = [
         pa.RecordBatch.from_pydict({"key": [k for k, _ in part], "value": [v for _, v in part]}, _SCHEMA)
@@ -222,7 +222,7 @@ def test_a_timeline_has_the_steps_of_every_checkpoint_in_their_order_and_place()
     assert timeline.cycle() == cycle
 
 
-def test_a_timeline_shows_how_long_a_checkpoint_goes_on_beside_the_next_one() -> None:
+def test_a_timeline_shows_how_long_a_checkpoint_overlaps_the_next() -> None:
     steps = {"plan": 0.1, "read+transform": 0.4, "decide": 0.1, "settle": 0.4}
     beside = Timeline.of(event for n in range(1, 8) for event in checkpoint(n, 0.8 * n, **steps))
     # a checkpoint begins 0.5 s before its job ends and is settled 0.6 s after: 0.3 s overlap the next one's job

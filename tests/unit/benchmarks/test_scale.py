@@ -61,7 +61,7 @@ def test_executors_are_processes_and_threads_are_those_that_the_peers_have() -> 
     assert "--master local[3,4] " in threads.command(TASK).environment["PYSPARK_SUBMIT_ARGS"]
 
 
-def test_checkpoints_of_other_slots_than_those_asked_for_are_no_figure() -> None:
+def test_checkpoints_with_another_number_of_slots_give_no_figure() -> None:
     slots: Axis = FULL["slots"]
     point = slots.points[1]
     assert more(Workload.CYCLE, point, {"slots": 4, "cycle_ms": 100}) == {"ms_per_slot": 25}

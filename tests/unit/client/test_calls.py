@@ -8,7 +8,7 @@ from onceward.coordinator.client.calls import Caller
 from onceward.coordinator.errors import CoordinatorLostError, StoreError
 
 
-def test_that_the_store_failed_is_said_in_whole_sentences() -> None:
+def test_a_store_failure_is_reported_in_whole_sentences() -> None:
     failure = StoreError("The store failed. Look at the disk's space and health.")
     caller = Caller(cast(Any, None), "localhost:1", patience=1.0, broken=lambda: failure)
     with pytest.raises(CoordinatorLostError) as lost:

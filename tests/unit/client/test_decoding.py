@@ -331,7 +331,7 @@ def test_a_request_that_means_nothing_is_refused_with_the_name_of_its_field(
     assert words in str(caught.value)
 
 
-def test_what_may_be_left_out_may_be_left_out() -> None:
+def test_optional_fields_may_be_omitted() -> None:
     opening = changed(REQUESTS[requests.open_job][0], claim=None, instead_of=None)
     assert isinstance(event := requests.open_job(opening, NOW), OpenJob)  # type: ignore[arg-type]
     assert (event.claim, event.instead_of) == (None, 0)
@@ -359,7 +359,7 @@ def test_the_largest_values_are_taken() -> None:
             requests.limit(number)
 
 
-def test_committables_without_what_they_share_are_refused() -> None:
+def test_committables_without_their_shared_part_are_refused() -> None:
     message = snapshot_to_wire(
         Snapshot(committables=tuple(Committable(slot=slot, document=DOCUMENT) for slot in range(3)))
     )

@@ -229,7 +229,7 @@ def test_grants_come_out_as_they_went_in(grant: Grant) -> None:
         detail=st.text(max_size=20),
     )
 )
-def test_requests_of_people_come_out_as_they_went_in(request: Request) -> None:
+def test_operator_requests_survive_a_round_trip(request: Request) -> None:
     assert request_from_wire(request_to_wire(request)) == request
 
 
@@ -267,7 +267,7 @@ def test_a_token_has_a_length_that_fits_its_column(length: int, fine: bool) -> N
 
 
 @pytest.mark.parametrize("check", [as_job, as_participant, as_kind])
-def test_what_is_wrong_with_a_name_is_said_with_both_of_its_ends(check: Callable[[str], object]) -> None:
+def test_an_invalid_name_is_reported_with_its_start_and_end(check: Callable[[str], object]) -> None:
     with pytest.raises(MalformedError) as refused:
         check("x" * 150 + "!")
     assert "..." not in str(refused.value)
@@ -304,7 +304,7 @@ def test_both_sides_ping_a_silent_peer_and_the_server_allows_it(time_ms: int, al
     }
 
 
-def test_every_enum_of_the_wire_is_refused_when_it_says_nothing() -> None:
+def test_every_unspecified_enum_of_the_wire_is_refused() -> None:
     """A message that lacks an enum must not pass for one of its members."""
     enums = {
         name
@@ -316,7 +316,7 @@ def test_every_enum_of_the_wire_is_refused_when_it_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(("depth", "fine"), [(MAX_DEPTH, True), (MAX_DEPTH + 1, False)])
-def test_depth_is_what_counts_not_the_number_of_brackets(depth: int, fine: bool) -> None:
+def test_depth_counts_not_the_number_of_brackets(depth: int, fine: bool) -> None:
     wide = '{"a":' + "[" + ",".join(["{}"] * 1000) + "]" + "}"
     assert len(body_from_text(wide)["a"]) == 1000
     deep = '{"a":' * depth + "1" + "}" * depth
@@ -350,7 +350,7 @@ def test_a_body_that_readers_could_take_for_different_things_is_refused(text: st
     assert str(refused.value).startswith(why)
 
 
-def test_a_body_is_written_without_blanks_and_never_with_what_is_no_json() -> None:
+def test_a_body_is_compact_and_valid_json() -> None:
     assert body_to_text({"a": [1, {"b": None}], "c": "ä"}) == '{"a":[1,{"b":null}],"c":"\\u00e4"}'
     with pytest.raises(ValueError, match="JSON"):
         body_to_text({"a": math.nan})

@@ -47,7 +47,7 @@ def test_a_broker_has_the_properties_that_the_tests_run_with(broker: Service) ->
 
 
 @BROKERS
-def test_a_broker_listens_where_the_others_look_for_it(broker: Service) -> None:
+def test_a_broker_listens_at_the_address_that_the_others_use(broker: Service) -> None:
     place = topology(broker.topology)
     found, wanted = broker_properties(broker.environment), as_processes(broker)
     names = re.findall(r"(\w+)://", wanted["listeners"]) + (["SETTLING"] if broker.topology == "faults" else [])
@@ -93,7 +93,7 @@ def _problems(place: Topology, service: Service) -> list[str]:
 
 
 @CALLERS
-def test_whom_a_service_calls_is_there_and_listens(service: Service) -> None:
+def test_every_called_service_exists_and_listens(service: Service) -> None:
     assert _problems(topology(service.topology), service) == []
 
 
@@ -124,7 +124,7 @@ def _bootstrap(place: Topology, service: Service) -> list[list[tuple[str, int]]]
 
 
 @ALL
-def test_clients_are_given_all_brokers_by_the_listener_whose_addresses_they_can_reach(name: str) -> None:
+def test_clients_get_broker_addresses_that_they_can_reach(name: str) -> None:
     place = topology(name)
     counted = 0
     for service in place.services.values():

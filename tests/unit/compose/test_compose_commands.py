@@ -57,7 +57,7 @@ def test_a_wrong_option_and_a_wrong_command_are_noticed() -> None:
 
 
 @EACH
-def test_programs_are_known_and_take_what_they_are_given(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_exist_and_accept_their_arguments(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     command = service.command
     for line in (command, service.health):
         match line:
@@ -151,7 +151,7 @@ def test_the_check_is_of_the_job_that_runs(name: str) -> None:
     assert getattr(sys.modules[module], function) is expected.outputs
 
 
-def test_what_the_check_expects_is_what_the_demo_expects() -> None:
+def test_the_check_and_the_demo_expect_the_same() -> None:
     """Rows 137, 411, 733 and 999 are damaged; some flights are cancelled."""
     for message in messages(1000):
         single = expected.output_of(message)

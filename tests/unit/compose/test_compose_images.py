@@ -35,7 +35,7 @@ def test_every_image_begins_with_one_that_is_pinned() -> None:
     assert python.endswith("bookworm"), "Debian's later releases have no Java 17"
 
 
-def test_what_is_copied_is_there_and_not_kept_away() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()

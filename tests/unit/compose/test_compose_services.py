@@ -37,7 +37,7 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path: object) -> None:
     assert yaml.load("x: &x {b: 1}\na: {<<: *x, b: 2}\n", Loader=_Loader)["a"] == {"b": 2}
 
 
-def test_what_is_on_top_changes_mappings_and_commands_and_no_other_list() -> None:
+def test_an_override_changes_mappings_and_commands_and_no_other_list() -> None:
     assert merged({"s": {"command": ["a"], "e": {"x": "1"}}}, {"s": {"command": ["b"], "e": {"y": "2"}}}) == {
         "s": {"command": ["b"], "e": {"x": "1", "y": "2"}}
     }
@@ -53,7 +53,7 @@ def test_topologies_do_not_share_volumes_or_networks_by_having_one_name(name: st
 
 
 @EACH
-def test_a_service_says_nothing_that_is_not_checked_here(service: Service) -> None:
+def test_every_key_of_a_service_is_checked_here(service: Service) -> None:
     assert service.entry.keys() <= _KEYS
 
 
@@ -93,7 +93,7 @@ def test_images_have_the_versions_that_the_tests_of_this_repository_use() -> Non
 
 
 @EACH
-def test_what_runs_on_is_restarted_and_checked_for_health(service: Service) -> None:
+def test_long_running_services_restart_and_have_health_checks(service: Service) -> None:
     """A driver has no check: `onceward jobs` shows its state. After a stop it exits with 0 and is not restarted."""
     if service.name == "job":
         assert service.entry["restart"] == "on-failure"
@@ -108,7 +108,7 @@ def test_what_runs_on_is_restarted_and_checked_for_health(service: Service) -> N
 
 
 @EACH
-def test_services_wait_for_what_exists_and_can_come_true(service: Service) -> None:
+def test_services_wait_for_existing_and_reachable_conditions(service: Service) -> None:
     known = topology(service.topology).services
     for name, wanted in service.entry.get("depends_on", {}).items():
         assert wanted.keys() == {"condition"}
@@ -143,7 +143,7 @@ def test_the_job_starts_when_everything_that_it_needs_is_there(name: str) -> Non
 
 
 @ALL
-def test_a_store_is_in_a_volume_of_its_own_that_one_service_has(name: str) -> None:
+def test_a_store_has_its_own_volume_in_one_service(name: str) -> None:
     place = topology(name)
     declared = place.model["volumes"]
     assert all(options is None for options in declared.values()), "a driver may put the store on a network filesystem"

@@ -120,7 +120,7 @@ def test_a_login_without_a_protocol_that_uses_it_is_refused() -> None:
         KafkaCluster("a:1", config={key: value for key, value in SASL.items() if key != "security.protocol"})
 
 
-def test_every_client_has_our_time_limits_unless_the_user_says_otherwise() -> None:
+def test_every_client_has_our_time_limits_unless_the_user_sets_others() -> None:
     assert CLIENT_LIMITS.items() <= KafkaCluster("a:1").client_config().items()
     mine = KafkaCluster("a:1", config={"socket.timeout.ms": 60_000})
     assert mine.client_config()["socket.timeout.ms"] == "60000"
@@ -183,7 +183,7 @@ def test_security_is_the_same_for_both_clients(monkeypatch: pytest.MonkeyPatch, 
     assert cluster.client_config()["ssl.key.password"] == "k3y"
 
 
-def test_kafka_python_knows_every_name_that_we_translate_to() -> None:
+def test_kafka_python_accepts_every_translated_name() -> None:
     from kafka.admin.client import KafkaAdminClient
     from kafka.net.manager import KafkaConnectionManager
 

@@ -105,7 +105,7 @@ def test_no_printed_or_pickled_form_contains_the_secret(monkeypatch: pytest.Monk
             pickle.dumps(resolved)
 
 
-def test_librdkafka_takes_the_secret_and_keeps_it_out_of_its_debug_log(
+def test_librdkafka_uses_the_secret_and_keeps_it_out_of_its_debug_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("ONCEWARD_TEST_PASSWORD", CANARY)

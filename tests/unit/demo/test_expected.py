@@ -55,7 +55,7 @@ def test_a_departed_flight_without_a_needed_field_is_incomplete(field: str) -> N
 @pytest.mark.parametrize(
     "value", [b"", b"{", b"[]", b"17", b'{"dep_time":517', b'{"arr_delay":"late"}', b'{"dep_time":null,"flight":1.5}']
 )
-def test_what_is_not_an_object_of_the_right_types_is_unparsable(value: bytes) -> None:
+def test_an_object_of_wrong_types_is_unparsable(value: bytes) -> None:
     one = Message(0, b"UA", value)
     assert output_of(one) == rejected("unparsable", one)
 
@@ -64,7 +64,7 @@ def test_a_message_without_a_value_is_unparsable() -> None:
     assert output_of(Message(0, b"UA", None)) == (REJECTED, Record(b"UA", b'{"reason":"unparsable"}'))
 
 
-def test_every_kind_of_damage_occurs_and_is_what_it_says() -> None:
+def test_every_kind_of_damage_occurs_as_named() -> None:
     damaged = {damage: [] for damage in Damage}  # type: dict[Damage, list[Message]]
     for one in messages(6000):
         if (damage := damage_of(one.row)) is not None:

@@ -27,7 +27,7 @@ def control_record(kind: int, *, timestamp_delta: bytes = b"\x00") -> bytes:
 
 
 @pytest.mark.parametrize(("kind", "end"), [(0, End.ABORT), (1, End.COMMIT)])
-def test_a_marker_says_whose_transaction_ended_and_how(kind: int, end: End) -> None:
+def test_a_marker_names_the_transaction_and_its_end(kind: int, end: End) -> None:
     log = batch(41, attributes=TRANSACTIONAL | CONTROL, records=control_record(kind), producer=1000, epoch=12)
     assert markers_in(log) == ([Marker(end=end, producer_id=1000, producer_epoch=12)], 42)
 

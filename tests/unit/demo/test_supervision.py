@@ -98,7 +98,7 @@ def test_an_unplanned_end_is_reported_and_the_kill_stays_armed(start: Starter, t
     assert not FIRST.happened(tmp_path)
 
 
-def test_the_demo_gives_up_on_a_process_that_does_not_stay_alive(start: Starter, tmp_path: Path) -> None:
+def test_the_demo_fails_when_a_process_keeps_dying(start: Starter, tmp_path: Path) -> None:
     driver = Supervised("driver", start("raise SystemExit('broken')"), [], tmp_path)
     for _ in range(3):
         revived(driver)
@@ -129,7 +129,7 @@ def test_a_child_ends_with_its_owner_even_if_the_owner_is_killed(tmp_path: Path)
         owner.wait()
 
 
-def test_killing_a_child_takes_along_what_it_started(start: Starter, tmp_path: Path) -> None:
+def test_killing_a_child_kills_its_descendants(start: Starter, tmp_path: Path) -> None:
     script = "import subprocess, sys, time\np = subprocess.Popen(['sleep', '600'])\nprint(p.pid)\ntime.sleep(600)"
     child = start(script)("parent", {})
     until(lambda: child.log.read_text().endswith("\n"))
@@ -146,7 +146,7 @@ def test_a_command_that_does_not_exist_is_an_error_and_leaves_no_process(tmp_pat
     assert set(descendants(os.getpid())) == before
 
 
-def test_a_child_that_is_asked_to_stop_may_say_how_it_ended(start: Starter) -> None:
+def test_a_stopped_child_may_report_its_end(start: Starter) -> None:
     # Short sleeps: a signal that arrives just before a sleep does not shorten it.
     script = """
 import signal, sys, time

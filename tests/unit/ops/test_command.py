@@ -188,7 +188,7 @@ def test_unknown_and_impossible_jobs_are_usage_errors(state_dir: Path, command: 
     assert "Traceback" not in refused.stderr
 
 
-def test_a_directory_without_a_coordinator_is_said_in_one_sentence(tmp_path: Path) -> None:
+def test_a_directory_without_a_coordinator_is_reported_in_one_sentence(tmp_path: Path) -> None:
     refused = onceward("jobs", "--state-dir", str(tmp_path))
     assert refused.returncode == ExitCode.USAGE
     assert "No coordinator is running on" in refused.stderr

@@ -51,7 +51,7 @@ def test_a_coordinator_that_leaves_is_not_healthy(stopping: str) -> None:
     assert "takes no calls" in found.stderr
 
 
-def test_a_peer_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_peer_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = asked(f"127.0.0.1:{silent.getsockname()[1]}")
@@ -59,5 +59,5 @@ def test_a_peer_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     assert "does not answer" in found.stderr
 
 
-def test_what_is_no_address_is_said() -> None:
+def test_an_invalid_address_is_reported() -> None:
     assert isinstance(asked("nowhere").exception, ConfigurationError)

@@ -101,7 +101,7 @@ def test_savepoint_waits_visibly_and_prints_nothing_but_its_id(running: Scripted
     assert (again.returncode, "is no savepoint" in again.stderr) == (ExitCode.USAGE, True)
 
 
-def test_checkpoint_takes_one_now(running: ScriptedDriver, tmp_path: Path) -> None:
+def test_checkpoint_triggers_one_now(running: ScriptedDriver, tmp_path: Path) -> None:
     said = onceward("checkpoint", "orders", "--state-dir", str(tmp_path))
     assert (said.returncode, said.stdout) == (0, "2\n")
     asked = onceward("checkpoint", "orders", "--no-wait", "--state-dir", str(tmp_path))
@@ -109,7 +109,7 @@ def test_checkpoint_takes_one_now(running: ScriptedDriver, tmp_path: Path) -> No
     running.wait_committed(3)
 
 
-def test_a_savepoint_that_fails_says_what_it_means_for_the_data(tmp_path: Path) -> None:
+def test_a_failed_savepoint_reports_what_it_means_for_the_data(tmp_path: Path) -> None:
     with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
         settings = CheckpointSettings(interval=None)
         session = client.open_job(ORDERS, (SOURCE, SINK), settings, None, driver="d")  # never watches
@@ -166,7 +166,7 @@ def test_stop_returns_when_the_driver_has_left(running: ScriptedDriver, tmp_path
     ],
     ids=lambda one: str(one),
 )
-def test_stop_says_how_the_job_has_ended(
+def test_stop_reports_how_the_job_ended(
     running: ScriptedDriver, tmp_path: Path, reason: CloseReason, code: ExitCode, said: str
 ) -> None:
     """A driver that fails after everything is settled has stopped, too."""
@@ -186,7 +186,7 @@ def test_stop_reports_a_cancel_by_another_person(running: ScriptedDriver, tmp_pa
         assert (code, "was cancelled meanwhile" in printed) == (0, True)
 
 
-def test_stop_ends_with_a_job_that_takes_its_coordinator_along(tmp_path: Path) -> None:
+def test_stop_ends_when_the_jobs_embedded_coordinator_ends(tmp_path: Path) -> None:
     with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
         driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
         driver.wait_committed(1)
@@ -197,7 +197,7 @@ def test_stop_ends_with_a_job_that_takes_its_coordinator_along(tmp_path: Path) -
             assert stop.ends()[0] == 0
 
 
-def test_stop_of_a_program_that_dies_before_it_has_stopped_says_so(tmp_path: Path) -> None:
+def test_stop_reports_a_program_that_died_before_it_stopped(tmp_path: Path) -> None:
     with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
         driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
         driver.wait_committed(1)
@@ -253,7 +253,7 @@ def test_a_job_that_is_not_running_is_cancelled_through_its_directory(tmp_path: 
     assert [job["status"] for job in json.loads(listed.stdout)] == ["cancelled"]
 
 
-def test_restore_says_what_will_repeat_and_needs_a_yes(tmp_path: Path) -> None:
+def test_restore_names_the_output_that_will_repeat_and_needs_a_yes(tmp_path: Path) -> None:
     left_by(tmp_path, 3)
     command = ("restore", "orders", "--from", "1", "--reason", "wrong prices since noon", "--state-dir", str(tmp_path))
     refused = onceward(*command)

@@ -34,7 +34,7 @@ def wish(ruling: Ruling, slots: str = "all", *, forced: bool = False, yes: bool 
     return Wish(ruling=ruling, slots=slots_of(slots), sink=None, reason="Ada, after the outage", forced=forced, yes=yes)
 
 
-def test_a_halted_job_goes_on_exactly_as_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_halted_job_continues_exactly_as_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     halted(tmp_path)
     fake = FakeBrokers({1: Outcome.LOST, 2: Outcome.IN_DOUBT})
     with served(tmp_path) as client:
@@ -78,7 +78,7 @@ def test_a_commit_checks_with_the_brokers_first(tmp_path: Path) -> None:
         (Ruling.GIVEN_UP, "0", Outcome.COMMITTED, "neither lost nor in doubt"),
     ],
 )
-def test_what_contradicts_the_evidence_is_refused_unless_forced(
+def test_a_ruling_against_the_evidence_is_refused_unless_forced(
     tmp_path: Path, ruling: Ruling, slots: str, now: Outcome, says: str
 ) -> None:
     halted(tmp_path)
@@ -118,7 +118,7 @@ def test_brokers_that_are_away_prove_nothing(tmp_path: Path) -> None:
         assert client.job(ORDERS).status is JobStatus.SUSPENDED, "the next start ends what is open"
 
 
-def test_what_is_still_open_does_not_count_as_committed(tmp_path: Path) -> None:
+def test_an_open_transaction_does_not_count_as_committed(tmp_path: Path) -> None:
     halted(tmp_path)
     fake = FakeBrokers({2: Outcome.IN_DOUBT}, [open_transaction(2)])
     with served(tmp_path) as client:
@@ -166,7 +166,7 @@ def test_transactions_shows_owner_age_time_left_and_evidence(tmp_path: Path) -> 
     assert "another store runs this job" in listed[4].evidence
 
 
-def test_what_cannot_be_asked_is_unknown_and_never_left_out(tmp_path: Path) -> None:
+def test_an_unreachable_slot_is_unknown_and_never_omitted(tmp_path: Path) -> None:
     halted(tmp_path)
     fake = FakeBrokers({})
     fake.away = OncewardError("nobody answers")

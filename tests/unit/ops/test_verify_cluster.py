@@ -41,13 +41,13 @@ def telling(view: ClusterView, offsets: list[int], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(view, "_admin", SimpleNamespace(list_topics=lambda **_: listed, list_offsets=list_offsets))
 
 
-def test_an_answer_without_an_offset_is_asked_for_again_and_is_no_empty_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_an_offset_is_retried_and_is_no_empty_log(monkeypatch: pytest.MonkeyPatch) -> None:
     view = ClusterView(KafkaCluster("localhost:1"))
     telling(view, [OFFSET_INVALID, 1834], monkeypatch)
     assert view.beginnings(["out"]) == {Lane("out", 0): 1834}
 
 
-def test_where_no_answer_holds_an_offset_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_offset_the_end_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     view = ClusterView(KafkaCluster("localhost:1"))
     telling(view, [OFFSET_INVALID] * 1000, monkeypatch)
     with pytest.raises(KafkaException) as raised:

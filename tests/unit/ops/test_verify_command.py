@@ -59,7 +59,7 @@ def test_the_topics_must_be_somewhere_and_in_one_place(clusters: Path) -> None:
     assert "one of main, copy; not elsewhere:in" in refused(servers=None, clusters=clusters, inputs=["elsewhere:in"])
 
 
-def test_several_outputs_need_a_word_on_what_goes_where() -> None:
+def test_several_outputs_need_a_mapping() -> None:
     assert "say with --expected-by MODULE:FUNCTION what goes where" in refused(outputs=["good", "rejected"])
 
 
@@ -69,7 +69,7 @@ def test_a_function_that_cannot_be_loaded_is_named() -> None:
     assert "--expected-by os:name is no function" in refused(expected_by="os:name")
 
 
-def test_unknown_has_an_exit_code_of_its_own() -> None:
+def test_unknown_has_its_own_exit_code() -> None:
     assert EXIT_CODES == {Grade.PASS: 0, Grade.FAIL: 1, Grade.UNKNOWN: 10}
 
 

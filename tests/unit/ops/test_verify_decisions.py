@@ -30,7 +30,7 @@ BEFORE = (told(1, 0, "completed", end=3), told(1, 0, "settled", end=3))
         (told(2, 7, "completed"),),
     ],
 )
-def test_what_follows_from_one_decision_each_is_right(more: tuple[Told, ...]) -> None:
+def test_one_decision_for_each_checkpoint_is_right(more: tuple[Told, ...]) -> None:
     assert list(broken_decisions((*BEFORE, *more))) == []
 
 
@@ -71,7 +71,7 @@ def test_a_decision_that_was_changed_or_made_twice_is_named(more: tuple[Told, ..
     assert breach.what.startswith(what)
 
 
-def test_what_is_left_at_the_end_is_named() -> None:
+def test_leftovers_at_the_end_are_named() -> None:
     said = (told(1, 0, "completed"), told(1, 0, "completed", last=True), told(2, 1, "triggered", last=True))
     assert list(unsettled((*said, told(3, 2, "aborted", last=True), told(4, 2, "settled", last=True)))) == [
         Breach("", "checkpoints are not settled", "1 of generation 1"),

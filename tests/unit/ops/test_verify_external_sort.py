@@ -73,7 +73,7 @@ def test_a_key_in_two_output_partitions_differs() -> None:
     assert (len(each.expected), len(each.visible)) == (2, 2)
 
 
-def test_what_no_checkpoint_covers_is_not_expected_and_shown_beside_what_differs() -> None:
+def test_uncovered_input_is_not_expected_and_shown_beside_the_differences() -> None:
     with tempfile.TemporaryDirectory() as directory:
         spill = ExternalSort(Path(directory), ["out"], files=3)
         spill.add(Side.EXPECTED, ("out", b"k", b"1"), lane=3, offset=7, flags=0)

@@ -82,7 +82,7 @@ def test_a_running_job_is_judged_at_a_moment_without_open_transactions() -> None
     assert (moment.ends, moment.open, dict(moment.gaps)) == ([PartitionEnd(OUT, 16, 16)], {}, {})
 
 
-def test_what_a_running_job_has_open_or_unsettled_is_not_known_and_no_breach() -> None:
+def test_open_work_of_a_running_job_is_unknown_and_no_breach() -> None:
     cluster = Cluster(ends=[(14, 12)], open_ids=[["a"]])
     moment = steady_moment(job([FIRST, SECOND, THIRD], running=True), view(cluster), ["out"], 0)
     assert {part for part, words in moment.gaps.items() if words} == {Part.COORDINATOR, Part.END}
@@ -102,7 +102,7 @@ def test_a_running_job_that_has_completed_nothing_yet_is_at_rest() -> None:
     assert (moment.newest, moment.told, dict(moment.gaps)) == (0, [], {})
 
 
-def test_what_a_job_without_a_driver_has_open_stays_to_be_judged() -> None:
+def test_open_work_of_a_job_without_a_driver_is_still_judged() -> None:
     cluster = Cluster(ends=[(14, 12)], open_ids=[["a"]])
     moment = steady_moment(job([FIRST, SECOND, THIRD]), view(cluster), ["out"], 0)
     assert (dict(moment.open), dict(moment.gaps)) == ({"job.a": "Ongoing"}, {})
@@ -119,7 +119,7 @@ def test_what_a_job_without_a_driver_has_open_stays_to_be_judged() -> None:
     ],
     ids=["deleted", "recreated", "compacted", "another cluster"],
 )
-def test_input_that_is_not_what_it_was_is_not_known(cluster: Cluster, asked: Job, words: str) -> None:
+def test_changed_input_makes_the_verdict_unknown(cluster: Cluster, asked: Job, words: str) -> None:
     told = [FIRST, SECOND]
     moment = Moment(told=told, ends=[], open={}, running=False)
     unusable_input(asked, view(cluster), ["in"], ranges(told, {}), moment, from_earliest=False)
@@ -134,7 +134,7 @@ def test_all_topics_that_differ_from_those_the_job_reads_are_named() -> None:
     assert moment.gaps[Part.FED] == ["the job reads in, named were a, b"]
 
 
-def test_a_partition_whose_beginning_is_not_known_is_not_called_deleted() -> None:
+def test_a_partition_with_an_unknown_start_is_not_called_deleted() -> None:
     assert deleted({}, ranges([FIRST, SECOND], {})) == []
 
 
@@ -146,7 +146,7 @@ def test_unread_input_may_be_deleted() -> None:
     assert not any(moment.gaps.values())
 
 
-def test_a_beginning_that_is_known_no_longer_must_be_said() -> None:
+def test_a_start_that_is_no_longer_known_must_be_given() -> None:
     told = [SECOND]
     for from_earliest, gaps in ((False, 1), (True, 0)):
         moment = Moment(told=told, ends=[], open={}, running=False)
@@ -156,7 +156,7 @@ def test_a_beginning_that_is_known_no_longer_must_be_said() -> None:
         assert covered.lanes[IN] == [(0, 10, 0)]
 
 
-def test_a_job_without_a_completed_checkpoint_is_not_known() -> None:
+def test_a_job_without_a_completed_checkpoint_is_unknown() -> None:
     moment = Moment(told=[], ends=[], open={}, running=False)
     unusable_input(job([]), view(Cluster()), ["in"], ranges([], {}), moment, from_earliest=True)
     assert moment.gaps[Part.COORDINATOR] == ["no checkpoint is completed"]

@@ -63,7 +63,7 @@ def test_batches_that_are_closed_by_the_function_are_not_taken_for_read() -> Non
         list(applied(closing, given()))
 
 
-def test_what_is_wrong_survives_the_way_through_spark() -> None:
+def test_an_error_survives_the_way_through_spark() -> None:
     error = ConfigurationError('Two lines\nwith <marks> and "quotes" and ü: nothing was written.')
     wrapped = (
         f"PythonException: Traceback ...\n  File x\ncoordinator.errors.ConfigurationError: {unusable(error)}\n\tat org"

@@ -62,7 +62,7 @@ def numbers(*splits: int) -> Batches:
     return iter([pa.RecordBatch.from_pydict({"id": [split]}) for split in splits])
 
 
-def test_a_reader_yields_what_is_in_its_splits_in_order() -> None:
+def test_a_reader_yields_the_records_of_its_splits_in_order() -> None:
     made = [batch.column("value").to_pylist() for batch in reading(read)(numbers(2, 1, 0))]
     assert made == [["c"], ["a"], ["b"]]
 
@@ -76,7 +76,7 @@ def test_a_writer_returns_its_vote_as_the_only_row() -> None:
     assert {"schedule", "read+transform", "produce", "flush"} == vote.steps.keys()
 
 
-def test_reader_function_and_writer_in_one_task_write_what_the_function_makes() -> None:
+def test_reader_function_and_writer_in_one_task_write_the_functions_output() -> None:
     written = Written()
 
     def doubling(batches: Batches) -> Batches:
@@ -135,7 +135,7 @@ def test_a_function_may_take_nothing_where_nothing_is() -> None:
     assert Vote.from_json(text).records == 0
 
 
-def test_what_cannot_be_written_is_marked_for_the_driver() -> None:
+def test_an_unwritable_batch_is_marked_for_the_driver() -> None:
     def refuses(*_: Any) -> Vote:
         raise ConfigurationError("there is no column value")
 
@@ -154,7 +154,7 @@ def test_a_dataframe_of_a_pipeline_cannot_be_evaluated_by_anybody_else(
         list(reading(read)(numbers(0)))
 
 
-def test_what_is_loaded_is_taken_out_of_the_collectors_sight_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_objects_are_frozen_for_the_collector_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "_warm", False)
     frozen: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))

@@ -144,7 +144,7 @@ def test_a_record_that_cannot_be_written_is_named_by_the_smallest_range_that_fai
     assert job.committed == [2, 4, 5]
 
 
-def test_a_job_that_is_aborted_while_it_looks_for_the_record_names_what_it_knows() -> None:
+def test_a_job_aborted_while_it_narrows_down_the_record_names_the_known_range() -> None:
     coordinator = Reasons()
     job = Failing(coordinator, until=5)
 
@@ -180,7 +180,7 @@ def test_a_reason_as_long_as_a_log_is_cut() -> None:
     assert coordinator.reasons[0].endswith(" … (shortened)")
 
 
-def test_a_driver_whose_spark_is_gone_settles_what_is_decided_and_leaves() -> None:
+def test_a_driver_without_spark_settles_completed_checkpoints_and_leaves() -> None:
     coordinator = Reasons()
     job = Failing(coordinator, until=9)
     changed: Any = job
@@ -383,7 +383,7 @@ def renamed(coordinator: Coordinator) -> Any:
     return replace(coordinator.state, durable=durable)
 
 
-def test_commits_that_the_coordinator_did_not_hear_of_are_repeated_by_the_next_generation() -> None:
+def test_the_next_generation_repeats_unreported_commits() -> None:
     coordinator = Coordinator()
 
     def lose(event: Event, _answer: Answer) -> None:

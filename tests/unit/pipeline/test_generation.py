@@ -52,7 +52,7 @@ def test_a_trigger_that_is_repeated_runs_once_and_is_answered_as_before() -> Non
 @pytest.mark.parametrize(
     "error", [CoordinatorLostError("no answer"), OncewardError("no answer")], ids=["lost", "failed"]
 )
-def test_a_driver_that_gives_up_after_it_has_acknowledged_leaves_its_transactions_to_the_decision(
+def test_a_driver_that_fails_after_it_acknowledged_leaves_its_transactions_to_the_decision(
     error: OncewardError,
 ) -> None:
     """The answer to the last acknowledgement is lost: the checkpoint is completed, and the driver cannot know."""
@@ -77,7 +77,7 @@ def test_a_driver_that_gives_up_after_it_has_acknowledged_leaves_its_transaction
     assert successor.read[successor.ran[0]] == (10, 20)
 
 
-def test_an_acknowledgement_that_comes_too_late_aborts_its_checkpoint_and_the_generation_goes_on() -> None:
+def test_a_late_acknowledgement_aborts_its_checkpoint_and_the_generation_continues() -> None:
     coordinator = Coordinator()
 
     def takes_too_long(checkpoint: int) -> None:
@@ -238,7 +238,7 @@ class Unswept(Job):
         return swept
 
 
-def test_a_generation_that_cannot_recover_leaves_alone_what_is_decided() -> None:
+def test_a_generation_that_cannot_recover_leaves_decided_transactions_alone() -> None:
     coordinator = Coordinator()
     with pytest.raises(FencedError):
         Claimed(coordinator, until=9, fenced_at=3).generation.run()
@@ -307,7 +307,7 @@ def after_an_absence(what: Callable[[Coordinator], None]) -> tuple[Coordinator, 
 
 
 @pytest.mark.parametrize("what", [Coordinator.give_up, Coordinator.settle_for_it], ids=["given up", "settled for"])
-def test_a_driver_whose_generation_was_ended_changes_nothing_and_may_go_on_as_the_next_one(
+def test_a_driver_whose_generation_ended_changes_nothing_and_may_run_the_next_one(
     what: Callable[[Coordinator], None],
 ) -> None:
     coordinator, former, error = after_an_absence(what)
@@ -331,7 +331,7 @@ def test_a_driver_that_was_replaced_while_it_was_away_is_fenced() -> None:
     ],
     ids=["the coordinator's", "another driver's", "another store's"],
 )
-def test_the_coordinator_is_asked_whose_generation_a_driver_has_met_at_the_clusters(
+def test_the_coordinator_is_asked_about_a_newer_generation_that_a_driver_found_at_the_clusters(
     what: Callable[[Coordinator], None], leaves_with: type[OncewardError]
 ) -> None:
     def meets(coordinator: Coordinator) -> None:
@@ -346,7 +346,7 @@ def test_the_coordinator_is_asked_whose_generation_a_driver_has_met_at_the_clust
 
 
 @pytest.mark.parametrize("error", [HaltedError("input is gone"), OncewardError("no answer")], ids=["halted", "failed"])
-def test_a_driver_that_needs_a_person_says_so_when_it_leaves(error: OncewardError) -> None:
+def test_a_driver_that_needs_a_person_reports_it_when_it_leaves(error: OncewardError) -> None:
     coordinator = Coordinator()
 
     def fails(_checkpoint: int) -> None:
@@ -375,7 +375,9 @@ def test_a_job_ends_only_when_its_last_commits_show_everywhere() -> None:
     assert told == ["looked", "looked", "looked", "closed"]
 
 
-def test_a_job_whose_last_commits_do_not_show_has_not_ended_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_whose_last_commits_are_not_visible_has_not_ended_and_reports_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(generation, "_ENDS_LIMIT", 0.0)
     job = Job(Coordinator(), until=3)
     job.ending = lambda _job: ["a transaction"]

@@ -57,7 +57,7 @@ def test_a_trigger_wakes_the_main_thread() -> None:
 
 
 @pytest.mark.parametrize("wakes", [trigger(4), abort(4), replay(3)], ids=lambda one: type(one).__name__)
-def test_what_is_to_do_wakes_the_main_thread_and_what_is_done_does_not(wakes: Trigger | Abort | Replay) -> None:
+def test_new_work_wakes_the_main_thread_and_finished_work_does_not(wakes: Trigger | Abort | Replay) -> None:
     driver = Driver()
     driver.mailbox.deliver(abort(3))
     driver.mailbox.next(0)
@@ -96,7 +96,7 @@ def test_an_abort_ends_every_trigger_up_to_its_checkpoint_and_none_after_it(abor
     assert (driver.mailbox.next(0) is None) is (aborted >= 3)
 
 
-def test_lost_slots_are_written_again_once_and_after_what_is_later_was_aborted() -> None:
+def test_lost_slots_are_replayed_once_after_later_checkpoints_were_aborted() -> None:
     driver = Driver()
     driver.mailbox.deliver(replay(2))
     driver.mailbox.deliver(abort(3))
@@ -136,7 +136,7 @@ def test_a_waiting_thread_raises_an_error_that_another_thread_found() -> None:
     assert driver.interrupts == 0, "nothing runs"
 
 
-def test_a_wait_ends_when_what_it_waits_for_is_there_or_its_time_is_over() -> None:
+def test_a_wait_ends_with_its_event_or_its_timeout() -> None:
     driver, seen = Driver(), list[int]()
     assert not driver.mailbox.wait(lambda: bool(seen), 0.01)
 
@@ -191,7 +191,7 @@ def test_a_completion_goes_to_the_settler_while_the_main_thread_is_busy() -> Non
     ],
     ids=lambda instruction: type(instruction).__name__,
 )
-def test_a_coordinator_that_knows_less_than_before_is_not_followed(older: Instruction) -> None:
+def test_a_coordinator_with_an_older_state_is_not_followed(older: Instruction) -> None:
     driver = Driver()
     driver.mailbox.advance(CheckpointId(3))
     driver.mailbox.deliver(Complete(checkpoint=CheckpointId(4), amendment=0))
@@ -228,7 +228,7 @@ def test_a_stop_ends_a_wait() -> None:
     assert driver.mailbox.wait(lambda: driver.mailbox.stopping, 30)
 
 
-def test_an_abort_counts_as_carried_out_when_the_main_thread_asks_for_what_is_next() -> None:
+def test_an_abort_counts_as_done_when_the_main_thread_takes_its_next_instruction() -> None:
     driver = Driver()
     driver.mailbox.deliver(abort(3))
     driver.mailbox.deliver(trigger(4))

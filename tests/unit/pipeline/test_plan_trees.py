@@ -113,7 +113,7 @@ def test_names_of_scala_objects_and_all_parts_of_a_node_are_seen() -> None:
     ],
     ids=lambda case: kind(case) if isinstance(case, Node) else "",
 )
-def test_only_operators_that_are_known_to_leave_records_in_place_do(plan: Node, slots: Slots | None) -> None:
+def test_only_known_operators_count_as_keeping_records_in_place(plan: Node, slots: Slots | None) -> None:
     assert slots_of(plan) == slots
 
 
@@ -153,7 +153,7 @@ def join(how: str, left: Node, right: Node) -> Node:
         *(join(how, OTHER, INPUT) for how in ("Inner", "Cross", "RightOuter")),
     ],
 )
-def test_what_treats_each_record_by_itself_is_not_refused(plan: Node) -> None:
+def test_record_by_record_plans_are_not_refused(plan: Node) -> None:
     refuse_per_checkpoint_operations(plan)
 
 
@@ -196,7 +196,7 @@ def test_what_treats_each_record_by_itself_is_not_refused(plan: Node) -> None:
         ),
     ],
 )
-def test_what_depends_on_where_checkpoints_are_cut_is_refused_by_name(plan: Node, named: str) -> None:
+def test_operations_that_depend_on_checkpoint_cuts_are_refused_by_name(plan: Node, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         refuse_per_checkpoint_operations(plan)
 

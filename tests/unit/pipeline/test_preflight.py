@@ -83,6 +83,6 @@ def test_a_cluster_that_gives_no_answer_is_not_taken_for_a_safe_one(source_fails
         found(*sides)
 
 
-def test_an_error_with_a_meaning_of_its_own_keeps_it() -> None:
+def test_a_typed_error_keeps_its_type() -> None:
     with pytest.raises(ConfigurationError, match="no such option"):
         found(Side(error=ConfigurationError("no such option")), Side())

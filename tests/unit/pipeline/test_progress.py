@@ -77,7 +77,7 @@ class Outage:
         return self.terminal.getvalue().rpartition("\r\x1b[2K")[2]
 
 
-def test_a_broken_link_is_in_the_line_with_its_age_and_what_waits_although_nothing_else_moves() -> None:
+def test_the_line_shows_a_broken_link_with_its_age_even_when_nothing_else_moves() -> None:
     here = Outage()
     here.progress.began(7)
     here.progress.read(10, 250)

@@ -115,7 +115,7 @@ class Lossy(Driver):
 WRITTEN = ["sweep beside 4", "start Spark", "write [10, 30]"]
 
 
-def test_what_is_written_again_takes_the_place_of_the_lost_slots_and_is_committed() -> None:
+def test_replayed_slots_replace_the_lost_ones_and_are_committed() -> None:
     driver = Lossy()
     driver.replay()
     assert driver.story == [*WRITTEN, "replayed", "amend [1, 3] by [1, 3]"]
@@ -128,7 +128,7 @@ def test_what_is_written_again_takes_the_place_of_the_lost_slots_and_is_committe
     assert driver.settler.settled == FIVE
 
 
-def test_programs_that_watch_a_job_hear_of_a_replay_and_of_one_that_cannot_be() -> None:
+def test_listeners_get_events_of_replays_and_refused_replays() -> None:
     driver = Lossy()
     driver.events.clear()
     driver.queue.now = 3.0
@@ -212,7 +212,7 @@ def test_input_that_cannot_be_read_again_is_never_read() -> None:
     [[[split(3)], [split(1)]], [[split(1), split(3)]], [[split(1)], [split(3)], []]],
     ids=["exchanged", "together", "a slot more"],
 )
-def test_what_a_transform_wrote_that_moves_rows_now_is_swept_before_the_job_halts(
+def test_output_of_a_transform_that_now_moves_rows_is_swept_before_the_job_halts(
     inputs: Sequence[Sequence[JsonObject]],
 ) -> None:
     """The replay wrote other slots than the lost ones. Left open, they hold readers back while an operator decides."""
@@ -224,7 +224,7 @@ def test_what_a_transform_wrote_that_moves_rows_now_is_swept_before_the_job_halt
     assert "the transform moves rows between partitions now" in driver.declined[0]
 
 
-def test_a_long_list_of_losses_still_fits_into_what_the_coordinator_keeps() -> None:
+def test_a_long_list_of_losses_fits_the_coordinators_limit() -> None:
     driver = Lossy(positions=None)
     committer: Any = driver
     committer.describe = lambda _: "r" * 5_000
@@ -258,14 +258,14 @@ def test_input_that_is_gone_while_it_is_read_again_halts_the_job(named_by: str) 
     assert driver.declined[0].startswith("offsets 10 to 19 are gone. Lost: ")
 
 
-def test_another_known_error_ends_the_generation_as_it_is() -> None:
+def test_another_typed_error_ends_the_generation_unchanged() -> None:
     driver = Lossy()
     failing(driver, FencedError("a newer generation is at work"))
     with pytest.raises(FencedError):
         driver.replay()
 
 
-def test_what_ended_the_generation_meanwhile_counts_more_than_the_job_that_it_interrupted() -> None:
+def test_the_end_of_the_generation_outranks_the_job_that_it_interrupted() -> None:
     driver = Lossy()
 
     def interrupted() -> None:

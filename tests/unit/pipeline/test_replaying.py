@@ -88,7 +88,7 @@ def test_a_second_loss_is_written_again_too() -> None:
     assert job.coordinator.state.durable.settled
 
 
-def test_a_replay_that_has_nothing_to_write_settles_its_checkpoint_and_the_job_can_end() -> None:
+def test_an_empty_replay_settles_its_checkpoint_and_the_job_can_end() -> None:
     """Once the coordinator has the amendment, everything is settled, and no instruction follows."""
     job = LossyJob(coordinator(), until=LOST)
     job.writes = lambda _: False
@@ -96,7 +96,7 @@ def test_a_replay_that_has_nothing_to_write_settles_its_checkpoint_and_the_job_c
     assert job.coordinator.state.durable.settled
 
 
-def test_what_cannot_be_written_again_halts_the_job_and_names_the_records() -> None:
+def test_a_refused_replay_halts_the_job_and_names_the_records() -> None:
     job = LossyJob(coordinator(), until=9)
 
     def refuse(*_: Any) -> Any:
@@ -109,7 +109,7 @@ def test_what_cannot_be_written_again_halts_the_job_and_names_the_records() -> N
     assert job.jobs.count((LOST, 10, 20)) == 1
 
 
-def test_a_driver_that_does_not_hear_of_its_amendment_leaves_what_it_wrote_to_the_next_generation() -> None:
+def test_a_driver_without_an_answer_to_its_amendment_leaves_its_writes_to_the_next_generation() -> None:
     here = coordinator()
 
     def lose(event: Event, _answer: Answer) -> None:

@@ -30,7 +30,7 @@ def test_delays_vary_by_the_jitter_and_never_overflow() -> None:
     assert all(54 <= delay <= 66 for delay in delays[1:])
 
 
-def test_a_job_gives_up_after_its_attempts() -> None:
+def test_a_job_fails_after_its_attempts() -> None:
     assert Restart(attempts=2).delay(2, random.Random(1)) is not None
     assert Restart(attempts=2).delay(3, random.Random(1)) is None
     assert NO_RESTART.delay(1, random.Random(1)) is None
@@ -61,7 +61,7 @@ def test_failures_without_a_checkpoint_begin_a_new_row_when_something_was_settle
     assert outcomes((None, 0), (None, 0), (None, 0), (None, 0)) == [True, True, True, False]
 
 
-def test_an_error_is_counted_once_however_often_it_is_asked_about() -> None:
+def test_an_error_is_counted_once() -> None:
     restarts, error = Restarts(Restart(attempts=1), random.Random(1)), RuntimeError()
     asked = {restarts.after(error, settled=None, failed=1, lasted=False) for _ in range(3)}
     assert [back.failures for back in asked] == [1]
@@ -73,7 +73,7 @@ def test_all_problems_of_a_strategy_are_reported_together() -> None:
     assert all(word in str(caught.value) for word in ("initial", "maximum", "multiplier"))
 
 
-def test_strategies_at_the_edge_of_what_is_allowed() -> None:
+def test_strategies_at_their_limits() -> None:
     steady = Restart(multiplier=1, jitter=0, attempts=0)
     assert (steady.multiplier, steady.jitter, steady.attempts) == (1, 0, 0)
 
@@ -98,7 +98,7 @@ def test_the_jitter_goes_to_both_sides() -> None:
     assert Restart(jitter=0.1).delay(1, chance) == 0.9
 
 
-def test_what_was_settled_before_the_record_that_fails_counts_towards_getting_past_it() -> None:
+def test_checkpoints_settled_before_the_failing_record_count_as_progress() -> None:
     """1,000 records were to be read, and 600 and 300 of them are settled: with 100 more the job is past them."""
     assert outcomes((None, 1000), (600, 100), (300, 50), (100, 10), (None, 10), (None, 10)) == [*[True] * 5, True]
     assert outcomes((None, 1000), (600, 100), (300, 50), (99, 10)) == [True, True, True, False]

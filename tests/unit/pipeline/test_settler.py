@@ -57,7 +57,7 @@ def test_an_unsettled_checkpoint_is_kept_however_many_unchanged_ones_follow() ->
     assert kept.unsettled() == HELD
 
 
-def test_what_was_decided_against_is_no_longer_kept_from_the_sweep() -> None:
+def test_an_aborted_transaction_is_no_longer_kept_from_the_sweep() -> None:
     kept = settler()
     kept.expect(CheckpointId(5), HELD, None)
     kept.forget(CheckpointId(5))
@@ -122,7 +122,7 @@ def test_a_slot_in_doubt_halts_the_job_whatever_becomes_of_lost_ones(policy: OnL
     assert (driver.said, driver.shown, driver.settler.settled, driver.settler.lost) == ([], [], 0, 0)
 
 
-def test_a_loss_halts_a_job_whose_sink_says_so() -> None:
+def test_a_loss_halts_a_job_whose_sink_has_policy_halt() -> None:
     driver = Driver(OnLost.HALT)
     driver.settler.expect(FIVE, slots(0), None)
     driver.proofs = {0: LOST}
@@ -145,7 +145,7 @@ def test_a_driver_that_leaves_between_two_commits_reports_nothing_and_settles_no
     assert driver.settler.unsettled() == slots(0, 1, 2)
 
 
-def test_what_was_proved_once_is_neither_asked_again_nor_left_out_however_often_the_rest_is_lost() -> None:
+def test_a_proved_outcome_is_neither_asked_again_nor_omitted() -> None:
     driver = Driver()
     driver.settler.expect(FIVE, slots(0, 1, 2), None)
     driver.proofs = {0: COMMITTED, 1: LOST, 2: LOST}
@@ -163,7 +163,7 @@ def test_what_was_proved_once_is_neither_asked_again_nor_left_out_however_often_
     assert driver.said == ["lost", "lost", "settled 5"]
 
 
-def test_lost_slots_that_left_nothing_to_write_are_no_longer_asked_for() -> None:
+def test_lost_slots_with_an_empty_replay_need_no_further_commit() -> None:
     driver = Driver()
     driver.settler.expect(FIVE, slots(0, 1), None)
     driver.proofs = {0: COMMITTED, 1: LOST}
@@ -202,7 +202,7 @@ def test_a_repeated_instruction_reports_the_outcome_again_but_neither_commits_no
     assert (driver.shown, driver.mirrored) == ([(FIVE, [0])], [positions])
 
 
-def test_programs_that_watch_a_job_hear_how_long_the_decision_and_the_commits_took() -> None:
+def test_listeners_get_the_durations_of_decision_and_commits() -> None:
     driver = Driver()
     driver.queue.now = 8.0
     driver.settler.expect(FIVE, slots(0, 1), None)
@@ -216,7 +216,7 @@ def test_programs_that_watch_a_job_hear_how_long_the_decision_and_the_commits_to
 
 
 @pytest.mark.parametrize(("policy", "settled"), [(OnLost.REPLAY, []), (OnLost.SKIP, ["settled"])])
-def test_programs_that_watch_a_job_hear_of_a_loss(
+def test_listeners_get_an_event_for_a_loss(
     policy: OnLost, settled: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = Driver(policy)
@@ -310,7 +310,7 @@ def test_a_driver_that_has_closed_begins_nothing() -> None:
     assert driver.queue.calls == []
 
 
-def test_a_claim_is_prepared_only_for_what_will_have_something_to_commit() -> None:
+def test_a_claim_is_prepared_only_for_checkpoints_with_commits() -> None:
     driver = Driver()
     driver.settler.expect(FIVE, slots(0), None)
     driver.settler.expect(SIX, (), None)

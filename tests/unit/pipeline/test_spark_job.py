@@ -21,7 +21,7 @@ def test_tasks_of_long_checkpoints_stay_far_cheaper_than_their_records_and_no_lo
     assert 0.01 < share < 0.05
 
 
-def test_one_task_reads_where_spark_knows_of_no_core_yet() -> None:
+def test_one_task_reads_before_spark_has_a_core() -> None:
     assert _tasks(10, 0, _RECORDS_PER_TASK) == 1
 
 

@@ -48,7 +48,7 @@ def test_sessions_that_break_the_promise_are_refused(settings: dict[str, str], e
         ({}, "4.0.2", "", False),
     ],
 )
-def test_a_session_whose_python_tasks_wait_for_tcp_is_warned_of(
+def test_a_session_whose_python_tasks_wait_for_tcp_gets_a_warning(
     settings: dict[str, str], version: str, environment: str, warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_UDS_MODE", environment)

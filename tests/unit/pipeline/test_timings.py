@@ -59,7 +59,7 @@ def test_a_slots_time_is_split_by_who_held_the_batches(clock: Clock) -> None:
     )
 
 
-def test_clocks_are_looked_at_a_few_times_per_batch_however_many_records_it_has(clock: Clock) -> None:
+def test_clocks_are_read_a_few_times_per_batch_of_any_size(clock: Clock) -> None:
     batches = [range(10_000) for _ in range(10)]
     read = Timed(batches)
     assert [len(batch) for batch in Timed(batch for batch in read)] == [10_000] * 10
@@ -76,7 +76,7 @@ def test_no_step_is_negative_where_clocks_differ_and_functions_read_ahead(clock:
     assert found == {"schedule": 0.0, "read": 1.0, "transform": 0.0, "produce": 1.0, "flush": 0.0}
 
 
-def test_what_the_batches_raise_comes_through_and_its_time_counts(clock: Clock) -> None:
+def test_an_error_of_the_batches_passes_through_and_its_time_counts(clock: Clock) -> None:
     def failing() -> Iterator[int]:
         yield 1
         clock.now += 3.0

@@ -207,7 +207,7 @@ def test_a_stop_and_an_abort_end_the_wait_for_data(ends: str) -> None:
     assert ((3, SOURCE.name) in coordinator.acknowledged) is (ends == "abort"), "the next checkpoint follows"
 
 
-def test_positions_that_go_on_without_a_record_are_acknowledged_at_once() -> None:
+def test_positions_that_advance_without_a_record_are_acknowledged_at_once() -> None:
     """Markers of other transactions are offsets, too."""
     coordinator = Told()
     job = Failing(coordinator, until=99, runtime=Clock())
@@ -243,7 +243,7 @@ def test_a_trigger_that_comes_again_after_the_answers_were_forgotten_is_answered
     assert job.ran == job.committed == [2, 3, 4]
 
 
-def test_what_was_decided_is_committed_before_spark_is_started_and_the_source_hears_of_it() -> None:
+def test_completed_checkpoints_are_committed_before_spark_starts_and_the_source_is_notified() -> None:
     coordinator = Coordinator()
 
     def dies(event: Event, _answer: Answer) -> None:
@@ -304,9 +304,7 @@ def test_a_failure_that_was_overcome_is_not_the_cause_of_a_later_one() -> None:
 
 @pytest.mark.parametrize("delay", [None, 3.0])
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_failed_driver_says_when_it_comes_back_and_does_not_where_another_has_the_job(
-    delay: float | None, replaced: bool
-) -> None:
+def test_a_failed_driver_announces_its_return_unless_another_has_the_job(delay: float | None, replaced: bool) -> None:
     coordinator = Told()
     coordinator.word = FencedError("another driver has the job") if replaced else None
     job = Failing(

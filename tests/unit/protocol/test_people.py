@@ -49,7 +49,7 @@ SKIP = "skip source of 1 to 20"
         (HALTED, "resolve 2 sink 2 replay", Verdict.REFUSED, "slot 2 is not proved either way: checkpoint 2: "),
     ],
 )
-def test_a_person_hears_why_not(life: tuple[str, ...], command: str, verdict: Verdict, words: str) -> None:
+def test_a_refused_operator_gets_the_reason(life: tuple[str, ...], command: str, verdict: Verdict, words: str) -> None:
     player = after(*life)
     answer, facts = said(player, command)
     assert (answer.verdict, facts) == (verdict, ())
@@ -78,7 +78,7 @@ def test_a_loss_records_who_decided_it_and_the_evidence() -> None:
     assert [one.evidence for one in unseen] == ["an operator decided (a person's reason)"]
 
 
-def test_what_a_person_gives_up_is_kept_with_its_own_committables_and_what_was_known() -> None:
+def test_a_skipped_loss_is_kept_with_its_committables_and_evidence() -> None:
     loss = one(said(after(*HALTED), "resolve 2 sink 1,2 given_up 2=lost")[1], LossSkipped)
     assert [committable.slot for committable in loss.committables] == [1, 2]
     assert [(one.slot, one.outcome.value, one.evidence) for one in loss.settlements] == [
@@ -119,7 +119,7 @@ def test_input_is_skipped_only_where_an_id_is_left(last_id: int, verdict: Verdic
 
 
 @pytest.mark.parametrize("kind", ["restore", "skip"])
-def test_a_kind_that_only_the_coordinator_takes_cannot_be_requested(kind: str) -> None:
+def test_a_kind_reserved_for_the_coordinator_cannot_be_requested(kind: str) -> None:
     answer, facts = said(after(*BEGUN), f"request r {kind}")
     assert (answer.verdict, facts) == (Verdict.REFUSED, ())
     assert "only checkpoints and savepoints" in answer.detail

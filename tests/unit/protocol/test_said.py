@@ -20,19 +20,19 @@ from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 
 
-def test_a_waiting_driver_hears_whom_it_waits_for_and_how_long() -> None:
+def test_a_waiting_driver_learns_who_blocks_it_and_for_how_long() -> None:
     answer, _ = said(after("open d1", "watch", "after 5"), "open d2")
     assert (answer.verdict, answer.generation, answer.retry_after) == (Verdict.BUSY, 1, 15.0)
     assert "generation 1 of orders has a living driver" in answer.detail
 
 
-def test_a_driver_that_may_return_hears_why() -> None:
+def test_a_driver_that_may_return_gets_the_reason() -> None:
     answer, _ = said(after("open d1", "close failed"), "renew")
     assert answer.may_return
     assert "no other driver has the job" in answer.detail
 
 
-def test_a_driver_of_a_halted_job_hears_what_it_was_halted_by() -> None:
+def test_a_driver_of_a_halted_job_gets_the_cause_of_the_halt() -> None:
     answer, _ = said(after(*UNSETTLED, "settle 2 sink 0=lost"), "open d2")
     assert answer.verdict is Verdict.HALTED
     assert "job orders is halted: checkpoint 2: slot 0 is lost" in answer.detail
@@ -49,12 +49,12 @@ def test_a_driver_of_a_halted_job_hears_what_it_was_halted_by() -> None:
         (Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(0)), ""),
     ],
 )
-def test_a_claim_that_speaks_against_this_store_says_how(claim: Claim, words: str) -> None:
+def test_a_claim_against_this_store_is_refused_with_the_reason(claim: Claim, words: str) -> None:
     assert words in (claim_refusal(after(*BEGUN).state.durable, claim) or "")
     assert (claim_refusal(after(*BEGUN).state.durable, claim) is None) is (words == "")
 
 
-def test_where_the_newest_checkpoint_cannot_be_read_a_claim_of_any_known_id_is_no_newer_store() -> None:
+def test_with_an_unreadable_newest_checkpoint_a_claim_of_a_known_id_is_no_newer_store() -> None:
     durable = after(*BEGUN, "damage").state.durable
     claim = Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(1))
     assert claim_refusal(durable, claim) is None
@@ -116,7 +116,7 @@ def test_a_transition_is_logged_with_details_only_where_there_are_some() -> None
     assert "did not come back after" in one(said(left, "after 0")[1], StatusChanged).detail
 
 
-def test_a_driver_that_opens_a_job_which_is_to_end_sees_what_was_asked() -> None:
+def test_a_driver_that_opens_an_ending_job_sees_the_request() -> None:
     player = after("open d1", "watch", "stop", "close restarting back 60")
     _, facts = said(player, "open d2")
     assert one(facts, StatusChanged).detail == "asked to stop"
@@ -130,7 +130,7 @@ def test_a_driver_that_opens_a_job_which_is_to_end_sees_what_was_asked() -> None
         ("restore 1", ("RequestRestore", 0, 0, "")),
     ],
 )
-def test_a_call_that_is_refused_is_noted_for_people(command: str, noted: tuple[str, int, int, str]) -> None:
+def test_a_refused_call_is_in_the_history(command: str, noted: tuple[str, int, int, str]) -> None:
     player = after(*BEGUN)
     _, ready = step(player.state, player.event(command))
     assert (note := ready.note) is not None

@@ -27,7 +27,7 @@ def test_durations_are_text_with_a_unit_timedelta_or_zero(given: Any, seconds: f
 @pytest.mark.parametrize(
     "given", ["1", "s", "1 fortnight", 5, 0.5, True, "-1s", "4000d", "1e400s", timedelta(days=3651)]
 )
-def test_what_is_no_duration_is_named_in_the_error(given: Any) -> None:
+def test_an_invalid_duration_is_named_in_the_error(given: Any) -> None:
     with pytest.raises(
         ValueError, match=r"is not a duration|has no unit|is negative|is longer than 3650 days"
     ) as caught:
@@ -79,7 +79,7 @@ def test_settings_of_an_older_version_get_the_defaults() -> None:
         {"interval": 0},
     ],
 )
-def test_the_edge_of_what_is_allowed_is_allowed(edge: dict[str, Any]) -> None:
+def test_limits_are_inclusive(edge: dict[str, Any]) -> None:
     CheckpointSettings(**edge)
 
 

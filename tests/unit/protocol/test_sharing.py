@@ -18,7 +18,7 @@ def texts(found: list[Any]) -> list[str]:
 
 
 @given(bodies)
-def test_what_is_split_is_merged_to_the_same_json(found: list[dict[str, Any]]) -> None:
+def test_split_documents_merge_to_the_same_json(found: list[dict[str, Any]]) -> None:
     shared, own = split(found)
     assert texts([merged(shared, one) for one in own]) == texts(found)
 

@@ -285,7 +285,7 @@ MALFORMED: list[tuple[str, Message, str]] = [
 
 
 @pytest.mark.parametrize(("method", "request_", "named"), MALFORMED, ids=lambda value: str(value)[:30])
-def test_a_malformed_request_is_refused_with_what_is_wrong(
+def test_a_malformed_request_is_refused_with_the_fault(
     channel: grpc.Channel, running: Running, method: str, request_: Message, named: str
 ) -> None:
     before = running.stored()
@@ -432,7 +432,7 @@ def test_documents_of_an_unknown_kind_are_kept_as_they_are(running: Running, cli
     assert grant.completed.snapshots[SOURCE.name] == snapshot
 
 
-def test_what_cannot_be_json_is_refused_before_it_is_sent(running: Running) -> None:
+def test_a_document_that_is_no_json_is_refused_before_it_is_sent(running: Running) -> None:
     for body in ({"a": float("nan")}, {"a": b"bytes"}):
         snapshot = Snapshot(positions=Document(kind="test", version=1, body=body))
         with pytest.raises(RefusedError, match="not JSON"):

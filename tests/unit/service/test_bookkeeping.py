@@ -153,13 +153,13 @@ def acknowledged(name: str, checkpoint: int = 7) -> Acknowledge:
     )
 
 
-def test_a_repeated_acknowledgement_takes_no_room_of_its_own() -> None:
+def test_a_repeated_acknowledgement_takes_no_extra_room() -> None:
     budget, members = Budget(), state(SOURCE, SINK)
     for _ in range(3):
         assert budget.problem(members, acknowledged("sink"), MAX_CHECKPOINT_BYTES) is None
 
 
-def test_what_a_stranger_sends_takes_no_room() -> None:
+def test_a_strangers_request_takes_no_room() -> None:
     budget, members = Budget(), state(SOURCE, SINK)
     assert budget.problem(members, acknowledged("nobody"), MAX_CHECKPOINT_BYTES) is None, "the protocol refuses it"
     assert budget.problem(members, acknowledged("sink"), MAX_CHECKPOINT_BYTES) is None

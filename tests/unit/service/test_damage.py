@@ -34,7 +34,7 @@ def left_behind(directory: Path, *, closed: bool = True) -> None:
                 driver.session.abandon("killed")
 
 
-def test_a_job_with_a_damaged_record_is_halted_for_everybody_and_the_others_go_on(tmp_path: Path, on: On) -> None:
+def test_a_job_with_a_damaged_record_halts_and_the_others_continue(tmp_path: Path, on: On) -> None:
     left_behind(tmp_path)
     change(tmp_path / "store.db", "UPDATE jobs SET generation = 9 WHERE job = 'orders'")
     coordinator = on(tmp_path)

@@ -93,7 +93,7 @@ def amending(*offsets: int) -> Amend:
         (amending(5, -2), ("sink", "slot 1", "offset -2")),
     ],
 )
-def test_what_a_checker_does_not_take_is_refused_and_named(event: Event, names: tuple[str, ...]) -> None:
+def test_a_document_that_a_checker_rejects_is_refused_and_named(event: Event, names: tuple[str, ...]) -> None:
     problem = CHECKERS.problem(state(), event)
     assert problem is not None
     assert all(name in problem for name in names), problem
@@ -124,7 +124,7 @@ def test_valid_and_unknown_documents_are_accepted(event: Event) -> None:
     ],
     ids=["no driver", "another generation", "nothing pending", "another checkpoint", "another base"],
 )
-def test_what_the_protocol_answers_otherwise_is_not_checked(durable: Durable) -> None:
+def test_calls_that_the_protocol_refuses_are_not_checked(durable: Durable) -> None:
     """A late driver must hear that it is fenced, not that its positions are wrong."""
     assert CHECKERS.problem(state(durable), BACKWARDS) is None
 
@@ -136,7 +136,7 @@ def test_first_positions_have_nothing_to_be_compared_with() -> None:
     assert CHECKERS.problem(state(others), BACKWARDS) is None
 
 
-def test_what_a_checker_cannot_digest_is_refused_with_its_error() -> None:
+def test_a_document_that_breaks_a_checker_is_refused_with_its_error() -> None:
     def failing(_document: Document, _base: Document | None) -> None:
         raise KeyError("topics")
 

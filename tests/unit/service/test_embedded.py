@@ -65,7 +65,7 @@ def test_the_environment_names_the_directory(on: Start, tmp_path: Path, monkeypa
     assert (tmp_path / "there" / "store.db").exists()
 
 
-def test_a_second_driver_in_the_directory_is_refused_and_the_first_goes_on(
+def test_a_second_driver_in_the_directory_is_refused_and_the_first_continues(
     coordinator: EmbeddedCoordinator, client: CoordinatorClient, tmp_path: Path, job: str
 ) -> None:
     with pytest.raises(StoreUnusableError, match=f"in use by process {os.getpid()}"):
@@ -115,7 +115,7 @@ def break_store(coordinator: EmbeddedCoordinator) -> None:
             os.close(null)
 
 
-def test_a_healthy_coordinator_says_so_to_standard_probes(channel: grpc.Channel) -> None:
+def test_a_healthy_coordinator_answers_standard_probes(channel: grpc.Channel) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
     for service in ("", "onceward.coordinator.v1.ParticipantService", "onceward.coordinator.v1.OperatorService"):
         answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)

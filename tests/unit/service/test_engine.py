@@ -114,7 +114,7 @@ def test_documents_that_a_checker_refuses_change_nothing_and_are_in_the_history(
     assert bench.tell(A, bench.acknowledging(positions(12))) == [Verdict.ACCEPTED]
 
 
-def test_what_no_grant_could_carry_is_refused(bench: Bench) -> None:
+def test_an_oversized_grant_is_refused(bench: Bench) -> None:
     bench.open(A)
     bench.tell(A, bench.watching())
     event = bench.acknowledging(slots(1, 0))
@@ -155,7 +155,7 @@ def test_several_jobs_change_in_one_turn(bench: Bench) -> None:
     assert bench.engine.jobs() == bench.changed == [A, B]
 
 
-def test_what_is_due_next_is_the_first_of_all_deadlines_and_chores(bench: Bench) -> None:
+def test_the_next_wakeup_is_the_first_of_all_deadlines_and_chores(bench: Bench) -> None:
     assert bench.engine.next_deadline() is None
     bench.open(A)
     assert bench.engine.next_deadline() == 120.0, "it has no stream"
@@ -201,7 +201,7 @@ def test_only_the_driver_of_the_current_generation_gets_instructions(bench: Benc
     assert "generation 9 was never granted" in never.detail
 
 
-def test_a_job_that_is_not_known_is_named_with_the_store(bench: Bench) -> None:
+def test_an_unknown_job_is_named_with_the_store(bench: Bench) -> None:
     for ask in (lambda: bench.engine.state(A), lambda: bench.engine.fenced_answer(A, FIRST)):
         with pytest.raises(UnknownJobError, match=f"{A}.*{bench.engine.store_id}"):
             ask()
@@ -218,7 +218,7 @@ def left_by_an_earlier_process(file: Path, checkpoints: int, *jobs: JobName) -> 
             job.end()
 
 
-def test_tidying_leaves_of_each_job_what_is_retained_and_notes_what_was_refused(tmp_path: Path) -> None:
+def test_pruning_keeps_retained_checkpoints_and_logs_refusals(tmp_path: Path) -> None:
     left_by_an_earlier_process(tmp_path / "store.db", 12, A, B)
     bench = Bench(tmp_path / "store.db")
     assert bench.tell(A, bench.watching()) == [Verdict.FENCED]
@@ -230,7 +230,7 @@ def test_tidying_leaves_of_each_job_what_is_retained_and_notes_what_was_refused(
     bench.store.close()
 
 
-def test_nothing_goes_of_a_job_whose_settings_cannot_be_read(tmp_path: Path) -> None:
+def test_a_job_with_unreadable_settings_is_not_pruned(tmp_path: Path) -> None:
     """An operator may repair the settings; then as many checkpoints are retained as they say."""
     file = tmp_path / "store.db"
     left_by_an_earlier_process(file, 12, A)

@@ -100,7 +100,7 @@ def unfinished(*answers: Awaitable[Answer]) -> bool:
     return all(isinstance(answer, asyncio.Future) and not answer.done() for answer in answers)
 
 
-def test_what_comes_in_during_a_write_is_one_write_and_unknown_until_it_is_on_disk(tmp_path: Path) -> None:
+def test_steps_arriving_during_a_write_share_the_next_one_and_stay_unknown_until_then(tmp_path: Path) -> None:
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         first = group_commit.handle(A, opening())
         await store.reached()
@@ -174,7 +174,7 @@ def test_a_write_that_fails_ends_everything_that_waits_and_publishes_nothing(
     play(tmp_path, body)
 
 
-def test_stopping_finishes_what_was_begun(tmp_path: Path) -> None:
+def test_stopping_finishes_pending_writes(tmp_path: Path) -> None:
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         first = group_commit.handle(A, opening())
         await store.reached()
@@ -206,7 +206,7 @@ def test_old_rows_go_although_a_write_always_waits(tmp_path: Path) -> None:
     play(tmp_path, body, clock=lambda: now)
 
 
-def test_what_an_earlier_process_left_goes_with_the_first_write(tmp_path: Path) -> None:
+def test_the_first_write_removes_leftovers_of_an_earlier_process(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/store.db")
     left = [StoredJob(store, JobName(f"left-{number}")) for number in range(3)]
     for job in left:
@@ -229,7 +229,7 @@ def test_what_an_earlier_process_left_goes_with_the_first_write(tmp_path: Path) 
     play(tmp_path, body)
 
 
-def test_a_listing_waits_for_the_write_and_shows_what_is_published(tmp_path: Path) -> None:
+def test_a_listing_waits_for_the_write_and_shows_the_published_state(tmp_path: Path) -> None:
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         group_commit.handle(A, opening())
         await store.reached()
@@ -245,7 +245,7 @@ def test_a_listing_waits_for_the_write_and_shows_what_is_published(tmp_path: Pat
     play(tmp_path, body)
 
 
-def test_a_listing_that_takes_long_holds_up_no_call(tmp_path: Path) -> None:
+def test_a_slow_listing_blocks_no_call(tmp_path: Path) -> None:
     async def body(store: GatedStore, _engine: Engine, group_commit: GroupCommit) -> None:
         store.gate.release()
         await group_commit.handle(A, opening())

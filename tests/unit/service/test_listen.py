@@ -28,6 +28,6 @@ def test_other_addresses_need_the_flag(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7878", "localhost", "::1:7878", "[::1]", "host:65536", ":1", "a b:c"])
-def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigurationError, match="for example"):
         parse_listen(text, anywhere=True)

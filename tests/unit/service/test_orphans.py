@@ -290,7 +290,7 @@ def play(directory: Path, body: Body, brokers: Brokers | None = None, clusters: 
     asyncio.run(run())
 
 
-def test_what_is_undecided_is_aborted_and_what_is_decided_committed(tmp_path: Path) -> None:
+def test_undecided_checkpoints_are_aborted_and_completed_ones_committed(tmp_path: Path) -> None:
     brokers = Brokers()
 
     async def body(here: Here) -> None:
@@ -325,7 +325,7 @@ def test_partly_answered_commits_are_reported_and_the_rest_retried(tmp_path: Pat
     play(tmp_path, body, brokers)
 
 
-def test_what_was_written_again_is_committed_as_what_it_is_now(tmp_path: Path) -> None:
+def test_an_amended_slot_is_committed_as_amended(tmp_path: Path) -> None:
     brokers = Brokers()
 
     async def body(here: Here) -> None:
@@ -401,7 +401,7 @@ def test_before_the_grace_time_nothing_is_touched(tmp_path: Path) -> None:
     play(tmp_path, body)
 
 
-def test_without_clusters_it_says_that_it_can_end_nothing(tmp_path: Path) -> None:
+def test_without_clusters_it_reports_that_it_can_end_nothing(tmp_path: Path) -> None:
     async def body(here: Here) -> None:
         await here.orphan()
         here.after_the_grace_time()
@@ -414,7 +414,7 @@ def test_without_clusters_it_says_that_it_can_end_nothing(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("outcome", "said"), [(Outcome.COMMITTED, ""), (Outcome.IN_DOUBT, NO_CLUSTERS)], ids=["settled", "halted"]
 )
-def test_without_clusters_it_says_so_of_what_an_earlier_coordinator_has_taken_and_not_settled(
+def test_without_clusters_it_reports_orphans_that_an_earlier_coordinator_left_unsettled(
     tmp_path: Path, outcome: Outcome, said: str
 ) -> None:
     brokers = Brokers(outcomes={1: outcome})
@@ -457,7 +457,7 @@ def test_an_orphans_oldest_open_decided_transaction_is_reported(
     play(tmp_path, body, clusters=clusters)
 
 
-def test_brokers_that_do_not_answer_are_asked_again_and_the_listing_says_so(tmp_path: Path) -> None:
+def test_silent_brokers_are_retried_and_the_listing_shows_it(tmp_path: Path) -> None:
     brokers = Brokers(trouble={"sweep main": [OncewardError("no broker answers")] * 3})
     said: set[str] = set()
 
@@ -477,7 +477,7 @@ def test_brokers_that_do_not_answer_are_asked_again_and_the_listing_says_so(tmp_
     play(tmp_path, body, brokers)
 
 
-def test_a_plug_in_that_fails_somehow_is_asked_again(tmp_path: Path) -> None:
+def test_a_failing_plug_in_is_retried(tmp_path: Path) -> None:
     brokers = Brokers(trouble={"commit main": [RuntimeError("a bug")]})
 
     async def body(here: Here) -> None:
@@ -556,7 +556,7 @@ def test_an_unreadable_job_is_left_to_a_release_that_can_read_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize("on_lost", [OnLost.HALT, OnLost.REPLAY])
-def test_what_is_lost_is_kept_as_a_proof_for_the_next_driver_or_a_person(tmp_path: Path, on_lost: OnLost) -> None:
+def test_a_proved_loss_is_kept_for_the_next_driver_or_operator(tmp_path: Path, on_lost: OnLost) -> None:
     brokers = Brokers(outcomes={1: Outcome.LOST})
 
     async def body(here: Here) -> None:
@@ -577,7 +577,7 @@ def test_what_is_lost_is_kept_as_a_proof_for_the_next_driver_or_a_person(tmp_pat
     play(tmp_path, body, brokers)
 
 
-def test_a_driver_that_opens_the_job_ends_what_the_coordinator_does(tmp_path: Path) -> None:
+def test_a_driver_that_opens_the_job_stops_the_coordinators_work(tmp_path: Path) -> None:
     brokers = Brokers()
     brokers.silent.set()
 
@@ -605,7 +605,7 @@ def test_a_driver_that_opens_the_job_ends_what_the_coordinator_does(tmp_path: Pa
     play(tmp_path, body, brokers)
 
 
-def test_a_coordinator_that_is_started_again_goes_on_at_once(tmp_path: Path) -> None:
+def test_a_restarted_coordinator_continues_at_once(tmp_path: Path) -> None:
     brokers = Brokers()
     brokers.silent.set()
 
@@ -624,7 +624,7 @@ def test_a_coordinator_that_is_started_again_goes_on_at_once(tmp_path: Path) -> 
     play(tmp_path, second, brokers)
 
 
-def test_after_a_job_has_ended_late_tasks_are_looked_for_as_long_as_a_transaction_lasts(tmp_path: Path) -> None:
+def test_after_a_job_ended_late_tasks_are_swept_for_one_transaction_timeout(tmp_path: Path) -> None:
     brokers = Brokers(longest_open=3600.0)
 
     async def body(here: Here) -> None:
@@ -669,7 +669,7 @@ def test_late_tasks_are_swept_where_the_jobs_end_cannot_be_read(tmp_path: Path) 
     play(tmp_path, later, brokers)
 
 
-def test_a_halted_job_is_swept_and_nothing_of_it_committed_before_a_person_has_decided(tmp_path: Path) -> None:
+def test_a_halted_job_is_swept_and_nothing_committed_before_a_ruling(tmp_path: Path) -> None:
     brokers = Brokers(outcomes={1: Outcome.IN_DOUBT})
 
     async def body(here: Here) -> None:

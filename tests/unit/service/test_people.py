@@ -81,7 +81,7 @@ def test_a_repeated_request_is_the_same_request(on_demand: ScriptedDriver, peopl
     on_demand.close()
 
 
-def test_what_cannot_be_asked_for_is_refused(on_demand: ScriptedDriver, people: OperatorClient) -> None:
+def test_an_impossible_request_is_refused(on_demand: ScriptedDriver, people: OperatorClient) -> None:
     job = on_demand.job
     assert people.request_checkpoint(job, CheckpointKind.RESTORE).verdict is Verdict.REFUSED
     assert people.request_checkpoint(job, CHECKPOINT, name="x").verdict is Verdict.REFUSED
@@ -120,7 +120,9 @@ def test_stop_with_savepoint_ends_the_job_after_it(on_demand: ScriptedDriver, pe
     assert (people.job(job).status, people.job(job).ending) == (JobStatus.FINISHED, None)
 
 
-def test_cancel_aborts_what_runs_and_ends_the_job(client: CoordinatorClient, people: OperatorClient, job: str) -> None:
+def test_cancel_aborts_the_running_checkpoint_and_ends_the_job(
+    client: CoordinatorClient, people: OperatorClient, job: str
+) -> None:
     name = JobName(job)
     session = client.open_job(name, (SOURCE, SINK), ON_DEMAND, None, driver="d")
     told: list[object] = []
@@ -152,7 +154,7 @@ def test_a_driver_that_comes_back_by_itself_leaves_the_job_restarting(
     ]
 
 
-def test_a_restore_begins_the_next_generation_with_older_positions_and_the_history_says_so(
+def test_a_restore_starts_the_next_generation_at_older_positions_and_is_in_the_history(
     client: CoordinatorClient, people: OperatorClient, job: str
 ) -> None:
     name = JobName(job)

@@ -122,9 +122,7 @@ def test_positions_are_not_moved_backwards_or_where_there_are_none(
     assert people.job(ORDERS).last_completed == 1
 
 
-def test_positions_that_no_plug_in_knows_are_not_touched(
-    coordinator: EmbeddedCoordinator, people: OperatorClient
-) -> None:
+def test_positions_of_an_unknown_kind_are_not_touched(coordinator: EmbeddedCoordinator, people: OperatorClient) -> None:
     suspended(coordinator, Document(kind="test", version=1, body={}))
     answer = people.skip_input(ORDERS, "orders", 0, 50, "Ada").answer
     assert (answer.verdict, "no plug-in" in answer.detail) == (Verdict.REFUSED, True)
@@ -153,7 +151,7 @@ BAD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("method", "request_"), BAD)
-def test_what_means_nothing_is_refused_and_changes_nothing(tmp_path: Path, method: str, request_: Any) -> None:
+def test_a_meaningless_request_is_refused_and_changes_nothing(tmp_path: Path, method: str, request_: Any) -> None:
     halted(tmp_path)
     with (
         EmbeddedCoordinator(tmp_path) as coordinator,

@@ -110,7 +110,7 @@ def test_killed_anywhere_and_restarted_it_decides_each_checkpoint_once(
         assert rows.get(checkpoint, CheckpointState.ABORTED) is CheckpointState.ABORTED
 
 
-def test_sigterm_ends_it_quickly_with_open_streams_and_the_job_goes_on_after_the_restart(
+def test_sigterm_ends_it_quickly_with_open_streams_and_the_job_continues_after_the_restart(
     stack: ExitStack, tmp_path: Path, job: str
 ) -> None:
     process = started(stack, tmp_path / "c")

@@ -43,7 +43,7 @@ def test_the_source_that_reads_the_partition_is_moved() -> None:
     )
 
 
-def test_a_partition_that_stays_where_it_is_passes_what_replaced_its_records() -> None:
+def test_a_partition_left_in_place_moves_past_the_replaced_records() -> None:
     found = completed(orders=Snapshot(positions=positions("orders", epoch=3)))
     skip = skip_of(found, Where(topic="orders", partition=0, offset=7))
     assert isinstance(skip, Skip)
@@ -66,5 +66,5 @@ def test_a_partition_that_stays_where_it_is_passes_what_replaced_its_records() -
         ),
     ],
 )
-def test_why_nothing_can_be_moved_is_said_of_every_source(found: CompletedCheckpoint, why: str) -> None:
+def test_every_source_reports_why_its_positions_cannot_move(found: CompletedCheckpoint, why: str) -> None:
     assert skip_of(found, Where(topic="orders", partition=0, offset=6)) == why

@@ -105,7 +105,7 @@ def test_a_lease_renewal_reports_broken_links_and_transaction_ages(
         session.close(CloseReason.STOPPED)
 
 
-def test_what_a_driver_owes_is_shown_until_a_renewal_says_that_it_is_done(
+def test_a_drivers_open_instruction_is_shown_until_a_renewal_reports_it_done(
     client: CoordinatorClient, people: OperatorClient, job: str
 ) -> None:
     settings = replace(SETTINGS, tolerable_failed_checkpoints=1000, lease="60s", orphan_grace="60s")
@@ -134,7 +134,7 @@ def test_a_driver_that_leaves_for_a_while_learns_that_another_one_has_the_job(
     assert isinstance(first.abandon("failed", back_within=1.0), FencedError)
 
 
-def test_a_driver_that_needs_a_person_leaves_the_job_halted_and_it_is_shown_why(
+def test_a_driver_that_needs_a_person_leaves_the_job_halted_with_the_reason_shown(
     client: CoordinatorClient, people: OperatorClient, job: str
 ) -> None:
     session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")

@@ -121,7 +121,7 @@ def test_columns_that_are_not_there_are_not_taken() -> None:
     assert project(frame, routed=False).selected == ("cast(`value` as binary) as `value`",)
 
 
-def test_what_is_wrong_is_said_a_line_each_before_anything_is_read() -> None:
+def test_each_problem_has_a_line_and_nothing_is_read() -> None:
     frame: Any = Frame([("key", "double"), ("topic", "int")])
     with pytest.raises(ConfigurationError) as caught:
         project(frame, routed=True)

@@ -96,7 +96,7 @@ def test_no_more_waits_to_be_joined_than_one_mib_whatever_small_batches_were_cut
         ),
     ],
 )
-def test_all_that_cannot_be_written_is_said_at_once(columns: dict[str, Any], said: list[str]) -> None:
+def test_all_unwritable_columns_are_reported_at_once(columns: dict[str, Any], said: list[str]) -> None:
     made = {
         name: pa.array(values, pa.map_(pa.string(), pa.binary())) if name == "headers" else values
         for name, values in columns.items()
@@ -118,7 +118,7 @@ def test_a_wrong_batch_after_right_ones_is_refused() -> None:
 
 
 @pytest.mark.parametrize("thing", [None, [b"v"], pa.table({"value": ["v"]}), {"value": ["v"]}])
-def test_what_is_no_batch_is_refused_by_its_type(thing: Any) -> None:
+def test_an_object_that_is_no_batch_is_refused_by_its_type(thing: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"yielded {type(thing).__name__} instead"):
         BatchColumns(routed=False).of(thing)
 
@@ -156,6 +156,6 @@ def test_headers_of_another_shape_are_refused(wrong: pa.DataType) -> None:
         BatchColumns(routed=False).of(batch(value=["v"], headers=pa.nulls(1, wrong)))
 
 
-def test_a_topic_column_that_is_not_looked_at_hides_nothing_behind_it() -> None:
+def test_an_unused_topic_column_hides_no_other_problem() -> None:
     with pytest.raises(ConfigurationError, match="partition: is"):
         BatchColumns(routed=False).of(batch(value=["v"], topic=[1.5], partition=["0"]))

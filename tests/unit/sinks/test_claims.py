@@ -170,7 +170,7 @@ def test_a_claim_that_changes_between_the_two_looks_is_not_overwritten(bench: Be
     assert theirs.renew(through(2, THEIRS)), "its holder goes on, though it was refused once"
 
 
-def test_a_claim_in_the_place_of_what_was_compared_is_taken(bench: Bench) -> None:
+def test_a_claim_equal_to_the_compared_one_is_taken(bench: Bench) -> None:
     held(bench)
     with pytest.raises(ClaimChangedError):
         holder(bench).take(THEIRS, [through(5)])
@@ -212,7 +212,7 @@ def test_a_renewal_that_was_prepared_needs_one_request(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("request_type", WRITES)
-def test_what_could_not_be_prepared_is_written_when_it_is_renewed(bench: Bench, request_type: type) -> None:
+def test_a_claim_that_could_not_be_prepared_is_written_at_renewal(bench: Bench, request_type: type) -> None:
     ours = held(bench)
     refuse(bench, request_type, 53)
     ours.prepare(through(2))
@@ -226,7 +226,7 @@ def test_what_could_not_be_prepared_is_written_when_it_is_renewed(bench: Bench, 
 
 @pytest.mark.parametrize("request_type", WRITES)
 @pytest.mark.parametrize("code", [14, 15, 16, 51])
-def test_a_coordinator_that_moves_or_is_busy_is_asked_again_under_the_same_epoch(
+def test_a_moved_or_busy_transaction_coordinator_is_retried_with_the_same_epoch(
     bench: Bench, request_type: type, code: int
 ) -> None:
     ours = held(bench)
@@ -247,7 +247,7 @@ def test_a_coordinator_that_moved_is_located_again(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("code", [47, 48, 49, 90, 120])
-def test_a_holder_that_is_refused_though_its_claim_stands_takes_it_again(bench: Bench, code: int) -> None:
+def test_a_refused_holder_whose_claim_is_unchanged_takes_it_again(bench: Bench, code: int) -> None:
     """The broker forgot the id, or another client fenced it and left."""
     ours = held(bench)
     refuse(bench, EndTxnRequest, code)
@@ -273,7 +273,7 @@ def test_a_refused_holder_that_meets_another_claim_fences_no_one(bench: Bench) -
 
 
 @pytest.mark.parametrize("code", [-1, 7])
-def test_an_answer_that_says_nothing_is_not_taken_for_a_refusal(bench: Bench, code: int) -> None:
+def test_an_empty_answer_does_not_count_as_a_refusal(bench: Bench, code: int) -> None:
     """The broker may still carry out the request. Only a new epoch keeps it out of the next write."""
     ours = held(bench)
     refused = refuse(bench, EndTxnRequest, code)

@@ -163,7 +163,7 @@ def test_arguments_hold_headers_and_timestamps_of_each_record(
     ]
 
 
-def test_what_arrow_keeps_under_a_null_is_not_written() -> None:
+def test_bytes_under_an_arrow_null_are_not_written() -> None:
     whole = pa.array([b"seen", b"hidden"])
     values = pa.Array.from_buffers(pa.binary(), 2, [pa.array([True, False]).buffers()[1], *whole.buffers()[1:]])
     named = pa.array([[{"key": "a", "value": b"1"}], [{"key": "b", "value": b"2"}]], HEADERS[0])

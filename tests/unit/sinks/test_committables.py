@@ -42,7 +42,7 @@ def stored(handle: KafkaCommittable) -> KafkaCommittable:
 
 
 @pytest.mark.parametrize("part", [KafkaCommittable, TopicRecords])
-def test_what_is_stored_here_differs_from_what_a_lost_field_would_be_read_as(part: Any) -> None:
+def test_stored_values_differ_from_the_defaults_of_missing_fields(part: Any) -> None:
     """Otherwise the tests in this file could not notice a lost field."""
     whole = HANDLE if part is KafkaCommittable else HANDLE.topics["out"]
     for field in fields(part):

@@ -108,7 +108,7 @@ def test_a_transaction_that_was_already_committed_is_committed(bench: Bench) -> 
     assert bench.visible() == [b"a", b"b"]
 
 
-def test_more_transactions_than_are_asked_for_at_once_are_committed_without_a_pause(
+def test_more_transactions_than_one_request_holds_are_committed_without_a_pause(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onceward.sinks.kafka.control.settling.IN_FLIGHT", 2)
@@ -165,7 +165,7 @@ def test_one_slot_may_be_committed_another_lost_and_a_third_unanswered(bench: Be
     assert outcomes(committer(bench).commit(handles[:1])) == {0: Outcome.COMMITTED}
 
 
-def test_a_refusal_that_comes_once_is_looked_at_again_and_does_not_lose_the_transaction(bench: Bench) -> None:
+def test_a_single_refusal_is_checked_again_and_does_not_lose_the_transaction(bench: Bench) -> None:
     """A coordinator with outdated state may refuse a commit that it carries out a moment later."""
     ids, ask, refused = written(bench), bench.transport._one, list[Any]()
 
@@ -259,7 +259,7 @@ def test_another_transaction_under_the_id_is_fenced_only_when_it_is_seen_twice(b
     assert [call.request.producer_id for call in fences[-1:]] == [-1]
 
 
-def test_what_is_behind_the_address_under_another_cluster_id_is_not_asked(bench: Bench) -> None:
+def test_a_cluster_with_another_id_at_the_address_is_not_asked(bench: Bench) -> None:
     ids = written(bench)
     elsewhere = replace(handle_of(bench, ids), cluster_id="another").to_committable()
     bench.transport.sent.clear()
@@ -273,7 +273,7 @@ def test_what_is_behind_the_address_under_another_cluster_id_is_not_asked(bench:
     assert bench.view(ids[0]).state is State.ONGOING
 
 
-def test_a_document_that_cannot_be_read_stops_everything_before_anything_is_asked(bench: Bench) -> None:
+def test_an_unreadable_document_fails_the_call_before_any_request(bench: Bench) -> None:
     unreadable = Committable(slot=1, document=Document(kind="kafka-transaction", version=9, body={}))
     right = committable(bench, written(bench))
     bench.transport.sent.clear()
@@ -285,7 +285,7 @@ def test_a_document_that_cannot_be_read_stops_everything_before_anything_is_aske
     assert bench.transport.sent == []
 
 
-def test_nothing_is_known_of_parts_while_their_leader_does_not_answer(bench: Bench) -> None:
+def test_parts_are_unknown_while_their_leader_does_not_answer(bench: Bench) -> None:
     ids, until = written(bench), 3.0
     bench.transport.cut = lambda call: (
         isinstance(call.request, DescribeProducersRequest) and bench.transport.now() < until
@@ -307,7 +307,7 @@ def test_an_abort_is_confirmed_and_may_be_repeated(bench: Bench) -> None:
     assert bench.visible() == []
 
 
-def test_an_abort_whose_answer_is_lost_is_asked_again(bench: Bench) -> None:
+def test_an_abort_with_a_lost_answer_is_retried(bench: Bench) -> None:
     ids, deaf = written(bench), iter([True, True])
     bench.transport.deaf = lambda call: isinstance(call.request, EndTxnRequest) and next(deaf, False)
     committer(bench).abort([committable(bench, ids)])
@@ -323,7 +323,7 @@ def test_an_abort_without_confirmation_for_30_s_is_an_error(bench: Bench) -> Non
     assert 30 <= bench.transport.now() < 32
 
 
-def test_what_was_fenced_moved_on_or_is_forgotten_needs_no_abort(bench: Bench) -> None:
+def test_a_fenced_superseded_or_forgotten_transaction_needs_no_abort(bench: Bench) -> None:
     fenced, moved = written(bench, 0), written(bench, 1)
     bench.control.send_located(CoordinatorKind.TRANSACTION, {name(0): init_request(name(0), None, 60_000)})
     bench.wait(1)
@@ -348,7 +348,7 @@ def test_a_transaction_that_was_to_be_aborted_and_is_committed_is_a_contradictio
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_what_a_later_owner_of_the_id_committed_is_no_contradiction(version: int) -> None:
+def test_a_commit_by_a_later_owner_of_the_id_is_no_contradiction(version: int) -> None:
     bench = Bench(Settings(transaction_version=2 if version == 5 else 0))
     ids = written(bench)
     assert bench.end(ids, commit=False, version=version) == 0
@@ -362,7 +362,7 @@ def test_what_a_later_owner_of_the_id_committed_is_no_contradiction(version: int
     assert bench.visible() == [b"a", b"b"]
 
 
-def test_a_commit_that_left_the_epoch_as_it_was_is_a_contradiction_too() -> None:
+def test_a_commit_with_an_unchanged_epoch_is_a_contradiction_too() -> None:
     bench = Bench(Settings(transaction_version=0))
     ids = written(bench)
     assert bench.end(ids, version=4) == 0
@@ -373,7 +373,7 @@ def test_a_commit_that_left_the_epoch_as_it_was_is_a_contradiction_too() -> None
         committer(bench).abort([handle.to_committable()])
 
 
-def test_an_abort_that_is_refused_while_the_transaction_is_open_is_asked_again(bench: Bench) -> None:
+def test_an_abort_refused_while_the_transaction_is_open_is_retried(bench: Bench) -> None:
     ids, ask, refused = written(bench), bench.transport._one, list[Any]()
 
     def one(call: Any) -> Any:
@@ -411,7 +411,7 @@ def test_a_sweep_that_meets_a_newer_generation_touches_nothing(bench: Bench) -> 
     )
 
 
-def test_every_cluster_is_swept_listed_and_asked_for_claims(bench: Bench) -> None:
+def test_sweep_listing_and_claims_cover_every_cluster(bench: Bench) -> None:
     there = Bench(Settings(brokers=(4,), timeout_scan_s=1, cluster_id="there"))
 
     def wait(seconds: float) -> None:
@@ -449,7 +449,7 @@ def test_a_sweep_is_done_when_the_brokers_have_aborted_everything_and_not_before
         committer(stuck).sweep(JOB)
 
 
-def test_what_is_being_ended_is_listed_and_not_swept(bench: Bench) -> None:
+def test_a_transaction_that_is_ending_is_listed_and_not_swept(bench: Bench) -> None:
     here = Bench(Settings(marker_delay=lambda _id, _partition: 5.0))
     ids = here.open(name(0))
     assert here.end(ids) == 0
@@ -459,7 +459,7 @@ def test_what_is_being_ended_is_listed_and_not_swept(bench: Bench) -> None:
     assert (listed.id, listed.state, listed.left) == (ids[0], State.PREPARE_COMMIT.value, None)
 
 
-def test_open_transactions_are_listed_with_their_age_and_what_they_wrote_to(bench: Bench) -> None:
+def test_open_transactions_are_listed_with_their_age_and_topics(bench: Bench) -> None:
     bench.wait(5)
     second, first = written(bench, 1), bench.init(name(0))
     bench.enlist(first, OUT)
@@ -499,7 +499,7 @@ def test_a_single_outcome_changes_nothing(bench: Bench) -> None:
     assert bench.transport.now() == began, "one look proves a commit"
 
 
-def test_a_single_outcome_that_two_looks_do_not_prove_says_what_the_last_one_saw(bench: Bench) -> None:
+def test_an_unproved_outcome_reports_the_last_evidence(bench: Bench) -> None:
     ids = written(bench)
     looks = iter([False, True])
     bench.transport.cut = lambda call: isinstance(call.request, DescribeTransactionsRequest) and next(looks)
@@ -512,7 +512,7 @@ def test_a_single_outcome_that_two_looks_do_not_prove_says_what_the_last_one_saw
     assert (settled.outcome, settled.evidence) == (Outcome.IN_DOUBT, "its cluster cannot be reached")
 
 
-def test_an_abort_on_a_cluster_that_is_not_there_says_why(bench: Bench) -> None:
+def test_an_abort_on_a_missing_cluster_reports_why(bench: Bench) -> None:
     handle = replace(handle_of(bench, written(bench), 5), cluster_id="another")
     with pytest.raises(ControlPlaneError, match=r"slots \[5\] could not be aborted: .* with id another, but"):
         committer(bench).abort([handle.to_committable()])
@@ -521,7 +521,7 @@ def test_an_abort_on_a_cluster_that_is_not_there_says_why(bench: Bench) -> None:
         committer(bench).abort([handle.to_committable()])
 
 
-def test_a_single_outcome_of_an_abort_takes_two_looks(bench: Bench) -> None:
+def test_the_outcome_of_an_abort_needs_two_looks(bench: Bench) -> None:
     ids = written(bench)
     bench.end(ids, commit=False)
     bench.wait(1)

@@ -122,7 +122,7 @@ def test_a_full_queue_that_moves_on_slowly_does_not_stand_still(clock: list[floa
     assert max(stood_still) < 60.0
 
 
-def test_while_no_record_waits_nothing_stands_still(clock: list[float]) -> None:
+def test_without_waiting_records_the_slot_is_not_stalled(clock: list[float]) -> None:
     client = Confirming()
     made = target(client)
     made.produce(RECORDS, lambda: None)
@@ -251,7 +251,7 @@ def test_records_that_move_on_slowly_are_waited_for_and_those_that_stand_still_a
     assert client.rebootstraps == rebootstraps
 
 
-def test_what_the_transform_raises_keeps_its_words(clock: list[float]) -> None:
+def test_an_error_of_the_transform_keeps_its_message(clock: list[float]) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield RECORDS
         raise ZeroDivisionError("in the transform")

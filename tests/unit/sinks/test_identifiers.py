@@ -29,7 +29,7 @@ def test_a_job_sees_only_its_own_ids_even_when_names_are_prefixes(identifier: Tr
     assert (re.fullmatch(job_pattern(other), str(identifier)) is not None) is (identifier.job == other)
 
 
-def test_the_longest_names_make_an_id_that_kafka_takes() -> None:
+def test_the_longest_names_give_an_id_that_kafka_accepts() -> None:
     longest = TransactionalId(job="j" * 63, sink="s" * 63, generation=2**53 - 1, worker="f" * 12, n=10**9)
     assert len(str(longest)) < 249
 
@@ -46,5 +46,5 @@ def test_the_longest_names_make_an_id_that_kafka_takes() -> None:
         "a b.s.1.00112233.0",
     ],
 )
-def test_what_is_not_exactly_an_id_of_ours_is_left_alone(text: str) -> None:
+def test_a_foreign_id_is_left_alone(text: str) -> None:
     assert TransactionalId.parse(text) is None

@@ -106,7 +106,7 @@ def test_a_commit_beside_an_abort_is_reported_as_both(bench: Bench) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("request_type", [MetadataRequest, ListOffsetsRequest, FetchRequest])
-def test_a_partition_that_does_not_answer_is_asked_again_whatever_the_others_say(
+def test_a_silent_partition_is_retried_whatever_the_others_answer(
     bench: Bench, request_type: type, commit: bool
 ) -> None:
     """Its part may be the aborted one, or the committed one."""
@@ -131,7 +131,7 @@ def test_a_partition_that_does_not_answer_is_asked_again_whatever_the_others_say
     assert "out-1 cannot be read: it has no leader" in proof.detail
 
 
-def test_a_leader_that_has_moved_meanwhile_is_asked_again(bench: Bench) -> None:
+def test_a_moved_leader_is_retried(bench: Bench) -> None:
     ids = written(bench)
     mark(bench, ids, OUT, commit=False)
     moved = bench.cluster.log(OTHER)
@@ -150,7 +150,7 @@ def test_a_leader_that_has_moved_meanwhile_is_asked_again(bench: Bench) -> None:
     assert "refuse its offsets with error 6" in proof.detail
 
 
-def test_what_may_not_be_read_or_is_gone_proves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_or_missing_log_proves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = written(bench)
     assert bench.end(ids, commit=False) == 0
     bench.wait(1)

@@ -49,7 +49,7 @@ def test_a_coordinator_that_stays_away_is_reported_and_never_taken_for_nothing_o
         committer(bench).leftovers(JOB)
 
 
-def test_a_sweep_asks_again_while_no_broker_answers(bench: Bench) -> None:
+def test_a_sweep_retries_while_no_broker_answers(bench: Bench) -> None:
     bench.transport.cut = lambda _call: bench.transport.now() < 25.0
     assert list(committer(bench).sweep(JOB)) == [NAME]
     assert bench.transport.now() >= 25.0
@@ -62,7 +62,7 @@ def test_brokers_that_stay_silent_are_reported_after_30_s_and_never_taken_for_no
     assert bench.transport.now() >= 30.0
 
 
-def test_nothing_is_asked_again_once_the_connections_are_closed() -> None:
+def test_closed_connections_end_all_retries() -> None:
     control = ControlPlane(KafkaCluster("127.0.0.1:1"))
     control.close()
     with pytest.raises(ControlPlaneClosedError, match="was closed"):

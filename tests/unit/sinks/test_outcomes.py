@@ -96,7 +96,7 @@ def by_coordinator(version: int, state: State, pair: tuple[int, int], receipt: R
 BY_LOG = {Ending.COMMITTED: Proof.COMMITTED, Ending.ABORTED: Proof.LOST, Ending.AGAIN: Proof.AGAIN}
 
 
-def test_every_state_at_every_pair_is_judged_as_the_design_says() -> None:
+def test_every_state_at_every_pair_is_judged_as_designed() -> None:
     for transaction, state, pair, receipt, log in itertools.product((V4, V5), State, PAIRS, NO_TOKEN, logs()):
         told = by_coordinator(transaction.version, state, pair, receipt)
         asked = told in (Proof.COMMITTED, Proof.NOTHING, Proof.UNSTABLE) or (told is Proof.LOST and pair == (7, 4))
@@ -135,7 +135,7 @@ def test_every_state_at_every_pair_is_judged_as_the_design_says() -> None:
     ],
     ids=["moved on", "forgotten", "silent", "in part"],
 )
-def test_the_evidence_names_each_answer_and_which_transaction_was_asked_for(seen: Look, said: list[str]) -> None:
+def test_the_evidence_names_each_answer_and_its_transaction(seen: Look, said: list[str]) -> None:
     found = judge(V5, seen).evidence.split("; ")
     assert len(found) == len(said)
     assert all(text in part for text, part in zip(said, found, strict=True)), found
@@ -186,7 +186,7 @@ def test_the_log_proves_the_outcome_of_a_forgotten_id(receipt: ReceiptState) -> 
 
 
 @pytest.mark.parametrize("code", [NoAnswer(why="disconnected"), 14, 15, 16, 51, -1, 7])
-def test_an_unanswered_description_proves_nothing_and_is_asked_again(code: int | NoAnswer) -> None:
+def test_an_unanswered_description_proves_nothing_and_is_retried(code: int | NoAnswer) -> None:
     assert proof(V5, look(State.COMPLETE_ABORT, code=code)) is Proof.AGAIN
 
 
@@ -205,7 +205,7 @@ def test_refusals_of_end_txn_are_doubt_and_never_an_outcome(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [NoAnswer(why="timed out"), 51, 14, 15, 16, 7, -1, 13])
-def test_missing_and_retriable_answers_are_asked_again(code: int | NoAnswer) -> None:
+def test_missing_and_retriable_answers_are_retried(code: int | NoAnswer) -> None:
     assert classify(code) is EndAnswer.AGAIN
 
 
@@ -230,7 +230,7 @@ def test_a_commit_needs_one_look_and_overrules_earlier_ones() -> None:
     assert outcomes(Proof.LOST, Proof.COMMITTED) is Outcome.COMMITTED
 
 
-def test_what_is_committed_in_part_is_for_a_person_once_it_was_seen_twice() -> None:
+def test_a_partial_commit_seen_twice_needs_a_person() -> None:
     assert outcomes(Proof.PARTLY) is None
     assert outcomes(Proof.PARTLY, Proof.PARTLY) is Outcome.IN_DOUBT
 

@@ -72,7 +72,7 @@ def test_a_deleted_or_recreated_topic_holds_no_part_of_it(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("request_type", [MetadataRequest, DescribeProducersRequest])
-def test_no_answer_says_neither_that_a_part_is_there_nor_that_it_is_gone(bench: Bench, request_type: type) -> None:
+def test_a_missing_answer_proves_neither_presence_nor_loss(bench: Bench, request_type: type) -> None:
     handle = written(bench)
     bench.transport.cut = lambda call: isinstance(call.request, request_type)
     assert parts_of(bench, handle) == Parts(unknown=True)
@@ -143,7 +143,7 @@ def test_an_unreachable_leader_blocks_no_other_and_a_silent_one_is_retried(
 
 
 @pytest.mark.parametrize("code", [35, None])
-def test_a_leader_that_does_not_say_hides_no_other(monkeypatch: pytest.MonkeyPatch, code: int | None) -> None:
+def test_a_leader_without_an_answer_hides_no_other(monkeypatch: pytest.MonkeyPatch, code: int | None) -> None:
     """One of the leaders has the id 0."""
     bench = Bench(Settings(brokers=(0, 1)))
     handle = written(bench, records=99)
@@ -162,7 +162,7 @@ def test_a_leader_that_does_not_say_hides_no_other(monkeypatch: pytest.MonkeyPat
     assert read_parts(bench.control, [handle, replace(last, slot=1)]) == {0: Parts(unknown=code is None), 1: Parts()}
 
 
-def test_a_topic_that_may_not_be_looked_at_hides_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forbidden_topic_hides_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = written(bench)
     topics = {"hidden": TopicRecords(records=1, partitions=(0,)), **handle.topics, "zone": handle.topics["out"]}
     directory = bench.cluster._directory

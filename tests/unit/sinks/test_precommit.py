@@ -119,7 +119,7 @@ def test_each_vote_becomes_the_handle_of_its_own_transaction_and_input(bench: Be
     assert sorted(handles, key=lambda handle: handle.slot) == [expected, other]
 
 
-def test_only_a_slot_with_a_range_of_its_own_is_replayable(bench: Bench) -> None:
+def test_only_a_slot_with_its_own_range_is_replayable(bench: Bench) -> None:
     votes = [vote(slot, bench.open(name(slot))) for slot in range(3)]
     shared: JsonObject = {"partition": 0, "start": 0, "end": 9}
     handles = made(bench, votes, [[shared], [shared], ranges(3)[2]])
@@ -127,7 +127,7 @@ def test_only_a_slot_with_a_range_of_its_own_is_replayable(bench: Bench) -> None
 
 
 @pytest.mark.parametrize("topics", [{}, {"out": TopicFacts(name="out", code=29, id="x", partitions=9)}])
-def test_what_was_not_known_of_a_topic_is_not_made_up(bench: Bench, topics: dict[str, TopicFacts]) -> None:
+def test_unknown_facts_of_a_topic_stay_unknown(bench: Bench, topics: dict[str, TopicFacts]) -> None:
     (handle,) = made(bench, [vote(0, bench.open(name(0)))], whose=owner(topics))
     assert handle.topics == {"out": TopicRecords(records=1, partitions=(0,), id="", count=0)}
 
@@ -149,7 +149,7 @@ def test_an_unknown_start_time_stays_unknown(bench: Bench, told: int, began: dat
     assert handle.began == began
 
 
-def test_nothing_is_asked_for_a_checkpoint_that_wrote_nothing(bench: Bench) -> None:
+def test_an_empty_checkpoint_sends_no_request(bench: Bench) -> None:
     assert made(bench, [Vote(slot=0, attempt=0, records=0, bytes=0)]) == ()
     assert bench.transport.sent == []
 
@@ -192,7 +192,7 @@ def wrote_to_more(bench: Bench, ids: Ids) -> Vote:
     ],
     ids=["ended", "no receipt", "more topics", "fewer topics", "no topics", "timeout", "unknown"],
 )  # fmt: skip
-def test_a_vote_for_anything_else_than_what_is_open_is_refused_at_once(
+def test_a_vote_for_another_transaction_is_refused_at_once(
     bench: Bench, voted: Callable[[Bench, Ids], Vote], why: str
 ) -> None:
     wrong, began = voted(bench, bench.open(name(0))), bench.transport.now()
@@ -208,7 +208,7 @@ def test_one_wrong_vote_among_right_ones_is_found_though_others_are_not_answered
         made(bench, [vote(0, right), replace(wrong, slot=1)])
 
 
-def test_brokers_that_answer_late_or_in_part_are_asked_for_the_rest(bench: Bench) -> None:
+def test_late_or_partial_answers_are_completed_by_retries(bench: Bench) -> None:
     names = [name(number) for number in range(12)]
     votes = [vote(slot, bench.open(one)) for slot, one in enumerate(names)]
     assert len({bench.coordinator(key=one) for one in names}) > 1
@@ -245,7 +245,7 @@ def test_a_coordinator_that_moves_is_waited_for(bench: Bench) -> None:
 # -- losers
 
 
-def test_what_losing_attempts_left_is_aborted_and_nothing_else(bench: Bench) -> None:
+def test_only_transactions_of_losing_attempts_are_aborted(bench: Bench) -> None:
     kept, lost = bench.open(name(0)), bench.open(name(1))
     older, stranger = bench.open(name(0, generation=1)), bench.open("bills.sink.2.0123abcd.0")
     assert abort_losers(bench.control, owner(), [kept[0]], clock(bench)) == [older[0], lost[0]]
@@ -272,13 +272,13 @@ def test_a_loser_whose_abort_is_not_confirmed_fails_the_pre_commit(bench: Bench)
 # -- topics
 
 
-def test_a_topic_that_is_the_same_or_whose_id_was_never_known_is_fine(bench: Bench) -> None:
+def test_an_unchanged_or_unknown_topic_id_is_accepted(bench: Bench) -> None:
     require_same_topics(bench.control, {"out": OUT_ID})
     require_same_topics(bench.control, {"out": ""})
     require_same_topics(bench.control, {})
 
 
-def test_a_topic_that_was_made_again_halts_and_one_that_is_gone_fails_the_checkpoint(bench: Bench) -> None:
+def test_a_recreated_topic_halts_and_a_missing_one_fails_the_checkpoint(bench: Bench) -> None:
     with pytest.raises(HaltedError, match=f"its id was the former one's and is {OUT_ID}"):
         require_same_topics(bench.control, {"onceward": "", "out": "the former one's"})
     bench.cluster.delete_topic("out")

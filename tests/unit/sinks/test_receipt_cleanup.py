@@ -78,7 +78,7 @@ def test_a_receipt_that_is_being_written_is_never_deleted(bench: Bench, commit: 
     assert left(here, names[1]) == ([names[1]] if commit else [])
 
 
-def test_nothing_is_deleted_while_a_broker_does_not_say_what_is_open(bench: Bench) -> None:
+def test_nothing_is_deleted_while_open_transactions_are_unknown(bench: Bench) -> None:
     names = [name(number) for number in range(8)]
     receipts(bench, *names)
     cut(bench, ListTransactionsRequest, bench.cluster.settings.brokers[1])
@@ -100,7 +100,7 @@ def test_receipts_of_earlier_generations_go_and_those_of_others_stay(bench: Benc
 
 
 @pytest.mark.parametrize("request_type", [ListGroupsRequest, DeleteGroupsRequest])
-def test_what_a_silent_broker_keeps_is_left_for_another_time(bench: Bench, request_type: type) -> None:
+def test_receipts_of_a_silent_broker_are_left_for_later(bench: Bench, request_type: type) -> None:
     names = [name(number) for number in range(12)]
     receipts(bench, *names)
     silent = bench.cluster.settings.brokers[0]
@@ -112,7 +112,7 @@ def test_what_a_silent_broker_keeps_is_left_for_another_time(bench: Bench, reque
     assert delete_older_receipts(bench.control, "orders", below=3) == sorted(set(names) - set(deleted))
 
 
-def test_what_the_brokers_refuse_to_delete_is_not_said_to_be_deleted(bench: Bench) -> None:
+def test_a_refused_deletion_is_not_reported_as_done(bench: Bench) -> None:
     names = [name(0), name(1)]
     receipts(bench, *names)
     ask = bench.transport._one
@@ -179,7 +179,7 @@ def test_nothing_is_deleted_while_a_transaction_is_open(bench: Bench) -> None:
     assert read_claim(bench.control, "orders", clock(bench)) == LAST
 
 
-def test_the_claim_stays_while_a_broker_does_not_say_what_it_keeps(bench: Bench) -> None:
+def test_the_claim_stays_while_receipts_are_unknown(bench: Bench) -> None:
     receipts(bench, *(name(number) for number in range(8)))
     claimed(bench)
     cut(bench, ListGroupsRequest, bench.cluster.settings.brokers[2])
@@ -190,7 +190,7 @@ def test_the_claim_stays_while_a_broker_does_not_say_what_it_keeps(bench: Bench)
     forget(bench)
 
 
-def test_a_deletion_that_is_lost_is_asked_again(bench: Bench) -> None:
+def test_a_lost_deletion_is_retried(bench: Bench) -> None:
     receipts(bench, name(0))
     claimed(bench)
     cut(bench, DeleteGroupsRequest, times=3)

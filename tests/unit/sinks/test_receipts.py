@@ -51,7 +51,7 @@ SILENT = NoAnswer(why="gone away")
         (NoAnswer(why="too old", code=35), Offset(code=35), ReceiptState.NO_ANSWER),
     ],
 )
-def test_a_receipt_is_there_only_if_its_token_is_and_an_error_says_nothing(
+def test_a_receipt_counts_only_with_its_token_and_an_error_proves_nothing(
     given: Any, offset: Offset, state: ReceiptState
 ) -> None:
     control: Any = Control(g=given)
@@ -59,7 +59,7 @@ def test_a_receipt_is_there_only_if_its_token_is_and_an_error_says_nothing(
     assert read_receipts(control, {"g": "token"})["g"].state is state
 
 
-def test_an_answer_without_the_partition_says_nothing() -> None:
+def test_an_answer_without_the_partition_proves_nothing() -> None:
     control: Any = Control(g=answer(told=False))
     receipt = read_receipts(control, {"g": "token"})["g"]
     assert receipt == Receipt(state=ReceiptState.NO_ANSWER, detail="the answer names no partition")
@@ -75,7 +75,7 @@ def test_the_report_says_whose_receipt_is_there() -> None:
 
 
 @pytest.mark.parametrize(("how", "stable"), [({}, True), ({"stable": True}, True), ({"stable": False}, False)])
-def test_each_group_is_asked_for_the_one_partition_that_receipts_are_in(how: dict[str, bool], stable: bool) -> None:
+def test_each_group_is_asked_only_for_the_receipt_partition(how: dict[str, bool], stable: bool) -> None:
     """By default a receipt that an open transaction is writing is not read."""
     control: Any = Control(a=answer(), b=answer())
     read_offsets(control, ["a", "b"], **how)

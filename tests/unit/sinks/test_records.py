@@ -189,7 +189,7 @@ def test_a_record_waits_for_room_and_no_longer(sizes: list[int]) -> None:
     assert all(found + size <= limit for found, size in zip(client.found, sizes, strict=True))
 
 
-def test_a_client_whose_queue_is_full_is_polled_until_it_has_room(bench: Bench) -> None:
+def test_a_full_client_queue_is_polled_until_it_has_room(bench: Bench) -> None:
     writer = Writer(bench, room=2)
 
     def check() -> None:
@@ -202,9 +202,7 @@ def test_a_client_whose_queue_is_full_is_polled_until_it_has_room(bench: Bench) 
     assert writer.written() == values(7)
 
 
-def test_a_chunk_above_the_limit_waits_for_an_empty_queue_and_not_for_ever(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chunk_above_the_limit_waits_for_an_empty_queue_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "QUEUED_BYTES", 5)
     writer = Writer(bench)
     writer.write(batch(values(1, size=100)), batch(values(2, size=100)))

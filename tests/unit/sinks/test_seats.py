@@ -130,7 +130,7 @@ def test_seats_of_earlier_generations_and_of_jobs_long_gone_are_removed(memory: 
 
 
 @pytest.mark.parametrize("how", ["no such memory", "somebody else's", "open to others"])
-def test_without_shared_memory_of_our_own_each_process_has_a_seat_of_its_own(
+def test_without_shared_memory_each_process_has_its_own_seat(
     tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     match how:
@@ -190,7 +190,7 @@ def test_processes_that_replace_each_other_use_the_same_ids(slots: int) -> None:
     [lambda _: {}, lambda suffix: {suffix: 6}, lambda _: {"0123456789ab.0": 7}],
     ids=["none", "older", "other"],
 )
-def test_an_id_whose_last_transaction_is_not_known_to_be_settled_is_not_taken_over(
+def test_an_id_with_an_unsettled_transaction_is_not_taken_over(
     settled: Callable[[str], dict[str, int]],
 ) -> None:
     first = ProducerPool(KEY)
@@ -203,7 +203,7 @@ def test_an_id_whose_last_transaction_is_not_known_to_be_settled_is_not_taken_ov
 
 
 @pytest.mark.usefixtures("made")
-def test_an_id_whose_process_died_while_it_wrote_is_not_taken_over_although_an_older_use_is_settled() -> None:
+def test_an_id_of_a_process_that_died_while_writing_is_not_taken_over() -> None:
     first = ProducerPool(KEY)
     identifier = first.take({}).id
     first.voted(identifier, 7)
@@ -237,7 +237,7 @@ def test_an_id_that_was_made_ahead_is_not_used_once_it_is_offered_no_longer(proc
 
 
 @pytest.mark.usefixtures("made")
-def test_an_id_whose_producer_could_not_be_made_is_never_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_whose_producer_failed_to_start_is_never_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its request to the brokers may still be on the way, and would abort what is written under the id later."""
     make, asked = producers.ProducerPool._make, list[int]()
 

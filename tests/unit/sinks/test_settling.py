@@ -75,7 +75,7 @@ def test_a_dead_cluster_of_another_name_is_not_even_asked(bench: Bench) -> None:
     assert dead.asked == 0
 
 
-def test_a_transaction_whose_cluster_may_be_the_one_that_is_dead_stays_pending(bench: Bench) -> None:
+def test_a_transaction_that_may_be_on_the_dead_cluster_stays_pending(bench: Bench) -> None:
     (handle,) = pending(bench, 1)
     rounds = iter(range(3))
     alone = KafkaCommitter(controls=[Unreachable("elsewhere")], clock=Clock(wait=bench.wait))

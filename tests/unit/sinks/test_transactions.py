@@ -60,7 +60,7 @@ def test_a_transaction_ends_with_the_version_it_was_begun_with_unless_the_cluste
     assert request._min_version == request._max_version == ended_with, "the library picks between them"
 
 
-def test_coordinators_that_were_located_before_are_asked() -> None:
+def test_known_transaction_coordinators_are_asked_directly() -> None:
     cluster: Any = Cluster()
     located: Any = {"a": object()}
     Transactions(cluster).end([Transaction(id="a", producer_id=1, epoch=0, version=4)], commit=False, located=located)

@@ -141,7 +141,7 @@ def arguments(**given: Any) -> SourceArguments:
         ({"name": "in"}, {"name": "in"}),
     ],
 )
-def test_what_is_said_is_kept(given: dict[str, Any], kept: dict[str, Any]) -> None:
+def test_arguments_are_kept(given: dict[str, Any], kept: dict[str, Any]) -> None:
     made = arguments(**given)
     assert {name: getattr(made, name) for name in kept} == kept
 
@@ -159,7 +159,7 @@ def test_what_is_said_is_kept(given: dict[str, Any], kept: dict[str, Any]) -> No
         {"group_id": 5},
     ],
 )
-def test_a_value_just_beyond_what_is_allowed_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_value_just_beyond_its_limit_is_refused(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(ConfigurationError) as caught:
         arguments(**wrong)

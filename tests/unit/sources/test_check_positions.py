@@ -43,7 +43,7 @@ def test_positions_that_would_lose_or_repeat_records_are_refused(after: Document
         check_positions(after, positions(5))
 
 
-def test_positions_that_mean_nothing_are_refused_for_what_they_are() -> None:
+def test_malformed_positions_are_refused_with_the_fault() -> None:
     with pytest.raises(ValueError, match="damaged") as refused:
         check_positions(positions(-1), positions(5))
     assert "stored" not in str(refused.value), "they come from the driver"

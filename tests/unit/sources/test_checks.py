@@ -146,7 +146,7 @@ def test_a_position_must_be_in_its_log_or_at_its_end(cluster: Any, at: int, held
         refuse_outside(here, ORDERS, cluster.starts, cluster.ends)
 
 
-def test_only_what_is_still_to_be_read_needs_its_log(cluster: Any) -> None:
+def test_only_unread_input_needs_its_log(cluster: Any) -> None:
     done = positions(Cursor(next=5, end=5), Cursor(next=5), Cursor(next=5))
     del cluster.starts[ORDERS[2]]
     refuse_outside(done, [ORDERS[0], ORDERS[2]], cluster.starts, cluster.ends)
@@ -201,7 +201,7 @@ def test_topics_that_are_missing_or_may_not_be_read_are_errors() -> None:
         (topic(replication=1), None, ["has replication factor 1, below 3", "its settings may not be read"]),
     ],
 )
-def test_what_can_lose_confirmed_records_is_warned_of(
+def test_settings_that_can_lose_confirmed_records_give_a_warning(
     cluster: Any, state: TopicState, settings: dict[str, str] | None, said: list[str]
 ) -> None:
     cluster.settings = {"orders": settings}
@@ -210,7 +210,7 @@ def test_what_can_lose_confirmed_records_is_warned_of(
     assert all(f"source topic orders: {part}" in each for part, each in zip(said, found, strict=True))
 
 
-def test_a_topic_whose_settings_may_not_be_read_hides_no_other(cluster: Any) -> None:
+def test_a_topic_with_unreadable_settings_hides_no_other(cluster: Any) -> None:
     cluster.settings = {"bills": None, "orders": {**SAFE, "min.insync.replicas": "1"}}
     found = messages(durability_findings({"orders": topic(), "bills": topic()}, cluster), Severity.WARNING)
     assert [each.split(":")[0] for each in found] == ["source topic bills", "source topic orders"]
@@ -255,7 +255,7 @@ def test_new_partitions_and_topics_start_where_their_logs_begin(cluster: Any, ca
     assert found.added_to(moved) == moved, "a position that was read on from is put back"
 
 
-def test_it_is_looked_for_again_each_interval_and_at_once_where_a_leader_was_away(cluster: Any) -> None:
+def test_discovery_runs_each_interval_and_at_once_after_a_missing_leader(cluster: Any) -> None:
     watch, base = Watch(), positions(Cursor(next=40), Cursor(next=40))
     found = discovery(cluster, watch)
     del cluster.starts[ORDERS[2]]
@@ -274,7 +274,7 @@ def test_it_is_looked_for_again_each_interval_and_at_once_where_a_leader_was_awa
     assert len(cluster.asked) == looks + 1
 
 
-def test_a_topic_that_is_gone_is_noticed_when_partitions_are_looked_for(cluster: Any) -> None:
+def test_discovery_notices_a_deleted_topic(cluster: Any) -> None:
     cluster.found["orders"] = topic(id="t2")
     with pytest.raises(HaltedError, match="recreated"):
         look(discovery(cluster, Watch()), positions())

@@ -51,12 +51,12 @@ def test_tombstones_are_small_and_not_nothing() -> None:
     assert fetch_for("t", 7_000) == MEDIUM
 
 
-def test_no_range_takes_more_than_a_few_fetches_unless_it_is_worth_the_largest() -> None:
+def test_a_range_takes_few_fetches_unless_it_is_worth_the_largest() -> None:
     for fetch in FETCHES:
         assert fetch == LARGE or fetch.most <= 4 * fetch.size
 
 
-def test_what_the_user_says_of_fetches_counts_for_every_range() -> None:
+def test_the_users_fetch_settings_apply_to_every_range() -> None:
     tuned = KafkaSplitReader(
         cluster=KafkaCluster("localhost:9092", config={"fetch.message.max.bytes": 5_000_000}), group_id="g"
     )

@@ -82,7 +82,7 @@ def look(replicas: Replicas, cursor: Cursor) -> Difference | None:
 
 
 @given(actions, st.floats(0, 1), actions)
-def test_a_position_is_continued_if_and_only_if_the_log_still_holds_what_was_read(
+def test_a_position_continues_only_if_the_log_still_holds_the_records_read(
     before: list[tuple[str, int, int]], part: float, later: list[tuple[str, int, int]]
 ) -> None:
     replicas = Replicas()
@@ -128,7 +128,7 @@ def test_the_epoch_before_a_start_is_found(steps: list[tuple[str, int, int]], at
         assert lineage.before(offset, None) == replicas.log[offset - 1][0]
 
 
-def test_no_more_is_asked_than_the_records_behind_the_position_have_epochs() -> None:
+def test_epochs_are_requested_only_for_records_behind_the_position() -> None:
     replicas, asked = Replicas(), list[Mapping[Partition, Asked]]()
     run(replicas, [("write", 5, 1), ("elect", 0, 100)] * 20 + [("write", 5, 1)])
 

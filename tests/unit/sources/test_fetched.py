@@ -120,7 +120,7 @@ def test_messages_are_split_by_partition_and_topic_in_order(topics: dict[str, in
     assert got.events == []
 
 
-def test_what_is_no_record_is_an_event_and_in_no_column(topics: dict[str, int]) -> None:
+def test_a_message_that_is_no_record_is_an_event_and_in_no_column(topics: dict[str, int]) -> None:
     memory = Memory()
     handle = topics["a"]
     end, broken = KafkaError._PARTITION_EOF, KafkaError._TRANSPORT
@@ -143,7 +143,7 @@ def test_nothing_is_nothing() -> None:
     assert fetched(np.zeros(0, np.intp)) == ([], [])
 
 
-def test_what_is_below_an_offset_has_its_own_messages() -> None:
+def test_messages_below_an_offset_are_split_off() -> None:
     memory = Memory()
     records = memory.records("t", 3, [(4, None, b"4"), (7, None, b"7"), (9, None, b"9")])
     below = records.below(9)
@@ -152,7 +152,7 @@ def test_what_is_below_an_offset_has_its_own_messages() -> None:
     assert len(records.below(4)) == 0
 
 
-def test_the_library_takes_a_list_of_messages_as_its_own() -> None:
+def test_the_library_accepts_a_list_of_messages_as_its_own() -> None:
     """Otherwise each message is released alone: correct, but slower. A newer library may need another way."""
     assert consumer._TOGETHER
     assert slow_release() is None
@@ -165,7 +165,7 @@ def test_a_library_of_another_version_is_given_messages_one_by_one(version: int)
 
 
 @pytest.mark.parametrize("broken", ["messages_destroy", "messages_count", "messages_get"])
-def test_a_library_whose_lists_look_otherwise_is_given_messages_one_by_one(
+def test_a_library_with_another_list_layout_gets_messages_one_by_one(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = consumer._LISTS_KNOWN[0]
@@ -176,7 +176,7 @@ def test_a_library_whose_lists_look_otherwise_is_given_messages_one_by_one(
             assert not consumer._given_back_together(known)
 
 
-def test_giving_messages_back_one_by_one_is_said_before_a_job_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slow_release_of_messages_is_reported_before_a_job_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer, "_TOGETHER", False)
     (finding,) = client_findings()
     assert "one by one" in finding.message
@@ -196,7 +196,7 @@ if child:
 """
 
 
-def test_a_fork_can_let_go_of_a_client_whose_threads_it_does_not_have() -> None:
+def test_a_fork_can_release_a_client_whose_threads_it_lacks() -> None:
     """Spark's workers are forks."""
     done = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

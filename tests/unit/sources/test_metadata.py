@@ -46,7 +46,7 @@ def test_the_end_of_a_log_is_returned_with_its_leader(view: BrokerView, monkeypa
     assert view.led_ends([FIRST]) == {FIRST: LogEnd(1834, 7)}
 
 
-def test_no_offset_at_all_is_a_failure_to_ask_and_not_an_empty_log(
+def test_a_missing_offset_is_a_failed_request_and_not_an_empty_log(
     view: BrokerView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answering(view, {0: OFFSET_INVALID, 1: OFFSET_INVALID}, monkeypatch)
@@ -55,7 +55,7 @@ def test_no_offset_at_all_is_a_failure_to_ask_and_not_an_empty_log(
 
 
 @pytest.mark.parametrize(("code", "kept"), [(KafkaError._WAIT_COORD, False), (KafkaError.UNKNOWN_MEMBER_ID, True)])
-def test_a_client_that_finds_no_coordinator_is_made_again_for_the_next_commit(
+def test_a_client_without_a_group_coordinator_is_replaced_for_the_next_commit(
     view: BrokerView, code: int, kept: bool
 ) -> None:
     def commit(**_: Any) -> None:

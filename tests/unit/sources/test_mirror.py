@@ -48,7 +48,7 @@ class View:
 
 
 @pytest.mark.parametrize("how", ["refused", "failed", "raised"])
-def test_a_failure_is_said_once_and_the_newest_positions_are_shown_when_it_is_over(
+def test_a_failure_is_logged_once_and_the_newest_positions_follow_its_end(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     view: Any = View()
@@ -79,7 +79,7 @@ def test_an_answer_that_does_not_come_holds_nothing_up_and_the_newest_positions_
     assert view.asked == [1, 3]
 
 
-def test_only_what_has_moved_is_sent_and_what_failed_is_sent_again() -> None:
+def test_only_moved_positions_are_sent_and_failed_ones_are_retried() -> None:
     view: Any = View()
     mirror = GroupMirror(view, "orders")
     other: Any = ("in", 1)
@@ -97,7 +97,7 @@ def test_only_what_has_moved_is_sent_and_what_failed_is_sent_again() -> None:
     assert view.sent[2:] == [{TOPIC: 5}, {TOPIC: 5, other: 3}]
 
 
-def test_a_failure_that_comes_back_is_said_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_returning_failure_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     view: Any = View()
     mirror = GroupMirror(view, "orders")
     with caplog.at_level(logging.WARNING):

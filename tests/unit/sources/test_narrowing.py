@@ -52,11 +52,11 @@ def test_a_failure_that_needs_records_of_both_halves_or_has_passed_names_all_tha
     assert list(Spark((0, 1), (0, 3)).find(splits)) == [split(0, 0, 5)]
 
 
-def test_it_ends_when_it_may_not_go_on() -> None:
+def test_it_ends_when_asked_to_stop() -> None:
     assert list(Spark((0, 99)).find([split(0, 0, 100)], steps=4)) == [split(0, 75, 100)]
 
 
-def test_what_was_found_is_looked_at_first_the_next_time() -> None:
+def test_known_problems_are_checked_first_the_next_time() -> None:
     narrowing, spark = Narrowing(), Spark((0, 99))
     for _ in range(3):
         found = narrowing.find([split(0, 0, 100)], halves=halve_ranges, fails=spark.fails, may_go_on=lambda: True)

@@ -30,7 +30,7 @@ def plan(positions: KafkaPositions, available: dict[Partition, int], *, now: flo
 
 
 @given(backlogs, st.integers(1, 10**13), st.integers(0, 10**9))
-def test_a_share_takes_all_it_may_and_never_more_than_there_is(
+def test_a_share_is_as_large_as_allowed_and_never_more_than_available(
     backlog: dict[Partition, int], limit: int, rotation: int
 ) -> None:
     taken = share(backlog, limit, rotation=rotation)
@@ -48,9 +48,7 @@ def test_no_partition_with_a_backlog_is_left_out_when_there_is_enough_for_each(
 
 
 @given(st.dictionaries(st.sampled_from(P), st.integers(0, 40)), st.integers(0, 250), st.integers(0, 20))
-def test_a_level_takes_all_it_may_and_as_much_of_each_as_of_any_other_that_has_it(
-    backlog: dict[Partition, int], limit: int, rotation: int
-) -> None:
+def test_a_level_takes_equal_shares_up_to_its_limit(backlog: dict[Partition, int], limit: int, rotation: int) -> None:
     taken = level(backlog, limit, rotation=rotation)
     assert taken.keys() == backlog.keys()
     assert sum(taken.values()) == min(limit, sum(backlog.values()))
@@ -137,7 +135,7 @@ def test_a_source_without_partitions_has_not_finished() -> None:
     assert not plan(at(), {}).finished
 
 
-def test_a_partition_whose_leader_was_not_asked_gets_an_empty_range_in_its_place() -> None:
+def test_a_partition_without_a_leader_gets_an_empty_range() -> None:
     planned = plan(at(Cursor(next=5), Cursor(next=7)), {P[1]: 9})
     assert [(s["start"], s["end"]) for s in planned.splits] == [(5, 5), (7, 9)]
 
@@ -154,7 +152,7 @@ def test_an_unbounded_source_never_finishes() -> None:
     assert not plan(at(Cursor(next=5), Cursor(next=5, end=5)), {P[0]: 5, P[1]: 5}).finished
 
 
-def test_what_a_plan_took_counts_against_the_rate_of_the_next_one() -> None:
+def test_a_plan_counts_against_the_rate_of_the_next_one() -> None:
     rate = RateLimit(10.0)
     taken = [plan(at(Cursor(next=0)), {P[0]: 1000}, rate=rate, now=now).records for now in (0.0, 0.0, 2.0)]
     assert taken == [10, 0, 20]
@@ -172,7 +170,7 @@ def test_a_plan_names_every_limit_that_has_cut_something_off() -> None:
     assert sized_by(rate=RateLimit(999.0), offsets=20) == "max_rate_per_partition+max_offsets_per_checkpoint"
 
 
-def test_a_plan_keeps_what_the_ends_were_resolved_from_and_the_epochs_of_what_it_does_not_read() -> None:
+def test_a_plan_keeps_the_bounds_and_the_epochs_of_unread_partitions() -> None:
     topic = TopicPosition(id="i", partitions={0: Cursor(next=5, end=9, epoch=3), 1: Cursor(next=5, end=5, epoch=4)})
     positions = KafkaPositions(cluster="main", cluster_id="c", topics={"t": topic}, bound="latest")
     planned = plan(positions, {P[0]: 7, P[1]: 7})
@@ -182,7 +180,7 @@ def test_a_plan_keeps_what_the_ends_were_resolved_from_and_the_epochs_of_what_it
     assert [split.get("epoch") for split in planned.splits] == [None, 4]
 
 
-def test_a_plan_says_of_which_leader_epoch_the_record_before_its_end_is() -> None:
+def test_a_plan_holds_the_leader_epoch_of_the_record_before_its_end() -> None:
     """Positions carry it so that a replaced log is detected; ranges carry it so that readers detect it."""
     positions = at(Cursor(next=5, epoch=3), Cursor(next=5, epoch=3), Cursor(next=5, epoch=3))
     lineages = {P[0]: Lineage(4, ((8, 4),)), P[1]: Lineage(4, ((8, 4),))}
@@ -214,7 +212,7 @@ def test_an_idle_partition_saves_up_only_so_much() -> None:
     assert limit.allowed(P[0], 10_000.0) == 10 * BURST_SECONDS
 
 
-def test_leaders_that_are_away_for_a_moment_are_asked_again() -> None:
+def test_briefly_unavailable_leaders_are_retried() -> None:
     answers: list[dict[Partition, int] | CheckpointFailedError] = [
         {P[0]: 1},
         CheckpointFailedError("nobody"),

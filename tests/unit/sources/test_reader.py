@@ -105,7 +105,7 @@ def test_a_slow_consumer_of_the_batches_is_no_error(clock: Clock) -> None:
     assert next(taken)["value"].to_pylist() == [b"1"]
 
 
-def test_nothing_for_as_long_as_it_waits_fails_the_task_and_says_where(clock: Clock) -> None:
+def test_a_silent_partition_fails_the_task_with_its_position(clock: Clock) -> None:
     taken = batches([record(0)], end=2)
     next(taken)
     with pytest.raises(CheckpointFailedError, match="t-0 stopped at offset 1 of 2: nothing came for 60 s"):
@@ -142,7 +142,7 @@ def test_several_ranges_are_read_at_once_each_to_its_end_and_no_further() -> Non
     assert consumer.asked == [12, 8, 6, 4], "never more than can come"
 
 
-def test_what_comes_behind_the_end_of_a_range_says_nothing_about_the_others(clock: Clock) -> None:
+def test_records_behind_the_end_of_a_range_do_not_affect_the_others(clock: Clock) -> None:
     taken = together(Answers([record(0), eof(1)], [record(1), eof(2)]), 1, 1)
     next(taken)
     with pytest.raises(CheckpointFailedError, match="t-1 stopped at offset 0 of 1"):
@@ -160,7 +160,7 @@ def test_what_comes_behind_the_end_of_a_range_says_nothing_about_the_others(cloc
     ],
     ids=["of another partition", "backwards", "backwards later", "twice", "twice in two runs"],
 )
-def test_records_that_were_not_asked_for_are_never_taken(wrong: Answer) -> None:
+def test_records_outside_the_range_are_never_taken(wrong: Answer) -> None:
     with pytest.raises(RuntimeError, match="no record was taken"):
         list(together(Answers(wrong), 5, 5))
 
@@ -272,7 +272,7 @@ def said(code: int, partition: int = 0, *, fatal: bool = False) -> Event:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_an_offset_that_the_broker_does_not_have_fails_the_task_with_all_that_is_known(known: bool) -> None:
+def test_a_missing_offset_fails_the_task_with_all_known_facts(known: bool) -> None:
     consumer: Any = Answers([record(0), said(KafkaError._AUTO_OFFSET_RESET)])
 
     def watermarks(place: TopicPartition, timeout: float) -> tuple[int, int]:
@@ -299,7 +299,7 @@ def test_an_offset_behind_a_range_that_was_read_is_nobodys() -> None:
     [said(KafkaError.TOPIC_AUTHORIZATION_FAILED), said(KafkaError._FATAL), said(KafkaError._TRANSPORT, fatal=True)],
     ids=["forbidden", "unknown", "for good"],
 )
-def test_what_does_not_pass_fails_the_task(event: Event) -> None:
+def test_a_permanent_error_fails_the_task(event: Event) -> None:
     taken = together(Answers([event, record(0)]), 2)
     next(taken)
     with pytest.raises(KafkaException):

@@ -123,21 +123,19 @@ def test_an_instant_is_the_first_record_that_is_not_older_and_still_there_else_t
 
 
 @pytest.mark.parametrize("start", ["latest", NOON + timedelta(days=1)])
-def test_records_that_arrive_while_the_brokers_are_asked_are_not_skipped(logs: Any, start: Start) -> None:
+def test_records_that_arrive_during_the_resolution_are_not_skipped(logs: Any, start: Start) -> None:
     logs.growing = True
     assert starts(logs, start) == [80, 30, 6]
 
 
 @pytest.mark.parametrize(("reset", "unnamed"), [(Reset.EARLIEST, [0, 4]), (Reset.LATEST, [30, 6])])
-def test_named_offsets_win_and_reset_says_where_the_others_start(logs: Any, reset: Reset, unnamed: list[int]) -> None:
+def test_named_offsets_win_and_reset_sets_the_others(logs: Any, reset: Reset, unnamed: list[int]) -> None:
     assert starts(logs, {"orders": {0: 33}}, reset) == [33, *unnamed]
     assert starts(logs, {"orders": {0: 33, 1: 5}, "bills": {0: 9}}, reset) == [33, 5, 9]
 
 
 @pytest.mark.parametrize(("reset", "others"), [(Reset.EARLIEST, 4), (Reset.LATEST, 6)])
-def test_what_a_group_committed_wins_and_reset_says_where_the_others_start(
-    logs: Any, reset: Reset, others: int
-) -> None:
+def test_a_groups_offsets_win_and_reset_sets_the_others(logs: Any, reset: Reset, others: int) -> None:
     assert starts(logs, "group", reset) == [40, 0, others]
 
 
@@ -228,7 +226,7 @@ def test_named_ends_are_taken_as_they_are_and_must_name_every_partition(logs: An
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "group", NOON, {"orders": {0: 33}}], ids=str)
-def test_a_partition_that_the_brokers_leave_out_is_asked_for_again(
+def test_a_partition_missing_from_the_answer_is_requested_again(
     logs: Any, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onceward.sources.kafka.control.metadata._ASK_AGAIN_SECONDS", 1e-6)

@@ -105,7 +105,7 @@ def work_off(
 
 @enough
 @given(intervals, fixed_costs, speeds)
-def test_a_steady_job_takes_as_long_as_is_aimed_at_within_a_few_checkpoints(
+def test_a_steady_job_reaches_its_target_duration_within_a_few_checkpoints(
     interval: float, fixed: float, speed: float
 ) -> None:
     now, took = work_off(sizing(interval), Machine(fixed, 1 / speed), A_FEW)
@@ -116,9 +116,7 @@ def test_a_steady_job_takes_as_long_as_is_aimed_at_within_a_few_checkpoints(
 
 @enough
 @given(intervals, fixed_costs, speeds)
-def test_no_checkpoint_takes_longer_than_is_aimed_at_unless_the_first_one_does(
-    interval: float, fixed: float, speed: float
-) -> None:
+def test_only_the_first_checkpoint_may_exceed_the_target_duration(interval: float, fixed: float, speed: float) -> None:
     """A checkpoint of the minimum size, or of twice that to measure a range's fixed cost, may also take longer."""
     now = sizing(interval)
     _, took = work_off(now, Machine(fixed, 1 / speed), 20)
@@ -212,7 +210,7 @@ def test_where_most_of_the_time_is_fixed_a_good_part_of_it_goes_into_records(
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("interval", "fixed", "speed"), [(1.0, 0.05, 1e4), (0.25, 0.3, 1e4), (5.0, 0.1, 1e3)])
-def test_records_of_any_size_take_what_is_aimed_at_in_the_middle(
+def test_records_of_any_size_reach_the_target_duration_in_the_median(
     interval: float, fixed: float, speed: float, seed: int
 ) -> None:
     """The cost of a record varies from one checkpoint to the next, occasionally by far more."""
@@ -248,7 +246,7 @@ def test_an_interval_shorter_than_an_empty_checkpoint_does_not_make_ranges_vanis
     assert now.target <= 2.2 * fixed
 
 
-def test_a_pause_of_the_machine_while_little_waits_keeps_room_for_what_came_meanwhile() -> None:
+def test_a_pause_of_the_machine_keeps_room_for_the_records_that_arrived_meanwhile() -> None:
     now, _ = work_off(sizing(), Machine(0.1, 1e-6), 20)
     paused = after(now, [300, 100], 5.0, everything=True)
     assert sum(taken(paused, [10**6] * 2)) == 800
@@ -343,13 +341,13 @@ def test_without_an_interval_nothing_is_aimed_at() -> None:
     assert planned.sizing == {"sized_by": "everything"}
 
 
-def test_a_plan_says_what_made_it_as_large_as_it_is() -> None:
+def test_a_plan_names_what_limited_its_size() -> None:
     cut = plan(sizing(), [10**6, 10**6])
     assert cut.sizing == {"sized_by": "adaptive", "limit": FIRST, "range_limit": FIRST, "aim_seconds": 1.0}
     assert plan(sizing(), [10, 20]).sizing["sized_by"] == "everything"
 
 
-def test_what_the_controller_alone_left_is_read_at_once() -> None:
+def test_input_left_by_the_controller_alone_is_read_at_once() -> None:
     """Other limits set how fast a job may read, and so does the interval."""
     much, little = [10**6, 10**6], [10, 20]
     assert plan(sizing(), much).cut_for_time
@@ -370,7 +368,7 @@ def test_a_driver_begins_small(how: str) -> None:
     assert sum(_ranges(_planned(source))) == FIRST
 
 
-def test_what_a_source_saw_sizes_its_next_plan_and_can_be_switched_off() -> None:
+def test_measurements_size_the_next_plan_and_can_be_switched_off() -> None:
     source, _ = _source()
     first = _planned(source)
     source.observe_run(first, 0.1)

@@ -41,7 +41,7 @@ def test_only_one_partition_moves_and_the_coordinator_would_take_it(where: Parti
         ("orders", 0, 2**63, "is not a number"),
     ],
 )
-def test_what_would_read_again_or_means_nothing_is_refused(topic: str, partition: int, offset: int, says: str) -> None:
+def test_a_skip_backwards_or_to_nowhere_is_refused(topic: str, partition: int, offset: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         skip_to(BEFORE.to_document(), topic, partition, offset)
 

@@ -54,7 +54,7 @@ def test_everything_that_is_wrong_is_named(given: Any, named: list[str]) -> None
     assert all(name in each for name, each in zip(named, found, strict=True))
 
 
-def test_each_of_them_knows_its_own_words() -> None:
+def test_each_value_parses_its_own_text() -> None:
     for word in ("group", "earliest", "latest"):
         assert list(start_problems(word, NOW)) == []
     assert list(end_problems("latest", NOW)) == []

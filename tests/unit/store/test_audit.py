@@ -129,7 +129,7 @@ def aborted(*, counted: bool) -> CheckpointAborted:
         ),
     ],
 )
-def test_what_concerns_slots_names_checkpoint_participant_slots_and_why(fact: Fact, detail: str) -> None:
+def test_slot_facts_name_checkpoint_participant_slots_and_reason(fact: Fact, detail: str) -> None:
     told = entry(fact)
     assert (told["checkpoint"], told["participant"], told["detail"]) == (5, SINK.name, detail)
 
@@ -157,7 +157,7 @@ def test_what_concerns_slots_names_checkpoint_participant_slots_and_why(fact: Fa
         (restored(0), 5, "begins again after checkpoint 2 instead of one that could not be read: ann: bad input"),
     ],
 )
-def test_what_concerns_the_job_names_no_participant(fact: Fact, checkpoint: int, detail: str) -> None:
+def test_job_facts_name_no_participant(fact: Fact, checkpoint: int, detail: str) -> None:
     told = entry(fact)
     assert (told["checkpoint"], told["participant"], told["detail"]) == (checkpoint, "", detail)
 

@@ -84,7 +84,7 @@ def test_every_field_that_has_no_column_is_read_as_it_was_written() -> None:
         assert durable_parts(document_of(durable)) == {name: getattr(durable, name) for name in named}
 
 
-def test_snapshots_are_read_as_they_were_written_with_what_their_committables_share() -> None:
+def test_snapshots_survive_a_round_trip_with_their_shared_parts() -> None:
     shared = {"epoch": 3, "topics": ["out"]}
     snapshots = {
         SOURCE.name: Snapshot(positions=document({"in-0": 7}), records=4, bytes=5, unchanged=True),

@@ -106,7 +106,7 @@ def test_a_checkpoint_that_another_version_wrote_is_named_and_none_is_readable(s
     assert durable.unreadable.endswith("Completed and readable are: none")
 
 
-def test_what_cannot_be_read_is_still_known_after_later_writes(store: Store, file: Path) -> None:
+def test_an_unreadable_record_stays_known_after_later_writes(store: Store, file: Path) -> None:
     job = three_checkpoints(store)
     job.open()
     job.trigger()
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_still_known_after_later_writes(store: Store, fil
             assert store.job(JOB).id == 3
 
 
-def test_a_job_goes_on_from_an_older_checkpoint_that_a_person_names(store: Store, file: Path) -> None:
+def test_a_job_continues_from_an_older_checkpoint_that_an_operator_names(store: Store, file: Path) -> None:
     three_checkpoints(store)
     store.close()
     change(file, f"{_DAMAGE} AND checkpoint = 3")
@@ -163,7 +163,7 @@ def test_an_older_completed_one_that_is_damaged_is_listed_so_and_never_restored(
         assert store.load_jobs() == [job.durable], "asking for it is no failure of the store"
 
 
-def test_an_ordered_restore_whose_source_is_damaged_is_neither_done_nor_forgotten(store: Store, file: Path) -> None:
+def test_a_requested_restore_with_a_damaged_source_is_neither_done_nor_forgotten(store: Store, file: Path) -> None:
     job = three_checkpoints(store)
     job.order_restore(1)
     store.close()
@@ -180,7 +180,7 @@ def test_an_ordered_restore_whose_source_is_damaged_is_neither_done_nor_forgotte
 
 
 @pytest.mark.parametrize("state", ["triggered", "aborted"])
-def test_what_was_never_completed_is_not_restored(store: Store, state: str) -> None:
+def test_only_completed_checkpoints_are_restored(store: Store, state: str) -> None:
     job = StoredJob(store)
     job.open()
     job.trigger()
@@ -263,7 +263,7 @@ def test_a_job_whose_record_is_damaged_is_halted_and_its_neighbours_are_not(
         ),
     ],
 )
-def test_what_is_there_for_people_is_set_aside_when_it_is_damaged_and_listed_so(
+def test_damaged_history_is_set_aside_and_listed_as_damaged(
     store: Store, file: Path, statement: str, listed: Callable[[Store], list[str]]
 ) -> None:
     job = halted_among_others(store)

@@ -57,7 +57,7 @@ def test_a_ruling_keeps_proved_slots_and_drops_those_that_will_not_be_committed(
     assert (found.summary.committables, found.summary.records_written) == (0, 9)
 
 
-def test_input_that_a_person_skips_is_a_settled_checkpoint_of_its_own(store: Store) -> None:
+def test_skipped_input_is_its_own_settled_checkpoint(store: Store) -> None:
     job = StoredJob(store)
     job.open()
     job.checkpoints(1)

@@ -119,7 +119,7 @@ def no_room(file: Path) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_several_steps_in_one_write_are_there_together_or_not_at_all(tmp_path: Path) -> None:
+def test_several_steps_in_one_write_are_atomic(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     with closing(Store.open(f"sqlite:///{file}")) as store:
         one, other = StoredJob(store), StoredJob(store, JobName("payments"))
@@ -138,7 +138,7 @@ def test_several_steps_in_one_write_are_there_together_or_not_at_all(tmp_path: P
     assert loaded(file) == [one.durable, other.durable]
 
 
-def test_a_full_disk_ends_the_store_and_the_next_start_reads_what_is_there(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_store_and_the_next_start_reads_the_durable_state(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     with closing(Store.open(f"sqlite:///{file}")) as store:
         job = StoredJob(store)

@@ -53,7 +53,7 @@ def test_a_skipped_slot_is_never_committed(store: Store) -> None:
     assert [one.slot for one in loaded.completed.snapshots[SINK.name].committables] == [0]
 
 
-def test_an_acknowledged_loss_is_listed_only_when_it_is_asked_for_with_who_and_why(store: Store) -> None:
+def test_an_acknowledged_loss_is_listed_only_on_request_with_who_and_why(store: Store) -> None:
     job = a_loss(store)
     job.write(acknowledged(), at=AT + timedelta(hours=1))
     assert job.durable.losses == ()

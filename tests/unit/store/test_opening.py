@@ -43,7 +43,7 @@ def test_removing_the_lock_file_lets_no_second_process_in(store: Store, file: Pa
     assert "StoreUnusableError" in opened_elsewhere(file)
 
 
-def test_a_lock_that_is_held_is_refused_with_what_its_file_says_of_the_holder(tmp_path: Path) -> None:
+def test_a_held_lock_is_refused_and_names_its_holder(tmp_path: Path) -> None:
     path = tmp_path / "store.db.lock"
     held = StoreLock(path)
     for said, told in ((b"", "process unknown;"), (b"4711\n", "process 4711;"), (b"\xff7\n", "process \ufffd7;")):
@@ -68,7 +68,7 @@ def test_a_released_lock_names_no_owner_and_is_released_only_once(tmp_path: Path
     assert os.fstat(1), "standard output is open still"
 
 
-def test_only_their_owner_can_read_what_a_store_keeps(file: Path) -> None:
+def test_only_the_owner_can_read_a_stores_files(file: Path) -> None:
     former = os.umask(0)
     try:
         store = Store.open(f"sqlite:///{file}")
@@ -110,7 +110,7 @@ def test_a_log_with_another_reader_does_not_count_as_merged_into_the_file(tmp_pa
             checkpoint(one)
 
 
-def test_a_place_that_takes_no_log_is_refused() -> None:
+def test_a_directory_without_write_ahead_log_support_is_refused() -> None:
     with pytest.raises(StoreError, match="its mode is memory"):
         connect(Path(":memory:"))
 
@@ -176,7 +176,7 @@ def test_a_foreign_database_is_reported_with_its_first_tables(tmp_path: Path) ->
         (["DELETE FROM onceward_meta WHERE key = 'schema_version'"], StoreUnusableError, "schema version none,"),
     ],
 )
-def test_a_store_that_lacks_something_is_refused_and_says_what(
+def test_an_incomplete_store_is_refused_with_the_missing_part(
     store: Store, file: Path, statements: list[str], error: type[StoreError], why: str
 ) -> None:
     store.close()
@@ -226,7 +226,7 @@ def test_a_directory_on_a_network_filesystem_is_refused() -> None:
     assert filesystem_of(Path("/mnt/team shared"), mounts) == "ext4"
 
 
-def test_the_mount_that_hides_the_others_says_what_a_directory_is_on() -> None:
+def test_the_topmost_mount_decides_the_filesystem_of_a_directory() -> None:
     mounts = (
         "cut short\n"
         "/dev/vda / ext4 rw 0 0\n"
@@ -244,9 +244,7 @@ def test_the_mount_that_hides_the_others_says_what_a_directory_is_on() -> None:
     assert filesystem_of(Path("/srv"), "server:/x /mnt nfs rw 0 0\n") is None
 
 
-def test_the_systems_mounts_are_asked_whatever_bytes_their_names_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mounts_with_any_bytes_in_their_names_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = tmp_path / "mounts"
     monkeypatch.setattr(filesystem, "_MOUNTS", listed)
     refuse_network_filesystem(tmp_path)  # a system without a list of mounts

@@ -166,7 +166,7 @@ def test_a_busy_neighbour_pushes_out_nothing_and_lends_no_room(store: Store) -> 
     assert entries < before[1][2]
 
 
-def test_a_job_whose_record_is_gone_is_pruned_all_the_same(store: Store, file: Path) -> None:
+def test_a_job_without_a_record_is_pruned_too(store: Store, file: Path) -> None:
     job = StoredJob(store)
     job.open()
     job.checkpoints(3)
@@ -217,7 +217,7 @@ def test_the_history_is_bounded_and_the_newest_stays(store: Store) -> None:
     assert (entries[0].count, entries[-1].count) == (KEPT_HISTORY, 1)
 
 
-def test_neither_a_flood_of_refusals_nor_a_healthy_year_pushes_out_what_is_older(store: Store) -> None:
+def test_neither_a_flood_of_refusals_nor_a_healthy_year_evicts_older_events(store: Store) -> None:
     job = StoredJob(store)
     job.open()
     job.checkpoints(1)

@@ -57,7 +57,7 @@ LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort at (7, 3
 
 @given(moves)
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_happened_a_restart_reads_what_the_core_had_decided(file: Path, history: list[Move]) -> None:
+def test_a_restart_reads_every_decision_of_the_core(file: Path, history: list[Move]) -> None:
     file = fresh(file.parent)
     now = 50.0
     with closing(Store.open(f"sqlite:///{file}")) as store:
@@ -96,7 +96,7 @@ def test_whatever_happened_a_restart_reads_what_the_core_had_decided(file: Path,
         ),
     ],
 )
-def test_a_failure_says_what_the_store_was_doing(store: Store, call: Callable[[Store], object], doing: str) -> None:
+def test_a_failure_names_the_operation(store: Store, call: Callable[[Store], object], doing: str) -> None:
     raw = cast(sqlite3.Connection, store._connection.connection.dbapi_connection)
     for table in ("jobs", "checkpoints", "losses", "generations", "history"):
         raw.execute(f"DROP TABLE {table}")
@@ -105,7 +105,7 @@ def test_a_failure_says_what_the_store_was_doing(store: Store, call: Callable[[S
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_listings_end_with_what_was_asked_for(store: Store, limit: int) -> None:
+def test_listings_end_at_the_requested_limit(store: Store, limit: int) -> None:
     job = StoredJob(store)
     for _ in range(3):
         job.open()
@@ -242,7 +242,7 @@ def test_checksums_are_as_long_as_their_columns() -> None:
     assert {cast(String, column.type).length for column in columns} == {len(text_checksum("any text"))}
 
 
-def test_a_start_and_a_list_of_jobs_read_nothing_that_is_there_for_people(store: Store, file: Path) -> None:
+def test_a_start_and_a_list_of_jobs_read_no_history(store: Store, file: Path) -> None:
     job = StoredJob(store)
     job.open()
     job.checkpoints(3)
