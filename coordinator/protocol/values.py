@@ -1,4 +1,4 @@
-"""The protocol's vocabulary as types (docs/protocol.md#words). Values only, no behaviour."""
+"""The protocol's vocabulary as types (docs/glossary.md). Values only, no behaviour."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The rules on imports between packages (README, "Where things are")."""
+"""The rules on imports between packages (CONTRIBUTING, "Where a line belongs")."""
 
 import ast
 import subprocess
