@@ -22,6 +22,7 @@ from benchmarks.scratch import scratch_directory
 from onceward import KafkaSink
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.pipeline.interfaces import JobContext
+from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.tasks import CheckpointTask
 from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, JobName, Outcome
 from onceward.sinks.kafka.control.committer import KafkaCommitter
@@ -88,7 +89,7 @@ def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
             votes.append(write(task, slot, slot, iter([batch])))
             if slot % 100 == 99:
                 say(f"{slot + 1} of {count}")
-        return sink.pre_commit(CheckpointId(1), votes, [[] for _ in votes], unsettled=())
+        return sink.pre_commit(CheckpointId(1), votes, origins_of([[] for _ in votes]), unsettled=())
     finally:
         sink.close()
 

@@ -21,6 +21,7 @@ from onceward.coordinator.pipeline.interfaces import Committer, Plan, Sink, Sour
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from onceward.coordinator.pipeline.narrowing import Narrowing
+from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.pipeline.replaying import Replayer
 from onceward.coordinator.pipeline.restarts import Return
@@ -346,9 +347,8 @@ class GenerationRun:
             votes = m.tasks.run(generation=self._session.generation, checkpoint=checkpoint, plan=plan)
             voted = m.runtime.monotonic()
             kill_point(KillPoint.DRIVER_AFTER_VOTES)
-            committables = m.sink.pre_commit(
-                checkpoint, votes, m.tasks.inputs(plan, len(votes)), unsettled=self._settler.unsettled()
-            )
+            origins = origins_of(m.tasks.inputs(plan, len(votes)))
+            committables = m.sink.pre_commit(checkpoint, votes, origins, unsettled=self._settler.unsettled())
         except Exception:
             m.source.observe_run(plan, m.runtime.monotonic() - began, failed=True)
             raise

@@ -105,6 +105,17 @@ class Plan:
     """Fewer tasks may read the same records, each of them several splits (:meth:`Source.coalesce`)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The input of one slot. The sink stores it in the slot's committable, because another process may replay it."""
+
+    inputs: Sequence[JsonObject]
+    """The splits whose records made the slot: one for a plan without a shuffle, else all of them. Slots of a shuffle
+    share one list."""
+    replayable: bool
+    """True when the slot holds exactly the records of one split: writing that split again gives the slot again."""
+
+
 class Source(ABC):
     """Reads the input. Its positions are the only record of what was processed."""
 
@@ -237,23 +248,23 @@ class Sink(ABC):
         self,
         checkpoint: CheckpointId,
         votes: Sequence[Vote],
-        inputs: Sequence[Sequence[JsonObject]],
+        origins: Sequence[Origin],
         *,
         unsettled: Collection[Committable],
     ) -> tuple[Committable, ...]:
         """Turn votes (already checked for completeness, ordered by slot) into committables.
 
-        ``inputs[slot]`` are the splits that made the slot: one for a plan without shuffle, else all of them. Aborts
-        every open transaction of the job that belongs neither to a vote nor to ``unsettled``: losing attempts. Raises
-        CheckpointFailedError when the transaction of a vote is no longer open.
+        ``origins``: one per slot. Aborts every open transaction of the job that belongs neither to a vote nor to
+        ``unsettled``: losing attempts. Raises CheckpointFailedError when the transaction of a vote is no longer open.
         """
 
-    def lost_splits(self, lost: Sequence[Committable]) -> Sequence[JsonObject]:
-        """Return the splits to read to write each of ``lost`` again: one per committable, in the same order.
-
-        Raises ReplayRefusedError when a slot was not made from exactly one split, or when its destination has changed.
-        """
+    def origin(self, committable: Committable) -> Origin:
+        """Return the origin that :meth:`pre_commit` stored in ``committable``."""
         raise ReplayRefusedError(f"the sink {self.participant.name} does not say what its committables were made of")
+
+    def check_destination(self, lost: Sequence[Committable]) -> None:
+        """Check that ``lost`` can be written again to the same place. Raises ReplayRefusedError when it has changed."""
+        raise ReplayRefusedError(f"the sink {self.participant.name} does not say whether its destination has changed")
 
     @abstractmethod
     def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
@@ -301,6 +312,7 @@ __all__ = [
     "Finding",
     "JobContext",
     "OpenTransaction",
+    "Origin",
     "ParticipantName",
     "Plan",
     "ReplayRefusedError",

@@ -14,6 +14,7 @@ from onceward.coordinator.errors import HaltedError, OncewardError
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline.interfaces import Plan, ReplayRefusedError
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
+from onceward.coordinator.pipeline.origins import lost_splits, origins_of
 from onceward.coordinator.pipeline.settler import Settler, Work
 from onceward.coordinator.protocol.answers import Replay, Verdict
 from onceward.coordinator.protocol.values import Committable, OnLost
@@ -76,7 +77,7 @@ class Replayer:
     def _write(self, wanted: Replay, lost: Sequence[Committable], work: Work) -> tuple[Committable, ...]:
         """Pre-commit the lost slots again. Raises ReplayRefusedError and the errors of a failed Spark job."""
         m, checkpoint = self._m, wanted.checkpoint
-        splits = tuple(m.sink.lost_splits(lost))
+        splits = lost_splits(m.sink, lost)
         if work.positions is None:
             raise ReplayRefusedError(f"the positions of checkpoint {checkpoint} are not known")
         m.source.check_replay(splits, work.positions)
@@ -96,7 +97,7 @@ class Replayer:
             raise ReplayRefusedError(
                 f"the transform moves rows between partitions now: {len(votes)} slots came of {len(splits)} ranges"
             )
-        committables = m.sink.pre_commit(checkpoint, votes, inputs, unsettled=self._settler.unsettled())
+        committables = m.sink.pre_commit(checkpoint, votes, origins_of(inputs), unsettled=self._settler.unsettled())
         written = tuple(replace(one, slot=lost[one.slot].slot) for one in committables)
         m.journal.tell(
             "replayed",

@@ -5,9 +5,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from onceward import KafkaCluster, KafkaSink
-from onceward.coordinator.pipeline.interfaces import Finding, JobContext
+from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Origin
 from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, JsonObject, OnLost
+from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, OnLost
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock
@@ -51,7 +51,7 @@ class SimulatedSink(KafkaSink):
         self,
         checkpoint: CheckpointId,
         votes: Sequence[Vote],
-        inputs: Sequence[Sequence[JsonObject]],
+        origins: Sequence[Origin],
         *,
         unsettled: Collection[Committable],
     ) -> tuple[Committable, ...]:
@@ -59,6 +59,6 @@ class SimulatedSink(KafkaSink):
         voted = [str(vote.body["id"]) for vote in votes if vote.body]
         held = [KafkaCommittable.of(committable).transaction.id for committable in unsettled]
         check = self._brokers.pre_commit_check(voted, held)
-        committables = super().pre_commit(checkpoint, votes, inputs, unsettled=unsettled)
+        committables = super().pre_commit(checkpoint, votes, origins, unsettled=unsettled)
         check()
         return committables

@@ -11,6 +11,7 @@ from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from onceward import KafkaCluster
 from onceward.connections.per_process import PerProcess
+from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.protocol.values import Outcome
 from onceward.sinks.kafka.control.claims import read_claim
@@ -68,13 +69,12 @@ class Sink:
 
     def prepared(self, *slots: list[bytes], checkpoint: int = 1) -> tuple[KafkaCommittable, ...]:
         votes = [self.write(*values, checkpoint=checkpoint, slot=slot) for slot, values in enumerate(slots)]
-        inputs: list[list[Any]] = [[] for _ in votes]
         return make_committables(
             self.bench.control,
             self.owner,
             checkpoint,  # type: ignore[arg-type]
             votes,
-            inputs,
+            origins_of([[] for _ in votes]),
             self.clock,
         )
 
@@ -164,7 +164,7 @@ def test_a_vote_for_a_timed_out_transaction_is_not_prepared(sink: Sink) -> None:
     vote = sink.write(b"a")
     sink.bench.wait(100)
     with pytest.raises(PreCommitError, match="instead of open"):
-        make_committables(sink.bench.control, sink.owner, 1, [vote], [[]], sink.clock)  # type: ignore[arg-type]
+        make_committables(sink.bench.control, sink.owner, 1, [vote], origins_of([[]]), sink.clock)  # type: ignore[arg-type]
 
 
 def test_an_unclaimed_job_has_no_claim(sink: Sink) -> None:

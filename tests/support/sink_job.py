@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from onceward import KafkaCluster, KafkaSink
 from onceward.coordinator.pipeline.interfaces import JobContext, SlotWriter
+from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, JobName
 from onceward.sinks.kafka.client import ArrowProducer
@@ -82,7 +83,7 @@ class SinkJob:
         self, checkpoint: int, votes: Sequence[Vote], unsettled: Iterable[Committable] = ()
     ) -> tuple[Committable, ...]:
         inputs = [[{"topic": "in", "partition": vote.slot}] for vote in votes]
-        return self.sink.pre_commit(CheckpointId(checkpoint), votes, inputs, unsettled=tuple(unsettled))
+        return self.sink.pre_commit(CheckpointId(checkpoint), votes, origins_of(inputs), unsettled=tuple(unsettled))
 
     def prepared(self, checkpoint: int, *slots: Sequence[bytes]) -> tuple[Committable, ...]:
         """Pre-commit one checkpoint with the given values in each slot."""

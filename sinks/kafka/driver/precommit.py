@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from onceward.coordinator.errors import HaltedError
+from onceward.coordinator.pipeline.interfaces import Origin
 from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.protocol.values import CheckpointId, Generation, JsonObject
+from onceward.coordinator.protocol.values import CheckpointId, Generation
 from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
@@ -14,7 +15,6 @@ from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.transactions import CODE_NONE, State, Transaction, Transactions, TransactionView
-from onceward.sinks.kafka.driver.replays import alone
 from onceward.sinks.kafka.errors import PreCommitError
 
 __all__ = ["Owner", "abort_losers", "make_committables", "require_same_topics"]
@@ -43,7 +43,7 @@ def make_committables(
     owner: Owner,
     checkpoint: CheckpointId,
     votes: Sequence[Vote],
-    inputs: Sequence[Sequence[JsonObject]],
+    origins: Sequence[Origin],
     clock: Clock,
 ) -> tuple[KafkaCommittable, ...]:
     """Return one committable per vote that has a transaction, in slot order like ``votes``. Raises PreCommitError."""
@@ -54,7 +54,7 @@ def make_committables(
             f"Two slots of checkpoint {checkpoint} voted for the same transaction. Nothing of it becomes visible; its "
             "records belong to the next checkpoint. This is a bug of the writer: please report it."
         )
-    moment, replayable = clock.now(), alone(inputs)
+    moment = clock.now()
     views = _described(Transactions(control), by_id, checkpoint, clock)
     return tuple(
         KafkaCommittable(
@@ -72,11 +72,11 @@ def make_committables(
             },
             records=vote.records,
             bytes=vote.bytes,
-            inputs=inputs[vote.slot],
+            inputs=origins[vote.slot].inputs,
             pre_committed=moment,
             timeout=timedelta(milliseconds=views[name].timeout_ms),
             began=_began(views[name]),
-            replayable=vote.slot in replayable,
+            replayable=origins[vote.slot].replayable,
         )
         for name, vote in by_id.items()
     )

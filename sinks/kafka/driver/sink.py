@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from onceward.connections.admin import reach
 from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Resource, Sink, SlotWriter
+from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Origin, Resource, Sink, SlotWriter
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.settings import Duration, as_duration
 from onceward.coordinator.protocol.values import (
@@ -206,7 +206,7 @@ class KafkaSink(Sink):
         self,
         checkpoint: CheckpointId,
         votes: Sequence[Vote],
-        inputs: Sequence[Sequence[JsonObject]],
+        origins: Sequence[Origin],
         *,
         unsettled: Collection[Committable],
     ) -> tuple[Committable, ...]:
@@ -214,7 +214,7 @@ class KafkaSink(Sink):
         if a topic was deleted and recreated."""
         control, _ = self._opened()
         owner = self._granted()
-        handles = make_committables(control, owner, checkpoint, votes, inputs, self._clock)
+        handles = make_committables(control, owner, checkpoint, votes, origins, self._clock)
         keep = {handle.transaction.id for handle in handles}
         keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}
         abort_losers(control, owner, keep, self._clock)
@@ -222,10 +222,15 @@ class KafkaSink(Sink):
         self._ids.written(checkpoint)
         return tuple(handle.to_committable() for handle in handles)
 
-    def lost_splits(self, lost: Sequence[Committable]) -> Sequence[JsonObject]:
-        """See :meth:`Sink.lost_splits`. Also raises ControlPlaneError if the brokers do not describe the topics."""
+    def origin(self, committable: Committable) -> Origin:
+        handle = KafkaCommittable.of(committable)
+        return Origin(inputs=handle.inputs, replayable=handle.replayable)
+
+    def check_destination(self, lost: Sequence[Committable]) -> None:
+        """See :meth:`Sink.check_destination`. Also raises ControlPlaneError if the brokers do not describe the
+        topics."""
         control, _ = self._opened()
-        return replays.lost_splits(
+        replays.refuse_changed(
             [KafkaCommittable.of(committable) for committable in lost],
             cluster_id=control.cluster_id(),
             topics=topic_facts(control, self.topics),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from onceward.coordinator.errors import FencedError, HaltedError, OncewardError
-from onceward.coordinator.pipeline.interfaces import Plan, ReplayRefusedError
+from onceward.coordinator.pipeline.interfaces import Origin, Plan, ReplayRefusedError
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from onceward.coordinator.pipeline.replaying import Replayer
 from onceward.coordinator.pipeline.tasks import Vote
@@ -75,8 +75,10 @@ class Lossy(Driver):
         self.story.append(f"sweep beside {len(keep)}")
         return ()
 
-    def lost_splits(self, lost: Sequence[Committable]) -> list[JsonObject]:
-        return [split(one.slot) for one in lost]
+    def origin(self, committable: Committable) -> Origin:
+        return Origin(inputs=[split(committable.slot)], replayable=True)
+
+    def check_destination(self, lost: Sequence[Committable]) -> None: ...
 
     def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
         self.checked.append((splits, positions))

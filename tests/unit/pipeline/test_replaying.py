@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onceward.coordinator.errors import CoordinatorLostError, HaltedError
-from onceward.coordinator.pipeline.interfaces import Plan, ReplayRefusedError
+from onceward.coordinator.pipeline.interfaces import Origin, Plan, ReplayRefusedError
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.answers import Answer
 from onceward.coordinator.protocol.events import Amend, CloseReason, Event
@@ -16,7 +16,6 @@ from onceward.coordinator.protocol.values import (
     Committable,
     Document,
     Generation,
-    JsonObject,
     OnLost,
     Outcome,
     Settlement,
@@ -43,15 +42,17 @@ class LossyJob(Job):
         return super().run(generation=generation, checkpoint=checkpoint, plan=plan)
 
     def pre_commit(self, checkpoint: CheckpointId, *more: Any, unsettled: Collection[Committable]) -> Any:
-        _, inputs = more
+        _, (origin,) = more
         again = sum(number == checkpoint for number, _, _ in self.jobs) > 1
         if again and not self.writes(checkpoint):
             return ()
-        body = {"checkpoint": checkpoint, "inputs": list(inputs[0]), "again": again}
+        body = {"checkpoint": checkpoint, "inputs": list(origin.inputs), "again": again}
         return (Committable(slot=0, document=Document(kind="test", version=1, body=body)),)
 
-    def lost_splits(self, lost: Sequence[Committable]) -> list[JsonObject]:
-        return [committable.document.body["inputs"][0] for committable in lost]
+    def origin(self, committable: Committable) -> Origin:
+        return Origin(inputs=committable.document.body["inputs"], replayable=True)
+
+    def check_destination(self, lost: Sequence[Committable]) -> None: ...
 
     def describe(self, committable: Committable) -> str:
         return f"the records of {committable.document.body['inputs']}"
@@ -103,7 +104,7 @@ def test_a_refused_replay_halts_the_job_and_names_the_records() -> None:
         raise ReplayRefusedError("the topic was recreated")
 
     changed: Any = job
-    changed.lost_splits = refuse
+    changed.check_destination = refuse
     with pytest.raises(HaltedError, match=r"the topic was recreated.*the records of \[\{'start': 10, 'end': 20\}\]"):
         job.generation.run()
     assert job.jobs.count((LOST, 10, 20)) == 1

@@ -11,6 +11,7 @@ from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from onceward.coordinator.errors import FencedError, HaltedError
+from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JsonObject
 from onceward.sinks.kafka.control.brokers import TopicFacts
@@ -70,7 +71,7 @@ def made(
     whose: Owner | None = None,
 ) -> tuple[KafkaCommittable, ...]:
     inputs = ranges(1 + max(each.slot for each in votes)) if inputs is None else inputs
-    return make_committables(bench.control, whose or owner(), SEVEN, votes, inputs, clock(bench))
+    return make_committables(bench.control, whose or owner(), SEVEN, votes, origins_of(inputs), clock(bench))
 
 
 def described(bench: Bench) -> int:

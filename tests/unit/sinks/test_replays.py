@@ -1,4 +1,4 @@
-"""A lost slot is replayed only where the replay gives the same slot in the same place."""
+"""A lost slot is written again only to the place where it was before."""
 
 from dataclasses import replace
 
@@ -7,49 +7,24 @@ import pytest
 from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
 from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.driver.replays import alone, lost_splits
+from onceward.sinks.kafka.driver.replays import refuse_changed
 from tests.unit.sinks.test_committables import HANDLE
 
-A, B = ({"topic": "in", "partition": number, "start": 0, "end": 5} for number in (0, 1))
 TOPIC = TopicFacts(name="out", code=0, id="id-1", partitions=3)
-LOST = replace(
-    HANDLE,
-    topics={"out": TopicRecords(records=5, partitions=(0,), id="id-1", count=3)},
-    inputs=[A],
-    replayable=True,
-)
+LOST = replace(HANDLE, topics={"out": TopicRecords(records=5, partitions=(0,), id="id-1", count=3)})
 
 
-def splits(handle: KafkaCommittable = LOST, topic: TopicFacts | None = TOPIC) -> list[object]:
-    topics = {} if topic is None else {"out": topic}
-    return list(lost_splits([handle], cluster_id=LOST.cluster_id, topics=topics))
+def refuse(handle: KafkaCommittable = LOST, topic: TopicFacts | None = TOPIC) -> None:
+    refuse_changed([handle], cluster_id=LOST.cluster_id, topics={} if topic is None else {"out": topic})
 
 
-def test_a_slot_of_one_split_alone_is_written_again_from_that_split() -> None:
-    assert splits() == [A]
-
-
-@pytest.mark.parametrize(
-    ("inputs", "slots"),
-    [
-        ([[A], [B]], {0, 1}),
-        ([[A, B], [A, B]], set()),
-        ([[A], [A], [B]], {2}),
-        ([[A, B]], set()),
-        ([[A]], {0}),
-    ],
-    ids=["copy", "shuffle", "one split in two slots", "coalesced", "one slot"],
-)
-def test_only_a_split_that_made_one_slot_and_that_alone_gives_the_slot_again(
-    inputs: list[list[dict[str, object]]], slots: set[int]
-) -> None:
-    assert alone(inputs) == slots
+def test_a_place_that_has_not_changed_is_not_refused() -> None:
+    refuse()
 
 
 @pytest.mark.parametrize(
     ("handle", "topic", "said"),
     [
-        (replace(LOST, replayable=False), TOPIC, "moved rows between partitions"),
         (replace(LOST, cluster_id="another"), TOPIC, "written to cluster another"),
         (LOST, None, "cannot be found"),
         (LOST, replace(TOPIC, code=3), "cannot be found"),
@@ -57,10 +32,10 @@ def test_only_a_split_that_made_one_slot_and_that_alone_gives_the_slot_again(
         (replace(LOST, topics={"out": TopicRecords(records=5, partitions=(0,))}), TOPIC, "id unknown"),
         (LOST, replace(TOPIC, partitions=4), "had 3 partitions, now it has 4"),
     ],
-    ids=["shuffle", "cluster", "gone", "unknown", "recreated", "id not known", "partitions"],
+    ids=["cluster", "gone", "unknown", "recreated", "id not known", "partitions"],
 )
-def test_everything_else_is_refused_with_the_reason(
+def test_a_place_that_has_changed_is_refused_with_the_reason(
     handle: KafkaCommittable, topic: TopicFacts | None, said: str
 ) -> None:
     with pytest.raises(ReplayRefusedError, match=said):
-        splits(handle, topic)
+        refuse(handle, topic)
