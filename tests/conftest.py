@@ -1,11 +1,17 @@
-"""Shared fixtures: names that no two tests share."""
+"""Shared fixtures: names that no two tests share, and a real broker."""
 
 import itertools
 import re
 import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from onceward.coordinator.dev.kafka import LocalKafka
+    from tests.support.topics import Topics
 
 # A test that fails because the machine was slow says nothing about the product.
 settings.register_profile("onceward", deadline=None)
@@ -33,6 +39,24 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 def job(request: pytest.FixtureRequest) -> str:
     """A job name that is unique on every broker and in every store."""
     return unique_name(request)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator["LocalKafka"]:
+    """One broker for the whole session, at transaction.version 2; it looks for timed-out transactions every 200 ms."""
+    from onceward.coordinator.dev.kafka import LocalKafka
+    from onceward.coordinator.dev.kafka.command import fetch_progress
+
+    with LocalKafka(transaction_timeout_scan_ms=200, progress=fetch_progress()) as local:
+        yield local
+
+
+@pytest.fixture
+def topics(kafka: "LocalKafka", request: pytest.FixtureRequest) -> "Topics":
+    """Topics of this test on the session's broker."""
+    from tests.support.topics import Topics
+
+    return Topics(kafka.bootstrap_servers, unique_name(request))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

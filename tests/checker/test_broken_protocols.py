@@ -4,13 +4,14 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import Grade, History, Property, Verdict, judge
 from tests.checker.broken import BROKEN
-from tests.support.processes import Process, World
+from tests.support.processes import JobProcesses, Process
 from tests.support.recorder import Recorder
 from tests.support.topics import Topics
 
@@ -20,11 +21,11 @@ RECORDS = 400
 """Per input partition."""
 
 
-class BrokenWorld(World):
-    """A world whose drivers have a bug."""
+class BrokenDrivers(JobProcesses):
+    """A job whose drivers have a bug."""
 
-    def __init__(self, directory: Path, bug: str, spec: dict[str, object]) -> None:
-        super().__init__(directory, spec)
+    def __init__(self, directory: Path, bug: str, **spec: Any) -> None:
+        super().__init__(directory, **spec)
         self._bug = bug
 
     def driver(self, *, kill_at: object = ()) -> Process:
@@ -83,16 +84,15 @@ def run(topics: Topics, job: str, directory: Path, bug: str, point: KillPoint) -
         "settings": {"interval": "50ms", "num_retained": 1000},
         "sparkless": True,
     }
-    here = BrokenWorld(directory, bug, spec)
-    try:
-        with Recorder(topics.servers, job=job, inputs=[source], outputs=[sink], file=directory / "history") as recorder:
-            here.wait_for_kill(point, 3, here.driver(kill_at=[f"{point}:3"]))
-            ended = here.driver()
-            code = ended.wait()
-            assert code == 0, f"the bug is noticed by the product itself: {ended.tail()}"
-            history = recorder.finish(state_dir=directory / "state", whole_input=True, limit_s=5)
-    finally:
-        here.end()
+    with (
+        BrokenDrivers(directory, bug, **spec) as here,
+        Recorder(topics.servers, job=job, inputs=[source], outputs=[sink], file=directory / "history") as recorder,
+    ):
+        here.wait_for_kill(point, 3, here.driver(kill_at=[f"{point}:3"]))
+        ended = here.driver()
+        code = ended.wait()
+        assert code == 0, f"the bug is noticed by the product itself: {ended.tail()}"
+        history = recorder.finish(state_dir=directory / "state", whole_input=True, limit_s=5)
     return history, judge(history)
 
 

@@ -14,9 +14,10 @@ from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import Grade, Property, judge, read_history
 from onceward.coordinator.ops.verify.cluster import Raw, Reader
 from tests.checker.test_verify import RECORDS, Copied
-from tests.support.processes import QUICK, Process, World, free_address, world
+from tests.support.processes import QUICK, JobProcesses, Process, free_address
 from tests.support.recorder import Recorder
-from tests.support.topics import Topics, fill, wait_for, wait_until
+from tests.support.topics import Topics, fill, wait_for
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -34,7 +35,7 @@ def spec(topics: Topics, job: str, source: str, sink: str, address: str) -> dict
     }
 
 
-def end(here: World, coordinator: Process) -> None:
+def end(here: JobProcesses, coordinator: Process) -> None:
     here.finish()
     coordinator.send(signal.SIGTERM)
     coordinator.wait()
@@ -44,7 +45,7 @@ def test_a_run_with_kills_is_recorded_and_passes(topics: Topics, job: str, tmp_p
     source, sink, address = topics.create("in", 3), topics.create("out", 2), free_address()
     fill(topics, source, 700)
     with (
-        world(tmp_path, **spec(topics, job, source, sink, address)) as here,
+        JobProcesses(tmp_path, **spec(topics, job, source, sink, address)) as here,
         Recorder(
             topics.servers, job=job, inputs=[source], outputs=[sink], file=tmp_path / "history", coordinator=address
         ) as recorder,

@@ -18,7 +18,7 @@ from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.coordinator.store.store import Store
 from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions
-from tests.support.processes import free_address, world
+from tests.support.processes import JobProcesses, free_address
 from tests.support.sink_job import SinkJob
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, abort_with_the_brokers_tool, fill, wait_for
@@ -218,7 +218,7 @@ def test_a_running_job_is_judged_at_a_moment_when_all_is_settled(topics: Topics,
         "settings": {"interval": "300ms", "num_retained": 1000},
         "sparkless": True,
     }
-    with world(tmp_path, **spec) as here:
+    with JobProcesses(tmp_path, **spec) as here:
         here.coordinator(address)
         driver = here.driver()
         here.wait_for_event("settled", driver, count=3)

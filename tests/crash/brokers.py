@@ -7,7 +7,7 @@ from tests.crash.small_disk import SmallDisk
 from tests.support.harness import Harness
 from tests.support.jobs import ANY_TIME, Job, Setup, judged
 from tests.support.schedules import Kill, Schedule
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 __all__ = ["SMALL", "fill_disk", "kill_brokers", "roll_brokers"]
 

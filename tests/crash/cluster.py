@@ -13,7 +13,7 @@ from tests.support.jobs import ANY_TIME, Job, Setup, judged
 from tests.support.processes import descendants
 from tests.support.schedules import Kill, Schedule
 from tests.support.spark_cluster import SMALL, standalone
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 __all__ = ["change_executors", "decommission"]
 

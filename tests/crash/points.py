@@ -13,7 +13,8 @@ from onceward.coordinator.killpoints import KillPoint
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, at_point, judged
 from tests.support.schedules import Schedule
-from tests.support.topics import open_transactions_hold_back, wait_until
+from tests.support.topics import open_transactions_hold_back
+from tests.support.waiting import wait_until
 
 __all__ = [
     "FITS",

@@ -11,7 +11,7 @@ from tests.support.jobs import ANY_TIME, SPARK_LIMIT_S, Job, Setup, at_point, ju
 from tests.support.processes import descendants
 from tests.support.schedules import Kill, Schedule
 from tests.support.spark_cluster import AWAY_S, CLUSTER, LOCAL, SMALL, standalone
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 __all__ = ["DRIVER", "kill_drivers", "kill_in_spark", "kill_standalone", "kill_tasks"]
 

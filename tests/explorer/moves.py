@@ -18,7 +18,7 @@ from tests.explorer.drivers import (
 from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.oracle import Demand
 from tests.explorer.probes import useless
-from tests.explorer.world import Bounds, Call, Driver, Fault, Kafka, Phase, Stream, Table, World
+from tests.explorer.world import Bounds, Call, Driver, Fault, Kafka, Phase, SmallWorld, Stream, Table
 
 __all__ = ["Move", "Moves"]
 
@@ -54,7 +54,7 @@ class Move(NamedTuple):
     """One move, and the world after it."""
 
     label: Label
-    world: World
+    world: SmallWorld
     cost: int
     """Bits of faults; the budget must allow one of them. 0 for none."""
     violation: Violation | None
@@ -76,14 +76,14 @@ class Moves:
         self._kept: dict[tuple[int, int], int] = {}
         self._locals: dict[tuple[int, int], tuple[tuple[Local, int, int], ...]] = {}
 
-    def start(self) -> World:
+    def start(self) -> SmallWorld:
         """A fresh store and two drivers yet to start; the second takes over."""
         first, second = (self.drivers.number(Driver(token=token)) for token in (1, 2))
-        return World(0, first, second, self.strays.number(()), self.kafkas.number(Kafka()), self._gone)
+        return SmallWorld(0, first, second, self.strays.number(()), self.kafkas.number(Kafka()), self._gone)
 
     # -- all moves
 
-    def of(self, world: World, *, faults: int) -> list[Move]:
+    def of(self, world: SmallWorld, *, faults: int) -> list[Move]:
         """All moves; of those that cost budget, only the ones whose bits are in ``faults``."""
         moves: list[Move] = []
         for slot in (0, 1):
@@ -109,7 +109,7 @@ class Moves:
             moves += self._breaks(world)
         return moves
 
-    def _delivered(self, world: World, slot: int, turn: Turn, faults: int) -> list[Move]:
+    def _delivered(self, world: SmallWorld, slot: int, turn: Turn, faults: int) -> list[Move]:
         """A living driver's call reaches the coordinator."""
         call, result, told, violation = turn
         label: Label = ("call", slot, call)
@@ -130,7 +130,7 @@ class Moves:
                 moves.append(Move((*label, "doubled"), doubled, _MESSAGE, violation))
         return moves
 
-    def _strayed(self, world: World, call: Call, faults: int) -> list[Move]:
+    def _strayed(self, world: SmallWorld, call: Call, faults: int) -> list[Move]:
         """A call that no thread waits for reaches the coordinator; it may also stay in flight forever."""
         result = self.coordinators.call(world.coordinator, call)
         if self._beyond(result):
@@ -141,7 +141,7 @@ class Moves:
         world = world._replace(stray=self.strays.number(tuple(left)))
         return [Move(("stray", call), self._after(world, result.after), 0, violation)]
 
-    def _alone(self, world: World, slot: int, faults: int) -> list[Move]:
+    def _alone(self, world: SmallWorld, slot: int, faults: int) -> list[Move]:
         """What a driver does without the coordinator."""
         moves: list[Move] = []
         for done, driver, kafka in self._locals_of(world[1 + slot], world.kafka):
@@ -154,7 +154,7 @@ class Moves:
             moves.append(Move(("driver", slot, done.label), after, cost, violation))
         return moves
 
-    def _clocks(self, world: World, faults: int) -> list[Move]:
+    def _clocks(self, world: SmallWorld, faults: int) -> list[Move]:
         """Time runs out, or the coordinator notices the end of a stream."""
         view = self.coordinators.views[world.coordinator]
         moves: list[Move] = []
@@ -172,14 +172,14 @@ class Moves:
             moves += self._clock(world, Call("lost", view.generation))
         return moves
 
-    def _clock(self, world: World, call: Call, cost: int = 0) -> list[Move]:
+    def _clock(self, world: SmallWorld, call: Call, cost: int = 0) -> list[Move]:
         result = self.coordinators.call(world.coordinator, call)
         if result.after == world.coordinator:
             return []
         violation = result.violation or (result.demand and self._demanded(result.demand, world))
         return [Move(("time", call), self._after(world, result.after), cost, violation)]
 
-    def _restarted(self, world: World, coordinator: int, label: Label, cost: int) -> list[Move]:
+    def _restarted(self, world: SmallWorld, coordinator: int, label: Label, cost: int) -> list[Move]:
         """The coordinator dies and restarts as ``coordinator``.
 
         Streams break; instructions in flight still arrive, or are lost. A death between an answer and the instructions
@@ -190,13 +190,13 @@ class Moves:
         first, first_lost = self._cut_off(world.first, coordinator)
         second, second_lost = self._cut_off(world.second, coordinator)
         stray = self._keep(world.stray, coordinator)
-        moves = [Move(label, World(coordinator, first, second, stray, world.kafka, self._gone), cost, None)]
+        moves = [Move(label, SmallWorld(coordinator, first, second, stray, world.kafka, self._gone), cost, None)]
         if first_lost != first or second_lost != second:
-            lost = World(coordinator, first_lost, second_lost, stray, world.kafka, self._gone)
+            lost = SmallWorld(coordinator, first_lost, second_lost, stray, world.kafka, self._gone)
             moves.append(Move((*label, "instructions lost"), lost, cost, None))
         return moves
 
-    def _requests(self, world: World, faults: int) -> list[Move]:
+    def _requests(self, world: SmallWorld, faults: int) -> list[Move]:
         """A person asks the coordinator for something, or signals a driver to stop."""
         moves: list[Move] = []
         for call in REQUESTS:
@@ -212,7 +212,7 @@ class Moves:
                 moves.append(Move(("driver", slot, "is told by a signal to stop"), after, _REQUEST, None))
         return moves
 
-    def _losses(self, world: World) -> list[Move]:
+    def _losses(self, world: SmallWorld) -> list[Move]:
         """The brokers abort a transaction on their own."""
         kafka = self.kafkas.values[world.kafka]
         moves: list[Move] = []
@@ -222,7 +222,7 @@ class Moves:
             moves.append(Move(label, world._replace(kafka=self.kafkas.number(after)), _LOSS, None))
         return moves
 
-    def _stands_in(self, world: World, faults: int) -> list[Move]:
+    def _stands_in(self, world: SmallWorld, faults: int) -> list[Move]:
         """What the coordinator does in place of a driver: it takes the job, or continues with one that it took."""
         view, moves = self.coordinators.views[world.coordinator], list[Move]()
         if world.alone == self._gone:
@@ -252,7 +252,7 @@ class Moves:
                 moves += self._restarted(world, result.restarted, label, faults & _DEATH)
         return moves
 
-    def _taken(self, world: World, result: Result, faults: int) -> list[Move]:
+    def _taken(self, world: SmallWorld, result: Result, faults: int) -> list[Move]:
         told = standing_in(result.reply)
         label: Label = ("alone", _TAKE)
         after = self._after(world, result.after)
@@ -263,7 +263,7 @@ class Moves:
             moves += self._restarted(world, result.restarted, (*label, "dies before it answers"), faults & _DEATH)
         return moves
 
-    def _crashes(self, world: World) -> list[Move]:
+    def _crashes(self, world: SmallWorld) -> list[Move]:
         """A driver dies at any point; what it has sent may still arrive."""
         view, moves = self.coordinators.views[world.coordinator], list[Move]()
         for slot in (0, 1):
@@ -275,7 +275,7 @@ class Moves:
                 moves.append(Move(("driver dies", slot), after, _CRASH, None))
         return moves
 
-    def _breaks(self, world: World) -> list[Move]:
+    def _breaks(self, world: SmallWorld) -> list[Move]:
         """The stream breaks: instructions in flight are lost, and the driver opens it again."""
         moves: list[Move] = []
         for slot in (0, 1):
@@ -289,7 +289,7 @@ class Moves:
 
     # -- the schedule without further faults
 
-    def fair(self, world: World) -> Move | None:
+    def fair(self, world: SmallWorld) -> Move | None:
         """The next move of a schedule without faults: everything in flight arrives, and every process does what is due.
 
         None when nothing is left to do. A job without a driver is started again, beyond the bound of generations.
@@ -322,7 +322,7 @@ class Moves:
         number = self.drivers.number(Driver(phase=Phase.OPENING, token=token))
         return Move(("start", slot, token), self._with(world, slot, number), 0, None)
 
-    def _abandoned(self, world: World) -> Move | None:
+    def _abandoned(self, world: SmallWorld) -> Move | None:
         """No driver comes: the coordinator acts in place of one, until nothing is left open."""
         view = self.coordinators.views[world.coordinator]
         if view.lapses:
@@ -337,7 +337,7 @@ class Moves:
         text = f"nobody ends what a driver has left: {still}, checkpoint {history.last} settled: {history.settled}"
         return Move(("alone", _TAKE), world, 0, Violation(Invariant.ALONE, text))
 
-    def _undone(self, world: World, slot: int) -> Move | None:
+    def _undone(self, world: SmallWorld, slot: int) -> Move | None:
         """A trigger after the last one of this world tells the driver which checkpoint was undone."""
         view, driver = self.coordinators.views[world.coordinator], self.drivers.values[world[1 + slot]]
         if not view.goes_on or view.undecided or driver.answered <= view.history.last:
@@ -346,7 +346,7 @@ class Moves:
         label: Label = ("driver", slot, f"hears of a later checkpoint that builds on {view.history.last}")
         return Move(label, self._with(world, slot, told), 0, None)
 
-    def unfinished(self, world: World) -> Violation | None:
+    def unfinished(self, world: SmallWorld) -> Violation | None:
         """What is wrong with a world in which nothing is left to do."""
         history = self.coordinators.views[world.coordinator].history
         kafka = self.kafkas.values[world.kafka]
@@ -366,7 +366,7 @@ class Moves:
     def _beyond(self, result: Result) -> bool:
         return self.coordinators.views[result.after].generation > self.bounds.generations
 
-    def _with(self, world: World, slot: int, driver: int) -> World:
+    def _with(self, world: SmallWorld, slot: int, driver: int) -> SmallWorld:
         return world._replace(first=driver) if slot == 0 else world._replace(second=driver)
 
     def _turns_of(self, coordinator: int, driver: int, *, beyond: bool = False) -> tuple[Turn, ...]:
@@ -395,7 +395,7 @@ class Moves:
             )
         return found
 
-    def _demanded(self, demand: Demand, world: World) -> Violation | None:
+    def _demanded(self, demand: Demand, world: SmallWorld) -> Violation | None:
         kafka = self.kafkas.values[world.kafka]
         if demand.committed and not kafka.committed >> demand.committed & 1:
             return Violation(Invariant.SETTLED, f"checkpoint {demand.committed} counts as settled and is not committed")
@@ -407,7 +407,7 @@ class Moves:
             return Violation(Invariant.TILES, text)
         return None
 
-    def _rightful(self, world: World, move: Local) -> Violation | None:
+    def _rightful(self, world: SmallWorld, move: Local) -> Violation | None:
         """Check that commits follow a durable decision and aborts never contradict one."""
         history = self.coordinators.views[world.coordinator].history
         completed = history.completed
@@ -426,13 +426,13 @@ class Moves:
 
     def _after(
         self,
-        world: World,
+        world: SmallWorld,
         coordinator: int,
         slot: int = -1,
         driver: int = 0,
         call: Call | None = None,
         strayed: tuple[Call, ...] = (),
-    ) -> World:
+    ) -> SmallWorld:
         """The world with another coordinator and driver: instructions are sent, and what cannot matter any more is
         dropped."""
         before, first, second, stray, kafka, alone = world
@@ -449,7 +449,7 @@ class Moves:
             first = self._tell(first, -1 if new and slot == 0 else before, coordinator)
         if coordinator != before or slot == 1:
             second = self._tell(second, -1 if new and slot == 1 else before, coordinator)
-        return World(coordinator, first, second, stray, kafka, alone)
+        return SmallWorld(coordinator, first, second, stray, kafka, alone)
 
     def _tell(self, driver: int, before: int, after: int) -> int:
         """Send what is wanted now and was not sent before (``before`` = -1: a new stream, nothing was sent)."""

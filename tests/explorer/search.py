@@ -10,7 +10,7 @@ from tests.explorer.budgets import Budgets
 from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.moves import Move, Moves
 from tests.explorer.probes import probe
-from tests.explorer.world import Bounds, World
+from tests.explorer.world import Bounds, SmallWorld
 
 __all__ = ["Broken", "Result", "explore"]
 
@@ -81,15 +81,15 @@ class _Search:
         self._limit = limit
         self._progress = progress
         self._result = Result(bounds=bounds)
-        self._states: list[tuple[World, int]] = []
+        self._states: list[tuple[SmallWorld, int]] = []
         """Each world with its set of remaining budgets, as bits."""
         self._ways: list[list[tuple[int, int]]] = []
         """For each state: the states it was reached from, and with which budgets."""
-        self._layer: dict[World, int] = {}
+        self._layer: dict[SmallWorld, int] = {}
         """The states of the next layer, by world."""
-        self._seen: dict[World, int] = {}
+        self._seen: dict[SmallWorld, int] = {}
         """All budgets with which a world was ever reached."""
-        self._good: set[World] = set()
+        self._good: set[SmallWorld] = set()
         self._probed: set[int] = set()
         self._found: Broken | None = None
         """A violation on a schedule without faults; reported unless a shorter one turns up."""
@@ -130,7 +130,7 @@ class _Search:
             self._visit(move.world, spent[move.cost], state)
         return False
 
-    def _visit(self, world: World, left: int, before: int) -> None:
+    def _visit(self, world: SmallWorld, left: int, before: int) -> None:
         seen = self._seen.get(world, 0)
         new = left & ~seen
         if not new:
@@ -145,7 +145,7 @@ class _Search:
             self._states[state] = (world, self._states[state][1] | new)
             self._ways[state].append((before, new))
 
-    def _broken_here(self, state: int, world: World) -> bool:
+    def _broken_here(self, state: int, world: SmallWorld) -> bool:
         """Run the checks that are made once per coordinator, and check that the world ends well without further
         faults."""
         coordinators = self._moves.coordinators
@@ -161,9 +161,9 @@ class _Search:
             self._follow(state, world)
         return self._result.broken is not None
 
-    def _follow(self, state: int, world: World) -> None:
+    def _follow(self, state: int, world: SmallWorld) -> None:
         """Follow the schedule without faults until it reaches a world that ended well."""
-        walked: dict[World, Label] = {}
+        walked: dict[SmallWorld, Label] = {}
         violation: Violation | None = None
         while violation is None and world not in self._good:
             move = self._moves.fair(world)
@@ -196,7 +196,7 @@ class _Search:
             labels.append(move.label)
             state = before
 
-    def _step_back(self, before: int, world: World, left: int) -> tuple[Move, int]:
+    def _step_back(self, before: int, world: SmallWorld, left: int) -> tuple[Move, int]:
         """The move from a state to a world that leaves the budget ``left``, and the budget before it."""
         budgets = self._states[before][1]
         faults, _ = self._budgets.spent(budgets)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["WORLDS", "Bounds", "Call", "Driver", "Fault", "Kafka", "Phase", "Stream", "Table", "World"]
+__all__ = ["WORLDS", "Bounds", "Call", "Driver", "Fault", "Kafka", "Phase", "SmallWorld", "Stream", "Table"]
 
 T = TypeVar("T", bound=Hashable)
 
@@ -207,7 +207,7 @@ class Kafka(NamedTuple):
         return self._replace(open=tuple(one for one in self.open if one not in gone))
 
 
-class World(NamedTuple):
+class SmallWorld(NamedTuple):
     """The numbers of the parts."""
 
     coordinator: int

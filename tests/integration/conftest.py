@@ -1,4 +1,4 @@
-"""Fixtures on a real broker. One broker serves the whole session; each test has its own topics and job name."""
+"""Fixtures on the session's broker, and a Spark session."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward.coordinator.dev.kafka import LocalKafka, places
-from onceward.coordinator.dev.kafka.command import fetch_progress
 from onceward.coordinator.pipeline.spark import make_session
-from tests.conftest import unique_name
 from tests.support.sink_job import SinkJob
 from tests.support.topics import Topics
 
@@ -21,19 +19,6 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)
     if worker is not None:
         places.PORTS = places.PORTS[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]
-
-
-@pytest.fixture(scope="session")
-def kafka() -> Iterator[LocalKafka]:
-    """One broker for the whole session, at transaction.version 2; it looks for timed-out transactions every 200 ms."""
-    with LocalKafka(transaction_timeout_scan_ms=200, progress=fetch_progress()) as local:
-        yield local
-
-
-@pytest.fixture
-def topics(kafka: LocalKafka, request: pytest.FixtureRequest) -> Topics:
-    """Topics of this test on the session's broker."""
-    return Topics(kafka.bootstrap_servers, unique_name(request))
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from onceward.coordinator.protocol.values import Committable, JobName, Settlemen
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.driver import preflight
 from tests.support.sparkless import SparklessPipeline
-from tests.support.topics import Topics, assert_exactly_once, fill, wait_until
+from tests.support.topics import Topics, assert_exactly_once, fill
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -13,7 +13,7 @@ import pytest
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.values import Claim
 from onceward.sinks.kafka.errors import DeliveryError
-from tests.support.processes import QUICK, World, world
+from tests.support.processes import QUICK, JobProcesses
 from tests.support.sink_job import SinkJob, batch
 from tests.support.topics import Topics, assert_exactly_once, fill, open_transactions_hold_back
 
@@ -28,7 +28,7 @@ PER_CHECKPOINT = 150
 class Job:
     """A bounded copy whose driver is a process; each run may use another delivery."""
 
-    def __init__(self, topics: Topics, job: str, here: World) -> None:
+    def __init__(self, topics: Topics, job: str, here: JobProcesses) -> None:
         self.topics, self.job, self.here = topics, job, here
         self.source, self.sink = here.spec["source"], here.spec["sink"]
         fill(topics, self.source, RECORDS)
@@ -73,7 +73,7 @@ class Job:
 
 @pytest.fixture
 def copying(topics: Topics, job: str, tmp_path: Path) -> Any:
-    with world(
+    with JobProcesses(
         tmp_path,
         job=job,
         servers=topics.servers,

@@ -9,8 +9,9 @@ import pytest
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.killpoints import KillPoint
 from tests.integration.test_zombies import asleep
-from tests.support.processes import Process, World, free_address, world
-from tests.support.topics import Topics, assert_exactly_once, wait_until
+from tests.support.processes import JobProcesses, Process, free_address
+from tests.support.topics import Topics, assert_exactly_once
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -29,12 +30,12 @@ AFTER_A_COMMIT = (
 
 
 @pytest.fixture
-def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
+def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[JobProcesses]:
     source, sink = topics.create("in", PARTITIONS), topics.create("out", PARTITIONS)
     for partition in range(PARTITIONS):
         values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(RECORDS)]
         topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
-    with world(
+    with JobProcesses(
         tmp_path,
         job=job,
         servers=topics.servers,
@@ -51,7 +52,7 @@ def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
 class Service:
     """The coordinator of a job, whose store can be copied and restored while it is down."""
 
-    def __init__(self, here: World) -> None:
+    def __init__(self, here: JobProcesses) -> None:
         self._here = here
         self._running: Process = here.coordinator(here.spec["coordinator"])
 
@@ -80,7 +81,9 @@ class Service:
         self._running = self._here.coordinator(self._here.spec["coordinator"])
 
 
-def copied_during(here: World, service: Service, point: KillPoint, then: str) -> tuple[Process, dict[str, bytes]]:
+def copied_during(
+    here: JobProcesses, service: Service, point: KillPoint, then: str
+) -> tuple[Process, dict[str, bytes]]:
     """Copy the store while a driver is stopped at `point`, and let the driver continue until `then`."""
     driver = asleep(here.driver(kill_at=[f"{point}:{AT}:stop", then]))
     copy = service.copy()
@@ -91,7 +94,7 @@ def copied_during(here: World, service: Service, point: KillPoint, then: str) ->
 @pytest.mark.parametrize("dies", AFTER_A_COMMIT, ids=str)
 @pytest.mark.parametrize("copied", UNDECIDED, ids=str)
 def test_a_copy_from_before_a_decision_is_refused_once_a_commit_may_have_begun(
-    here: World, topics: Topics, copied: KillPoint, dies: KillPoint
+    here: JobProcesses, topics: Topics, copied: KillPoint, dies: KillPoint
 ) -> None:
     service = Service(here)
     driver, copy = copied_during(here, service, copied, f"{dies}:{AT}")
@@ -109,7 +112,7 @@ def test_a_copy_from_before_a_decision_is_refused_once_a_commit_may_have_begun(
 
 @pytest.mark.parametrize("dies", BEFORE_A_COMMIT, ids=str)
 def test_a_store_copy_from_before_an_unexecuted_decision_continues(
-    here: World, topics: Topics, dies: KillPoint
+    here: JobProcesses, topics: Topics, dies: KillPoint
 ) -> None:
     service = Service(here)
     driver, copy = copied_during(here, service, KillPoint.DRIVER_AFTER_PRE_COMMIT, f"{dies}:{AT}")
@@ -124,7 +127,9 @@ def test_a_store_copy_from_before_an_unexecuted_decision_continues(
 
 
 @pytest.mark.parametrize("wakes", [*BEFORE_A_COMMIT, *AFTER_A_COMMIT], ids=str)
-def test_a_live_driver_refuses_a_coordinator_with_an_older_state(here: World, topics: Topics, wakes: KillPoint) -> None:
+def test_a_live_driver_refuses_a_coordinator_with_an_older_state(
+    here: JobProcesses, topics: Topics, wakes: KillPoint
+) -> None:
     service = Service(here)
     driver, copy = copied_during(here, service, KillPoint.DRIVER_AFTER_PRE_COMMIT, f"{wakes}:{AT}:stop")
     wait_until(lambda: f"{wakes.value}:{AT}" in here.killed_at() or not driver.running, "the driver goes on")

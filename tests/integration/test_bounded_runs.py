@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from onceward.coordinator.killpoints import KillPoint
-from tests.support.processes import World, world
+from tests.support.processes import JobProcesses
 from tests.support.topics import Topics, assert_exactly_once, wait_for
 
 pytestmark = pytest.mark.timeout(300)
@@ -21,7 +21,7 @@ EACH = 10
 class Nightly:
     """A job that reads up to ``latest``, 5 offsets per checkpoint."""
 
-    def __init__(self, topics: Topics, here: World, source: str, sink: str) -> None:
+    def __init__(self, topics: Topics, here: JobProcesses, source: str, sink: str) -> None:
         self.topics, self.here, self.source, self.sink = topics, here, source, sink
         self._filled = 0
 
@@ -47,7 +47,7 @@ class Nightly:
 def nightly(topics: Topics, job: str, tmp_path: Path) -> Iterator[Nightly]:
     source, sink = topics.create("in"), topics.create("out")
     options = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 5, "discovery_interval": "1h"}
-    with world(
+    with JobProcesses(
         tmp_path,
         job=job,
         servers=topics.servers,

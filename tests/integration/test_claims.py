@@ -13,17 +13,18 @@ from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from tests.integration.test_zombies import asleep
-from tests.support.processes import World, world
+from tests.support.processes import JobProcesses
 from tests.support.sink_job import SinkJob
-from tests.support.topics import Topics, assert_exactly_once, open_transactions_hold_back, wait_until
+from tests.support.topics import Topics, assert_exactly_once, open_transactions_hold_back
+from tests.support.waiting import wait_until
 
 PARTITIONS = 2
 
 
 @pytest.fixture
-def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
+def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[JobProcesses]:
     source, sink = topics.create("in", PARTITIONS), topics.create("out", PARTITIONS)
-    with world(
+    with JobProcesses(
         tmp_path,
         job=job,
         servers=topics.servers,
@@ -37,13 +38,13 @@ def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def fill(topics: Topics, here: World, name: str) -> None:
+def fill(topics: Topics, here: JobProcesses, name: str) -> None:
     for partition in range(PARTITIONS):
         values: list[bytes | None] = [b"%s-%d-%d" % (name.encode(), partition, number) for number in range(20)]
         topics.fill(here.spec["source"], values, partition=partition, key=b"key-%d" % partition)
 
 
-def refused(here: World, topics: Topics) -> str:
+def refused(here: JobProcesses, topics: Topics) -> str:
     """Start a driver that must be refused and write nothing; return its output."""
     before = topics.read(here.spec["sink"], committed=False)
     driver = here.driver()
@@ -52,7 +53,7 @@ def refused(here: World, topics: Topics) -> str:
     return driver.tail()
 
 
-def test_an_older_backup_of_the_store_is_refused(here: World, topics: Topics, tmp_path: Path) -> None:
+def test_an_older_backup_of_the_store_is_refused(here: JobProcesses, topics: Topics, tmp_path: Path) -> None:
     fill(topics, here, "first")
     here.finish()
     shutil.copytree(tmp_path / "state", tmp_path / "backup")
@@ -68,7 +69,7 @@ def test_an_older_backup_of_the_store_is_refused(here: World, topics: Topics, tm
 
 
 def test_a_wiped_store_with_open_transactions_is_refused_and_they_are_named_and_kept(
-    here: World, topics: Topics, tmp_path: Path, job: str
+    here: JobProcesses, topics: Topics, tmp_path: Path, job: str
 ) -> None:
     fill(topics, here, "first")
     killed = here.driver(kill_at=[f"{KillPoint.DRIVER_AFTER_DECISION}:1"])
@@ -121,7 +122,7 @@ def test_a_claim_that_another_store_or_a_newer_generation_took_is_not_renewed(to
     "sleeps", [KillPoint.DRIVER_BEFORE_OPEN, KillPoint.DRIVER_AFTER_OPEN, KillPoint.DRIVER_BEFORE_CLAIM], ids=str
 )
 def test_a_driver_that_slept_before_it_claimed_the_job_does_not_take_it_from_another_store(
-    here: World, topics: Topics, tmp_path: Path, sleeps: KillPoint
+    here: JobProcesses, topics: Topics, tmp_path: Path, sleeps: KillPoint
 ) -> None:
     fill(topics, here, "first")
     paused = asleep(here.driver(kill_at=[f"{sleeps}:1:stop"]))

@@ -34,7 +34,8 @@ from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.errors import ContradictionError
 from tests.support.sink_job import QUICK, SinkJob
-from tests.support.topics import Topics, wait_until
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 
 def commit_behind_its_back(sink: SinkJob, committable: Committable) -> None:

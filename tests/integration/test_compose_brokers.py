@@ -15,7 +15,7 @@ from onceward.coordinator.dev.kafka.places import free_ports
 from tests.integration.test_local_kafka import finalized_transaction_version
 from tests.support.compose import Service, broker_properties, topology
 from tests.support.processes import Process
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 START_S = 120.0
 

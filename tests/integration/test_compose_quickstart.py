@@ -21,7 +21,7 @@ from onceward.coordinator.dev.managed_process import OURS, ManagedProcess
 from tests.integration import broker_tools
 from tests.integration.test_compose_brokers import java, on_loopback, set_up
 from tests.support.compose import Service, topology
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.compose]
 

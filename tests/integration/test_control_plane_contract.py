@@ -25,7 +25,7 @@ from onceward.sinks.kafka.control import brokers
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.transactions import end_txn_version
 from onceward.sinks.kafka.errors import ControlPlaneError
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from onceward.coordinator.dev.demo.flights import messages
 from onceward.coordinator.dev.demo.history import History
 from onceward.coordinator.dev.demo.markers import End
 from onceward.coordinator.dev.kafka import LocalKafka
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
 

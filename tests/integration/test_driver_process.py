@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.client.operators import OperatorClient
-from tests.support.processes import QUICK, Process, World, free_address, world
-from tests.support.topics import Topics, assert_exactly_once, wait_until
+from tests.support.processes import QUICK, JobProcesses, Process, free_address
+from tests.support.topics import Topics, assert_exactly_once
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -40,7 +41,7 @@ def test_sigterm_settles_and_ends_with_0_and_the_next_start_continues(topics: To
     source, sink = topics.create("in", 2), topics.create("out", 2)
     fill(topics, source, 0, 500)
     spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(tmp_path / "state")}
-    with world(tmp_path, **spec, dataframe=True, source_options={"start": "earliest"}) as here:
+    with JobProcesses(tmp_path, **spec, dataframe=True, source_options={"start": "earliest"}) as here:
         driver = here.driver()
         wait_for_output(topics, sink, 500, driver)
         fill(topics, source, 500, 500)
@@ -55,7 +56,7 @@ def test_a_lost_jvm_ends_the_driver_with_a_clear_message(topics: Topics, job: st
     source, sink = topics.create("in", 2), topics.create("out", 2)
     fill(topics, source, 0, 100)
     spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(tmp_path / "state")}
-    with world(tmp_path, **spec, source_options={"start": "earliest"}) as here:
+    with JobProcesses(tmp_path, **spec, source_options={"start": "earliest"}) as here:
         driver = here.driver()
         wait_for_output(topics, sink, 100, driver)
         os.kill(java_of(driver), signal.SIGKILL)
@@ -68,10 +69,10 @@ def test_a_lost_jvm_ends_the_driver_with_a_clear_message(topics: Topics, job: st
 
 
 @pytest.fixture
-def running(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
+def running(topics: Topics, job: str, tmp_path: Path) -> Iterator[JobProcesses]:
     source, sink = topics.create("in", 2), topics.create("out", 2)
     address = free_address()
-    with world(
+    with JobProcesses(
         tmp_path,
         job=job,
         servers=topics.servers,
@@ -85,7 +86,7 @@ def running(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def test_a_second_driver_waits_and_is_refused_while_the_first_is_alive(running: World, topics: Topics) -> None:
+def test_a_second_driver_waits_and_is_refused_while_the_first_is_alive(running: JobProcesses, topics: Topics) -> None:
     running.coordinator(running.spec["coordinator"])
     fill(topics, running.spec["source"], 0, 100)
     first = running.driver()
@@ -98,7 +99,9 @@ def test_a_second_driver_waits_and_is_refused_while_the_first_is_alive(running: 
     assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
 
 
-def test_a_driver_that_is_taken_over_changes_nothing_more_and_ends_with_5(running: World, topics: Topics) -> None:
+def test_a_driver_that_is_taken_over_changes_nothing_more_and_ends_with_5(
+    running: JobProcesses, topics: Topics
+) -> None:
     running.coordinator(running.spec["coordinator"])
     fill(topics, running.spec["source"], 0, 100)
     first = running.driver()
@@ -111,7 +114,9 @@ def test_a_driver_that_is_taken_over_changes_nothing_more_and_ends_with_5(runnin
     assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
 
 
-def test_an_idle_job_keeps_its_positions_however_many_checkpoints_are_unchanged(running: World, topics: Topics) -> None:
+def test_an_idle_job_keeps_its_positions_however_many_checkpoints_are_unchanged(
+    running: JobProcesses, topics: Topics
+) -> None:
     running.spec["settings"] = {"interval": "0s", "timeout": "100ms"}
     running.coordinator(running.spec["coordinator"])
     fill(topics, running.spec["source"], 0, 100)
@@ -126,7 +131,7 @@ def test_an_idle_job_keeps_its_positions_however_many_checkpoints_are_unchanged(
 
 def test_an_unreachable_broker_is_one_clear_error_and_nothing_is_half_started(job: str, tmp_path: Path) -> None:
     spec = {"job": job, "servers": free_address(), "source": "in", "sink": "out", "state_dir": str(tmp_path / "state")}
-    with world(tmp_path, **spec) as here:
+    with JobProcesses(tmp_path, **spec) as here:
         driver = here.driver()
         assert driver.wait(60) == 3, driver.tail()
         assert spec["servers"] in driver.tail()
@@ -137,7 +142,7 @@ def test_options_of_spark_submit_are_honoured(topics: Topics, job: str, tmp_path
     source, sink = topics.create("in", 2), topics.create("out", 2)
     fill(topics, source, 0, 100)
     spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(tmp_path / "state")}
-    with world(tmp_path, **spec, source_options={"start": "earliest", "end": "latest"}) as here:
+    with JobProcesses(tmp_path, **spec, source_options={"start": "earliest", "end": "latest"}) as here:
         program = Path(__file__).with_name("submitted.py")
         driver = here.submit(program, "--master", "local[1,4]", "--conf", "spark.app.name=told")
         assert driver.wait() == 0, driver.tail()

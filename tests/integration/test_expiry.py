@@ -11,7 +11,8 @@ from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import CODE_NONE, CODE_NOT_FOUND, State
 from onceward.sinks.kafka.errors import DeliveryError
 from tests.support.sink_job import SinkJob
-from tests.support.topics import Topics, wait_until
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.crash
 

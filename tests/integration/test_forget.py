@@ -19,7 +19,8 @@ from onceward.sinks.kafka.control.receipt_cleanup import delete_groups
 from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.support.sink_job import SinkJob
 from tests.support.sparkless import SparklessPipeline
-from tests.support.topics import Topics, wait_until
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
 

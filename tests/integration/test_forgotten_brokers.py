@@ -25,7 +25,8 @@ from onceward.sinks.kafka.executor.delivery import Delivery
 from onceward.sources.kafka.control.metadata import BrokerView
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from onceward.sources.kafka.positions import Partition
-from tests.support.topics import Topics, wait_until
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
 _METADATA = 3

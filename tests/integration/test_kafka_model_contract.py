@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from onceward.coordinator.dev.kafka import LocalKafka
-from tests.integration.kafka_model_contract.broker_world import BrokerWorld
-from tests.integration.kafka_model_contract.model_world import ModelWorld
+from tests.integration.kafka_model_contract.broker_side import BrokerSide
+from tests.integration.kafka_model_contract.model_side import ModelSide
 from tests.integration.kafka_model_contract.scripts import SCRIPTS, Script
 from tests.integration.kafka_model_contract.stage import Stage
 from tests.integration.kafka_model_contract.walks import walk
@@ -32,26 +32,26 @@ def cluster(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def broker(cluster: int, job: str, request: pytest.FixtureRequest) -> Iterator[BrokerWorld]:
+def broker(cluster: int, job: str, request: pytest.FixtureRequest) -> Iterator[BrokerSide]:
     local: LocalKafka = request.getfixturevalue("kafka" if cluster == 2 else "older_kafka")
-    world = BrokerWorld(local.bootstrap_servers, f"{job}.")
-    yield world
-    world.close()
+    side = BrokerSide(local.bootstrap_servers, f"{job}.")
+    yield side
+    side.close()
 
 
 @pytest.mark.parametrize("end_txn", [5, 4], ids=["end-v5", "end-v4"])
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_the_model_answers_like_the_broker(script: Script, cluster: int, broker: BrokerWorld, end_txn: int) -> None:
+def test_the_model_answers_like_the_broker(script: Script, cluster: int, broker: BrokerSide, end_txn: int) -> None:
     """Cover also the EndTxn version that the product would not choose on the cluster."""
-    modelled, real = Stage(ModelWorld(cluster), end_txn), Stage(broker, end_txn)
+    modelled, real = Stage(ModelSide(cluster), end_txn), Stage(broker, end_txn)
     script(modelled)
     script(real)
     assert modelled.lines == real.lines
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_the_model_answers_like_the_broker_whatever_is_asked(seed: int, cluster: int, broker: BrokerWorld) -> None:
-    modelled, real = Stage(ModelWorld(cluster), 5), Stage(broker, 5)
+def test_the_model_answers_like_the_broker_whatever_is_asked(seed: int, cluster: int, broker: BrokerSide) -> None:
+    modelled, real = Stage(ModelSide(cluster), 5), Stage(broker, 5)
     walk(modelled, seed)
     walk(real, seed)
     assert modelled.lines == real.lines

@@ -26,7 +26,8 @@ from onceward.sinks.kafka.errors import DeliveryError, PreCommitError, RouteErro
 from onceward.sinks.kafka.executor import producers, records
 from onceward.sinks.kafka.identifiers import TransactionalId
 from tests.support.sink_job import QUICK, SinkJob, batch
-from tests.support.topics import Topics, wait_until
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

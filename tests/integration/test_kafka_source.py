@@ -26,7 +26,8 @@ from onceward.coordinator.protocol.values import Document, JobName
 from onceward.sources.kafka.client import consumer
 from onceward.sources.kafka.executor import clients
 from onceward.sources.kafka.executor.reader import KafkaSplitReader, close_idle_clients
-from tests.support.topics import Topics, wait_for, wait_until
+from tests.support.topics import Topics, wait_for
+from tests.support.waiting import wait_until
 
 KEPT = {"retention.ms": "-1"}
 """For records with old timestamps, which the broker would delete by retention during the test."""

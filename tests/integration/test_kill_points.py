@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from onceward.coordinator.killpoints import KillPoint
-from tests.support.processes import QUICK, free_address, world
-from tests.support.topics import Topics, assert_exactly_once, fill, wait_until
+from tests.support.processes import QUICK, JobProcesses, free_address
+from tests.support.topics import Topics, assert_exactly_once, fill
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -53,7 +54,7 @@ def test_the_driver_dies_at_every_kill_point(
     fill(topics, source, 5000)
     address = free_address()
     options = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 150}
-    with world(
+    with JobProcesses(
         tmp_path,
         job=job,
         servers=topics.servers,
@@ -85,7 +86,7 @@ def test_the_driver_dies_while_it_aborts(topics: Topics, job: str, tmp_path: Pat
     fill(topics, source, 100)
     topics.fill(source, [b"x" * 5000], partition=1, key=b"key-1")
     address = free_address()
-    with world(
+    with JobProcesses(
         tmp_path,
         job=job,
         servers=topics.servers,
@@ -111,7 +112,7 @@ def test_a_worker_dies_at_every_kill_point_of_a_task(topics: Topics, job: str, t
     options: dict[str, Any] = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 300}
     if path == "split":
         options["min_partitions"] = 5
-    with world(
+    with JobProcesses(
         tmp_path,
         job=job,
         servers=topics.servers,
@@ -135,7 +136,7 @@ def test_the_coordinator_dies_at_every_kill_point_under_a_running_job(topics: To
     source, sink = topics.create("in", 3), topics.create("out", 3)
     fill(topics, source, 5000)
     address = free_address()
-    with world(
+    with JobProcesses(
         tmp_path,
         job=job,
         servers=topics.servers,
@@ -178,7 +179,7 @@ def test_the_coordinator_dies_while_it_decides_against_a_checkpoint(
     fill(topics, source, 100)
     topics.fill(source, [b"x" * 5000], partition=1, key=b"key-1")
     address = free_address()
-    with world(
+    with JobProcesses(
         tmp_path,
         job=job,
         servers=topics.servers,

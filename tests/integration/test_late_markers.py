@@ -13,8 +13,9 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.command import fetch_progress
 from onceward.coordinator.killpoints import KillPoint
 from tests.integration.test_zombies import asleep
-from tests.support.processes import world
-from tests.support.topics import Topics, assert_exactly_once, wait_until
+from tests.support.processes import JobProcesses
+from tests.support.topics import Topics, assert_exactly_once
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -68,7 +69,7 @@ def test_a_job_ends_only_when_a_broker_that_stood_still_has_written_its_last_mar
         topics.fill(source, [b"%d" % n for n in range(20)], partition=partition, key=b"key-%d" % partition)
     spec = {"job": job, "servers": brokers.bootstrap_servers, "source": source, "sink": sink, "sparkless": True}
     reads = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 20}
-    with world(tmp_path, **spec, state_dir=str(tmp_path / "state"), source_options=reads) as here:
+    with JobProcesses(tmp_path, **spec, state_dir=str(tmp_path / "state"), source_options=reads) as here:
         driver = here.driver(kill_at=[f"{KillPoint.DRIVER_BETWEEN_END_TXN}:2:stop"])
         asleep(driver)
         os.kill(brokers.pids[quiet], signal.SIGSTOP)

@@ -18,7 +18,8 @@ from onceward.coordinator.dev.kafka import LocalKafka, LocalKafkaError
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.kafka.settings import NodePorts
 from onceward.coordinator.dev.kafka.topics import make_topics
-from tests.support.topics import Topics, wait_until
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
 

@@ -12,8 +12,9 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.listings import JobSummary
 from onceward.coordinator.protocol.status import JobStatus
-from tests.support.processes import Process, World, free_address, world
-from tests.support.topics import Topics, assert_exactly_once, fill, open_transactions_hold_back, wait_until
+from tests.support.processes import JobProcesses, Process, free_address
+from tests.support.topics import Topics, assert_exactly_once, fill, open_transactions_hold_back
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -38,7 +39,7 @@ def readers_wait(topics: Topics, sink: str) -> bool:
     return any(open_transactions_hold_back(topics.servers, sink).values())
 
 
-def job_in(here: World) -> JobSummary:
+def job_in(here: JobProcesses) -> JobSummary:
     """The job as the coordinator lists it."""
     with OperatorClient(here.spec["coordinator"], patience="60s") as client:
         (found,) = [job for job in client.jobs() if job.job == here.spec["job"]]
@@ -46,11 +47,11 @@ def job_in(here: World) -> JobSummary:
 
 
 @contextmanager
-def quick_world(topics: Topics, job: str, directory: Path) -> Iterator[World]:
-    """A world with ten checkpoints of bounded input, and with leases and grace periods of at most a second."""
+def quick_world(topics: Topics, job: str, directory: Path) -> Iterator[JobProcesses]:
+    """A job with ten checkpoints of bounded input, and with leases and grace periods of at most a second."""
     source, sink = topics.create("in", 3), topics.create("out", 3)
     fill(topics, source, 1500)
-    with world(
+    with JobProcesses(
         directory,
         job=job,
         servers=topics.servers,
@@ -65,24 +66,24 @@ def quick_world(topics: Topics, job: str, directory: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
+def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[JobProcesses]:
     with quick_world(topics, job, tmp_path) as here:
         yield here
 
 
-def coordinator(here: World, *kill_at: str) -> Process:
+def coordinator(here: JobProcesses, *kill_at: str) -> Process:
     return here.coordinator(
         here.spec["coordinator"], kill_at=kill_at, clusters=clusters(here.directory, here.spec["servers"])
     )
 
 
-def finish(here: World, topics: Topics) -> None:
+def finish(here: JobProcesses, topics: Topics) -> None:
     """Run the next driver, which finds everything settled and copies the rest."""
     here.finish()
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
 
 
-def test_no_reader_waits_for_a_driver_that_is_dead(topics: Topics, here: World) -> None:
+def test_no_reader_waits_for_a_driver_that_is_dead(topics: Topics, here: JobProcesses) -> None:
     coordinator(here)
     sink = here.spec["sink"]
     for number, point in enumerate(DEATHS, start=1):
@@ -100,7 +101,7 @@ def test_no_reader_waits_for_a_driver_that_is_dead(topics: Topics, here: World) 
 
 
 @pytest.mark.crash
-def test_the_coordinator_dies_anywhere_in_its_work_for_a_dead_driver(topics: Topics, here: World) -> None:
+def test_the_coordinator_dies_anywhere_in_its_work_for_a_dead_driver(topics: Topics, here: JobProcesses) -> None:
     first = coordinator(here, f"{KillPoint.COORDINATOR_BEFORE_GRANT}:2")
     here.wait_for_kill(BETWEEN, 3, here.driver(kill_at=[f"{BETWEEN}:3"]))
     here.wait_for_kill(KillPoint.COORDINATOR_BEFORE_GRANT, 2, first)
@@ -115,7 +116,7 @@ def test_the_coordinator_dies_anywhere_in_its_work_for_a_dead_driver(topics: Top
 
 
 @pytest.mark.crash
-def test_the_next_driver_replays_slots_that_the_coordinator_found_lost(topics: Topics, here: World) -> None:
+def test_the_next_driver_replays_slots_that_the_coordinator_found_lost(topics: Topics, here: JobProcesses) -> None:
     """The transactions time out before the coordinator may take the job: it proves the loss, but cannot write."""
     here.spec |= {
         "careless": True,
@@ -134,7 +135,7 @@ def test_the_next_driver_replays_slots_that_the_coordinator_found_lost(topics: T
 
 
 @pytest.mark.crash
-def test_a_coordinator_on_an_old_copy_of_the_store_touches_nothing(topics: Topics, here: World) -> None:
+def test_a_coordinator_on_an_old_copy_of_the_store_touches_nothing(topics: Topics, here: JobProcesses) -> None:
     """To this coordinator the job is an orphan with a checkpoint to commit; the claim says that it went on
     elsewhere."""
     address, store = here.spec["coordinator"], here.directory / "coordinator.db"
@@ -157,10 +158,10 @@ def test_a_coordinator_on_an_old_copy_of_the_store_touches_nothing(topics: Topic
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
 
 
-def settled_by_the_coordinator(here: World, generation: int) -> bool:
+def settled_by_the_coordinator(here: JobProcesses, generation: int) -> bool:
     found = job_in(here)
     return (found.generation, found.settled, found.status) == (generation, True, JobStatus.SUSPENDED)
 
 
-def log(here: World) -> str:
+def log(here: JobProcesses) -> str:
     return (here.directory / "coordinator.log").read_text()[-6000:]

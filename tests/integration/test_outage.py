@@ -14,8 +14,9 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.command import fetch_progress
 from onceward.coordinator.killpoints import KillPoint
 from tests.integration.test_zombies import asleep
-from tests.support.processes import Process, World
-from tests.support.topics import Topics, wait_until
+from tests.support.processes import JobProcesses, Process
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -32,33 +33,30 @@ def broker() -> Iterator[LocalKafka]:
         yield kafka
 
 
-def job(kafka: LocalKafka, directory: Path, name: str) -> World:
+def job(kafka: LocalKafka, directory: Path, name: str) -> JobProcesses:
     """A job with few records in each checkpoint, so that it has work for the whole test."""
     directory.mkdir()
     topics = Topics(kafka.bootstrap_servers, name)
     source, sink = topics.create("in"), topics.create("out")
     topics.fill(source, [b"%d" % number for number in range(5_000)])
-    return World(
+    return JobProcesses(
         directory,
-        {
-            "job": name,
-            "servers": kafka.bootstrap_servers,
-            "source": source,
-            "sink": sink,
-            "state_dir": str(directory / "state"),
-            "sparkless": True,
-            "source_options": {"max_offsets_per_checkpoint": 20},
-            "settings": {"interval": "300ms"},
-        },
+        job=name,
+        servers=kafka.bootstrap_servers,
+        source=source,
+        sink=sink,
+        state_dir=str(directory / "state"),
+        sparkless=True,
+        source_options={"max_offsets_per_checkpoint": 20},
+        settings={"interval": "300ms"},
     )
 
 
 def test_jobs_continue_soon_after_a_paused_broker_returns(broker: LocalKafka, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        jobs: list[tuple[World, Process]] = []
+        jobs: list[tuple[JobProcesses, Process]] = []
         for point in MET_AT:
-            here = job(broker, tmp_path / point.name, point.name.lower())
-            stack.callback(here.end)
+            here = stack.enter_context(job(broker, tmp_path / point.name, point.name.lower()))
             jobs.append((here, here.driver(kill_at=[f"{point}:5:stop"])))
         for _, driver in jobs:
             asleep(driver)
@@ -77,6 +75,6 @@ def test_jobs_continue_soon_after_a_paused_broker_returns(broker: LocalKafka, tm
         assert max(went_on.values()) < SOON_S, went_on
 
 
-def pre_committed(here: World, since: float) -> list[float]:
+def pre_committed(here: JobProcesses, since: float) -> list[float]:
     """Times after `since` when the job pre-committed checkpoints."""
     return [event["at"] for event in here.events("pre-committed") if event["at"] > since]

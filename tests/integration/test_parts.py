@@ -11,7 +11,8 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.transactions import State
 from tests.integration.test_committer import commit_behind_its_back
 from tests.support.sink_job import SinkJob
-from tests.support.topics import Topics, abort_with_the_brokers_tool, wait_until
+from tests.support.topics import Topics, abort_with_the_brokers_tool
+from tests.support.waiting import wait_until
 
 PARTITIONS, EACH = 3, 10
 

@@ -19,7 +19,8 @@ from onceward.coordinator.pipeline import generation, spark_job
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
 from onceward.coordinator.protocol.events import CloseReason
-from tests.support.topics import Topics, assert_exactly_once, open_transactions_hold_back, wait_for, wait_until
+from tests.support.topics import Topics, assert_exactly_once, open_transactions_hold_back, wait_for
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

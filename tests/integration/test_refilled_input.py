@@ -22,7 +22,8 @@ from onceward.coordinator.protocol.values import Document, JobName
 from onceward.sources.kafka.executor.reader import close_idle_clients
 from onceward.sources.kafka.positions import skip_to
 from tests.support.sparkless import SparklessPipeline
-from tests.support.topics import Topics, wait_until
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,15 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.values import JobName, ParticipantName
-from tests.support.processes import World, free_address, world
+from tests.support.processes import JobProcesses, free_address
 from tests.support.topics import (
     Topics,
     abort_with_the_brokers_tool,
     assert_exactly_once,
     fill,
     open_transactions_hold_back,
-    wait_until,
 )
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -39,7 +38,7 @@ class Outage:
         self.source, self.sink = topics.create("in", PARTITIONS), topics.create("out", PARTITIONS)
         fill(topics, self.source, 200)
         on_lost, timeout = spec.pop("on_lost", "replay"), spec.pop("transaction_timeout", "3s")
-        self.world: AbstractContextManager[World] = world(
+        self.here = JobProcesses(
             directory,
             job=job,
             servers=topics.servers,
@@ -54,12 +53,11 @@ class Outage:
         )
 
     def __enter__(self) -> "Outage":
-        self.here = self.world.__enter__()
         self.here.coordinator(self.address)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.world.__exit__(None, None, None)
+        self.here.__exit__()
 
     def die(self, point: KillPoint, count: int = 1) -> None:
         """Kill a driver at a point and wait until every transaction that it left has timed out."""

@@ -12,9 +12,10 @@ from confluent_kafka.admin import NewPartitions
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.pipeline.restarts import NO_RESTART
 from onceward.coordinator.protocol.events import CloseReason
-from tests.support.processes import world
+from tests.support.processes import JobProcesses
 from tests.support.sparkless import SparklessPipeline
-from tests.support.topics import Topics, assert_exactly_once, open_transactions_hold_back, wait_for, wait_until
+from tests.support.topics import Topics, assert_exactly_once, open_transactions_hold_back, wait_for
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,7 +100,7 @@ def test_input_partitions_grow_under_a_running_driver(growing: Growing, tmp_path
     growing.fill(200)
     directory = tmp_path / "process"
     directory.mkdir()
-    with world(
+    with JobProcesses(
         directory,
         job=growing.job,
         servers=growing.topics.servers,

@@ -22,7 +22,8 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.transactions import Transactions
 from tests.support.sparkless import SparklessPipeline
-from tests.support.topics import Topics, open_transactions_hold_back, wait_for, wait_until
+from tests.support.topics import Topics, open_transactions_hold_back, wait_for
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -19,7 +19,8 @@ from onceward.coordinator.protocol.values import CheckpointId, Claim, Document, 
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from tests.support.sink_job import QUICK, SinkJob, batch
-from tests.support.topics import Topics, wait_until
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

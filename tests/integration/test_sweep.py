@@ -14,9 +14,10 @@ from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.executor import producers
-from tests.support.processes import Process, descendants, world
+from tests.support.processes import JobProcesses, Process, descendants
 from tests.support.sink_job import SinkJob, batch
-from tests.support.topics import Topics, assert_exactly_once, wait_until
+from tests.support.topics import Topics, assert_exactly_once
+from tests.support.waiting import wait_until
 
 
 def test_open_transactions_are_listed_with_owner_age_time_left_and_receipt(
@@ -89,7 +90,7 @@ def test_ids_stay_few_when_each_task_has_a_new_worker_process(
     source, sink, checkpoints = topics.create("in", 2), topics.create("out", 2), 8
     state = tmp_path / "state"
     spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(state)}
-    with world(tmp_path, **spec, source_options={"start": "earliest"}, settings={"interval": None}) as here:
+    with JobProcesses(tmp_path, **spec, source_options={"start": "earliest"}, settings={"interval": None}) as here:
         driver = here.driver()
         here.wait_for_event("recovered", driver)
         with OperatorClient(StateDirectory(state).published()) as people:

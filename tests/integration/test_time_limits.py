@@ -33,7 +33,8 @@ from onceward.sources.kafka.control.metadata import BrokerView
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from onceward.sources.kafka.positions import Partition
 from tests.support.scripted import SINK, SOURCE, CoordinatorProcess
-from tests.support.topics import Topics, wait_until
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 WATCHED_S = 10.0
 """How long clients try to use an unusable peer."""

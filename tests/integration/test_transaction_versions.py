@@ -20,9 +20,10 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.fencing import fence_ids
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import CODE_NONE, State
-from tests.support.processes import world
+from tests.support.processes import JobProcesses
 from tests.support.sink_job import QUICK, SinkJob
-from tests.support.topics import Topics, assert_exactly_once, wait_until
+from tests.support.topics import Topics, assert_exactly_once
+from tests.support.waiting import wait_until
 
 LAST_EPOCH = 32_766
 TIMEOUT_S = 1
@@ -198,7 +199,7 @@ def test_a_job_is_killed_between_two_commits_and_resumes(
     for partition in range(3):
         values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(500)]
         topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
-    with world(
+    with JobProcesses(
         tmp_path,
         job=job,
         servers=topics.servers,

@@ -14,7 +14,8 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import CODE_NONE, CODE_NOT_FOUND, State, Transaction, Transactions
 from tests.support.sink_job import SinkJob
-from tests.support.topics import Topics, wait_until
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

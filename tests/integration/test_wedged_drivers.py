@@ -10,8 +10,9 @@ from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.status import JobStatus
 from tests.integration.test_orphans import QUICK, coordinator, job_in, log, quick_world, readers_wait
-from tests.support.processes import Process, World
-from tests.support.topics import Topics, assert_exactly_once, wait_until
+from tests.support.processes import JobProcesses, Process
+from tests.support.topics import Topics, assert_exactly_once
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -19,13 +20,13 @@ POINT = KillPoint.DRIVER_AFTER_PRE_COMMIT
 
 
 @pytest.fixture
-def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
+def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[JobProcesses]:
     with quick_world(topics, job, tmp_path) as here:
         here.spec["settings"] = {**QUICK, "timeout": "2s"}
         yield here
 
 
-def wedged(here: World) -> Process:
+def wedged(here: JobProcesses) -> Process:
     """Start a driver that blocks when its transactions are written and not acknowledged."""
     driver = here.driver(kill_at=[f"{POINT}:3:block"])
     wait_until(lambda: f"{POINT}:3" in here.killed_at() or not driver.running, "the main thread stands still", 120)
@@ -33,13 +34,13 @@ def wedged(here: World) -> Process:
     return driver
 
 
-def wake(here: World) -> None:
+def wake(here: JobProcesses) -> None:
     here.wake(f"{POINT}:3")
 
 
 @pytest.mark.parametrize("tolerated", [0, 1000], ids=["told to fail", "told to abort"])
 def test_a_driver_with_a_stalled_main_thread_loses_the_job_and_rejoins_when_it_wakes(
-    topics: Topics, here: World, tolerated: int
+    topics: Topics, here: JobProcesses, tolerated: int
 ) -> None:
     here.spec["settings"]["tolerable_failed_checkpoints"] = tolerated
     coordinator(here)
@@ -54,7 +55,9 @@ def test_a_driver_with_a_stalled_main_thread_loses_the_job_and_rejoins_when_it_w
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
 
 
-def test_another_driver_takes_over_from_a_stalled_one_which_leaves_when_it_wakes(topics: Topics, here: World) -> None:
+def test_another_driver_takes_over_from_a_stalled_one_which_leaves_when_it_wakes(
+    topics: Topics, here: JobProcesses
+) -> None:
     coordinator(here)
     driver = wedged(here)
     wait_until(lambda: job_in(here).status is JobStatus.SUSPENDED, f"the driver is given up:\n{log(here)}", 90)

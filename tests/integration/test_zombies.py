@@ -13,8 +13,9 @@ from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from onceward.coordinator.protocol.status import JobStatus
 from tests.integration.test_orphans import coordinator, job_in, log, quick_world, readers_wait
-from tests.support.processes import Process, World, free_address
-from tests.support.topics import Topics, assert_exactly_once, wait_until
+from tests.support.processes import JobProcesses, Process, free_address
+from tests.support.topics import Topics, assert_exactly_once
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -28,7 +29,7 @@ FALLS_ASLEEP = (
 
 
 @pytest.fixture
-def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[World]:
+def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[JobProcesses]:
     with quick_world(topics, job, tmp_path) as here:
         yield here
 
@@ -43,7 +44,7 @@ def asleep(process: Process) -> Process:
     return process
 
 
-def test_drivers_and_tasks_that_wake_after_others_took_over_change_nothing(topics: Topics, here: World) -> None:
+def test_drivers_and_tasks_that_wake_after_others_took_over_change_nothing(topics: Topics, here: JobProcesses) -> None:
     """The next driver replaces each one as soon as its lease has expired, without a request."""
     coordinator(here)
     source, sink = here.spec["source"], here.spec["sink"]
@@ -61,7 +62,7 @@ def test_drivers_and_tasks_that_wake_after_others_took_over_change_nothing(topic
     assert_exactly_once(topics, source, sink)
 
 
-def test_a_driver_that_slept_past_its_lease_continues_if_no_other_took_over(topics: Topics, here: World) -> None:
+def test_a_driver_that_slept_past_its_lease_continues_if_no_other_took_over(topics: Topics, here: JobProcesses) -> None:
     here.coordinator(here.spec["coordinator"])
     driver = asleep(here.driver(kill_at=[f"{KillPoint.DRIVER_AFTER_PRE_COMMIT}:3:stop"]))
     # only missing pings reveal a silent stream
@@ -74,7 +75,7 @@ def test_a_driver_that_slept_past_its_lease_continues_if_no_other_took_over(topi
 
 @pytest.mark.crash
 def test_a_driver_that_wakes_after_the_coordinator_settled_for_it_restarts_by_itself(
-    topics: Topics, here: World
+    topics: Topics, here: JobProcesses
 ) -> None:
     coordinator(here)
     zombie = asleep(here.driver(kill_at=[f"{KillPoint.DRIVER_BETWEEN_END_TXN}:3:stop"]))
@@ -88,7 +89,7 @@ def test_a_driver_that_wakes_after_the_coordinator_settled_for_it_restarts_by_it
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
 
 
-def test_a_stalled_coordinator_keeps_its_store_and_continues_when_it_wakes(topics: Topics, here: World) -> None:
+def test_a_stalled_coordinator_keeps_its_store_and_continues_when_it_wakes(topics: Topics, here: JobProcesses) -> None:
     first = coordinator(here)
     driver = here.driver()
     here.wait_for_event("settled", driver, count=3)
@@ -103,7 +104,7 @@ def test_a_stalled_coordinator_keeps_its_store_and_continues_when_it_wakes(topic
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
 
 
-def test_a_task_that_wakes_after_its_job_has_ended_holds_no_reader_back(topics: Topics, here: World) -> None:
+def test_a_task_that_wakes_after_its_job_has_ended_holds_no_reader_back(topics: Topics, here: JobProcesses) -> None:
     """The task begins its transaction only after the driver has left, so that it could not be aborted before."""
     coordinator(here)
     source, sink = here.spec["source"], here.spec["sink"]

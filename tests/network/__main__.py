@@ -16,7 +16,7 @@ from tests.network.mixed import mixed
 from tests.network.results import Run
 from tests.network.runs import run_scenario
 from tests.network.scenario import Phase, Scenario, all_scenarios
-from tests.network.world import World, faulty_world
+from tests.network.world import LinkedHarness, linked_harness
 
 _BUILD = Path(__file__).resolve().parents[2] / "build" / "network"
 
@@ -47,7 +47,7 @@ def main() -> int:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     runs: list[Run] = []
     began = time.monotonic()
-    with faulty_world(run_directory) as world:
+    with linked_harness(run_directory) as world:
         if arguments.minutes is None:
             wanted = [one for one in scenarios if not arguments.scenario or one.name in arguments.scenario]
             parts = planned(world, wanted, arguments.phase, arguments.seed)
@@ -64,7 +64,9 @@ def main() -> int:
     return 0 if report.passed(runs) else 1
 
 
-def planned(world: World, scenarios: list[Scenario], phases: list[str] | None, seed: int) -> Iterator[list[Run]]:
+def planned(
+    world: LinkedHarness, scenarios: list[Scenario], phases: list[str] | None, seed: int
+) -> Iterator[list[Run]]:
     """Run every scenario at each of its phases."""
     for scenario in scenarios:
         chosen = [phase for phase in scenario.phases if not phases or phase.value in phases]

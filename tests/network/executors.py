@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tests.network.world import SECOND_HOST, World
+from tests.network.world import SECOND_HOST, LinkedHarness
 from tests.support.spark_cluster import SMALL, standalone
 
 __all__ = ["STANDALONE", "NotPermittedError", "two_workers"]
@@ -26,7 +26,7 @@ class NotPermittedError(Exception):
 
 
 @contextmanager
-def two_workers(world: World) -> Iterator[str]:
+def two_workers(world: LinkedHarness) -> Iterator[str]:
     """Yield the arguments of spark-submit for a cluster of two workers. Raises NotPermittedError."""
     hosts = world.directory / "hosts"
     hosts.write_text(f"{SECOND_HOST} localhost\n")

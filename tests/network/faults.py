@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from onceward.coordinator.dev.toxiproxy import Link
 from tests.network.scenario import Fault
-from tests.network.world import World
+from tests.network.world import LinkedHarness
 
 __all__ = ["SINK_BROKER", "SOURCE_BROKER", "in_force"]
 
@@ -14,7 +14,7 @@ SOURCE_BROKER, SINK_BROKER = 1, 2
 """Leaders of all partitions of the input and of the output, in scenarios that name one of them."""
 
 
-def chosen(world: World, links: Sequence[str], transaction_coordinators: Sequence[int]) -> list[Link]:
+def chosen(world: LinkedHarness, links: Sequence[str], transaction_coordinators: Sequence[int]) -> list[Link]:
     """Links by name or group. ``transaction_coordinators``: brokers that coordinate the job's transactions."""
     found: list[Link] = []
     for name in links:
@@ -35,7 +35,7 @@ def chosen(world: World, links: Sequence[str], transaction_coordinators: Sequenc
 
 
 @contextmanager
-def in_force(world: World, fault: Fault, transaction_coordinators: Sequence[int]) -> Iterator[None]:
+def in_force(world: LinkedHarness, fault: Fault, transaction_coordinators: Sequence[int]) -> Iterator[None]:
     """Start the fault; at the end restore every link. Raises ToxiproxyError."""
     links = chosen(world, fault.links, transaction_coordinators)
     over = threading.Event()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.network.results import Run
 from tests.network.runs import run_scenario
 from tests.network.scenario import Do, Kill, Scenario
-from tests.network.world import World
+from tests.network.world import LinkedHarness
 
 __all__ = ["mixed"]
 
@@ -16,7 +16,7 @@ _RUNS_OF_A_JOB = 4
 _LONGEST_S = 15.0
 
 
-def mixed(world: World, scenarios: Sequence[Scenario], *, seed: int, minutes: float) -> Iterator[list[Run]]:
+def mixed(world: LinkedHarness, scenarios: Sequence[Scenario], *, seed: int, minutes: float) -> Iterator[list[Run]]:
     """Run jobs until the time is over. The same seed gives the same jobs in the same order."""
     chance = random.Random(seed)
     end = time.monotonic() + 60 * minutes

@@ -20,11 +20,12 @@ from tests.network.faults import SINK_BROKER, SOURCE_BROKER, in_force
 from tests.network.results import Run
 from tests.network.scenario import Do, Kill, Phase, Scenario
 from tests.network.supervising import settled_after, supervise
-from tests.network.world import BROKERS, World
+from tests.network.world import BROKERS, LinkedHarness
 from tests.support.jobs import Job, Setup, StuckError, at_point, judged
 from tests.support.schedules import Outcome, Schedule
 from tests.support.spark_cluster import CLUSTER
-from tests.support.topics import open_transactions_hold_back, wait_until
+from tests.support.topics import open_transactions_hold_back
+from tests.support.waiting import wait_until
 
 __all__ = ["run_scenario", "setup_of"]
 
@@ -56,7 +57,7 @@ def setup_of(scenario: Scenario) -> Setup:
     return Setup(**{"rate": _RATE, "per_checkpoint": _PER_CHECKPOINT, **words}, settings=settings)
 
 
-def run_scenario(world: World, scenario: Scenario, phases: Sequence[Phase], job: str, seed: int) -> list[Run]:
+def run_scenario(world: LinkedHarness, scenario: Scenario, phases: Sequence[Phase], job: str, seed: int) -> list[Run]:
     """Run the phases in this order; they share a job and its verdict. ``seed``: selects the moments of the faults."""
     expected = Outcome.UNKNOWN if scenario.fault.bypass else Outcome.PASS
     runs = [
@@ -115,7 +116,9 @@ def run_scenario(world: World, scenario: Scenario, phases: Sequence[Phase], job:
     return runs
 
 
-def _run(world: World, job: Job, scenario: Scenario, phase: Phase, run: Run, chance: random.Random, usual: int) -> None:
+def _run(
+    world: LinkedHarness, job: Job, scenario: Scenario, phase: Phase, run: Run, chance: random.Random, usual: int
+) -> None:
     """Run one fault at one phase and fill in ``run``. ``usual``: connections of an undisturbed driver and
     coordinator."""
     began = time.monotonic()
@@ -151,7 +154,7 @@ def _run(world: World, job: Job, scenario: Scenario, phase: Phase, run: Run, cha
     run.seconds = round(time.monotonic() - began, 1)
 
 
-def _connections_are_as_usual(world: World, run: Run, usual: int) -> None:
+def _connections_are_as_usual(world: LinkedHarness, run: Run, usual: int) -> None:
     """Check for leaks. Each transaction's own client makes the number vary; a leaked connection raises its minimum."""
     allowed = usual + _SPARE_CONNECTIONS
     fewest = world.open_connections()
@@ -175,7 +178,7 @@ def _noted(run: Run) -> Iterator[None]:
         run.reasons.append(str(error))
 
 
-def _brought_to(world: World, job: Job, phase: Phase, chance: random.Random) -> ManagedProcess:
+def _brought_to(world: LinkedHarness, job: Job, phase: Phase, chance: random.Random) -> ManagedProcess:
     """Start a driver and let it stop at the phase."""
     if phase is Phase.RECOVERY:
         dying = world.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
@@ -193,7 +196,7 @@ def _brought_to(world: World, job: Job, phase: Phase, chance: random.Random) -> 
     return driver
 
 
-def _meanwhile(world: World, job: Job, driver: ManagedProcess, scenario: Scenario, run: Run) -> None:
+def _meanwhile(world: LinkedHarness, job: Job, driver: ManagedProcess, scenario: Scenario, run: Run) -> None:
     match scenario.do:
         case Do.WAIT:
             driver.send(SIGCONT)
@@ -213,7 +216,7 @@ def _meanwhile(world: World, job: Job, driver: ManagedProcess, scenario: Scenari
             assert_never(scenario.do)
 
 
-def _kill(world: World, job: Job, kill: Kill | None) -> None:
+def _kill(world: LinkedHarness, job: Job, kill: Kill | None) -> None:
     match kill:
         case None:
             pass
@@ -250,11 +253,11 @@ def _stands_still(pid: int) -> bool:
     return False
 
 
-def _ends(world: World, job: Job) -> Sequence[tuple[Any, int, int]]:
+def _ends(world: LinkedHarness, job: Job) -> Sequence[tuple[Any, int, int]]:
     return list(ClusterView(KafkaCluster.of(world.paths.tests)).ends([job.sink]))
 
 
-def _transaction_coordinators(world: World, job: Job, scenario: Scenario) -> list[int]:
+def _transaction_coordinators(world: LinkedHarness, job: Job, scenario: Scenario) -> list[int]:
     """The broker that coordinates most of the job's transactions."""
     if "driver-transaction-coordinator" not in scenario.fault.links:
         return []

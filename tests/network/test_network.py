@@ -19,10 +19,10 @@ from tests.network.runs import run_scenario, setup_of
 from tests.network.scenario import SCENARIOS, Phase, all_scenarios, load
 from tests.network.sockets import Bypasses, connections
 from tests.network.supervising import supervise
-from tests.network.world import World, faulty_world
+from tests.network.world import LinkedHarness, linked_harness
 from tests.support.jobs import Job
 from tests.support.schedules import Outcome
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -39,12 +39,12 @@ SLICE = [
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinkedHarness]:
     try:
         toxiproxy_server()
     except ToxiproxyError as error:
         pytest.skip(str(error))
-    with faulty_world(tmp_path_factory.mktemp("network")) as made:
+    with linked_harness(tmp_path_factory.mktemp("network")) as made:
         yield made
 
 
@@ -52,7 +52,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "phases"), SLICE, ids=[name for name, _ in SLICE])
-def test_a_fault_costs_nothing_and_the_job_comes_back(world: World, name: str, phases: list[Phase]) -> None:
+def test_a_fault_costs_nothing_and_the_job_comes_back(world: LinkedHarness, name: str, phases: list[Phase]) -> None:
     runs = run_scenario(world, load(SCENARIOS / name), phases, f"slice-{name}", 1)
     assert passed(runs), [(run.outcome.value, run.phase, run.reasons) for run in runs]
 
@@ -60,7 +60,7 @@ def test_a_fault_costs_nothing_and_the_job_comes_back(world: World, name: str, p
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_whose_driver_bypassed_its_links_is_unknown_even_with_every_record_right(world: World) -> None:
+def test_a_run_whose_driver_bypassed_its_links_is_unknown_even_with_every_record_right(world: LinkedHarness) -> None:
     (run,) = run_scenario(world, load(SCENARIOS / "e18-bypass"), [Phase.TRIGGER], "slice-bypass", 1)
     assert (run.outcome, run.reasons) == (Outcome.UNKNOWN, [])
 
@@ -68,7 +68,7 @@ def test_a_run_whose_driver_bypassed_its_links_is_unknown_even_with_every_record
 @pytest.mark.network
 @pytest.mark.timeout(4 * 3600)
 def test_every_link_fails_in_every_way_at_every_phase(tmp_path: Path) -> None:
-    with faulty_world(tmp_path) as own:
+    with linked_harness(tmp_path) as own:
         for scenario in all_scenarios():
             runs = run_scenario(own, scenario, scenario.phases, scenario.name, 1)
             assert passed(runs), [(run.outcome.value, run.scenario, run.phase, run.reasons) for run in runs]

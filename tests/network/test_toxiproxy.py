@@ -14,7 +14,7 @@ import pytest
 
 from onceward.coordinator.dev.toxiproxy import LocalToxiproxy, Stream, Toxic, ToxiproxyError, toxiproxy_server
 from onceward.coordinator.dev.toxiproxy.binary import VERSION
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 SILENT = Toxic(type="timeout", stream=Stream.DOWN, attributes={"timeout": 0})
 

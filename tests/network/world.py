@@ -15,7 +15,7 @@ from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy
 from tests.network.sockets import Bypasses, connections, family
 from tests.support.harness import Harness, Paths
 
-__all__ = ["BROKERS", "SECOND_HOST", "World", "faulty_world"]
+__all__ = ["BROKERS", "SECOND_HOST", "LinkedHarness", "linked_harness"]
 
 BROKERS = (1, 2, 3)
 _DRIVERS, _COORDINATOR, _EXECUTORS = "DRIVERS", "COORDINATOR", "EXECUTORS"
@@ -23,7 +23,7 @@ SECOND_HOST = "127.0.0.9"
 """The address of ``localhost`` for the second executor; its links to the brokers listen here."""
 
 
-class World(Harness):
+class LinkedHarness(Harness):
     """A harness with `links`: ``driver-broker-N``, ``coordinator-broker-N``, ``driver-coordinator``.
 
     Jobs with one executor that is cut off use two more sets of links to the brokers. The brokers advertise a host name
@@ -31,7 +31,7 @@ class World(Harness):
     """
 
     def __init__(self, directory: Path, kafka: LocalKafka, proxies: LocalToxiproxy, told: dict[str, list[str]]) -> None:
-        """Called by `faulty_world`. ``told``: the addresses that the brokers advertise, by listener."""
+        """Called by `linked_harness`. ``told``: the addresses that the brokers advertise, by listener."""
         paths = Paths(
             tests=kafka.bootstrap_servers,
             drivers=",".join(told[_DRIVERS]),
@@ -87,7 +87,7 @@ class World(Harness):
 
 
 @contextmanager
-def faulty_world(directory: Path) -> Iterator[World]:
+def linked_harness(directory: Path) -> Iterator[LinkedHarness]:
     """A world with three replicas, two in sync; the brokers look for timed-out transactions every 200 ms."""
     directory.mkdir(parents=True, exist_ok=True)
     ports = free_ports(len(BROKERS), None)
@@ -99,6 +99,6 @@ def faulty_world(directory: Path) -> Iterator[World]:
     with (
         LocalToxiproxy(directory / "toxiproxy.log") as proxies,
         LocalKafka(3, transaction_timeout_scan_ms=200, heap="256m", advertised=told) as kafka,
-        World(directory, kafka, proxies, told) as world,
+        LinkedHarness(directory, kafka, proxies, told) as world,
     ):
         yield world

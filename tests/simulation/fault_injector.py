@@ -13,7 +13,7 @@ from tests.simulation.scheduler import Process
 from tests.simulation.streams import cut_streams
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 __all__ = ["FaultInjector"]
 
@@ -21,7 +21,7 @@ __all__ = ["FaultInjector"]
 class FaultInjector:
     """Injects the faults of its world's `FaultProfile`, at moments that the seed draws."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         self._world = world
         self.raging = True
 

@@ -11,7 +11,7 @@ from typing import Any
 from tests.simulation.checker import Violation
 from tests.simulation.fault_profile import FaultProfile, draw
 from tests.simulation.patches import patched
-from tests.simulation.world import World
+from tests.simulation.world import SimulatedWorld
 
 __all__ = ["Result", "run_seed", "transcript"]
 
@@ -52,7 +52,7 @@ def run_seed(
     if fixed:
         faults = replace(faults, **fixed)
     with patched(), (mutant or nullcontext)():
-        world = World(random, faults, trace)
+        world = SimulatedWorld(random, faults, trace)
         world.brokers.tell_requests = requests and trace is not None
         world.run()
     checker, counts = world.checker, world.counts

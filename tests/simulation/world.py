@@ -31,7 +31,7 @@ from tests.simulation.source import InputTopic, ModelSource
 from tests.simulation.streams import break_streams
 from tests.simulation.threads import set_scheduler
 
-__all__ = ["World"]
+__all__ = ["SimulatedWorld"]
 
 JOB = JobName("orders")
 SETTLED_WITHIN = 15.0
@@ -39,7 +39,7 @@ SETTLED_WITHIN = 15.0
 some seconds to notice or to return; a proof takes two looks; failed steps are retried."""
 
 
-class World:
+class SimulatedWorld:
     """Build it, `run` it once, then read ``checker`` and ``counts``."""
 
     def __init__(self, random: Random, faults: FaultProfile, trace: Callable[[float, str, str], None] | None) -> None:

@@ -17,7 +17,7 @@ from onceward.coordinator.dev.managed_process import OURS, ManagedProcess
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from tests.support.schedules import Kill
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 __all__ = ["CLUSTER", "START_LIMIT_S", "Armed", "Harness", "Paths"]
 

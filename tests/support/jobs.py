@@ -18,7 +18,8 @@ from tests.support.harness import CLUSTER, Armed, Harness
 from tests.support.recorder import Recorder
 from tests.support.repeats import unexplained
 from tests.support.schedules import Kill, Outcome, Schedule
-from tests.support.topics import Topics, wait_until
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 __all__ = ["ANY_TIME", "SPARK_LIMIT_S", "Job", "Setup", "StuckError", "at_point", "judged"]
 

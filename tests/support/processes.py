@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
 """Settings of jobs whose processes are killed."""
@@ -70,12 +70,13 @@ class Process:
         return self.log.read_text(errors="replace")[-characters:]
 
 
-class World:
-    """One job's processes, directory and events."""
+class JobProcesses:
+    """One job's processes, directory and events. A context manager; on exit every process is killed."""
 
-    def __init__(self, directory: Path, spec: Mapping[str, Any]) -> None:
+    def __init__(self, directory: Path, **spec: Any) -> None:
+        """``spec``: of the driver's program, ``tests.support.job``."""
         self.directory = directory
-        self.spec = dict(spec)
+        self.spec = spec
         self._events = directory / "events"
         self._kills = directory / "kills"
         self._scratch = directory / "scratch"
@@ -132,7 +133,10 @@ class World:
         assert f"{point.value}:{count}" in self.killed_at(), f"{point} was not reached:\n{process.tail()}"
         process.kill()
 
-    def end(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.kill()
 
@@ -151,15 +155,6 @@ class World:
         process = Process(command, self.directory / log, environment)
         self._processes.append(process)
         return process
-
-
-@contextmanager
-def world(directory: Path, **spec: Any) -> Iterator[World]:
-    made = World(directory, spec)
-    try:
-        yield made
-    finally:
-        made.end()
 
 
 def free_address() -> str:

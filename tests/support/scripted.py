@@ -7,9 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, assert_never
 
@@ -43,6 +42,7 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
+from tests.support.waiting import wait_until
 
 __all__ = [
     "SETTINGS",
@@ -53,7 +53,6 @@ __all__ = [
     "free_port",
     "positions",
     "slots",
-    "wait_until",
 ]
 
 SOURCE = Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="test")
@@ -61,14 +60,6 @@ SINK = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="test")
 SETTINGS = CheckpointSettings(
     interval="5ms", tolerable_failed_checkpoints=1000, lease="5s", stream_grace="1s", orphan_grace="10s"
 )
-
-
-def wait_until(condition: Callable[[], object], what: str, limit_s: float = 30.0) -> None:
-    """Wait for a condition; fail with ``what`` after the limit."""
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {limit_s:g} s: {what}"
-        time.sleep(0.005)
 
 
 def positions(offset: int) -> Snapshot:

@@ -11,7 +11,7 @@ from onceward.coordinator.dev.kafka.java import find_java
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.managed_process import ManagedProcess
 from tests.support.harness import Harness
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 __all__ = ["AWAY_S", "CLUSTER", "LOCAL", "SMALL", "standalone"]
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import cast
 
@@ -20,15 +20,9 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as Place
 from kafka.admin import AbortTransactionSpec, TransactionState
 
+from tests.support.waiting import wait_until
+
 _LIMIT_S = 30.0
-
-
-def wait_until(condition: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
-    """Wait for a condition. Raises AssertionError with `what` when it does not come true within the limit."""
-    limit = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < limit, f"waited {limit_s:.0f} s in vain: {what}"
-        time.sleep(0.02)
 
 
 class Topics:

@@ -10,7 +10,7 @@ from onceward.coordinator.links import FORGET_AFTER_S, MAX_LINKS, TELL_EVERY_S, 
 BEGIN = datetime(2026, 5, 3, 12, 0, tzinfo=UTC)
 
 
-class World:
+class LoggedLinks:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.now = 0.0
         self.links = Links(clock=lambda: self.now, wall=lambda: BEGIN + timedelta(seconds=self.now))
@@ -22,11 +22,11 @@ class World:
 
 
 @pytest.fixture
-def world(caplog: pytest.LogCaptureFixture) -> World:
-    return World(caplog)
+def world(caplog: pytest.LogCaptureFixture) -> LoggedLinks:
+    return LoggedLinks(caplog)
 
 
-def test_a_broken_link_is_logged_at_once_repeated_and_its_end_logged(world: World) -> None:
+def test_a_broken_link_is_logged_at_once_repeated_and_its_end_logged(world: LoggedLinks) -> None:
     for second in range(61):
         world.now = second / 2
         world.links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
@@ -40,7 +40,7 @@ def test_a_broken_link_is_logged_at_once_repeated_and_its_end_logged(world: Worl
     assert world.links.troubles() == ()
 
 
-def test_a_link_that_comes_and_goes_fills_no_log(world: World) -> None:
+def test_a_link_that_comes_and_goes_fills_no_log(world: LoggedLinks) -> None:
     for tenth in range(600):
         world.now = tenth / 10
         world.links.failed("coordinator", "refused", waiting="a call")
@@ -49,7 +49,7 @@ def test_a_link_that_comes_and_goes_fills_no_log(world: World) -> None:
     assert len(world.lines()) % 2 == 0, "each trouble that was told has an end that was told"
 
 
-def test_listings_show_the_oldest_trouble_first_with_its_last_cause(world: World) -> None:
+def test_listings_show_the_oldest_trouble_first_with_its_last_cause(world: LoggedLinks) -> None:
     world.links.failed("a", "refused", waiting="x")
     world.now = 5.0
     world.links.failed("b", "timed out", waiting="y")
@@ -59,7 +59,7 @@ def test_listings_show_the_oldest_trouble_first_with_its_last_cause(world: World
     assert shown == [("a", 7.0, "timed out", "z"), ("b", 2.0, "timed out", "y")]
 
 
-def test_an_unused_link_is_forgotten_with_a_log_line(world: World) -> None:
+def test_an_unused_link_is_forgotten_with_a_log_line(world: LoggedLinks) -> None:
     world.links.failed("broker 3", "refused", waiting="x")
     world.now = FORGET_AFTER_S + 1
     assert world.links.troubles() == ()
@@ -68,7 +68,7 @@ def test_an_unused_link_is_forgotten_with_a_log_line(world: World) -> None:
     assert len(world.lines()) == 2
 
 
-def test_the_memory_of_broken_links_is_bounded(world: World) -> None:
+def test_the_memory_of_broken_links_is_bounded(world: LoggedLinks) -> None:
     for number in range(10 * MAX_LINKS):
         world.links.failed(f"broker {number}", "refused", waiting="x")
     assert len(world.links.troubles()) == MAX_LINKS

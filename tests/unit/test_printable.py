@@ -19,7 +19,8 @@ from onceward.coordinator.printable import logger, printable
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from tests.support.scripted import SINK, SOURCE, positions, slots, wait_until
+from tests.support.scripted import SINK, SOURCE, positions, slots
+from tests.support.waiting import wait_until
 from tests.unit.ops.test_command import onceward
 
 NASTY = "before\x1b[2J\x1b]0;owned\x07\x00\x08\r\x9b31m\u202eafter"

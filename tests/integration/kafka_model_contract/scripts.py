@@ -1,4 +1,4 @@
-"""Scripts that are played in both worlds. Each is about one thing that a broker might answer differently than
+"""Scripts that are played on both sides. Each is about one thing that a broker might answer differently than
 expected."""
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Plays a script in a world and records the answers, in words that do not depend on the world."""
+"""Plays a script on one side and records the answers, in words that do not depend on the side."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.logs import Log
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC, read_offsets
 from onceward.sinks.kafka.control.transactions import State, Transactions, TransactionView
-from tests.integration.kafka_model_contract.worlds import Ids, World, away
+from tests.integration.kafka_model_contract.sides import Ids, Side, away
 from tests.support.kafka_model import Partition
 
 __all__ = ["Stage", "Writer"]
@@ -34,22 +34,22 @@ _OFFSETS_TOPIC = "__consumer_offsets"
 class Stage:
     """Runs one script and keeps its transcript. ``who`` is a transactional id's short name."""
 
-    def __init__(self, world: World, version: int) -> None:
+    def __init__(self, side: Side, version: int) -> None:
         """`version`: that of EndTxn, unless the script names another."""
-        self.world = world
+        self.side = side
         self.version = version
         self.lines: list[str] = []
-        self.transactions = Transactions(world.control)
+        self.transactions = Transactions(side.control)
         self._producers: list[int] = []
 
     # -- topics, clients and ids
 
     def name(self, who: str) -> str:
-        return f"{self.world.prefix}{who}"
+        return f"{self.side.prefix}{who}"
 
     def topic(self, short: str = "out", partitions: int = 1) -> str:
         name = self.name(short)
-        self.world.create_topic(name, partitions)
+        self.side.create_topic(name, partitions)
         return name
 
     def writer(self, who: str = "t", *, timeout_ms: int = 60_000) -> "Writer":
@@ -111,7 +111,7 @@ class Stage:
             self._say(f"{who} is {view.code}")
             return
         enlisted = ", ".join(
-            _OFFSETS_TOPIC if topic == _OFFSETS_TOPIC else f"{topic.removeprefix(self.world.prefix)}{list(numbers)}"
+            _OFFSETS_TOPIC if topic == _OFFSETS_TOPIC else f"{topic.removeprefix(self.side.prefix)}{list(numbers)}"
             for topic, numbers in sorted(view.partitions.items())
         )
         at = self._at((name, view.producer_id, view.epoch))
@@ -119,28 +119,28 @@ class Stage:
 
     def listed(self, *states: str) -> None:
         """Record our ids in a list of these states."""
-        pattern = f"{self.world.prefix}.*" if self.world.prefix else None
-        node = self.world.control.nodes()[0]
+        pattern = f"{self.side.prefix}.*" if self.side.prefix else None
+        node = self.side.control.nodes()[0]
         request = ListTransactionsRequest(
             state_filters=list(states), producer_id_filters=[], transactional_id_pattern=pattern
         )
-        answer = self.world.control.ask(request, node=node)
+        answer = self.side.control.ask(request, node=node)
         found = sorted(
-            (str(entry.transactional_id).removeprefix(self.world.prefix), str(entry.transaction_state))
+            (str(entry.transactional_id).removeprefix(self.side.prefix), str(entry.transaction_state))
             for entry in answer.transaction_states
         )
         self._say(f"listed {'/'.join(states) or 'all'}: {answer.error_code} {found} {answer.unknown_state_filters}")
 
     def receipt(self, who: str = "t") -> None:
         name = self.name(who)
-        offset = self._there(lambda: read_offsets(self.world.control, [name])[name], lambda found: found.code)
+        offset = self._there(lambda: read_offsets(self.side.control, [name])[name], lambda found: found.code)
         self._say(f"receipt of {who}: code {offset.code}, {offset.offset}, {offset.metadata!r}")
 
     def delete_group(self, who: str = "t") -> None:
         name = self.name(who)
 
         def ask() -> int:
-            answer = self.world.control.send_located(CoordinatorKind.GROUP, {name: DeleteGroupsRequest([name])})[name]
+            answer = self.side.control.send_located(CoordinatorKind.GROUP, {name: DeleteGroupsRequest([name])})[name]
             return away(answer) if isinstance(answer, NoAnswer) else int(answer.results[0].error_code)
 
         self._raw(f"delete group {who}", ask)
@@ -171,24 +171,24 @@ class Stage:
         )
 
         def ask() -> int:
-            answer = self.world.control.send_located(CoordinatorKind.GROUP, {name: request})[name]
+            answer = self.side.control.send_located(CoordinatorKind.GROUP, {name: request})[name]
             return away(answer) if isinstance(answer, NoAnswer) else int(answer.topics[0].partitions[0].error_code)
 
         self._raw(f"plain offset {offset}", ask)
 
     def look(self, topic: str) -> None:
         """Record what readers see, and how far."""
-        short = topic.removeprefix(self.world.prefix)
+        short = topic.removeprefix(self.side.prefix)
         for committed in (True, False):
             kind = "committed" if committed else "everything"
-            self._say(f"{short} {kind}: {self.world.read(topic, committed=committed)}")
-        self._say(f"{short} stable and end: {self.world.ends(topic)}")
-        for number in range(len(self.world.ends(topic))):
+            self._say(f"{short} {kind}: {self.side.read(topic, committed=committed)}")
+        self._say(f"{short} stable and end: {self.side.ends(topic)}")
+        for number in range(len(self.side.ends(topic))):
             self._say(f"{short}-{number} holds {self._log((topic, number)) or 'nothing'}")
 
     def _log(self, place: Partition) -> str:
         """Whose records and which markers a partition holds, in order. Batch boundaries are left to the clients."""
-        log = Log(self.world.control, place, limit=1_000_000)
+        log = Log(self.side.control, place, limit=1_000_000)
         held: list[str] = []
         for batch in log.read(log.first, log.end):
             at = self._at(("", batch.producer_id, batch.epoch))
@@ -203,17 +203,17 @@ class Stage:
     def held(self, topic: str) -> None:
         """Record what the leader reports about producers: who wrote how much, and whose transaction is open since which
         offset."""
-        numbers = list(range(len(self.world.ends(topic))))
+        numbers = list(range(len(self.side.ends(topic))))
         asked = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=numbers)
-        node = self.world.control.nodes()[0]
-        answer = self.world.control.ask(DescribeProducersRequest(topics=[asked]), node=node)
+        node = self.side.control.nodes()[0]
+        answer = self.side.control.ask(DescribeProducersRequest(topics=[asked]), node=node)
         for partition in answer.topics[0].partitions:
             found = [
                 f"{self._at(('', one.producer_id, one.producer_epoch)).strip()} wrote up to {one.last_sequence}, "
                 f"open since {one.current_txn_start_offset}"
                 for one in partition.active_producers
             ]
-            short = topic.removeprefix(self.world.prefix)
+            short = topic.removeprefix(self.side.prefix)
             self._say(f"{short}-{partition.partition_index}: {partition.error_code} {found}")
 
     def abort_one_partition(self, ids: Ids, topic: str, partition: int = 0) -> None:
@@ -224,47 +224,47 @@ class Stage:
         marker = WriteTxnMarkersRequest.WritableTxnMarker(
             producer_id=ids[1], producer_epoch=ids[2], transaction_result=False, topics=[where], coordinator_epoch=0
         )
-        node = self.world.control.nodes()[0]
-        answer = self.world.control.ask(WriteTxnMarkersRequest(markers=[marker]), node=node)
+        node = self.side.control.nodes()[0]
+        answer = self.side.control.ask(WriteTxnMarkersRequest(markers=[marker]), node=node)
         code = answer.markers[0].topics[0].partitions[0].error_code
         self._say(f"abort of one partition{self._at(ids)}: {code}")
 
     def groups(self, *who: str) -> None:
         """Record which of the groups exist."""
-        node = self.world.control.nodes()[0]
+        node = self.side.control.nodes()[0]
         answer = self._there(
-            lambda: self.world.control.ask(ListGroupsRequest(max_version=4), node=node), lambda found: found.error_code
+            lambda: self.side.control.ask(ListGroupsRequest(max_version=4), node=node), lambda found: found.error_code
         )
         listed = {str(group.group_id) for group in answer.groups}
         self._say(f"groups: {[each for each in who if self.name(each) in listed]}")
 
     def settle(self, name: str) -> None:
         """Wait until no end is running; the broker determines how long that takes."""
-        deadline = self.world.now() + _LIMIT_S
+        deadline = self.side.now() + _LIMIT_S
         while self._view(name).state in (State.PREPARE_ABORT, State.PREPARE_COMMIT):
-            assert self.world.now() < deadline, f"{name} is not ended in time"
-            self.world.wait(0.01)
+            assert self.side.now() < deadline, f"{name} is not ended in time"
+            self.side.wait(0.01)
 
     def await_state(self, state: State, who: str = "t") -> None:
-        deadline = self.world.now() + _LIMIT_S
+        deadline = self.side.now() + _LIMIT_S
         name = self.name(who)
         while self._view(name).state is not state:
-            assert self.world.now() < deadline, f"{who} is not {state} in time"
-            self.world.wait(0.05)
+            assert self.side.now() < deadline, f"{who} is not {state} in time"
+            self.side.wait(0.05)
         self._say(f"{who} became {state}")
 
     # -- requests as a client library sends them
 
     def add_partition(self, ids: Ids, topic: str, partition: int = 0) -> None:
-        self._raw(f"add partition{self._at(ids)}", lambda: self.world.add_partition(ids, (topic, partition)))
+        self._raw(f"add partition{self._at(ids)}", lambda: self.side.add_partition(ids, (topic, partition)))
 
     def add_offsets(self, ids: Ids, group: str = "t") -> None:
-        self._raw(f"add offsets{self._at(ids)}", lambda: self.world.add_offsets(ids, self.name(group)))
+        self._raw(f"add offsets{self._at(ids)}", lambda: self.side.add_offsets(ids, self.name(group)))
 
     def commit_offset(self, ids: Ids, offset: int, metadata: str, *, group: str = "t", implicit: bool = False) -> None:
         self._raw(
             f"commit offset{self._at(ids)}{' implicitly' if implicit else ''}",
-            lambda: self.world.commit_offset(
+            lambda: self.side.commit_offset(
                 ids, self.name(group), (RECEIPT_TOPIC, 0), offset, metadata, implicit=implicit
             ),
         )
@@ -279,13 +279,13 @@ class Stage:
         partition: int = 0,
         implicit: bool = False,
     ) -> None:
-        deadline = self.world.now() + _LIMIT_S
+        deadline = self.side.now() + _LIMIT_S
         while True:
-            code, offset = self.world.produce(ids, (topic, partition), values, sequence, implicit=implicit)
+            code, offset = self.side.produce(ids, (topic, partition), values, sequence, implicit=implicit)
             if code not in _NOT_YET:
                 break
-            assert self.world.now() < deadline, f"{topic} is not led in time"
-            self.world.wait(0.02)
+            assert self.side.now() < deadline, f"{topic} is not led in time"
+            self.side.wait(0.02)
         at = f" at {offset}" if code == 0 else ""
         how = " implicitly" if implicit else ""
         self._say(f"produce{self._at(ids)} sequence {sequence}{how}: {code}{at}")
@@ -300,26 +300,26 @@ class Stage:
 
     def _there(self, ask: Callable[[], _T], code_of: Callable[[_T], object]) -> _T:
         """The answer once the coordinator exists: a new broker creates it when first asked for it."""
-        deadline = self.world.now() + _LIMIT_S
+        deadline = self.side.now() + _LIMIT_S
         while code_of(answer := ask()) in _AWAY:
-            assert self.world.now() < deadline, f"answered {answer} all the time"
-            self.world.wait(0.02)
+            assert self.side.now() < deadline, f"answered {answer} all the time"
+            self.side.wait(0.02)
         return answer
 
     def _asked(self, name: str, request: Any, keep: Callable[[Any], None] = lambda _answer: None) -> list[int]:
         codes: list[int] = []
-        deadline = self.world.now() + _LIMIT_S
+        deadline = self.side.now() + _LIMIT_S
         while not codes or codes[-1] == _CONCURRENT:
-            assert self.world.now() < deadline, f"{name} is answered {codes} all the time"
-            answer = self.world.control.send_located(CoordinatorKind.TRANSACTION, {name: request})[name]
+            assert self.side.now() < deadline, f"{name} is answered {codes} all the time"
+            answer = self.side.control.send_located(CoordinatorKind.TRANSACTION, {name: request})[name]
             code = away(answer) if isinstance(answer, NoAnswer) else int(answer.error_code)
             if code in _AWAY:
-                self.world.wait(0.02)
+                self.side.wait(0.02)
                 continue
             codes.append(code)
             keep(answer)
             if code == _CONCURRENT:
-                self.world.wait(0.01)
+                self.side.wait(0.01)
         return codes
 
     def _at(self, ids: Ids) -> str:
@@ -341,7 +341,7 @@ class Writer:
         self._stage = stage
         self.who = who
         self._failures: list[object] = []
-        self.producer = stage.world.producer(stage.name(who), timeout_ms, self._failures)
+        self.producer = stage.side.producer(stage.name(who), timeout_ms, self._failures)
         self.outcome = self._outcome(lambda: self.producer.init_transactions(_LIMIT_S))
         if self.outcome == "well":
             self.producer.begin_transaction()

@@ -2,8 +2,8 @@
 
 from random import Random
 
+from tests.integration.kafka_model_contract.sides import Ids
 from tests.integration.kafka_model_contract.stage import Stage
-from tests.integration.kafka_model_contract.worlds import Ids
 
 __all__ = ["walk"]
 

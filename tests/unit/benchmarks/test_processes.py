@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.guarded import Guarded
 from benchmarks.processes import Process, ProcessTree, process
 from benchmarks.scratch import scratch_directory
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 _BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
@@ -31,13 +30,6 @@ time.sleep(100)
 """
 
 
-def until(condition: Callable[[], object]) -> None:
-    limit = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-
-
 def lives(pid: int) -> bool:
     found = process(pid)
     return found is not None and not found.ended
@@ -45,7 +37,7 @@ def lives(pid: int) -> bool:
 
 def told(log: Path) -> int:
     """Return the process id that the program has printed."""
-    until(lambda: log.exists() and log.read_text().endswith("\n"))
+    wait_until(lambda: log.exists() and log.read_text().endswith("\n"), "the child logs its line")
     return int(log.read_text())
 
 
@@ -70,8 +62,8 @@ def test_ended_processes_stay_in_the_sum_and_orphans_stay_in_the_tree() -> None:
 def test_cpu_of_a_whole_tree_is_counted(tmp_path: Path) -> None:
     nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_BUSY!r}]); {_CHILD}"
     with Guarded("it", [sys.executable, "-c", nested], tmp_path / "log", directory=tmp_path) as running:
-        until(lambda: running.tree.sample().cpu_seconds >= 0.2)
-        until(lambda: running.tree.sample().peak_pss > 1_000_000)  # sampled once a second
+        wait_until(lambda: running.tree.sample().cpu_seconds >= 0.2, "the process has used CPU")
+        wait_until(lambda: running.tree.sample().peak_pss > 1_000_000, "the memory is sampled")  # sampled once a second
 
 
 @pytest.mark.parametrize("program", [_CHILD, _OTHER_GROUP])
@@ -80,7 +72,7 @@ def test_all_that_a_guarded_process_has_started_ends_with_it(tmp_path: Path, pro
         child = told(tmp_path / "log")
         assert lives(child)
     assert running.exit_code == -signal.SIGKILL
-    until(lambda: not lives(child))
+    wait_until(lambda: not lives(child), "the child is gone")
 
 
 def test_a_killed_benchmark_leaves_no_process(tmp_path: Path) -> None:
@@ -99,7 +91,7 @@ def test_a_killed_benchmark_leaves_no_process(tmp_path: Path) -> None:
     finally:
         owner.kill()
         owner.communicate()
-    until(lambda: not lives(child))
+    wait_until(lambda: not lives(child), "the child is gone")
 
 
 def test_a_program_that_is_not_there_is_no_end_of_all_benchmarks(tmp_path: Path) -> None:

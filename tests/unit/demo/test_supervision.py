@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from onceward.coordinator.dev.demo.supervisor import Supervised
 from onceward.coordinator.dev.managed_process import ManagedProcess, NotStartedError
 from onceward.coordinator.killpoints import KillPoint
 from tests.support.processes import descendants
+from tests.support.waiting import wait_until
 
 FIRST = Kill(point=KillPoint.DRIVER_AFTER_DECISION, nth=1, meaning="first")
 SECOND = Kill(point=KillPoint.DRIVER_AFTER_PRE_COMMIT, nth=2, meaning="second")
@@ -33,13 +33,6 @@ for _ in range(3):
     kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
 time.sleep(600)
 """
-
-
-def until(condition: Callable[[], object], limit_s: float = 30.0) -> None:
-    limit = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.02)
 
 
 def alive(pid: int) -> bool:
@@ -74,7 +67,7 @@ Starter = Callable[[str], Callable[[str, dict[str, str]], ManagedProcess]]
 
 
 def revived(one: Supervised) -> str:
-    until(lambda: one.child.exit_code is not None)
+    wait_until(lambda: one.child.exit_code is not None, "the child ends")
     story = one.revive()
     assert story is not None
     return story
@@ -118,12 +111,12 @@ def test_a_child_ends_with_its_owner_even_if_the_owner_is_killed(tmp_path: Path)
     )
     owner = subprocess.Popen([sys.executable, "-c", owner_script], start_new_session=True)
     try:
-        until(lambda: log.exists() and log.read_text().endswith("\n"))
+        wait_until(lambda: log.exists() and log.read_text().endswith("\n"), "the child logs its line")
         child = int(log.read_text())
         assert alive(child)
         owner.send_signal(signal.SIGKILL)
         owner.wait()
-        until(lambda: not alive(child))
+        wait_until(lambda: not alive(child), "the child is gone")
     finally:
         owner.kill()
         owner.wait()
@@ -132,11 +125,11 @@ def test_a_child_ends_with_its_owner_even_if_the_owner_is_killed(tmp_path: Path)
 def test_killing_a_child_kills_its_descendants(start: Starter, tmp_path: Path) -> None:
     script = "import subprocess, sys, time\np = subprocess.Popen(['sleep', '600'])\nprint(p.pid)\ntime.sleep(600)"
     child = start(script)("parent", {})
-    until(lambda: child.log.read_text().endswith("\n"))
+    wait_until(lambda: child.log.read_text().endswith("\n"), "the child logs its line")
     grandchild = int(child.log.read_text())
     assert alive(grandchild)
     child.end()
-    until(lambda: not alive(grandchild))
+    wait_until(lambda: not alive(grandchild), "the grandchild is gone")
 
 
 def test_a_command_that_does_not_exist_is_an_error_and_leaves_no_process(tmp_path: Path) -> None:
@@ -156,7 +149,7 @@ while True:
     time.sleep(0.01)
 """
     child = start(script)("polite", {})
-    until(lambda: child.log.read_text() == "up\n")
+    wait_until(lambda: child.log.read_text() == "up\n", "the child is up")
     child.terminate()
     assert child.wait(30) == 0
     assert child.exit_code == 0
@@ -200,5 +193,5 @@ def test_checkpoints_are_counted_by_outcome() -> None:
 
 def test_children_do_not_run_in_the_users_folder(start: Starter, tmp_path: Path) -> None:
     child = start("import os\nprint(os.getcwd())\n")("where", {})
-    until(lambda: child.exit_code is not None)
+    wait_until(lambda: child.exit_code is not None, "the child ends")
     assert child.log.read_text().strip() == str(tmp_path) != os.getcwd()

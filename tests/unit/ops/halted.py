@@ -14,7 +14,8 @@ from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, Committable, JobName, Outcome, Settlement
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from tests.support.scripted import SINK, SOURCE, positions, slots, wait_until
+from tests.support.scripted import SINK, SOURCE, positions, slots
+from tests.support.waiting import wait_until
 
 __all__ = ["ORDERS", "FakeBrokers", "halted", "open_transaction"]
 

@@ -23,7 +23,8 @@ from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from tests.support.scripted import SINK, SOURCE, CoordinatorProcess, positions, slots, wait_until
+from tests.support.scripted import SINK, SOURCE, CoordinatorProcess, positions, slots
+from tests.support.waiting import wait_until
 
 
 def onceward(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

@@ -20,7 +20,8 @@ from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from tests.support.scripted import SINK, SOURCE, CoordinatorProcess, ScriptedDriver, wait_until
+from tests.support.scripted import SINK, SOURCE, CoordinatorProcess, ScriptedDriver
+from tests.support.waiting import wait_until
 from tests.unit.ops.test_command import onceward
 
 ORDERS = JobName("orders")

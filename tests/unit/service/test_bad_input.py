@@ -31,7 +31,8 @@ from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES
-from tests.support.scripted import SINK, SOURCE, positions, slots, wait_until
+from tests.support.scripted import SINK, SOURCE, positions, slots
+from tests.support.waiting import wait_until
 
 JOB = JobName("orders")
 ONE_CHECKPOINT = CheckpointSettings(interval="1h")

@@ -15,8 +15,9 @@ from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, wait_until
+from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver
 from tests.support.stored_jobs import change
+from tests.support.waiting import wait_until
 
 ORDERS, PAYMENTS = JobName("orders"), JobName("payments")
 On = Callable[..., EmbeddedCoordinator]

@@ -26,7 +26,8 @@ from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import STATE_DIR_VARIABLE
 from onceward.coordinator.store.errors import StoreUnusableError
-from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots, wait_until
+from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots
+from tests.support.waiting import wait_until
 
 Start = Callable[..., EmbeddedCoordinator]
 

@@ -12,7 +12,8 @@ import pytest
 from onceward.coordinator.client.calls import open_channel
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.limits import MAX_HELD_BYTES, MAX_MESSAGE_BYTES
-from tests.support.scripted import CoordinatorProcess, wait_until
+from tests.support.scripted import CoordinatorProcess
+from tests.support.waiting import wait_until
 
 _ACKNOWLEDGE = "/onceward.coordinator.v1.ParticipantService/Acknowledge"
 _CALLS = 30

@@ -10,7 +10,8 @@ from onceward.coordinator.store.codec import snapshots_from_text, snapshots_to_t
 from onceward.coordinator.wire.values import snapshot_from_wire, snapshot_to_wire
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.transactions import Transaction
-from tests.support.scripted import SINK, SOURCE, positions, wait_until
+from tests.support.scripted import SINK, SOURCE, positions
+from tests.support.waiting import wait_until
 
 RANGES = [
     {"topic": "orders", "partition": number, "start": 1_000_000 + number, "end": 1_005_000 + number}

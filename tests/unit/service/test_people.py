@@ -23,7 +23,8 @@ from onceward.coordinator.protocol.values import (
     RequestId,
 )
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots, wait_until
+from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots
+from tests.support.waiting import wait_until
 
 ON_DEMAND = CheckpointSettings(interval=None, tolerable_failed_checkpoints=1000)
 SAVEPOINT, CHECKPOINT = CheckpointKind.SAVEPOINT, CheckpointKind.CHECKPOINT

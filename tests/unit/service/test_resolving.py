@@ -27,7 +27,8 @@ from onceward.coordinator.protocol.values import (
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.v1 import operators_pb2 as pb
 from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
-from tests.support.scripted import SINK, SOURCE, slots, wait_until
+from tests.support.scripted import SINK, SOURCE, slots
+from tests.support.waiting import wait_until
 from tests.unit.ops.halted import ORDERS, halted
 
 START = {"orders": {0: 20, 1: 40}}

@@ -26,7 +26,8 @@ from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
 from onceward.coordinator.wire.values import participant_to_wire, settings_to_wire
-from tests.support.scripted import SETTINGS, SINK, SOURCE, CoordinatorProcess, ScriptedDriver, wait_until
+from tests.support.scripted import SETTINGS, SINK, SOURCE, CoordinatorProcess, ScriptedDriver
+from tests.support.waiting import wait_until
 
 POINTS = [point for point in KillPoint if point.name.startswith("COORDINATOR_")]
 

@@ -17,7 +17,8 @@ from onceward.coordinator.links import Links
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
-from tests.support.scripted import SINK, SOURCE, CoordinatorProcess, wait_until
+from tests.support.scripted import SINK, SOURCE, CoordinatorProcess
+from tests.support.waiting import wait_until
 
 LIMIT_S = 15.0
 SETTINGS = CheckpointSettings(interval="1h", lease="60s", orphan_grace="60s")  # only the connection can reveal it

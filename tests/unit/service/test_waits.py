@@ -32,7 +32,8 @@ from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from tests.support.scripted import SINK, SOURCE, positions, slots, wait_until
+from tests.support.scripted import SINK, SOURCE, positions, slots
+from tests.support.waiting import wait_until
 from tests.unit.service.test_orphans import JOB, Brokers, Here, play, until
 
 SETTINGS = CheckpointSettings(interval="5ms", lease="3s", stream_grace="1s", orphan_grace="10s")

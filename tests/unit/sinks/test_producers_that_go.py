@@ -15,7 +15,7 @@ from onceward.sinks.kafka.client.messages import Places
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor import delivery as module
 from onceward.sinks.kafka.executor.delivery import Delivery
-from tests.support.topics import wait_until
+from tests.support.waiting import wait_until
 
 RECORDS = pa.RecordBatch.from_pydict({"value": [b"a", b"b", b"c"]})
 

@@ -1,9 +1,9 @@
-"""The model as a world in which a script can be played."""
+"""The contract's model side."""
 
 from collections.abc import Sequence
 
 from onceward.sinks.kafka.control.control_plane import ControlPlane
-from tests.integration.kafka_model_contract.worlds import Ids, client_config
+from tests.integration.kafka_model_contract.sides import Ids, client_config
 from tests.support.kafka_model import (
     AddOffsets,
     AddPartitions,
@@ -19,11 +19,11 @@ from tests.support.kafka_model import (
     SimProducer,
 )
 
-__all__ = ["ModelWorld"]
+__all__ = ["ModelSide"]
 
 
-class ModelWorld:
-    """The world of the model; waiting moves its clock."""
+class ModelSide:
+    """The model; waiting moves its clock."""
 
     def __init__(self, transaction_version: int) -> None:
         self.prefix = ""

@@ -1,4 +1,4 @@
-"""A real single broker as a world in which a script can be played."""
+"""The contract's broker side: a real single broker."""
 
 import logging
 import time
@@ -18,10 +18,10 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from onceward import KafkaCluster
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, NoAnswer
-from tests.integration.kafka_model_contract.worlds import Ids, away, client_config
+from tests.integration.kafka_model_contract.sides import Ids, away, client_config
 from tests.support.kafka_model import Partition
 
-__all__ = ["BrokerWorld"]
+__all__ = ["BrokerSide"]
 
 _LIMIT_S = 30.0
 _SILENT = logging.getLogger("tests.silent")
@@ -30,8 +30,8 @@ _IMPLICIT, _EXPLICIT = 12, 10
 """Versions of ProduceRequest: one enlists the partition, one needs it enlisted before (librdkafka's)."""
 
 
-class BrokerWorld:
-    """The world of a real single broker. `prefix` makes names unique."""
+class BrokerSide:
+    """A real single broker. `prefix` makes names unique."""
 
     def __init__(self, servers: str, prefix: str) -> None:
         self.prefix = prefix

@@ -1,4 +1,4 @@
-"""The interface of the worlds in which a script can be played."""
+"""The interface of the two sides on which a script is played: the broker and the model."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -6,13 +6,13 @@ from typing import Any, Protocol
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
 from tests.support.kafka_model import Partition
 
-__all__ = ["Ids", "World", "away", "client_config"]
+__all__ = ["Ids", "Side", "away", "client_config"]
 
 Ids = tuple[str, int, int]
 """Transactional id, producer id, epoch."""
 
 
-class World(Protocol):
+class Side(Protocol):
     """What a script needs besides the product's control plane. Codes are the protocol's."""
 
     prefix: str
@@ -49,7 +49,7 @@ class World(Protocol):
 
 
 def client_config(transactional_id: str, timeout_ms: int) -> dict[str, Any]:
-    """The shared settings of a producer; each world adds its own."""
+    """The shared settings of a producer; each side adds its own."""
     return {
         "transactional.id": transactional_id,
         "transaction.timeout.ms": timeout_ms,
