@@ -4,12 +4,13 @@ Each task reads its checkpoint from a local property, not from its closure: one 
 """
 
 import gc
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.executor_errors import unusable
 from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
 from onceward.coordinator.pipeline.timings import Stopwatch, Timed
 
@@ -29,6 +30,9 @@ FusedTask: TypeAlias = Callable[[Iterable[int]], Iterable[str]]
 VOTE_SCHEMA = "vote string"
 READER_NAME = "onceward_read"
 """The reader's name in Spark's plans; the plan checks look for it."""
+
+_MARK = "onceward-unusable"
+_MARKED = re.compile(rf"<{_MARK} (\"[^<>]*\")>")
 
 
 def reading(read: Any) -> BatchesTransform:
@@ -109,6 +113,23 @@ def applied(transform: BatchesTransform, batches: Batches) -> Batches:
             "this checkpoint becomes visible; its records stay unread. Let the function iterate to the end of its "
             "argument."
         )
+
+
+def unusable(error: ConfigurationError) -> ConfigurationError:
+    """Return the exception that a task raises for ``error``, which ends the job: no later checkpoint could succeed.
+
+    Spark hands the driver an executor's exception as text, inside stack traces of Python and the JVM. The message
+    therefore travels as a marked piece of JSON.
+    """
+    text = str(error)
+    told = json.dumps(text).replace("<", "\\u003c").replace(">", "\\u003e")
+    return ConfigurationError(f"{text} <{_MARK} {told}>")
+
+
+def unusable_in(text: str) -> ConfigurationError | None:
+    """Extract the error that :func:`unusable` marked from the text of a Spark exception; None when there is none."""
+    match = _MARKED.search(text)
+    return ConfigurationError(str(json.loads(match[1]))) if match else None
 
 
 class _Given:

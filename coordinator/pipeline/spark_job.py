@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError
 from onceward.coordinator.pipeline import plans
-from onceward.coordinator.pipeline.executor import VOTE_SCHEMA, BatchesTransform, choosing, fusing, reading, writing
-from onceward.coordinator.pipeline.executor_errors import unusable_in
+from onceward.coordinator.pipeline.executor import (
+    VOTE_SCHEMA,
+    BatchesTransform,
+    choosing,
+    fusing,
+    reading,
+    unusable_in,
+    writing,
+)
 from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
 from onceward.coordinator.pipeline.spark import is_on
-from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
-from onceward.coordinator.pipeline.votes import check_votes
+from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote, check_votes
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
 if TYPE_CHECKING:

@@ -1,9 +1,11 @@
 """The data exchanged between the driver and an executor task. Imported on executors: standard library only."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from onceward.coordinator.errors import CheckpointFailedError
 
 TASK_PROPERTY = "onceward.task"
 """Spark local property that carries one checkpoint's :class:`CheckpointTask` to all of its tasks, as JSON.
@@ -67,3 +69,20 @@ class Vote:
     @classmethod
     def from_json(cls, text: str) -> "Vote":
         return cls(**json.loads(text))
+
+
+def check_votes(texts: Iterable[str], expected: int | None) -> tuple[Vote, ...]:
+    """Return the votes ordered by slot: 0..n-1, each once.
+
+    ``expected`` is n if it is known before the job (plans without a shuffle), else None: Spark may choose it during the
+    run. Raises CheckpointFailedError when a slot is missing or voted twice: its records would be lost or doubled.
+    """
+    votes = sorted((Vote.from_json(text) for text in texts), key=lambda vote: vote.slot)
+    slots = [vote.slot for vote in votes]
+    if slots != list(range(len(slots))) or (expected is not None and len(slots) != expected):
+        wanted = f"0 to {expected - 1}" if expected is not None else "a gapless row from 0"
+        raise CheckpointFailedError(
+            f"The Spark job returned votes of slots {slots}, wanted {wanted}. Nothing of it becomes visible; "
+            "its records belong to the next checkpoint."
+        )
+    return tuple(votes)

@@ -10,8 +10,7 @@ from greenlet import GreenletExit
 
 from onceward import KafkaSink
 from onceward.coordinator.pipeline.interfaces import Plan, SlotWriter
-from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.pipeline.votes import check_votes
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote, check_votes
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.source import InputTopic

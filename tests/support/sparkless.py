@@ -10,8 +10,7 @@ from onceward import Pipeline
 from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.spark_tasks import Tasks
-from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.pipeline.votes import check_votes
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote, check_votes
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
 

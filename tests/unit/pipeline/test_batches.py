@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.executor import Batches, applied
-from onceward.coordinator.pipeline.executor_errors import unusable, unusable_in
+from onceward.coordinator.pipeline.executor import Batches, applied, unusable, unusable_in
 
 BATCHES = [pa.RecordBatch.from_pydict({"value": [str(n)]}) for n in range(3)]
 

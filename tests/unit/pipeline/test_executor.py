@@ -13,8 +13,7 @@ from pyspark import TaskContext
 
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline import executor
-from onceward.coordinator.pipeline.executor import Batches, choosing, fusing, reading, writing
-from onceward.coordinator.pipeline.executor_errors import unusable_in
+from onceward.coordinator.pipeline.executor import Batches, choosing, fusing, reading, unusable_in, writing
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE, Journal
 from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
 

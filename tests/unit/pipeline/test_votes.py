@@ -1,8 +1,7 @@
 import pytest
 
 from onceward.coordinator.errors import CheckpointFailedError
-from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.pipeline.votes import check_votes
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote, check_votes
 
 
 def ballots(*slots: int) -> list[str]:
