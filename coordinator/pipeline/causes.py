@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-__all__ = ["Cause", "cause_of"]
+__all__ = ["Cause", "cause_of", "shorten"]
 
 _OURS = ("onceward.",)
 _TRACEBACK = "Traceback (most recent call last):"
@@ -59,3 +59,9 @@ def _in_jvm(text: str) -> Cause:
         deepest = _CAUSED_BY.findall(text) or _MOST_RECENT.findall(text)
         found = deepest[-1] if deepest else found
     return Cause(text=found, by_record=not any(word in text for word in _PASSING))
+
+
+def shorten(text: str, limit: int = 6000) -> str:
+    """Shorten ``text`` to at most ``limit`` characters: Spark's errors carry whole stack traces, which the
+    coordinator's history does not need."""
+    return text if len(text) <= limit else text[: limit - 20] + " … (shortened)"

@@ -3,31 +3,23 @@
 import contextlib
 import os
 import random
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onceward.coordinator.client.calls import require_address
 from onceward.coordinator.client.session import CoordinatorClient, connect
-from onceward.coordinator.errors import (
-    ConfigurationError,
-    CoordinatorLostError,
-    FencedError,
-    HaltedError,
-    OncewardError,
-    PreflightError,
-    RefusedError,
-)
+from onceward.coordinator.errors import ConfigurationError, OncewardError, RefusedError
 from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline import preflight
 from onceward.coordinator.pipeline.executor import BatchesTransform
 from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
-from onceward.coordinator.pipeline.generation import GenerationRun, Members
+from onceward.coordinator.pipeline.generation import GenerationRun
 from onceward.coordinator.pipeline.interfaces import JobContext, Sink, Source
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError
+from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.progress import Progress
-from onceward.coordinator.pipeline.restarts import Restart, Restarts, Return
+from onceward.coordinator.pipeline.restarts import FINAL, Restart, Restarts
 from onceward.coordinator.pipeline.spark import check_session, check_submission
 from onceward.coordinator.pipeline.spark_tasks import SparkTasks, Tasks
 from onceward.coordinator.printable import logger
@@ -39,9 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logger("onceward.pipeline")
-
-_FINAL = (ConfigurationError, PreflightError, HaltedError, FencedError, CoordinatorLostError, RefusedError)
-"""Errors that another generation cannot fix."""
 
 
 class Pipeline:
@@ -204,40 +193,23 @@ class Pipeline:
 
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
         restarts = Restarts(self._restart, random.Random())
-        lasting = as_duration(self._restart.reset_after).total_seconds()
         failed, takeover, adopt = False, self._takeover, self._adopt
         while True:
-            begun = time.monotonic()
-            stopped = self._stopping.is_set()
-
-            def comes_back(
-                error: BaseException, run: GenerationRun, *, begun: float = begun, stopped: bool = stopped
-            ) -> Return:
-                if isinstance(error, _FINAL) or not isinstance(error, Exception):
-                    return Return(delay=None)
-                if stopped or not members.tasks.alive():
-                    return Return(delay=None)
-                return restarts.after(
-                    error,
-                    settled=run.settled_records if run.settled_any else None,
-                    failed=run.failed_records,
-                    lasted=time.monotonic() - begun >= lasting,
-                )
-
             run = GenerationRun(
                 members,
                 client,
+                restarts,
                 # the lock on the embedded coordinator's directory replaces the lease
                 takeover=takeover or self._address is None,
                 adopt=adopt,
-                comes_back=comes_back,
+                last=self._stopping.is_set(),
             )
             self._running = run
-            if stopped:
+            if self._stopping.is_set():  # looked at again: from here on, stop() reaches the run
                 run.stop()
             try:
                 return run.run()
-            except _FINAL as error:
+            except FINAL as error:
                 if isinstance(error, RefusedError) and self._stopping.is_set() and not failed:
                     return CloseReason.STOPPED  # the job was waiting for another driver and had not begun
                 raise
@@ -245,7 +217,7 @@ class Pipeline:
                 failed = True
                 adopt = adopt and not run.claimed  # the permission does not cover a claim that appears later
                 takeover = takeover and not run.opened  # only once: another driver may open the job meanwhile
-                back = comes_back(error, run)
+                back = run.comes_back(error)
                 if back.delay is None:
                     if isinstance(error, GenerationFailedError):
                         raise GenerationFailedError(run.told(error, back)) from error

@@ -7,20 +7,17 @@ like any unacknowledged transaction.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from onceward.coordinator.client.session import Session
 from onceward.coordinator.errors import HaltedError, OncewardError
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline.interfaces import Plan, ReplayRefusedError
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
+from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.origins import lost_splits, origins_of
 from onceward.coordinator.pipeline.settler import Settler, Work
 from onceward.coordinator.protocol.answers import Replay, Verdict
 from onceward.coordinator.protocol.values import Committable, OnLost
-
-if TYPE_CHECKING:
-    from onceward.coordinator.pipeline.generation import Members
 
 __all__ = ["Replayer"]
 
@@ -31,7 +28,7 @@ _LONGEST_REASON = 6_000
 class Replayer:
     """Carries out the coordinator's replay instructions on the driver's main thread."""
 
-    def __init__(self, members: "Members", session: Session, settler: Settler, mailbox: Mailbox) -> None:
+    def __init__(self, members: Members, session: Session, settler: Settler, mailbox: Mailbox) -> None:
         self._m = members
         self._session = session
         self._settler = settler

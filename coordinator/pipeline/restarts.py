@@ -4,8 +4,18 @@ import random
 from dataclasses import dataclass
 from datetime import timedelta
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.errors import (
+    ConfigurationError,
+    CoordinatorLostError,
+    FencedError,
+    HaltedError,
+    PreflightError,
+    RefusedError,
+)
 from onceward.coordinator.protocol.settings import Duration, as_duration
+
+FINAL = (ConfigurationError, PreflightError, HaltedError, FencedError, CoordinatorLostError, RefusedError)
+"""Errors that another generation cannot fix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +77,17 @@ class Restarts:
         """Records to settle before the job has passed the input that failed."""
         self._decided: tuple[BaseException, Return] | None = None
 
-    def after(self, error: BaseException, *, settled: int | None, failed: int, lasted: bool) -> Return:
+    def after(self, error: BaseException, *, settled: int | None, failed: int, lasted: float) -> Return:
         """Return the decision about ``error``; asked again about the same error, return the same decision.
 
         :param settled: records that the generation has settled; None = it has settled nothing.
         :param failed: records in the plan of its failed checkpoint. Checkpoints get smaller with each failure and
             settle the records before the one that fails, so settling fewer than this is no progress.
-        :param lasted: the generation lived long enough to reset the count of failures.
+        :param lasted: seconds that the generation has lived.
         """
         if self._decided is None or self._decided[0] is not error:
-            if lasted or (settled is not None and settled >= self._ahead):
+            reset_after = as_duration(self._strategy.reset_after) / timedelta(seconds=1)
+            if lasted >= reset_after or (settled is not None and settled >= self._ahead):
                 self._failures, self._ahead = 0, 0
             self._failures += 1
             self._ahead = max(self._ahead - (settled or 0), failed)

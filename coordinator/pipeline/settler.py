@@ -37,6 +37,8 @@ class Work:
     """The positions that its source reads next, for lag tools; they also name the topics of its input."""
     amendment: int = 0
     """Version of the committables: 0 for those of the acknowledgement, else the last amendment."""
+    records: int = 0
+    """Records that this generation has read for it."""
     proved: Mapping[int, Settlement] = field(default_factory=dict)
     """Settlements by slot of committables that were proved committed before the amendment."""
     since: float
@@ -54,14 +56,17 @@ class Settler:
         sink: Sink,
         committer: Committer,
         journal: Journal,
-        on_settled: Callable[[CheckpointId], None],
+        on_settled: Callable[[CheckpointId, int], None],
         on_lost: Callable[[], None],
         on_error: Callable[[OncewardError], None],
         on_wait: Callable[[], None] = lambda: None,
         runtime: Runtime = THREADS,
     ) -> None:
-        """``on_lost``: the coordinator has recorded a loss that will be replayed; ``on_wait``: commits are unanswered
-        and are retried. The settler's thread calls all of these."""
+        """The settler's thread makes all calls back.
+
+        ``on_settled``: a checkpoint is settled, for which this generation has read this number of records; ``on_lost``:
+        the coordinator has recorded a loss that will be replayed; ``on_wait``: commits are unanswered and are retried.
+        """
         self._session = session
         self._source = source
         self._sink = sink
@@ -91,12 +96,13 @@ class Settler:
         positions: Document | None,
         *,
         amendment: int = 0,
+        records: int = 0,
     ) -> None:
-        """Register what to commit if ``checkpoint`` is completed."""
+        """Register what to commit if ``checkpoint`` is completed, and the records that were read for it."""
         with self._lock:
             now = self._runtime.monotonic()
             self._work[checkpoint] = Work(
-                committables=committables, positions=positions, amendment=amendment, since=now
+                committables=committables, positions=positions, amendment=amendment, records=records, since=now
             )
             # Remove only work that can never be committed or aborted again: an idle job burns one id per second, while
             # the brokers may take minutes to answer for the last checkpoint that wrote something.
@@ -129,6 +135,7 @@ class Settler:
                 committables=tuple(sorted((*kept, *written), key=lambda committable: committable.slot)),
                 positions=former.positions,
                 amendment=former.amendment + 1,
+                records=former.records,
                 proved={**former.proved, **proved},
                 since=former.since,
             )
@@ -245,7 +252,7 @@ class Settler:
             decided = self._submitted.get((checkpoint, work.amendment), work.since)
         committed = {settlement.slot for settlement in settlements if settlement.outcome is Outcome.COMMITTED}
         self._sink.on_settled(checkpoint, [one for one in work.committables if one.slot in committed])
-        self._on_settled(checkpoint)
+        self._on_settled(checkpoint, work.records)
         settled = self._runtime.monotonic()
         self._journal.tell(
             "settled",

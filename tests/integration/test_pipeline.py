@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.errors import ConfigurationError, HaltedError, OncewardError, PreflightError
 from onceward.coordinator.ops.cli import app
-from onceward.coordinator.pipeline import generation, spark_job
+from onceward.coordinator.pipeline import diagnosis, spark_job
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
 from onceward.coordinator.protocol.events import CloseReason
@@ -326,7 +326,7 @@ def test_a_record_that_a_function_cannot_take_is_named_with_its_offset_cause_fir
 ) -> None:
     bench.fill(0, 2)
     bench.topics.fill(bench.source, [b"1-many"], partition=1)
-    monkeypatch.setattr(generation, "_NARROWING", 600.0)
+    monkeypatch.setattr(diagnosis, "_NARROWING", 600.0)
     function = {"transform": numbered} if way == "transform" else {"transform_batches": number}
     with pytest.raises(OncewardError) as failed:
         bench.pipeline(**function, settings=PATIENT).run()
@@ -343,7 +343,7 @@ def test_a_record_that_a_function_cannot_take_is_named_with_its_offset_cause_fir
 def test_a_record_that_the_topic_refuses_is_named_with_its_offset_the_topic_and_its_limit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "_NARROWING", 600.0)
+    monkeypatch.setattr(diagnosis, "_NARROWING", 600.0)
     bench.fill(0, 2)
     bench.topics.configure(bench.sink, {"max.message.bytes": "20000"})
     bench.topics.fill(bench.source, [b"x" * 50_000], partition=2)
@@ -361,7 +361,7 @@ def test_a_job_fails_after_its_attempts_although_checkpoints_shrink_around_the_r
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(EVENTS_VARIABLE, str(bench.directory / "events"))
-    monkeypatch.setattr(generation, "_NARROWING", 0.0)
+    monkeypatch.setattr(diagnosis, "_NARROWING", 0.0)
     bench.fill(0, 150)
     bench.topics.fill(bench.source, [b"1-many"], partition=1)
     bench.fill(151, 150)

@@ -4,7 +4,7 @@ import contextlib
 
 from onceward.coordinator.client import calls
 from onceward.coordinator.errors import StoreError
-from onceward.coordinator.pipeline import generation, settler
+from onceward.coordinator.pipeline import checkpoint_runner, generation, recovery, settler
 from onceward.coordinator.service import engine
 from tests.mutants.breaking import both, changed, put
 from tests.mutants.mutant import Mutant
@@ -23,6 +23,7 @@ RESTARTS = SeedHunt(name="coordinators restart", seeds=15, faults=clear(coordina
 DISK = SeedHunt(name="writes of the store fail", seeds=20, faults=clear(store_failures=0.1))
 MARKERS = SeedHunt(name="markers are late", seeds=20, faults=clear(marker_delay=0.5))
 _RUN = generation.GenerationRun
+_RUNNER = checkpoint_runner.CheckpointRunner
 
 _keep = engine.Engine.keep
 
@@ -44,10 +45,10 @@ DRIVER = (
         name="the driver commits before anybody has decided",
         hurts="the checkpoint may be aborted, and its records are written once more",
         breaks=changed(
-            _RUN._checkpoint,
+            _RUNNER.run,
             (
-                "self._settler.expect(checkpoint, answers[1].committables, answers[0].positions)",
-                "self._settler.expect(checkpoint, answers[1].committables, answers[0].positions)\n"
+                "self._settler.expect(checkpoint, sink.committables, source.positions, records=source.records)",
+                "self._settler.expect(checkpoint, sink.committables, source.positions, records=source.records)\n"
                 "    self._settler.complete(checkpoint)",
             ),
         ),
@@ -67,11 +68,12 @@ DRIVER = (
         breaks=both(
             changed(calls.Caller.call, ("if time.monotonic() - begun >= limit:", "if 'acknowl' in doing:")),
             changed(
-                _RUN._send,
+                _RUNNER._send,
+                ("m, answers =", "from onceward.coordinator.errors import CoordinatorLostError\n    m, answers ="),
                 (
                     "except CheckpointFailedError as error:",
                     "except CoordinatorLostError as error:\n"
-                    "        self._abandon(checkpoint, _shorten(str(error)))\n"
+                    "        self._abandon(checkpoint, shorten(str(error)))\n"
                     "        return\n"
                     "    except CheckpointFailedError as error:",
                 ),
@@ -84,8 +86,8 @@ DRIVER = (
         name="acknowledged transactions are swept like leftovers",
         hurts="a decision for them may come at any moment, and finds them aborted",
         breaks=changed(
-            _RUN._checkpoint,
-            ("self._settler.expect(checkpoint, answers[1].committables, answers[0].positions)", "pass"),
+            _RUNNER.run,
+            ("self._settler.expect(checkpoint, sink.committables, source.positions, records=source.records)", "pass"),
         ),
         hunt=ANY,
         caught_by=(Invariant.I1, Invariant.I8),
@@ -93,7 +95,7 @@ DRIVER = (
     Mutant(
         name="a repeated trigger runs the checkpoint twice",
         hurts="the same range is written under two sets of transactions",
-        breaks=changed(_RUN._checkpoint, ("if checkpoint <= self._last_run:", "if False:")),
+        breaks=changed(_RUNNER.run, ("if checkpoint <= self._last_run:", "if False:")),
         hunt=RESTARTS,
         caught_by=(Invariant.I1, Invariant.I2, Invariant.I5, Invariant.I9),
     ),
@@ -102,10 +104,11 @@ DRIVER = (
         hurts="the records of the aborted one are skipped",
         breaks=both(
             changed(
-                _RUN._run, ("positions = self._positions[base]", "positions = self._positions[max(self._positions)]")
+                _RUNNER._work,
+                ("positions = self._positions[base]", "positions = self._positions[max(self._positions)]"),
             ),
             changed(
-                _RUN._forget_undone,
+                _RUNNER._forget_undone,
                 (
                     "for c, positions in self._positions.items() if c == base}",
                     "for c, positions in self._positions.items()}",
@@ -119,7 +122,7 @@ DRIVER = (
         name="recovery commits all but one of the completed committables",
         hurts="that one is swept as a leftover, and its records are lost",
         breaks=changed(
-            _RUN._recover,
+            recovery.Recovery.take_claim,
             (
                 "completed.snapshots[m.sink.participant.name].committables",
                 "completed.snapshots[m.sink.participant.name].committables[:-1]",
@@ -132,7 +135,8 @@ DRIVER = (
         name="recovery sweeps before it has looked at what is completed",
         hurts="decided transactions are aborted as leftovers",
         breaks=changed(
-            _RUN._recover, ("m.committer.sweep(m.job, keep=to_commit)", "m.committer.sweep(m.job, keep=())")
+            recovery.Recovery.end_transactions,
+            ("m.committer.sweep(m.job, keep=self._to_commit)", "m.committer.sweep(m.job, keep=())"),
         ),
         hunt=KILLS,
         caught_by=(Invariant.I1,),

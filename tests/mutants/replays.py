@@ -1,6 +1,6 @@
 """Bugs of replays: a lost record is written twice, not at all, or too late."""
 
-from onceward.coordinator.pipeline import generation, mailbox, replaying, settler
+from onceward.coordinator.pipeline import checkpoint_runner, mailbox, replaying, settler
 from onceward.coordinator.protocol import core, settling
 from onceward.coordinator.protocol.values import OnLost
 from tests.explorer.invariants import Invariant as Small
@@ -60,7 +60,7 @@ REPLAYS = (
                     "and self._abort.checkpoint > self._handled_abort:",
                 ),
             ),
-            changed(generation.GenerationRun._loop, ("if c > replay.checkpoint", "if False")),
+            changed(checkpoint_runner.CheckpointRunner.abandon_later, ("if c > checkpoint", "if False")),
             changed(
                 _REPLAYER.replay,
                 (

@@ -8,8 +8,8 @@ from typing import Any
 from onceward.coordinator.client.calls import Caller
 from onceward.coordinator.client.session import CoordinatorClient
 from onceward.coordinator.links import Links
-from onceward.coordinator.pipeline.generation import Members
 from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.pipeline import Pipeline
 from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.pipeline.spark_tasks import Tasks

@@ -13,10 +13,12 @@ import onceward.coordinator.client.renewing
 import onceward.coordinator.client.session
 import onceward.coordinator.client.watching
 import onceward.coordinator.links
+import onceward.coordinator.pipeline.checkpoint_runner
 import onceward.coordinator.pipeline.exits
 import onceward.coordinator.pipeline.generation
 import onceward.coordinator.pipeline.pipeline
 import onceward.coordinator.pipeline.progress
+import onceward.coordinator.pipeline.recovery
 import onceward.coordinator.pipeline.settler
 import onceward.coordinator.service.engine
 import onceward.coordinator.service.orphan
@@ -68,7 +70,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         yield module, "threading", THREADING
     yield executor.producers, "threading", THREADING
     timed = (client.calls, client.renewing, client.session, client.watching, coordinator.links)
-    for module in (*timed, pipeline.pipeline, pipeline.progress):
+    for module in (*timed, pipeline.progress):
         yield module, "time", TIME
     for module in (service.orphan_clusters, executor.writer):
         yield module, "secrets", SECRETS
@@ -79,6 +81,8 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     yield pipeline.pipeline, "exit_with_codes", lambda: None
     for module in (
         pipeline.generation,
+        pipeline.recovery,
+        pipeline.checkpoint_runner,
         pipeline.settler,
         service.engine,
         service.orphan,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.pipeline.generation import GenerationRun
+from onceward.coordinator.pipeline.checkpoint_runner import CheckpointRunner
 from onceward.coordinator.protocol import checkpoints
 from onceward.sinks.kafka.control.settling import Settling
 from onceward.sinks.kafka.executor.producers import ProducerPool
@@ -72,9 +72,9 @@ MUTANTS: dict[str, tuple[Invariant, Mutant, dict[str, Any]]] = {
     "commit before the decision": (
         Invariant.I5,
         changed(
-            GenerationRun._send,
+            CheckpointRunner._send,
             "    snapshots = {",
-            "    m.committer.commit(sink.committables)\n    snapshots = {",
+            "    m.committer.commit(answers.sink.committables)\n    snapshots = {",
         ),
         {},
     ),

@@ -1,6 +1,7 @@
 """A driver's generation and the real protocol core in one process: no broker, no Spark, no network, no clock."""
 
 import io
+import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,11 +9,12 @@ from typing import Any
 
 from onceward.coordinator.client.over import generation_over
 from onceward.coordinator.errors import FencedError
-from onceward.coordinator.pipeline.generation import GenerationRun, Members
+from onceward.coordinator.pipeline.generation import GenerationRun
 from onceward.coordinator.pipeline.interfaces import Age, Plan
 from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.progress import Progress
-from onceward.coordinator.pipeline.restarts import Return
+from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart, Restarts
 from onceward.coordinator.pipeline.runtime import THREADS, Runtime
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
@@ -310,7 +312,8 @@ class Job:
         until: int,
         running: Callable[[int], None] = nothing,
         runtime: Runtime = THREADS,
-        comes_back: Callable[..., Return] = lambda *_: Return(delay=None),
+        restart: Restart = NO_RESTART,
+        last: bool = False,
     ) -> None:
         """``until``: stop after this checkpoint was run; ``running``: called in its Spark job."""
         self.coordinator = coordinator
@@ -344,9 +347,10 @@ class Job:
                 runtime=runtime,
             ),
             same.coordinator,
+            Restarts(restart, random.Random(1)),
             takeover=True,
             adopt=False,
-            comes_back=comes_back,
+            last=last,
         )
 
     def told_of(self, event: str) -> list[dict[str, Any]]:

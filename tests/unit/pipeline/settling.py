@@ -94,7 +94,7 @@ class Driver:
             sink=same,
             committer=same,
             journal=_Journal(self.events),
-            on_settled=lambda checkpoint: self.said.append(f"settled {checkpoint}"),
+            on_settled=lambda checkpoint, _records: self.said.append(f"settled {checkpoint}"),
             on_lost=lambda: self.said.append("lost"),
             on_error=self.failures.append,
             runtime=self.queue,

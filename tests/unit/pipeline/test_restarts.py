@@ -1,6 +1,5 @@
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -40,7 +39,7 @@ def outcomes(*generations: tuple[int | None, int], attempts: int = 3) -> list[bo
     """Return whether the job restarts after each of the generations, given as (settled, failed) records."""
     restarts = Restarts(Restart(attempts=attempts), random.Random(1))
     return [
-        restarts.after(RuntimeError(), settled=settled, failed=failed, lasted=False).delay is not None
+        restarts.after(RuntimeError(), settled=settled, failed=failed, lasted=0.0).delay is not None
         for settled, failed in generations
     ]
 
@@ -63,8 +62,14 @@ def test_failures_without_a_checkpoint_begin_a_new_row_when_something_was_settle
 
 def test_an_error_is_counted_once() -> None:
     restarts, error = Restarts(Restart(attempts=1), random.Random(1)), RuntimeError()
-    asked = {restarts.after(error, settled=None, failed=1, lasted=False) for _ in range(3)}
+    asked = {restarts.after(error, settled=None, failed=1, lasted=0.0) for _ in range(3)}
     assert [back.failures for back in asked] == [1]
+
+
+def test_a_generation_that_lived_long_enough_resets_the_count() -> None:
+    restarts = Restarts(Restart(attempts=1, reset_after="1h"), random.Random(1))
+    lives = [restarts.after(RuntimeError(), settled=None, failed=1, lasted=lived) for lived in (1.0, 3600.0, 3599.0)]
+    assert [back.failures for back in lives] == [1, 1, 2]
 
 
 def test_all_problems_of_a_strategy_are_reported_together() -> None:
@@ -104,36 +109,57 @@ def test_checkpoints_settled_before_the_failing_record_count_as_progress() -> No
     assert outcomes((None, 1000), (600, 100), (300, 50), (99, 10)) == [True, True, True, False]
 
 
+def pipeline_of_runs(monkeypatch: pytest.MonkeyPatch, run: type) -> Pipeline:
+    """Return a pipeline whose generations are instances of ``run``."""
+    monkeypatch.setattr(pipeline, "GenerationRun", run)
+    return Pipeline(
+        job="orders",
+        source=KafkaSource("localhost:1", topics=["in"]),
+        sink=KafkaSink("localhost:1", topic="out"),
+        coordinator="localhost:1",
+        takeover=True,
+    )
+
+
+def test_a_stop_just_before_a_generation_begins_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Run:
+        stopped = False
+
+        def __init__(self, *_: Any, last: bool, **__: Any) -> None:
+            assert not last, "not stopped yet"
+            job.stop()
+
+        def stop(self) -> None:
+            self.stopped = True
+
+        def run(self) -> CloseReason:
+            return CloseReason.STOPPED if self.stopped else CloseReason.FINISHED
+
+    job = pipeline_of_runs(monkeypatch, Run)
+    assert job._generations(cast(Any, None), cast(Any, None)) is CloseReason.STOPPED
+
+
 def test_a_driver_takes_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 
     class Run:
         """Fail before the grant, then after it, then finish."""
 
-        settled_any = False
-        settled_records = failed_records = 0
-
         def __init__(self, *_: Any, takeover: bool, **__: Any) -> None:
             asked.append(takeover)
-            self.opened = len(asked) > 1
+            self.opened, self.claimed = len(asked) > 1, False
 
         def run(self) -> CloseReason:
             if len(asked) < 4:
                 raise RuntimeError("a test wants it")
             return CloseReason.FINISHED
 
+        def comes_back(self, _error: BaseException) -> Return:
+            return Return(delay=0.0)
+
         def told(self, error: BaseException, _back: Return) -> str:
             return str(error)
 
-    monkeypatch.setattr(pipeline, "GenerationRun", Run)
-    job = Pipeline(
-        job="orders",
-        source=KafkaSource("localhost:1", topics=["in"]),
-        sink=KafkaSink("localhost:1", topic="out"),
-        coordinator="localhost:1",
-        takeover=True,
-        restart=Restart(initial=0),
-    )
-    members: Any = SimpleNamespace(tasks=SimpleNamespace(alive=lambda: True))
-    assert job._generations(members, cast(Any, None)) is CloseReason.FINISHED
+    job = pipeline_of_runs(monkeypatch, Run)
+    assert job._generations(cast(Any, None), cast(Any, None)) is CloseReason.FINISHED
     assert asked == [True, True, False, False]

@@ -37,7 +37,7 @@ def settler(runtime: Runtime = THREADS, *, session: Any = None, sink: Any = None
         sink=sink,
         committer=nothing,
         journal=Journal("orders"),
-        on_settled=lambda _: None,
+        on_settled=lambda *_: None,
         on_lost=lambda: None,
         on_error=raise_,
         runtime=runtime,

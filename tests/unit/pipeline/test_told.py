@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.errors import CheckpointFailedError, FencedError, OncewardError
+from onceward.coordinator.errors import CheckpointFailedError, FencedError, HaltedError, OncewardError
 from onceward.coordinator.pipeline.interfaces import Age, Plan
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError
-from onceward.coordinator.pipeline.restarts import Return
+from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart, Return
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.events import Acknowledge, CloseReason, Event
 from onceward.coordinator.protocol.values import CheckpointId, Committable, Document, JobName
@@ -307,13 +307,22 @@ def test_a_failure_that_was_overcome_is_not_the_cause_of_a_later_one() -> None:
 def test_a_failed_driver_announces_its_return_unless_another_has_the_job(delay: float | None, replaced: bool) -> None:
     coordinator = Told()
     coordinator.word = FencedError("another driver has the job") if replaced else None
-    job = Failing(
-        coordinator, until=99, running=once(3, OncewardError("broken")), comes_back=lambda *_: Return(delay=delay)
-    )
+    restart = NO_RESTART if delay is None else Restart(initial=f"{delay}s", jitter=0)
+    job = Failing(coordinator, until=99, running=once(3, OncewardError("broken")), restart=restart)
     with pytest.raises(OncewardError) as left:
         job.generation.run()
     assert coordinator.back_within == delay
     assert isinstance(left.value, FencedError) is (replaced and delay is not None)
+
+
+@pytest.mark.parametrize("why_not", ["final", "interrupted", "stopped", "without Spark", ""])
+def test_a_generation_is_followed_by_another_unless_that_could_not_help(why_not: str) -> None:
+    job = Failing(Coordinator(), until=2, restart=Restart(), last=why_not == "stopped")
+    changed: Any = job
+    changed.alive = lambda: why_not != "without Spark"
+    errors: dict[str, BaseException] = {"final": HaltedError("look"), "interrupted": KeyboardInterrupt()}
+    back = job.generation.comes_back(errors.get(why_not, OncewardError("broken")))
+    assert (back.delay is None) is bool(why_not)
 
 
 @pytest.mark.parametrize(
