@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_group
 
+from benchmarks.ours.timeline import STEPS
 from onceward import KafkaSink, KafkaSource
 from onceward.coordinator.dev.commands import dev
 from onceward.coordinator.errors import ExitCode
@@ -20,7 +22,7 @@ from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.protocol.settings import CheckpointSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES = (
+README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS = (
     ROOT / name
     for name in (
         "README.md",
@@ -29,6 +31,7 @@ README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES = (
         "docs/reference/commands.md",
         "docs/reference/settings.md",
         "docs/reference/exit-codes.md",
+        "docs/reference/events.md",
     )
 )
 PAGES = sorted(
@@ -241,6 +244,33 @@ def test_exit_codes_are_all_there() -> None:
     assert [int(code) for code in rows(EXIT_CODES, "Exit codes")] == [int(code) for code in ExitCode]
 
 
+def reported_events() -> dict[str, set[str]]:
+    """Return event -> the fields that the code names when it reports the event."""
+    found: dict[str, set[str]] = {}
+    for path in text_files("coordinator/pipeline"):
+        for node in ast.walk(ast.parse(read(path))) if path.suffix == ".py" else ():
+            match node:
+                case ast.Call(func=ast.Attribute(value=journal), args=[ast.Constant(value=str(event))]) if re.search(
+                    r"\b_?journal$", ast.unparse(journal)
+                ):
+                    fields_named = {keyword.arg for keyword in node.keywords if keyword.arg} - {"checkpoint"}
+                    found.setdefault(event, set()).update(fields_named)
+    return found
+
+
+def test_every_event_is_described_with_its_fields() -> None:
+    described, reported = rows(EVENTS, "Events"), reported_events()
+    assert described.keys() == reported.keys()
+    for event, named in reported.items():
+        assert named <= set(re.findall(r"`([\w-]+)`", described[event][1])), event
+
+
+def test_every_step_of_a_checkpoint_is_described_in_its_order() -> None:
+    described = re.findall(r"^\| `(\w+)` \|", read(EVENTS), flags=re.MULTILINE)
+    steps = [step for step in STEPS if step != "read+transform"]  # in the row of `transform`
+    assert [name for name in described if name not in reported_events()] == steps
+
+
 def test_the_commands_of_the_pages_exist() -> None:
     commands = {command.name or str(getattr(command.callback, "__name__", "")) for command in app.registered_commands}
     commands |= {f"dev {command.name}" for command in dev.registered_commands}
@@ -248,6 +278,17 @@ def test_the_commands_of_the_pages_exist() -> None:
     targets = re.findall(r"^([a-z]+):", read(ROOT / "Makefile"), flags=re.MULTILINE)
     for page in PAGES:
         assert set(re.findall(r"`make (\w+)", read(page))) <= set(targets), page
+
+
+def test_every_option_of_a_command_is_described_in_its_row_or_where_the_row_links() -> None:
+    described = rows(COMMANDS, "Commands")
+    for line, cells in described.items():
+        linked = [COMMANDS.parent / page if page else COMMANDS for page in re.findall(r"\]\(([^)#]*)", cells[0])]
+        *group, name = line.removeprefix("onceward ").split(" JOB")[0].split()
+        command = get_group(dev if group else app).commands[name]
+        options = {option for given in command.params for option in (*given.opts, *given.secondary_opts)}
+        own = {option for option in options if option.startswith("--")} - {"--coordinator", "--state-dir", "--json"}
+        assert own <= set(re.findall(r"--[a-z-]+", " ".join([cells[0], *map(read, linked)]))), line
 
 
 # Written in pieces, so that this file does not match itself.
