@@ -17,7 +17,7 @@ __all__ = ["Links", "Trouble"]
 
 _log = logger("onceward.links")
 
-TELL_EVERY_S = 10.0
+LOG_EVERY_S = 10.0
 """Minimum time between reports that one link is down: an unsteady link must not fill the log."""
 FORGET_AFTER_S = 120.0
 """A link is forgotten after this time without an attempt: a removed broker gets no further requests."""
@@ -45,7 +45,7 @@ class _Entry:
     """Time of the last attempt."""
     why: str
     waiting: str
-    told: bool = False
+    logged: bool = False
 
 
 class Links:
@@ -57,7 +57,7 @@ class Links:
         self._wall = wall or (lambda: datetime.now(UTC))
         self._lock = threading.Lock()
         self._broken: dict[str, _Entry] = {}
-        self._told: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
         """When the last line about each link was written."""
         self._follow: Callable[[], None] = lambda: None
 
@@ -78,12 +78,12 @@ class Links:
                 last=now,
                 why=str(why),
                 waiting=waiting,
-                told=before is not None and before.told,
+                logged=before is not None and before.logged,
             )
-            tells = self._may_tell(link, now)
-            self._broken[link] = replace(entry, told=True) if tells else entry
-        if tells:
-            self._tell(logging.WARNING, "link_down", link, entry, now, waits=waiting, why=entry.why)
+            logs = self._may_log(link, now)
+            self._broken[link] = replace(entry, logged=True) if logs else entry
+        if logs:
+            self._report(logging.WARNING, "link_down", link, entry, now, waits=waiting, why=entry.why)
         self._follow()
 
     def worked(self, link: str) -> None:
@@ -95,10 +95,10 @@ class Links:
             entry = self._broken.pop(link, None)
             if entry is None:
                 return
-            if entry.told:
-                self._told[link] = now
-        if entry.told:
-            self._tell(logging.INFO, "link_up", link, entry, now, lasted_s=round(now - entry.since, 1))
+            if entry.logged:
+                self._logged_at[link] = now
+        if entry.logged:
+            self._report(logging.INFO, "link_up", link, entry, now, lasted_s=round(now - entry.since, 1))
         self._follow()
 
     def troubles(self) -> tuple[Trouble, ...]:
@@ -111,11 +111,11 @@ class Links:
             Trouble(link=link, for_s=now - entry.since, why=entry.why, waiting=entry.waiting) for link, entry in broken
         )
 
-    def _may_tell(self, link: str, now: float) -> bool:
-        if now - self._told.get(link, float("-inf")) < TELL_EVERY_S:
+    def _may_log(self, link: str, now: float) -> bool:
+        if now - self._logged_at.get(link, float("-inf")) < LOG_EVERY_S:
             return False
-        self._told = {known: at for known, at in self._told.items() if now - at < TELL_EVERY_S}
-        self._told[link] = now
+        self._logged_at = {known: at for known, at in self._logged_at.items() if now - at < LOG_EVERY_S}
+        self._logged_at[link] = now
         return True
 
     def _forget(self) -> None:
@@ -125,10 +125,10 @@ class Links:
             for link in old:
                 del self._broken[link]
         for link, entry in old.items():
-            if entry.told:
-                self._tell(logging.INFO, "link_unused", link, entry, now, last_why=entry.why)
+            if entry.logged:
+                self._report(logging.INFO, "link_unused", link, entry, now, last_why=entry.why)
 
-    def _tell(self, level: int, event: str, link: str, entry: _Entry, now: float, **facts: object) -> None:
+    def _report(self, level: int, event: str, link: str, entry: _Entry, now: float, **facts: object) -> None:
         since = (self._wall() - timedelta(seconds=now - entry.since)).astimezone().isoformat("T", "seconds")
         shown = " ".join(f"{name}={value!r}" for name, value in facts.items())
         _log.log(level, "event=%s link=%r since=%s %s", event, link, since, shown)

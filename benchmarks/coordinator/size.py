@@ -104,19 +104,19 @@ class JobsWithoutDrivers:
 
     def _together(self, event: Callable[[JobName], Event]) -> None:
         for some in _some(self._jobs, 100):
-            turn = CommitBatch()
+            batch = CommitBatch()
             for job in some:
-                answer = self._engine.work_out(turn, job, event(job))
+                answer = self._engine.work_out(batch, job, event(job))
                 if answer.verdict is not Verdict.ACCEPTED:
                     raise SystemExit(f"job {job}: {answer.verdict}: {answer.detail}")
-            self._engine.keep(turn)
-            self._engine.publish(turn)
+            self._engine.keep(batch)
+            self._engine.publish(batch)
 
     def _let_time_act(self) -> None:
-        turn = CommitBatch()
-        self._engine.due(turn, len(self._jobs))
-        self._engine.keep(turn)
-        self._engine.publish(turn)
+        batch = CommitBatch()
+        self._engine.due(batch, len(self._jobs))
+        self._engine.keep(batch)
+        self._engine.publish(batch)
 
     def _opened(self) -> OpenJob:
         return OpenJob(

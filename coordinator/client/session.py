@@ -121,7 +121,7 @@ class CoordinatorClient:
             claim=claim_to_wire(claim) if claim is not None else None,
             adopt=adopt,
         )
-        begun, told = time.monotonic(), False
+        begun, waits = time.monotonic(), False
         longest = as_duration(wait).total_seconds() if wait is not None else settings.seconds("lease") + 1.0
         while True:
             answer = self._caller.call(self._stub.OpenJob, request, _opened, doing=f"opening job {job}")
@@ -143,8 +143,8 @@ class CoordinatorClient:
                     f"Job {job} was not opened: {answer.detail}. Nothing was read or written. Stop the other driver, "
                     "or take the job over explicitly: correctness is kept, the other driver is fenced."
                 )
-            if not told:
-                told = True
+            if not waits:
+                waits = True
                 if on_wait is not None:
                     on_wait(answer.detail)
                 else:
@@ -186,12 +186,12 @@ class Session:
         self.generation: Generation = grant.generation
         self._renewing = RenewThread(grant.lease / 3, renew=self.renew, on_error=on_error)
 
-    def tell_oldest(self, oldest: Callable[[], Age | None]) -> None:
+    def report_oldest(self, oldest: Callable[[], Age | None]) -> None:
         """Include the age of the oldest pre-committed transaction in each renewal, for listings. A background thread
         calls ``oldest``."""
         self._oldest = oldest
 
-    def tell_aborted(self, aborted: Callable[[], CheckpointId]) -> None:
+    def report_aborted(self, aborted: Callable[[], CheckpointId]) -> None:
         """Include the last abort that the main loop has carried out in each renewal: a driver that leaves an abort
         undone is given up. A background thread calls ``aborted``."""
         self._aborted = aborted

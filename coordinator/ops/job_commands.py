@@ -194,7 +194,7 @@ def resolve(
     state_dir: StateDirOption = None,
 ) -> None:
     """Decide what a halted job cannot prove. SLOTS: comma-separated numbers, or all. Use only as a last resort."""
-    from onceward.coordinator.ops.resolving import Wish, resolve_slots, slots_of
+    from onceward.coordinator.ops.resolving import Resolution, resolve_slots, slots_of
     from onceward.coordinator.ops.skipping import skip_input as skip
     from onceward.coordinator.protocol.requests import Ruling
 
@@ -209,8 +209,8 @@ def resolve(
         skip(job, skip_input, to, reason, place, yes=yes)
         return
     ruling, slots = given[0]
-    wish = Wish(ruling=ruling, slots=slots_of(slots), sink=sink, reason=reason, forced=force, yes=yes)
-    resolve_slots(job, wish, place, clusters)
+    resolution = Resolution(ruling=ruling, slots=slots_of(slots), sink=sink, reason=reason, forced=force, yes=yes)
+    resolve_slots(job, resolution, place, clusters)
 
 
 def forget(

@@ -52,8 +52,8 @@ def job_detail(job: JobSummary) -> str:
     if job.failures:
         parts.append(f"{job.failures} failed checkpoints in a row")
     if job.open_requests:
-        wishes = [f"{one.kind.value} {one.name}".strip() + f" {one.state.value}" for one in job.open_requests]
-        parts.append("requests: " + ", ".join(wishes))
+        requests = [f"{one.kind.value} {one.name}".strip() + f" {one.state.value}" for one in job.open_requests]
+        parts.append("requests: " + ", ".join(requests))
     if job.unreadable:
         parts.append(f"its newest checkpoint cannot be read: {job.unreadable}")
     if job.orphan:

@@ -15,7 +15,7 @@ from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.values import Committable, JobName, Outcome, ParticipantName, Role, Settlement
 
-__all__ = ["ALL_SLOTS", "Wish", "decide", "resolve_slots", "slots_of"]
+__all__ = ["ALL_SLOTS", "Resolution", "decide", "resolve_slots", "slots_of"]
 
 ALL_SLOTS = "all"
 _COMMIT_PATIENCE_S = 60.0
@@ -29,7 +29,7 @@ _CONSEQUENCE = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class Resolution:
     """A person's decision about slots."""
 
     ruling: Ruling
@@ -57,58 +57,65 @@ def slots_of(text: str) -> frozenset[int] | None:
     return slots
 
 
-def resolve_slots(job: str, wish: Wish, place: Place, clusters: Path | None) -> None:
+def resolve_slots(job: str, resolution: Resolution, place: Place, clusters: Path | None) -> None:
     """Check the evidence, state the consequence, have it confirmed, decide. Raises RefusedError, ConfigurationError."""
     known = job_name(job)
     with operators(place) as (client, momentary), brokers(clusters) as reached:
         if momentary:
             without_driver(client, known)
-        decide(client, reached, known, wish)
+        decide(client, reached, known, resolution)
 
 
-def decide(client: OperatorClient, reached: Brokers, job: JobName, wish: Wish) -> None:
+def decide(client: OperatorClient, reached: Brokers, job: JobName, resolution: Resolution) -> None:
     description = client.describe(job)
     if description.driven:
         raise _refused(job, f"it has a driver ({description.summary.status.value}); stop it first")
-    sink = _sink(description, wish)
+    sink = _sink(description, resolution)
     checkpoint = client.checkpoint(job, description.summary.last_completed)
-    committables = _committables(description, checkpoint, sink, wish)
+    committables = _committables(description, checkpoint, sink, resolution)
     recorded = {one.settlement.slot: one.settlement for one in checkpoint.settlements if one.participant == sink}
     kind = next(one.kind for one in description.participants if one.name == sink)
-    seen = _look(reached, kind, committables, wish.ruling)
-    if not wish.forced:
-        _refuse_blindness(reached, description.unresolved.get(sink, {}), seen, wish.ruling)
-        _refuse_what_is_open(reached, kind, job, seen, wish.ruling)
+    seen = _look(reached, kind, committables, resolution.ruling)
+    if not resolution.forced:
+        _refuse_blindness(reached, description.unresolved.get(sink, {}), seen, resolution.ruling)
+        _refuse_what_is_open(reached, kind, job, seen, resolution.ruling)
     for one in seen:
-        say(f"{_shown(one, recorded)}: {_CONSEQUENCE[wish.ruling]}")
-    confirm(wish.yes, f"Nothing was decided for job {job}")
+        say(f"{_shown(one, recorded)}: {_CONSEQUENCE[resolution.ruling]}")
+    confirm(resolution.yes, f"Nothing was decided for job {job}")
 
     slots = sorted(one.slot for one in committables)
     evidence = [settlement for one in seen if (settlement := _evidence(one, recorded)) is not None]
     answer = client.resolve(
-        job, checkpoint.summary.checkpoint, sink, slots, wish.ruling, wish.reason, evidence=evidence, forced=wish.forced
+        job,
+        checkpoint.summary.checkpoint,
+        sink,
+        slots,
+        resolution.ruling,
+        resolution.reason,
+        evidence=evidence,
+        forced=resolution.forced,
     )
     if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
         raise _refused(job, f"{answer.detail}. To decide so nevertheless, say --force")
     again = " before" if answer.verdict is Verdict.DUPLICATE else ""
     print(f"Slots {', '.join(map(str, slots))} of checkpoint {checkpoint.summary.checkpoint} count as "
-          f"{wish.ruling.value.replace('_', ' ')}{again}.")  # fmt: skip
-    if wish.ruling is not Ruling.COMMITTED and reached.reached:
+          f"{resolution.ruling.value.replace('_', ' ')}{again}.")  # fmt: skip
+    if resolution.ruling is not Ruling.COMMITTED and reached.reached:
         _end(
             reached, kind, [one for one in seen if one.settlement is None or one.settlement.outcome is not Outcome.LOST]
         )
     _say_what_is_left(client, job)
 
 
-def _sink(description: JobDescription, wish: Wish) -> ParticipantName:
+def _sink(description: JobDescription, resolution: Resolution) -> ParticipantName:
     job = description.summary.job
     sinks = [one.name for one in description.participants if one.role is Role.SINK]
-    if wish.sink is not None:
-        if wish.sink not in sinks:
-            raise _refused(job, f"it has no sink {wish.sink}, only {', '.join(sinks)}")
-        return ParticipantName(wish.sink)
+    if resolution.sink is not None:
+        if resolution.sink not in sinks:
+            raise _refused(job, f"it has no sink {resolution.sink}, only {', '.join(sinks)}")
+        return ParticipantName(resolution.sink)
     open_sinks = list(description.unresolved)
-    if not open_sinks and wish.forced:
+    if not open_sinks and resolution.forced:
         open_sinks = sinks
     if not open_sinks:
         raise _refused(job, f"nothing is lost or in doubt; it is {description.summary.status.value}. Start it")
@@ -118,11 +125,11 @@ def _sink(description: JobDescription, wish: Wish) -> ParticipantName:
 
 
 def _committables(
-    description: JobDescription, checkpoint: CheckpointDescription, sink: ParticipantName, wish: Wish
+    description: JobDescription, checkpoint: CheckpointDescription, sink: ParticipantName, resolution: Resolution
 ) -> list[Committable]:
     snapshot = checkpoint.snapshots.get(sink)
     there = {one.slot: one for one in snapshot.committables} if snapshot is not None else {}
-    slots = wish.slots if wish.slots is not None else description.unresolved.get(sink, {}).keys()
+    slots = resolution.slots if resolution.slots is not None else description.unresolved.get(sink, {}).keys()
     missing = sorted(slots - there.keys())
     if missing or not slots:
         raise _refused(

@@ -31,7 +31,7 @@ def until(place: Place, job: JobName, found: Callable[[OperatorClient], T | None
 
     Raises CoordinatorLostError, and OncewardError when the driver ended without doing what was requested.
     """
-    heard = time.monotonic()
+    answered_at = time.monotonic()
     while True:
         try:
             with operators(place, patience=0) as (client, momentary):
@@ -42,11 +42,11 @@ def until(place: Place, job: JobName, found: Callable[[OperatorClient], T | None
                             "decided stays decided, the rest is read again. Start the program: it goes on. See "
                             f"onceward jobs and onceward history {job}."
                         )
-                    heard = time.monotonic()
+                    answered_at = time.monotonic()
                     time.sleep(_POLL_S)
                 return answer
         except (CoordinatorLostError, ConfigurationError):
-            if time.monotonic() - heard >= _PATIENCE_S:
+            if time.monotonic() - answered_at >= _PATIENCE_S:
                 raise
             time.sleep(_POLL_S)
 

@@ -126,8 +126,8 @@ class GenerationRun:
             on_error=self._mailbox.fail,
             runtime=m.runtime,
         )
-        self._session.tell_oldest(lambda: self._ages.oldest(self._settler.unsettled))
-        self._session.tell_aborted(self._mailbox.carried_out)
+        self._session.report_oldest(lambda: self._ages.oldest(self._settler.unsettled))
+        self._session.report_aborted(self._mailbox.carried_out)
 
     def _recover(self, seen: Claim | None) -> CheckpointRunner:
         """Recover the job; return the runner of the checkpoints that follow."""

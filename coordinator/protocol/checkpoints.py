@@ -182,8 +182,8 @@ def abort(state: JobState, now: float, reason: AbortReason, detail: str) -> Step
         )
         facts.append(RequestEnded(request=ended))
     too_many = durable.failures + fact.counted > durable.settings.tolerable_failed_checkpoints
-    last_wish = request is not None and request.stop and reason.counted
-    if (fact.counted and too_many) or last_wish:
+    stops = request is not None and request.stop and reason.counted
+    if (fact.counted and too_many) or stops:
         why = f"checkpoint {fact.checkpoint} was aborted: {reason.value}: {detail}"
         facts.append(GenerationFailed(generation=durable.generation, reason=why))
         if durable.status is not JobStatus.HALTED:

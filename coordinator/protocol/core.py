@@ -8,7 +8,16 @@ outcome is unknown: discard the new state and rebuild it from the store.
 from dataclasses import replace
 from typing import assert_never
 
-from onceward.coordinator.protocol import checkpoints, generations, losses, orphans, people, resolving, settling, wedged
+from onceward.coordinator.protocol import (
+    checkpoints,
+    generations,
+    losses,
+    operator_requests,
+    orphans,
+    resolving,
+    settling,
+    wedged,
+)
 from onceward.coordinator.protocol.answers import (
     Abort,
     Answer,
@@ -105,15 +114,15 @@ def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
         case CloseJob():
             return generations.close_job(state, event)
         case RequestCheckpoint():
-            return people.request_checkpoint(state, event)
+            return operator_requests.request_checkpoint(state, event)
         case StopJob():
-            return people.stop(state, event)
+            return operator_requests.stop(state, event)
         case CancelJob():
-            return people.cancel(state, event)
+            return operator_requests.cancel(state, event)
         case RequestRestore():
-            return people.restore(state, event)
+            return operator_requests.restore(state, event)
         case ReleaseSavepoint():
-            return people.release(state, event)
+            return operator_requests.release(state, event)
         case Resolve():
             return resolving.resolve(state, event)
         case SkipInput():
@@ -121,7 +130,7 @@ def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
         case AcknowledgeLoss():
             return losses.acknowledge(state, event)
         case ForgetJob():
-            return people.forget(state, event)
+            return operator_requests.forget(state, event)
         case TakeOrphan():
             return orphans.take(state, event)
         case Tick():
@@ -153,7 +162,7 @@ def wanted(state: JobState) -> tuple[Instruction, ...]:
     if not durable.driven or durable.unreadable:
         return ()
     instructions: list[Instruction] = []
-    aborted, completed, pending = durable.told_abort, durable.completed, durable.pending
+    aborted, completed, pending = durable.instructed_abort, durable.completed, durable.pending
     if aborted is not None:
         instructions.append(
             Abort(checkpoint=aborted.id, base=durable.base, reason=aborted.reason, detail=aborted.detail)

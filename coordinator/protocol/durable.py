@@ -142,7 +142,7 @@ class Durable:
         return self.driver == COORDINATOR
 
     @property
-    def told_abort(self) -> AbortedCheckpoint | None:
+    def instructed_abort(self) -> AbortedCheckpoint | None:
         """The abort that the current driver has to carry out or has carried out: the last one since the base."""
         aborted = self.aborted
         if aborted is None or aborted.generation != self.generation or aborted.id <= self.base:

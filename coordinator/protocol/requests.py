@@ -64,6 +64,6 @@ class Request:
     detail: str = ""
     """Why it failed."""
 
-    def same_wish(self, other: "Request") -> bool:
+    def same_content(self, other: "Request") -> bool:
         """True when both requests ask for the same thing."""
         return (self.kind, self.name, self.stop) == (other.kind, other.name, other.stop)

@@ -22,9 +22,9 @@ def owed(state: JobState) -> str:
         return ""
     if durable.status in (JobStatus.RESTARTING, JobStatus.HALTED):
         return "to end its generation"
-    told = durable.told_abort
-    if told is not None and told.id > state.carried_out:
-        return f"to abort checkpoint {told.id}"
+    abort = durable.instructed_abort
+    if abort is not None and abort.id > state.carried_out:
+        return f"to abort checkpoint {abort.id}"
     return ""
 
 
@@ -50,8 +50,8 @@ def give_up(state: JobState, now: float) -> Step:
     if not what:
         return (state if state.owing_since is None else replace(state, owing_since=None)), ()
     if state.owing_since is None:
-        told = state.session is not None and state.session.stream_lost_at is None
-        return (replace(state, owing_since=now) if told else state), ()
+        connected = state.session is not None and state.session.stream_lost_at is None
+        return (replace(state, owing_since=now) if connected else state), ()
     until = due(state)
     if until is None or now < until:
         return state, ()

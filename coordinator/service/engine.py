@@ -32,7 +32,7 @@ from onceward.coordinator.service.budget import Budget
 from onceward.coordinator.service.deadlines import Deadlines
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.housekeeping import Chores, Housekeeping
-from onceward.coordinator.service.transition_log import tell
+from onceward.coordinator.service.transition_log import log_transition
 from onceward.coordinator.store.store import Store
 
 __all__ = ["CommitBatch", "Engine", "UnknownJobError"]
@@ -64,7 +64,7 @@ class CommitBatch:
     steps: list[tuple[Durable, Sequence[Fact]]] = field(default_factory=list)
     """What to write, in order: facts, and the job's durable state after them."""
     states: dict[JobName, JobState] = field(default_factory=dict)
-    """The jobs' states after the turn."""
+    """The jobs' states after these steps."""
     refused: list[tuple[JobName, Note]] = field(default_factory=list)
 
     def add(self, later: "CommitBatch") -> None:
@@ -117,8 +117,8 @@ class Engine:
     def store_id(self) -> str:
         return self._store.store_id
 
-    def work_out(self, turn: CommitBatch, job: JobName, event: Event, *, size: int = 0) -> Answer:
-        """Add the event's changes to ``turn``. Send the answer only after ``turn`` is stored and published.
+    def work_out(self, batch: CommitBatch, job: JobName, event: Event, *, size: int = 0) -> Answer:
+        """Add the event's changes to ``batch``. Send the answer only after ``batch`` is stored and published.
 
         Builds on everything worked out before, stored or not. Raises UnknownJobError, and StoreError once the store has
         failed.
@@ -136,59 +136,59 @@ class Engine:
         if problem is not None:
             answer = Answer(verdict=Verdict.INVALID, detail=problem)
             if (note := note_of(event, answer)) is not None:
-                turn.refused.append((job, note))
+                batch.refused.append((job, note))
             return answer
         after, ready = step(state, event)
         if ready.facts:
-            turn.steps.append((after.durable, ready.facts))
+            batch.steps.append((after.durable, ready.facts))
         if ready.facts or known:  # a rejected call for a new job leaves no trace
-            turn.states[job] = self._latest[job] = after
+            batch.states[job] = self._latest[job] = after
             if ready.note is not None:
-                turn.refused.append((job, ready.note))
+                batch.refused.append((job, ready.note))
         return ready.answer
 
-    def keep(self, turn: CommitBatch) -> None:
-        """Store the turn in one write; it is on disk when this returns. Raises StoreError.
+    def keep(self, batch: CommitBatch) -> None:
+        """Store the batch in one write; it is on disk when this returns. Raises StoreError.
 
         May run in any thread. Other events may be worked out meanwhile, but nothing else may use the store.
         """
-        facts = [fact for _, facts in turn.steps for fact in facts]
+        facts = [fact for _, facts in batch.steps for fact in facts]
         points = [_KILL_POINTS[type(fact)] for fact in facts if type(fact) in _KILL_POINTS]
         for before, _ in points:
             kill_point(before)
-        self._store.apply(turn.steps, at=self._wall())
+        self._store.apply(batch.steps, at=self._wall())
         for _, after in points:
             kill_point(after)
 
-    def publish(self, turn: CommitBatch) -> None:
-        """Make the changes visible; they are on disk now. Call it for turns in the order in which they were begun."""
-        for durable, facts in turn.steps:
+    def publish(self, batch: CommitBatch) -> None:
+        """Make the changes visible; they are on disk now. Call it for batches in the order in which they were begun."""
+        for durable, facts in batch.steps:
             for fact in facts:
-                tell(durable.job, durable.generation, fact)
+                log_transition(durable.job, durable.generation, fact)
             if any(isinstance(fact, CheckpointCompleted | CheckpointAborted | GenerationEnded) for fact in facts):
                 self._housekeeping.grown(durable.job, self.clock())
-        for job, state in turn.states.items():
+        for job, state in batch.states.items():
             self._states[job] = state
             if self._latest.get(job) is state:
                 del self._latest[job]
             self._deadlines.note(job, next_deadline(self._latest.get(job, state)))
-        for job, note in turn.refused:
+        for job, note in batch.refused:
             self._housekeeping.refused(job, note, self.clock())
-        for job in {**turn.states, **dict(turn.refused)}:
+        for job in {**batch.states, **dict(batch.refused)}:
             self._changed(job)
 
     def at_rest(self, job: JobName) -> bool:
         """True when no change of the job is worked out but unpublished."""
         return job not in self._latest
 
-    def due(self, turn: CommitBatch, most: int) -> None:
-        """Let time act on at most ``most`` due jobs, the longest overdue first, as part of ``turn``."""
+    def due(self, batch: CommitBatch, most: int) -> None:
+        """Let time act on at most ``most`` due jobs, the longest overdue first, as part of ``batch``."""
         now = self.clock()
         for _ in range(most):
             job = self._deadlines.pop(now)
             if job is None:
                 return
-            self.work_out(turn, job, Tick(now=now))
+            self.work_out(batch, job, Tick(now=now))
 
     def tidy(self) -> None:
         """Do all housekeeping now, due or not. Raises StoreError."""

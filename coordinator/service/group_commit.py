@@ -28,12 +28,12 @@ Handle: TypeAlias = Callable[[JobName, Event, int], Awaitable[Answer]]
 UnknownJobError, StoreError."""
 
 _SOONEST_S = 0.001
-_DUE_IN_A_TURN = 32
-"""Jobs on which time acts in one turn, so that a thousand due jobs do not delay the calls."""
-_CHORES_IN_A_TURN = 16
+_DUE_PER_BATCH = 32
+"""Jobs on which time acts in one batch, so that a thousand due jobs do not delay the calls."""
+_CHORES_PER_WRITE = 16
 """Jobs whose chores share one write."""
 _CHORES_LATE_S = 1.0
-"""How long chores give way to turns. After that, some are done after each turn, however many calls wait: without
+"""How long chores give way to batches. After that, some are done after each batch, however many calls wait: without
 retention a busy coordinator would fill its disk."""
 
 
@@ -63,7 +63,7 @@ class GroupCommit:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Take turns until :meth:`stop`, or until the store fails."""
+        """Commit batches until :meth:`stop`, or until the store fails."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -76,12 +76,12 @@ class GroupCommit:
 
     def handle(self, job: JobName, event: Event, size: int = 0) -> Awaitable[Answer]:
         """See ``Handle``."""
-        rested, turn = self._engine.at_rest(job), CommitBatch()
-        answer = self._engine.work_out(turn, job, event, size=size)
-        if rested and not turn.steps:
-            self._engine.publish(turn)
+        rested, batch = self._engine.at_rest(job), CommitBatch()
+        answer = self._engine.work_out(batch, job, event, size=size)
+        if rested and not batch.steps:
+            self._engine.publish(batch)
             return _Given(answer)
-        self._next.add(turn)
+        self._next.add(batch)
         future = asyncio.get_running_loop().create_future()
         self._waiting.append((future, answer))
         self._wake.set()
@@ -110,7 +110,7 @@ class GroupCommit:
 
     async def _run(self) -> None:
         try:
-            await self._take_turns()
+            await self._commit_batches()
         except StoreError as error:
             self._engine.fail(error)
         except Exception as error:  # noqa: BLE001 - otherwise time would stop for all jobs, unnoticed
@@ -119,15 +119,15 @@ class GroupCommit:
         if failure is not None:
             self._refuse(self._waiting, failure)
 
-    async def _take_turns(self) -> None:
+    async def _commit_batches(self) -> None:
         engine = self._engine
         while engine.failure is None:
             self._wake.clear()
-            engine.due(self._next, _DUE_IN_A_TURN)
+            engine.due(self._next, _DUE_PER_BATCH)
             busy = bool(self._next.states or self._waiting)
             if busy:
-                await self._take_turn()
-            if chores := engine.chores(engine.clock() - (_CHORES_LATE_S if busy else 0.0), _CHORES_IN_A_TURN):
+                await self._commit_batch()
+            if chores := engine.chores(engine.clock() - (_CHORES_LATE_S if busy else 0.0), _CHORES_PER_WRITE):
                 await self._on_disk(lambda chores=chores: engine.do(chores))  # type: ignore[misc]
             elif busy:
                 continue
@@ -136,13 +136,13 @@ class GroupCommit:
             else:
                 await self._sleep()
 
-    async def _take_turn(self) -> None:
-        turn, waiting = self._next, self._waiting
+    async def _commit_batch(self) -> None:
+        batch, waiting = self._next, self._waiting
         self._next, self._waiting = CommitBatch(), []
-        if turn.steps:
-            await self._on_disk(lambda: self._engine.keep(turn), then=lambda: self._engine.publish(turn))
+        if batch.steps:
+            await self._on_disk(lambda: self._engine.keep(batch), then=lambda: self._engine.publish(batch))
         else:
-            self._engine.publish(turn)
+            self._engine.publish(batch)
         if self._engine.failure is not None:
             self._refuse(waiting, self._engine.failure)
             return

@@ -1,4 +1,4 @@
-"""The operators' service: listings and requests of people."""
+"""The operators' service: listings and requests."""
 
 import grpc
 
@@ -44,7 +44,7 @@ def operator_service(
     :param summaries: with what drivers report and orphans wait for; without both by default.
     """
     listings = _Listings(engine, group_commit, watchers, summaries or JobSummaries(engine, Reports(), None))
-    wishes = _Wishes(engine, group_commit)
+    operator_requests = _Requests(engine, group_commit)
     functions: dict[str, Function] = {
         "list_jobs": listings.list_jobs,
         "describe_job": listings.describe_job,
@@ -54,15 +54,15 @@ def operator_service(
         "list_history": listings.list_history,
         "describe_request": listings.describe_request,
         "list_losses": listings.list_losses,
-        "trigger_checkpoint": wishes.trigger_checkpoint,
-        "stop_job": wishes.stop_job,
-        "cancel_job": wishes.cancel_job,
-        "restore_job": wishes.restore_job,
-        "delete_savepoint": wishes.delete_savepoint,
-        "acknowledge_loss": wishes.acknowledge_loss,
-        "forget_job": wishes.forget_job,
-        "resolve_slots": wishes.resolve_slots,
-        "skip_input": wishes.skip_input,
+        "trigger_checkpoint": operator_requests.trigger_checkpoint,
+        "stop_job": operator_requests.stop_job,
+        "cancel_job": operator_requests.cancel_job,
+        "restore_job": operator_requests.restore_job,
+        "delete_savepoint": operator_requests.delete_savepoint,
+        "acknowledge_loss": operator_requests.acknowledge_loss,
+        "forget_job": operator_requests.forget_job,
+        "resolve_slots": operator_requests.resolve_slots,
+        "skip_input": operator_requests.skip_input,
     }
     return service_handler(pb.DESCRIPTOR.services_by_name["OperatorService"], functions, {})
 
@@ -149,7 +149,7 @@ class _Listings:
         return name
 
 
-class _Wishes:
+class _Requests:
     """The requests; each is an event for the core."""
 
     def __init__(self, engine: Engine, group_commit: GroupCommit) -> None:

@@ -103,7 +103,7 @@ class Orphan:
         return self._state.durable
 
     @property
-    def _reach(self) -> OrphanClusters:
+    def _clusters(self) -> OrphanClusters:
         return OrphanClusters(self._durable, self._around.committers, self._around.thread_lanes, self._around.links)
 
     async def _wait_for_a_driver(self, due: float) -> None:
@@ -115,9 +115,9 @@ class Orphan:
     async def _settle(self) -> None:
         """Do all steps from the start; steps that were done before find nothing to do."""
         self.doing = "asks the clusters who owns the job"
-        claims = await self._reach.claims()
-        told = tuple(claim for found in claims.values() for claim in found)
-        event = TakeOrphan(now=self._around.clock(), claims=told)
+        claims = await self._clusters.claims()
+        seen = tuple(claim for found in claims.values() for claim in found)
+        event = TakeOrphan(now=self._around.clock(), claims=seen)
         answer = await self._around.handle(self.job, event)
         match answer.verdict:
             case Verdict.ACCEPTED | Verdict.DUPLICATE:
@@ -129,7 +129,7 @@ class Orphan:
             case _:
                 raise HaltedError(answer.detail)
         self.doing = "claims it on its cluster"
-        await self._reach.take_claim(claims)
+        await self._clusters.take_claim(claims)
         self.doing = "aborts undecided transactions"
         # These are different transactions, perhaps on different clusters: neither needs to wait for the other.
         troubles = await asyncio.gather(self._abort_undecided(), self._commit_decided(), return_exceptions=True)
@@ -138,7 +138,7 @@ class Orphan:
         self.doing = ""
 
     async def _abort_undecided(self) -> None:
-        await self._reach.sweep()
+        await self._clusters.sweep()
         kill_point(KillPoint.ORPHAN_AFTER_ABORT)
 
     async def _commit_decided(self) -> None:
@@ -153,7 +153,9 @@ class Orphan:
             if not left:
                 continue
             self.doing = f"commits {len(left)} transactions of checkpoint {completed.id}"
-            settlements = await self._reach.commit(name, left, lambda: self.superseded or around.clock() > give_up_at)
+            settlements = await self._clusters.commit(
+                name, left, lambda: self.superseded or around.clock() > give_up_at
+            )
             kill_point(KillPoint.ORPHAN_AFTER_COMMIT)
             if settlements:
                 await self._await_ends(name, left, give_up_at)
@@ -176,7 +178,7 @@ class Orphan:
         """Wait until readers see the commits. Settling may end the job, and then readers must see everything. The
         brokers confirm a commit when it is decided; readers see it a moment later."""
         looks = Backoff(first=0.01, longest=1.0)
-        while left := await self._reach.ending(name, committed):
+        while left := await self._clusters.ending(name, committed):
             self.doing = f"waits until {len(left)} decided transactions show to readers"
             if self._around.clock() > give_up_at:
                 raise OncewardError(
@@ -203,7 +205,7 @@ class Orphan:
         """Sweep for as long as a transaction can last: a task that slept through the end of its job may still open
         one."""
         pace, since = self._around.pace, await self._around.unattended_since(self.job)
-        until = since + await self._around.longest_open(self._reach)
+        until = since + await self._around.longest_open(self._clusters)
         looks = Backoff(first=pace.first_look, longest=pace.longest_look)
         while True:
             left = (until - self._around.wall()).total_seconds()
@@ -211,7 +213,7 @@ class Orphan:
                 break
             self.doing = f"looks for transactions of late tasks until {until.astimezone():%H:%M:%S}"
             await asyncio.sleep(min(looks.next(), left))
-            await self._fails(self._reach.sweep)  # on failure, the next sweep follows soon
+            await self._fails(self._clusters.sweep)  # on failure, the next sweep follows soon
         self.doing = ""
 
     async def _with_patience(self, work: Callable[[], Awaitable[None]]) -> None:

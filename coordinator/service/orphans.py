@@ -127,12 +127,12 @@ class Orphans:
     def _handle(self, job: JobName, event: Event) -> Awaitable[Answer]:
         return self._group_commit.handle(job, event)
 
-    async def _longest_open(self, reach: OrphanClusters) -> timedelta:
+    async def _longest_open(self, clusters: OrphanClusters) -> timedelta:
         """The longest open time, cached: after its start a coordinator has many jobs that ended long ago."""
         async with self._asking:
             now = self._engine.clock()
             if self._longest is None or now - self._longest[0] > _ASKED_FOR_S:
-                self._longest = now, await reach.longest_open()
+                self._longest = now, await clusters.longest_open()
             return self._longest[1]
 
     async def _unattended_since(self, job: JobName) -> datetime:

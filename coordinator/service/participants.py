@@ -25,7 +25,7 @@ def participant_service(
     :param handle: passes an event to the engine.
     :param reports: keeps the drivers' reports.
     """
-    told = reports if reports is not None else Reports()
+    reports = reports if reports is not None else Reports()
 
     async def said(job: str, event: Event, size: int = 0) -> pb.Answer:
         return answer_to_wire(await handle(as_job(job), event, size))
@@ -57,7 +57,7 @@ def participant_service(
         report = read_report(request, event.now)
         answer = await handle(job, event, 0)
         if answer.verdict is Verdict.ACCEPTED:
-            told.note(job, report)
+            reports.note(job, report)
         return pb.RenewResponse(answer=answer_to_wire(answer))
 
     async def close_job(request: pb.CloseJobRequest) -> pb.CloseJobResponse:

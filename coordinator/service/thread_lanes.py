@@ -41,11 +41,11 @@ class ThreadLanes:
                 value = work()
             except Exception as error:  # noqa: BLE001 - raised again where it is awaited
                 failure = error
-                tell(lambda: done.set_exception(failure))
+                report(lambda: done.set_exception(failure))
             else:
-                tell(lambda: done.set_result(value))
+                report(lambda: done.set_result(value))
 
-        def tell(result: Callable[[], None]) -> None:
+        def report(result: Callable[[], None]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(ended, result)
 

@@ -32,12 +32,12 @@ from onceward.coordinator.protocol.facts import (
 )
 from onceward.coordinator.protocol.values import CheckpointKind, Generation, JobName
 
-__all__ = ["tell"]
+__all__ = ["log_transition"]
 
 _log = logger("onceward.coordinator")
 
 
-def tell(job: JobName, generation: Generation, fact: Fact) -> None:
+def log_transition(job: JobName, generation: Generation, fact: Fact) -> None:
     """Log ``job=... generation=... checkpoint=... event=...`` and the details of the fact."""
     level, fields = _fields(fact)
     if _log.isEnabledFor(level):

@@ -129,8 +129,8 @@ def _resolved(fact: SlotsResolved) -> str:
 
 
 def _request(request: Request) -> str:
-    wish = f"{request.kind.value}{' ' + request.name if request.name else ''}{' and stop' if request.stop else ''}"
-    return ": ".join(filter(None, (f"{wish}, request {request.id}, {request.state.value}", request.detail)))
+    asked = f"{request.kind.value}{' ' + request.name if request.name else ''}{' and stop' if request.stop else ''}"
+    return ": ".join(filter(None, (f"{asked}, request {request.id}, {request.state.value}", request.detail)))
 
 
 def _row(

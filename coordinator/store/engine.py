@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool
 
 from onceward.coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreError, StoreUnusableError
 
-__all__ = ["checkpoint", "connect", "file_of"]
+__all__ = ["connect", "file_of", "truncate_wal"]
 
 _CACHED_STATEMENTS = 64
 _MAGIC = b"SQLite format 3\0"
@@ -55,8 +55,8 @@ def connect(file: Path) -> tuple[Engine, Connection]:
     return engine, engine.connect()
 
 
-def checkpoint(connection: sqlite3.Connection) -> None:
-    """Write the log back into the file. Raises StoreError when another process prevents that."""
+def truncate_wal(connection: sqlite3.Connection) -> None:
+    """Write the write-ahead log back into the file. Raises StoreError when another process prevents that."""
     busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     if busy:
         raise StoreError("The store's log could not be forced into its file: another process reads it. Stop it.")
@@ -94,7 +94,7 @@ def _make_durable(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> Non
         raise StoreError(f"SQLite refuses a write-ahead log here (its mode is {mode}). Nothing was changed.")
     cursor.execute("PRAGMA synchronous=FULL")
     # An interrupted run may have left a log whose last write was never confirmed. From here on only the file counts.
-    checkpoint(connection)
+    truncate_wal(connection)
     report = [row[0] for row in cursor.execute("PRAGMA quick_check(5)")]
     if report != ["ok"]:
         raise StoreDamagedError(

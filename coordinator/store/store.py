@@ -24,7 +24,7 @@ from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.facts import Fact
 from onceward.coordinator.protocol.values import CheckpointId, CompletedCheckpoint, JobName
-from onceward.coordinator.store.engine import checkpoint, connect, file_of
+from onceward.coordinator.store.engine import connect, file_of, truncate_wal
 from onceward.coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreError, StoreUnusableError
 from onceward.coordinator.store.filesystem import refuse_network_filesystem
 from onceward.coordinator.store.lock import StoreLock
@@ -241,7 +241,7 @@ def _identify(connection: Connection, file: Path) -> str:
     if created:
         # Write the id into the file itself. If the log is lost, the store keeps its id, and the claim shows that it is
         # old.
-        checkpoint(cast(sqlite3.Connection, connection.connection.dbapi_connection))
+        truncate_wal(cast(sqlite3.Connection, connection.connection.dbapi_connection))
         _flush_directory(file.parent)
     return store_id
 

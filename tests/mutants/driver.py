@@ -28,9 +28,9 @@ _RUNNER = checkpoint_runner.CheckpointRunner
 _keep = engine.Engine.keep
 
 
-def _careless(self: engine.Engine, turn: engine.CommitBatch) -> None:
+def _careless(self: engine.Engine, batch: engine.CommitBatch) -> None:
     with contextlib.suppress(StoreError):
-        _keep(self, turn)
+        _keep(self, batch)
 
 
 DRIVER = (

@@ -1,6 +1,6 @@
 """Bugs in requests of people: savepoints, ends, restores."""
 
-from onceward.coordinator.protocol import checkpoints, evolve, generations, people, resolving
+from onceward.coordinator.protocol import checkpoints, evolve, generations, operator_requests, resolving
 from tests.explorer.invariants import Invariant
 from tests.mutants.breaking import changed
 from tests.mutants.core import LIVES
@@ -63,7 +63,7 @@ PEOPLE = (
     Mutant(
         name="a restore leaves an unsettled checkpoint behind",
         hurts="its decided transactions stay open for ever, and hold all readers back",
-        breaks=changed(people.restore, ("if not durable.settled", "if False")),
+        breaks=changed(operator_requests.restore, ("if not durable.settled", "if False")),
         hunt=LIVES,
         caught_by=(Invariant.SETTLED,),
     ),

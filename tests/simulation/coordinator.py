@@ -121,10 +121,10 @@ class _HeardEngine(Engine):
         super().__init__(store, **arguments)
         self._heard = answered
 
-    def work_out(self, turn: CommitBatch, job: JobName, event: Event, *, size: int = 0) -> Answer:
+    def work_out(self, batch: CommitBatch, job: JobName, event: Event, *, size: int = 0) -> Answer:
         state = self._latest.get(job) or self._states.get(job)
         generation = state.durable.generation if state is not None else 0
-        answer = super().work_out(turn, job, event, size=size)
+        answer = super().work_out(batch, job, event, size=size)
         self._heard(generation, event, answer)
         return answer
 

@@ -183,10 +183,10 @@ class Coordinator:
         self._granted = self.tell(event).grant
         return self
 
-    def tell_oldest(self, oldest: Callable[[], Age | None]) -> None:
+    def report_oldest(self, oldest: Callable[[], Age | None]) -> None:
         """Ignore it: no listing shows the job."""
 
-    def tell_aborted(self, aborted: Callable[[], CheckpointId]) -> None:
+    def report_aborted(self, aborted: Callable[[], CheckpointId]) -> None:
         """Ignore it: no caller waits for it."""
 
     def start_watch(self, deliver: Callable[[Instruction], None]) -> None:

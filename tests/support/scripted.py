@@ -172,7 +172,7 @@ class ScriptedDriver:
             takeover=takeover,
             on_error=self.errors.put,
         )
-        self.session.tell_aborted(lambda: max(self.aborted, default=NO_CHECKPOINT))
+        self.session.report_aborted(lambda: max(self.aborted, default=NO_CHECKPOINT))
         self._instructions: queue.Queue[Instruction | None] = queue.Queue()
         self._answers: dict[CheckpointId, tuple[CheckpointId, Snapshot, Snapshot]] = {}
         self._thread = threading.Thread(target=self._work, daemon=True)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from onceward.coordinator.links import FORGET_AFTER_S, MAX_LINKS, TELL_EVERY_S, Links
+from onceward.coordinator.links import FORGET_AFTER_S, LOG_EVERY_S, MAX_LINKS, Links
 
 BEGIN = datetime(2026, 5, 3, 12, 0, tzinfo=UTC)
 
@@ -45,7 +45,7 @@ def test_a_link_that_comes_and_goes_fills_no_log(world: LoggedLinks) -> None:
         world.now = tenth / 10
         world.links.failed("coordinator", "refused", waiting="a call")
         world.links.worked("coordinator")
-    assert len(world.lines()) <= 2 * 60 / TELL_EVERY_S + 2
+    assert len(world.lines()) <= 2 * 60 / LOG_EVERY_S + 2
     assert len(world.lines()) % 2 == 0, "each trouble that was told has an end that was told"
 
 

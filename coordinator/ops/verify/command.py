@@ -29,7 +29,7 @@ EXIT_CODES: Mapping[Grade, int] = {Grade.PASS: 0, Grade.FAIL: 1, Grade.UNKNOWN: 
 """The code for UNKNOWN is not used by a job's process or by any other command."""
 
 _RUNNING = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING)
-_TELL_EVERY_S = 1.0
+_REPORT_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,12 +152,12 @@ class _Told:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._next = time.monotonic() + _TELL_EVERY_S
+        self._next = time.monotonic() + _REPORT_EVERY_S
 
     def __call__(self, what: str, done: int, total: int) -> None:
         if self._quiet or time.monotonic() < self._next:
             return
-        self._next = time.monotonic() + _TELL_EVERY_S
+        self._next = time.monotonic() + _REPORT_EVERY_S
         print(f"onceward: {what}: {done:,} of {total:,} offsets", file=sys.stderr, flush=True)
 
 

@@ -82,7 +82,7 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
         triggered(2)
         session.decline(CheckpointId(2), SINK.name, "the disk is full")
         triggered(3)
-        session.tell_aborted(lambda: CheckpointId(2))
+        session.report_aborted(lambda: CheckpointId(2))
         session.renew()
         yield directory
         if (directory / "expect-stop").exists():

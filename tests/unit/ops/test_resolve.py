@@ -13,7 +13,7 @@ from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import ConfigurationError, ExitCode, HaltedError, OncewardError, RefusedError
 from onceward.coordinator.ops.brokers import Brokers
 from onceward.coordinator.ops.cli import app
-from onceward.coordinator.ops.resolving import Wish, decide, slots_of
+from onceward.coordinator.ops.resolving import Resolution, decide, slots_of
 from onceward.coordinator.ops.transactions import rows
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.status import JobStatus
@@ -30,18 +30,19 @@ def served(directory: Path) -> Iterator[OperatorClient]:
         yield client
 
 
-def wish(ruling: Ruling, slots: str = "all", *, forced: bool = False, yes: bool = True) -> Wish:
-    return Wish(ruling=ruling, slots=slots_of(slots), sink=None, reason="Ada, after the outage", forced=forced, yes=yes)
+def resolution(ruling: Ruling, slots: str = "all", *, forced: bool = False, yes: bool = True) -> Resolution:
+    reason = "Ada, after the outage"
+    return Resolution(ruling=ruling, slots=slots_of(slots), sink=None, reason=reason, forced=forced, yes=yes)
 
 
 def test_a_halted_job_continues_exactly_as_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     halted(tmp_path)
     fake = FakeBrokers({1: Outcome.LOST, 2: Outcome.IN_DOUBT})
     with served(tmp_path) as client:
-        decide(client, fake.reached(), ORDERS, wish(Ruling.REPLAY, "1"))
+        decide(client, fake.reached(), ORDERS, resolution(Ruling.REPLAY, "1"))
         assert client.describe(ORDERS).unresolved == {SINK.name: {2: Outcome.IN_DOUBT}}
         assert "Still to be decided: slot 2 (in_doubt) of sink" in capsys.readouterr().out
-        decide(client, fake.reached(), ORDERS, wish(Ruling.GIVEN_UP))
+        decide(client, fake.reached(), ORDERS, resolution(Ruling.GIVEN_UP))
         summary = client.job(ORDERS)
         assert (summary.status, summary.settled) == (JobStatus.SUSPENDED, False)
         said = capsys.readouterr()
@@ -62,7 +63,7 @@ def test_a_commit_checks_with_the_brokers_first(tmp_path: Path) -> None:
     halted(tmp_path)
     fake = FakeBrokers({1: Outcome.COMMITTED, 2: Outcome.COMMITTED})
     with served(tmp_path) as client:
-        decide(client, fake.reached(), ORDERS, wish(Ruling.COMMITTED, "1,2"))
+        decide(client, fake.reached(), ORDERS, resolution(Ruling.COMMITTED, "1,2"))
         assert (sorted(fake.asked_to_commit), fake.aborted) == ([1, 2], [])
         assert (client.job(ORDERS).status, client.job(ORDERS).settled) == (JobStatus.SUSPENDED, True)
 
@@ -85,10 +86,10 @@ def test_a_ruling_against_the_evidence_is_refused_unless_forced(
     fake = FakeBrokers(dict.fromkeys(range(3), now))
     with served(tmp_path) as client:
         with pytest.raises(RefusedError, match=says):
-            decide(client, fake.reached(), ORDERS, wish(ruling, slots))
+            decide(client, fake.reached(), ORDERS, resolution(ruling, slots))
         assert client.job(ORDERS).status is JobStatus.HALTED
         assert fake.aborted == []
-        decide(client, fake.reached(), ORDERS, wish(ruling, slots, forced=True))
+        decide(client, fake.reached(), ORDERS, resolution(ruling, slots, forced=True))
         entry = next(one for one in client.history(ORDERS, 100) if one.event == "SlotsResolved")
         assert "against the evidence" in entry.detail
 
@@ -99,9 +100,9 @@ def test_nothing_that_is_not_proved_is_decided_blindly(tmp_path: Path) -> None:
     with served(tmp_path) as client:
         for ruling, slots in ((Ruling.GIVEN_UP, "2"), (Ruling.GIVEN_UP, "all"), (Ruling.COMMITTED, "1")):
             with pytest.raises(ConfigurationError, match="--clusters FILE"):
-                decide(client, nobody, ORDERS, wish(ruling, slots))
-        decide(client, nobody, ORDERS, wish(Ruling.GIVEN_UP, "1"))
-        decide(client, nobody, ORDERS, wish(Ruling.GIVEN_UP, "2", forced=True))
+                decide(client, nobody, ORDERS, resolution(ruling, slots))
+        decide(client, nobody, ORDERS, resolution(Ruling.GIVEN_UP, "1"))
+        decide(client, nobody, ORDERS, resolution(Ruling.GIVEN_UP, "2", forced=True))
         assert client.job(ORDERS).status is JobStatus.SUSPENDED
 
 
@@ -112,9 +113,9 @@ def test_brokers_that_are_away_prove_nothing(tmp_path: Path) -> None:
     with served(tmp_path) as client:
         for ruling, slots in ((Ruling.COMMITTED, "1"), (Ruling.COMMITTED, "2"), (Ruling.GIVEN_UP, "2")):
             with pytest.raises(ConfigurationError, match="has to be looked at first, and nobody answers"):
-                decide(client, fake.reached(), ORDERS, wish(ruling, slots))
-        decide(client, fake.reached(), ORDERS, wish(Ruling.GIVEN_UP, "1"))
-        decide(client, fake.reached(), ORDERS, wish(Ruling.GIVEN_UP, "2", forced=True))
+                decide(client, fake.reached(), ORDERS, resolution(ruling, slots))
+        decide(client, fake.reached(), ORDERS, resolution(Ruling.GIVEN_UP, "1"))
+        decide(client, fake.reached(), ORDERS, resolution(Ruling.GIVEN_UP, "2", forced=True))
         assert client.job(ORDERS).status is JobStatus.SUSPENDED, "the next start ends what is open"
 
 
@@ -123,9 +124,9 @@ def test_an_open_transaction_does_not_count_as_committed(tmp_path: Path) -> None
     fake = FakeBrokers({2: Outcome.IN_DOUBT}, [open_transaction(2)])
     with served(tmp_path) as client:
         with pytest.raises(RefusedError, match=r"slots \[2\] are still open"):
-            decide(client, fake.reached(), ORDERS, wish(Ruling.COMMITTED, "2"))
+            decide(client, fake.reached(), ORDERS, resolution(Ruling.COMMITTED, "2"))
         fake.opened = []
-        decide(client, fake.reached(), ORDERS, wish(Ruling.COMMITTED, "2"))
+        decide(client, fake.reached(), ORDERS, resolution(Ruling.COMMITTED, "2"))
         assert client.describe(ORDERS).unresolved == {SINK.name: {1: Outcome.LOST}}
 
 
@@ -135,7 +136,7 @@ def test_a_transaction_found_committed_after_it_was_skipped_is_reported_loudly(t
     fake.abort_fails = HaltedError("it is committed after all")
     with served(tmp_path) as client:
         with pytest.raises(HaltedError, match="after all"):
-            decide(client, fake.reached(), ORDERS, wish(Ruling.GIVEN_UP, "2"))
+            decide(client, fake.reached(), ORDERS, resolution(Ruling.GIVEN_UP, "2"))
         assert client.describe(ORDERS).unresolved == {SINK.name: {1: Outcome.LOST}}, "the decision stands"
 
 
@@ -234,7 +235,7 @@ def test_exit_codes_report_a_loss_until_it_is_acknowledged(tmp_path: Path) -> No
     halted(tmp_path)
     fake = FakeBrokers({1: Outcome.LOST, 2: Outcome.IN_DOUBT})
     with served(tmp_path) as client:
-        decide(client, fake.reached(), ORDERS, wish(Ruling.GIVEN_UP))
+        decide(client, fake.reached(), ORDERS, resolution(Ruling.GIVEN_UP))
         client.resolve(ORDERS, 2, SINK.name, {1}, Ruling.GIVEN_UP, "said twice")
 
     def command(*words: str) -> Result:

@@ -48,19 +48,19 @@ class Bench:
         )
 
     def tell(self, job: JobName, *events: Event, size: int = 0) -> list[Verdict]:
-        """Process the events in one turn and return their verdicts."""
-        turn, answers = CommitBatch(), list[Answer]()
+        """Process the events in one batch and return their verdicts."""
+        batch, answers = CommitBatch(), list[Answer]()
         for event in events:
             one = CommitBatch()
             answers.append(self.engine.work_out(one, job, event, size=size))
-            turn.add(one)
-        self.take(turn)
+            batch.add(one)
+        self.take(batch)
         return [answer.verdict for answer in answers]
 
-    def take(self, turn: CommitBatch) -> None:
-        if turn.steps:
-            self.engine.keep(turn)
-        self.engine.publish(turn)
+    def take(self, batch: CommitBatch) -> None:
+        if batch.steps:
+            self.engine.keep(batch)
+        self.engine.publish(batch)
 
     def open(self, job: JobName) -> None:
         assert self.tell(job, self.opening()) == [Verdict.ACCEPTED]
@@ -106,8 +106,8 @@ def test_documents_that_a_checker_refuses_change_nothing_and_are_in_the_history(
     bench.open(A)
     bench.tell(A, bench.watching())
     before = bench.engine.state(A)
-    answer = bench.engine.work_out(turn := CommitBatch(), A, bench.acknowledging(positions(13)))
-    bench.take(turn)
+    answer = bench.engine.work_out(batch := CommitBatch(), A, bench.acknowledging(positions(13)))
+    bench.take(batch)
     assert (answer.verdict, "13 is no offset" in answer.detail) == (Verdict.INVALID, True)
     assert bench.engine.state(A) is before
     assert bench.history(A, 1) == [("Acknowledge", Verdict.INVALID, 1)]
@@ -129,7 +129,7 @@ def test_an_event_without_a_size_takes_no_room(bench: Bench) -> None:
 
 
 def test_the_history_has_the_refused_calls_of_this_moment_and_each_only_once(bench: Bench) -> None:
-    """This includes several refused calls in one turn."""
+    """This includes several refused calls in one batch."""
     bench.open(A)
     bench.open(B)
     late = [Renew(now=bench.now, generation=Generation(number)) for number in (7, 8, 7)]
@@ -145,12 +145,12 @@ def test_the_history_has_the_refused_calls_of_this_moment_and_each_only_once(ben
 
 
 def test_several_jobs_change_in_one_turn(bench: Bench) -> None:
-    turn = CommitBatch()
+    batch = CommitBatch()
     for job in (A, B):
         one = CommitBatch()
         bench.engine.work_out(one, job, bench.opening())
-        turn.add(one)
-    bench.take(turn)
+        batch.add(one)
+    bench.take(batch)
     assert [bench.engine.state(job).durable.generation for job in (A, B)] == [FIRST, FIRST]
     assert bench.engine.jobs() == bench.changed == [A, B]
 
@@ -165,8 +165,8 @@ def test_the_next_wakeup_is_the_first_of_all_deadlines_and_chores(bench: Bench) 
     bench.engine.tidy()
     assert bench.engine.next_deadline() == 120.0
     bench.now = 120.0
-    bench.engine.due(turn := CommitBatch(), 1)
-    bench.take(turn)
+    bench.engine.due(batch := CommitBatch(), 1)
+    bench.take(batch)
     assert bench.engine.state(A).durable.driver is None
 
 
@@ -176,8 +176,8 @@ def test_time_acts_on_as_many_jobs_as_fit_into_a_turn_and_on_the_others_later(be
         bench.now += 1.0
     bench.now = 200.0
     for left in (1, 0, 0):
-        bench.engine.due(turn := CommitBatch(), 2)
-        bench.take(turn)
+        bench.engine.due(batch := CommitBatch(), 2)
+        bench.take(batch)
         driven = [job for job in bench.engine.jobs() if bench.engine.state(job).durable.driver is not None]
         assert driven == ["job-2"][:left]
 
@@ -191,8 +191,8 @@ def test_only_the_driver_of_the_current_generation_gets_instructions(bench: Benc
     assert bench.engine.wanted(A, Generation(2)) is None
     bench.tell(A, StreamLost(now=bench.now, generation=FIRST))
     bench.now += SETTINGS.seconds("lease")
-    bench.engine.due(turn := CommitBatch(), 1)
-    bench.take(turn)
+    bench.engine.due(batch := CommitBatch(), 1)
+    bench.take(batch)
     assert bench.engine.state(A).durable.driver is None
     assert bench.engine.wanted(A, FIRST) is None
     assert bench.engine.fenced_answer(A, FIRST).may_return

@@ -201,7 +201,7 @@ def test_old_rows_go_although_a_write_always_waits(tmp_path: Path) -> None:
             assert (await answer).verdict is Verdict.ACCEPTED
             answer = following
         assert store.pruned >= 4, "once in about 11 s"
-        assert len(store.writes) >= 59, "in between the turns went on"
+        assert len(store.writes) >= 59, "in between the batches went on"
 
     play(tmp_path, body, clock=lambda: now)
 
@@ -290,14 +290,14 @@ def test_timeouts_act_on_a_job_without_any_call(tmp_path: Path, stream: bool) ->
 def test_several_steps_are_on_disk_together_or_not_at_all(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     store = Store.open(url)
-    turn = CommitBatch()
+    batch = CommitBatch()
     engine = Engine(store, clock=time.monotonic, wall=lambda: datetime.now(UTC), checkers=Checkers({}))
     for job in (A, B):
-        engine.work_out(turn, job, opening())
-    (last, facts) = turn.steps[1]
-    turn.steps[1] = (last, [*facts, object()])  # type: ignore[list-item]
+        engine.work_out(batch, job, opening())
+    (last, facts) = batch.steps[1]
+    batch.steps[1] = (last, [*facts, object()])  # type: ignore[list-item]
     with pytest.raises(AssertionError):
-        engine.keep(turn)
+        engine.keep(batch)
     store.close()
     store = Store.open(url)
     assert store.load_jobs() == []

@@ -91,7 +91,7 @@ def test_a_lease_renewal_reports_broken_links_and_transaction_ages(
     told: list[Age | None] = [oldest]
     with connect(coordinator.address, links=links) as client:
         session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")
-        session.tell_oldest(lambda: told[-1])
+        session.report_oldest(lambda: told[-1])
         wait_until(lambda: people.job(JobName(job)).oldest_transaction, "a renewal tells")
         summary = people.job(JobName(job))
         assert "cluster 'main', which does not answer the driver (4 EndTxn: timed out)" in whats(people, job)
@@ -119,7 +119,7 @@ def test_a_drivers_open_instruction_is_shown_until_a_renewal_reports_it_done(
     assert owed in whats(people, job)
     session.renew()
     assert owed in whats(people, job)
-    session.tell_aborted(lambda: CheckpointId(1))
+    session.report_aborted(lambda: CheckpointId(1))
     session.renew()
     assert owed not in whats(people, job)
     session.close(CloseReason.STOPPED)

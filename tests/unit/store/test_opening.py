@@ -13,7 +13,7 @@ import pytest
 
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.store import filesystem
-from onceward.coordinator.store.engine import checkpoint, connect
+from onceward.coordinator.store.engine import connect, truncate_wal
 from onceward.coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
 from onceward.coordinator.store.filesystem import filesystem_of, refuse_network_filesystem
 from onceward.coordinator.store.lock import StoreLock
@@ -101,13 +101,13 @@ def test_a_log_with_another_reader_does_not_count_as_merged_into_the_file(tmp_pa
         one.execute("PRAGMA journal_mode=WAL")
         with one:
             one.execute("CREATE TABLE t (x)")
-        checkpoint(one)
+        truncate_wal(one)
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM t").fetchall()
         with one:
             one.execute("INSERT INTO t VALUES (1)")
         with pytest.raises(StoreError, match="another process reads it"):
-            checkpoint(one)
+            truncate_wal(one)
 
 
 def test_a_directory_without_write_ahead_log_support_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Requests of people: checkpoints on demand, savepoints, an ending, a return to an older checkpoint."""
+"""Operators' requests: checkpoints on demand, savepoints, an ending, a return to an older checkpoint."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def request_checkpoint(state: JobState, event: RequestCheckpoint) -> tuple[JobSt
     request = Request(id=event.request, kind=event.kind, name=event.name, stop=event.stop)
     known = next((one for one in durable.requests if one.id == event.request), None)
     if known is not None:
-        if known.same_wish(request):
+        if known.same_content(request):
             return state, Ready(answer=replace(_DUPLICATE, request=known))
         return state, _refused("another request was made under the same id")
     if request.kind not in _REQUESTED or (request.name and request.kind is not CheckpointKind.SAVEPOINT):
