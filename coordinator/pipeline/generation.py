@@ -14,6 +14,7 @@ from onceward.coordinator.errors import (
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline.causes import shorten
 from onceward.coordinator.pipeline.checkpoint_runner import CheckpointRunner
+from onceward.coordinator.pipeline.checkpoint_writer import require_spark
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.recovery import Recovery
@@ -164,7 +165,7 @@ class GenerationRun:
                     runner.abandon_later(replay.checkpoint)  # the driver may have missed their aborts
                     replayer.replay(replay)
                 case None if not self._mailbox.stopping:
-                    runner.require_spark()
+                    require_spark(self._m, self._settler)
 
     def _await_ends(self) -> None:
         """Wait until readers of the output can see every commit. The brokers confirm a commit when they decide it, and

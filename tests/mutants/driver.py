@@ -104,8 +104,8 @@ DRIVER = (
         hurts="the records of the aborted one are skipped",
         breaks=both(
             changed(
-                _RUNNER._work,
-                ("positions = self._positions[base]", "positions = self._positions[max(self._positions)]"),
+                _RUNNER.run,
+                ("self._positions.get(base)", "self._positions.get(max(self._positions, default=base))"),
             ),
             changed(
                 _RUNNER._forget_undone,

@@ -14,6 +14,7 @@ import onceward.coordinator.client.session
 import onceward.coordinator.client.watching
 import onceward.coordinator.links
 import onceward.coordinator.pipeline.checkpoint_runner
+import onceward.coordinator.pipeline.checkpoint_writer
 import onceward.coordinator.pipeline.exits
 import onceward.coordinator.pipeline.generation
 import onceward.coordinator.pipeline.pipeline
@@ -83,6 +84,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         pipeline.generation,
         pipeline.recovery,
         pipeline.checkpoint_runner,
+        pipeline.checkpoint_writer,
         pipeline.settler,
         service.engine,
         service.orphan,

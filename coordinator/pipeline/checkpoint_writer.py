@@ -1,0 +1,170 @@
+"""Write a checkpoint: plan what to read, run its Spark job, pre-commit what the job wrote."""
+
+from dataclasses import dataclass
+
+from onceward.coordinator.errors import CheckpointFailedError, OncewardError
+from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.pipeline.interfaces import Plan
+from onceward.coordinator.pipeline.mailbox import Mailbox
+from onceward.coordinator.pipeline.members import Members
+from onceward.coordinator.pipeline.origins import origins_of
+from onceward.coordinator.pipeline.settler import Settler
+from onceward.coordinator.pipeline.timings import of_checkpoint
+from onceward.coordinator.pipeline.transaction_age import Ages, good_for
+from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, Snapshot
+
+__all__ = ["Answers", "CheckpointWriter", "require_spark"]
+
+_IDLE_POLL = 0.05
+"""Seconds between polls for new data while a triggered checkpoint waits for some."""
+_IDLE_WAIT = 1.0
+"""Seconds after which a checkpoint without new data is acknowledged unchanged, or a quarter of the checkpoint timeout
+if that is less."""
+_SWEEP_INTERVAL = 30.0
+"""Seconds between sweeps of an idle job; a busy job sweeps in every checkpoint."""
+_SETTLE_LIMIT = 60.0
+"""Seconds to finish decided commits after Spark is lost; the next generation commits the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What source and sink answer to one trigger."""
+
+    base: CheckpointId
+    source: Snapshot
+    sink: Snapshot
+    good_until: float | None = None
+    """Deadline for committing the checkpoint, on the runtime's monotonic clock; None when it has none."""
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one generation, one at a time."""
+
+    def __init__(
+        self, members: Members, generation: Generation, settler: Settler, mailbox: Mailbox, ages: Ages
+    ) -> None:
+        self._m = members
+        self._generation = generation
+        self._settler = settler
+        self._mailbox = mailbox
+        self._ages = ages
+        self._last_sweep = members.runtime.monotonic()
+        self.plan: Plan | None = None
+        """What the Spark job of the last checkpoint was to read; None if it had no job."""
+        self.finished = False
+        """True once a bounded input is used up."""
+
+    def write(self, checkpoint: CheckpointId, base: CheckpointId, positions: Document | None) -> Answers:
+        """Plan, read, transform, write and pre-commit.
+
+        ``positions``: where ``base`` has ended; None for the first checkpoint of a job, which only resolves where to
+        start.
+        """
+        m = self._m
+        self.plan = None
+        require_spark(m, self._settler)
+        if positions is None:
+            source = Snapshot(positions=m.source.resolve(), next_at_once=True)
+            return Answers(base=base, source=source, sink=Snapshot())
+        plan, planning = self._next_plan(checkpoint, positions)
+        kill_point(KillPoint.DRIVER_AFTER_PLAN)
+        if plan.records == 0:
+            self._sweep_now_and_then()
+            unchanged = plan.positions == positions
+            self.finished = plan.finished and unchanged
+            source = Snapshot(positions=plan.positions, unchanged=unchanged)
+            return Answers(base=base, source=source, sink=Snapshot(unchanged=unchanged))
+        self._mailbox.raise_error()
+        if self._mailbox.aborted(checkpoint):
+            raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before its Spark job began.")
+        self.plan = plan
+        return self._pre_commit(checkpoint, base, plan, planning)
+
+    def _next_plan(self, checkpoint: CheckpointId, positions: Document) -> tuple[Plan, float]:
+        """Return a plan and the seconds that planning took. Waits briefly for new data; a stop, an abort or a person
+        who waits for the checkpoint ends the wait."""
+        give_up = self._m.runtime.monotonic() + min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
+        while True:
+            began = self._m.runtime.monotonic()
+            plan = self._m.source.plan(positions)
+            ended = self._m.runtime.monotonic()
+            if plan.records or plan.finished or plan.positions != positions or ended > give_up:
+                return plan, ended - began
+            if self._mailbox.wait(lambda: self._disturbed(checkpoint), _IDLE_POLL):
+                return plan, ended - began
+
+    def _disturbed(self, checkpoint: CheckpointId) -> bool:
+        """True when waiting for data in ``checkpoint`` must end."""
+        return self._mailbox.stopping or self._mailbox.aborted(checkpoint) or self._mailbox.hurried(checkpoint)
+
+    def _sweep_now_and_then(self) -> None:
+        """Sweep an idle job at intervals: a late zombie of an earlier generation must not hold readers back."""
+        if self._m.runtime.monotonic() - self._last_sweep >= _SWEEP_INTERVAL:
+            swept = self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
+            self._last_sweep = self._m.runtime.monotonic()
+            if swept:
+                self._m.journal.tell("swept", transactions=len(swept))
+
+    def _pre_commit(self, checkpoint: CheckpointId, base: CheckpointId, plan: Plan, planning: float) -> Answers:
+        """Run the plan's Spark job and pre-commit what it wrote. ``planning``: seconds that the plan took."""
+        m = self._m
+        m.progress.began(checkpoint)
+        began = m.runtime.monotonic()
+        try:
+            votes = m.tasks.run(generation=self._generation, checkpoint=checkpoint, plan=plan)
+            voted = m.runtime.monotonic()
+            kill_point(KillPoint.DRIVER_AFTER_VOTES)
+            origins = origins_of(m.tasks.inputs(plan, len(votes)))
+            committables = m.sink.pre_commit(checkpoint, votes, origins, unsettled=self._settler.unsettled())
+        except Exception:
+            m.source.observe_run(plan, m.runtime.monotonic() - began, failed=True)
+            raise
+        # Measured from before the first transaction began, on this process's clock: no transaction is older.
+        ages = [age for age in map(m.committer.age, committables) if age is not None]
+        self._ages.began(ages, began)
+        lasting = good_for(age.timeout for age in ages)
+        proved = m.runtime.monotonic()
+        seconds = proved - began
+        m.source.observe_run(plan, seconds)
+        kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
+        m.progress.read(plan.records, plan.lag)
+        records, size = sum(vote.records for vote in votes), sum(vote.bytes for vote in votes)
+        m.journal.tell(
+            "pre-committed",
+            checkpoint=checkpoint,
+            base=base,
+            transactions=len(committables),
+            read=plan.records,
+            written=records,
+            seconds=round(seconds, 3),
+            steps={
+                "plan": round(planning, 6),
+                **of_checkpoint((vote.steps for vote in votes), voted - began),
+                "prove": round(proved - voted, 6),
+            },
+            **plan.sizing,
+        )
+        return Answers(
+            base=base,
+            source=Snapshot(
+                positions=m.source.snapshot(plan),
+                records=plan.records,
+                # start the next checkpoint at once when there is a backlog, or when the job has nothing left to do
+                next_at_once=plan.cut_for_time or plan.finished,
+            ),
+            sink=Snapshot(committables=committables, records=records, bytes=size),
+            good_until=None if lasting is None else began + lasting,
+        )
+
+
+def require_spark(members: Members, settler: Settler) -> None:
+    """Raise OncewardError when Spark is gone, after waiting until the settler has settled what is decided."""
+    if members.tasks.alive():
+        return
+    give_up = members.runtime.monotonic() + _SETTLE_LIMIT
+    while settler.unsettled() and members.runtime.monotonic() < give_up:
+        members.runtime.sleep(0.05)
+    raise OncewardError(
+        "Spark's JVM is gone. Completed checkpoints are committed now or at the next start; the running "
+        "checkpoint is aborted by the next start, its records are read again. Start the program again."
+    )
