@@ -386,6 +386,8 @@ def _committed(event: Settle) -> frozenset[int]:
 
 def _twice_counts_as_two(settle: _Settle, state: JobState, event: Settle) -> tuple[JobState, Ready]:
     after, ready = settle(state, event)
+    if state.durable.lost:
+        return after, ready
     slots = sorted(_all_slots(after.durable).get(event.participant, ()))
     reports = len(state.settled_slots.get(event.participant, ())) + len(_committed(event))
     return _also_proved(after, ready, event, frozenset(slots[:reports]))
