@@ -1,12 +1,28 @@
 """Bugs of the driver in what it commits, aborts, remembers and repeats."""
 
 import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from onceward.coordinator.client import calls
-from onceward.coordinator.errors import StoreError
-from onceward.coordinator.pipeline import checkpoint_runner, generation, recovery, settler
-from onceward.coordinator.service import engine
-from tests.mutants.breaking import both, changed, put
+from onceward.coordinator.client.calls import Caller
+from onceward.coordinator.client.session import Session
+from onceward.coordinator.errors import CoordinatorLostError, StoreError
+from onceward.coordinator.pipeline.checkpoint_runner import CheckpointRunner
+from onceward.coordinator.pipeline.generation import GenerationRun
+from onceward.coordinator.pipeline.recovery import Recovery
+from onceward.coordinator.pipeline.settler import Settler
+from onceward.coordinator.protocol.committing import Committer
+from onceward.coordinator.protocol.values import (
+    NO_CHECKPOINT,
+    CheckpointId,
+    Committable,
+    Document,
+    Outcome,
+    Settlement,
+    Snapshot,
+)
+from onceward.coordinator.service.engine import CommitBatch, Engine
+from tests.mutants.breaking import Field, always, both, within, wrapped
 from tests.mutants.mutant import Mutant
 from tests.mutants.seed_hunts import SeedHunt, clear
 from tests.simulation.checker import Invariant
@@ -22,43 +38,83 @@ ABORTS = SeedHunt(name="checkpoints time out", seeds=20, faults=clear(timeout=0.
 RESTARTS = SeedHunt(name="coordinators restart", seeds=15, faults=clear(coordinator_kills=10, interval=0.0))
 DISK = SeedHunt(name="writes of the store fail", seeds=20, faults=clear(store_failures=0.1))
 MARKERS = SeedHunt(name="markers are late", seeds=20, faults=clear(marker_delay=0.5))
-_RUN = generation.GenerationRun
-_RUNNER = checkpoint_runner.CheckpointRunner
-
-_keep = engine.Engine.keep
 
 
-def _careless(self: engine.Engine, batch: engine.CommitBatch) -> None:
+def _commits_at_once(
+    self: Settler,
+    checkpoint: CheckpointId,
+    committables: tuple[Committable, ...],
+    positions: Document | None,
+    *,
+    records: int = 0,
+    amendment: int = 0,
+) -> None:
+    self.expect(checkpoint, committables, positions, records=records, amendment=amendment)
+    self.complete(checkpoint, amendment)
+
+
+def _asks_once(self: Caller, *arguments: Any, **named: Any) -> Any:
+    return self.call(*arguments, **named, patience=0.0)
+
+
+def _aborts_unanswered(
+    send: Callable[[CheckpointRunner, CheckpointId], None], self: CheckpointRunner, checkpoint: CheckpointId
+) -> None:
+    try:
+        send(self, checkpoint)
+    except CoordinatorLostError as error:
+        self._abandon(checkpoint, str(error))
+
+
+def _keeps_positions(
+    forget_undone: Callable[[CheckpointRunner, CheckpointId], None], self: CheckpointRunner, base: CheckpointId
+) -> None:
+    newest = max(self._positions, default=base)
+    positions = self._positions.get(newest)
+    forget_undone(self, base)
+    if positions is not None and base != NO_CHECKPOINT:
+        self._positions[base] = positions
+
+
+def _takes_for_committed(
+    self: Committer, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+) -> Sequence[Settlement]:
+    return [Settlement(slot=one.slot, outcome=Outcome.COMMITTED, evidence="") for one in committables]
+
+
+def _settled_at_once(
+    complete: Callable[[Settler, CheckpointId, int], None], self: Settler, checkpoint: CheckpointId, amendment: int = 0
+) -> None:
+    work = self.work(checkpoint)
+    if work is not None and work.amendment == amendment:
+        self.settled = checkpoint
+    complete(self, checkpoint, amendment)
+
+
+def _careless(keep: Callable[[Engine, CommitBatch], None], self: Engine, batch: CommitBatch) -> None:
     with contextlib.suppress(StoreError):
-        _keep(self, batch)
+        keep(self, batch)
 
 
 DRIVER = (
     Mutant(
         name="a job ends as soon as its last commits are confirmed",
         hurts="a reader that starts then misses the last records",
-        breaks=changed(_RUN._await_ends, ("while left := m.committer.ending(m.job):", "while left := ():")),
+        breaks=within(GenerationRun._await_ends, Committer.ending, always(())),
         hunt=MARKERS,
         caught_by=(Invariant.I13,),
     ),
     Mutant(
         name="the driver commits before anybody has decided",
         hurts="the checkpoint may be aborted, and its records are written once more",
-        breaks=changed(
-            _RUNNER.run,
-            (
-                "self._settler.expect(checkpoint, sink.committables, source.positions, records=source.records)",
-                "self._settler.expect(checkpoint, sink.committables, source.positions, records=source.records)\n"
-                "    self._settler.complete(checkpoint)",
-            ),
-        ),
+        breaks=within(CheckpointRunner.run, Settler.expect, _commits_at_once),
         hunt=LATE,
         caught_by=(Invariant.I5,),
     ),
     Mutant(
         name="a checkpoint is committed before it is claimed",
         hurts="if the driver dies then, an old copy of the store passes and writes the checkpoint's records again",
-        breaks=changed(settler.Settler.settle, ("if not self._renew_claim(checkpoint):", "if False:")),
+        breaks=within(Settler.settle, Settler._renew_claim, always(True)),
         hunt=ANY,
         caught_by=(Invariant.I2,),
     ),
@@ -66,18 +122,7 @@ DRIVER = (
         name="the driver aborts what it has acknowledged when no answer comes",
         hurts="the acknowledgement has arrived, and the completed checkpoint has no transactions any more",
         breaks=both(
-            changed(calls.Caller.call, ("if time.monotonic() - begun >= limit:", "if 'acknowl' in doing:")),
-            changed(
-                _RUNNER._send,
-                ("m, answers =", "from onceward.coordinator.errors import CoordinatorLostError\n    m, answers ="),
-                (
-                    "except CheckpointFailedError as error:",
-                    "except CoordinatorLostError as error:\n"
-                    "        self._abandon(checkpoint, shorten(str(error)))\n"
-                    "        return\n"
-                    "    except CheckpointFailedError as error:",
-                ),
-            ),
+            within(Session.acknowledge, Caller.call, _asks_once), wrapped(CheckpointRunner._send, _aborts_unanswered)
         ),
         hunt=LOSSES,
         caught_by=(Invariant.I1,),
@@ -85,48 +130,31 @@ DRIVER = (
     Mutant(
         name="acknowledged transactions are swept like leftovers",
         hurts="a decision for them may come at any moment, and finds them aborted",
-        breaks=changed(
-            _RUNNER.run,
-            ("self._settler.expect(checkpoint, sink.committables, source.positions, records=source.records)", "pass"),
-        ),
+        breaks=within(CheckpointRunner.run, Settler.expect, always(None)),
         hunt=ANY,
         caught_by=(Invariant.I1, Invariant.I8),
     ),
     Mutant(
         name="a repeated trigger runs the checkpoint twice",
         hurts="the same range is written under two sets of transactions",
-        breaks=changed(_RUNNER.run, ("if checkpoint <= self._last_run:", "if False:")),
+        breaks=within(CheckpointRunner.run, Field(CheckpointRunner, lambda run: run._last_run), always(NO_CHECKPOINT)),
         hunt=RESTARTS,
         caught_by=(Invariant.I1, Invariant.I2, Invariant.I5, Invariant.I9),
     ),
     Mutant(
         name="the next checkpoint begins where the aborted one ended",
         hurts="the records of the aborted one are skipped",
-        breaks=both(
-            changed(
-                _RUNNER.run,
-                ("self._positions.get(base)", "self._positions.get(max(self._positions, default=base))"),
-            ),
-            changed(
-                _RUNNER._forget_undone,
-                (
-                    "for c, positions in self._positions.items() if c == base}",
-                    "for c, positions in self._positions.items()}",
-                ),
-            ),
-        ),
+        breaks=wrapped(CheckpointRunner._forget_undone, _keeps_positions),
         hunt=ABORTS,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
         name="recovery commits all but one of the completed committables",
         hurts="that one is swept as a leftover, and its records are lost",
-        breaks=changed(
-            recovery.Recovery.take_claim,
-            (
-                "completed.snapshots[m.sink.participant.name].committables",
-                "completed.snapshots[m.sink.participant.name].committables[:-1]",
-            ),
+        breaks=within(
+            Recovery.take_claim,
+            Field(Snapshot, lambda snapshot: snapshot.committables),
+            lambda snapshot: snapshot.committables[:-1],
         ),
         hunt=KILLS,
         caught_by=(Invariant.I1, Invariant.I8),
@@ -134,43 +162,28 @@ DRIVER = (
     Mutant(
         name="recovery sweeps before it has looked at what is completed",
         hurts="decided transactions are aborted as leftovers",
-        breaks=changed(
-            recovery.Recovery.end_transactions,
-            ("m.committer.sweep(m.job, keep=self._to_commit)", "m.committer.sweep(m.job, keep=())"),
-        ),
+        breaks=within(Recovery.end_transactions, Committer.sweep, lambda self, job, *, keep=(): self.sweep(job)),
         hunt=KILLS,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
         name="outcomes are reported before anything is committed",
         hurts="the checkpoint counts as settled, and a crash leaves its transactions to be swept",
-        breaks=changed(
-            settler.Settler._commit,
-            (
-                "tuple(self._committer.commit(open_, give_up=self._leaving))",
-                "tuple(Settlement(slot=c.slot, outcome=Outcome.COMMITTED, evidence='') for c in open_)",
-            ),
-        ),
+        breaks=within(Settler._commit, Committer.commit, _takes_for_committed),
         hunt=ANY,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
         name="a checkpoint counts as settled for the driver before the coordinator knows",
         hurts="its transactions are no longer kept from the sweep although they may still be open",
-        breaks=changed(
-            settler.Settler.complete,
-            (
-                "self._submitted.setdefault(turn,",
-                "self.settled = checkpoint\n        self._submitted.setdefault(turn,",
-            ),
-        ),
+        breaks=wrapped(Settler.complete, _settled_at_once),
         hunt=ANY,
         caught_by=(Invariant.I1, Invariant.I8),
     ),
     Mutant(
         name="a failed write of the store is taken for success",
         hurts="the coordinator tells decisions that no disk knows, and a restart makes other ones",
-        breaks=put(engine.Engine, "keep", _careless),
+        breaks=wrapped(Engine.keep, _careless),
         hunt=DISK,
         caught_by=(
             Invariant.I4,

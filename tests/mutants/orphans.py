@@ -1,12 +1,21 @@
 """Bugs of the coordinator in place of a driver: something stays open, or is ended wrongly or by the wrong process."""
 
-from onceward.coordinator.protocol import orphans as core
-from onceward.coordinator.protocol import settling
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from onceward.coordinator.protocol import generations, orphans, settling
 from onceward.coordinator.protocol import state as states
-from onceward.coordinator.service import orphan, orphan_clusters, orphans
+from onceward.coordinator.protocol.committing import Committer
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.values import Committable, Generation, Outcome, ParticipantName, Settlement
+from onceward.coordinator.service.engine import Engine
+from onceward.coordinator.service.orphan import Orphan
+from onceward.coordinator.service.orphan_clusters import OrphanClusters
+from onceward.coordinator.service.orphans import Orphans
 from tests.explorer.invariants import Invariant as Small
 from tests.explorer.world import Bounds
-from tests.mutants.breaking import changed
+from tests.mutants.breaking import always, within, wrapped
 from tests.mutants.hunts import Exploration
 from tests.mutants.mutant import Mutant
 from tests.mutants.seed_hunts import SeedHunt, clear
@@ -42,84 +51,103 @@ LATE = SeedHunt(
     faults=clear(**{**_GONE, "marker_delay": 0.5}),
 )
 
+
+async def _none_ending(
+    self: OrphanClusters, name: ParticipantName, committables: Sequence[Committable]
+) -> Sequence[str]:
+    return ()
+
+
+async def _does_nothing(commit_decided: Callable[[Orphan], Coroutine[Any, Any, None]], self: Orphan) -> None:
+    pass
+
+
+async def _takes_for_committed(
+    commit: Callable[
+        [OrphanClusters, ParticipantName, Sequence[Committable], Callable[[], bool]],
+        Coroutine[Any, Any, tuple[Settlement, ...]],
+    ],
+    self: OrphanClusters,
+    name: ParticipantName,
+    committables: Sequence[Committable],
+    give_up: Callable[[], bool],
+) -> tuple[Settlement, ...]:
+    settlements = await commit(self, name, committables, give_up)
+    return tuple(replace(one, outcome=Outcome.COMMITTED) for one in settlements)
+
+
 ORPHANS = (
     Mutant(
         name="the coordinator settles a job without a driver before its commits show",
         hurts="a reader of its output misses the last records when it has ended",
-        breaks=changed(orphan.Orphan._await_ends, ("while left := await", "while left := () and await")),
+        breaks=within(Orphan._await_ends, OrphanClusters.ending, _none_ending),
         hunt=LATE,
         caught_by=(Invariant.I13,),
     ),
     Mutant(
         name="a coordinator that is started again does not look for jobs without a driver",
         hurts="readers wait for the brokers' timeout because the coordinator was restarted at the wrong moment",
-        breaks=changed(orphans.Orphans.start, ("for job in self._engine.jobs():", "for job in ():")),
+        breaks=within(Orphans.start, Engine.jobs, always([])),
         hunt=GONE,
         caught_by=(Invariant.ORPHANS,),
     ),
     Mutant(
         name="a job that the coordinator has taken is not taken again after its restart",
         hurts="what it had not ended before it died stays open",
-        breaks=changed(core.take, ("if durable.orphaned and not durable.unreadable:", "if False:")),
+        breaks=within(orphans.take, Durable.orphaned, always(False)),
         hunt=ALONE,
         caught_by=(Small.CONTRACT,),
     ),
     Mutant(
         name="a job whose driver was lost while the coordinator was away is never taken",
         hurts="readers wait for as long as nobody starts the job",
-        breaks=changed(states.restart, ("driverless_since=None if durable.driven else now", "driverless_since=None")),
+        breaks=wrapped(
+            states.restart, lambda restart, durable, now: replace(restart(durable, now), driverless_since=None)
+        ),
         hunt=ALONE,
         caught_by=(Small.ALONE,),
     ),
     Mutant(
         name="the coordinator may not tell what became of the commits of a job that it has taken",
         hurts="it commits for ever, and the checkpoint is never settled",
-        breaks=changed(
-            settling._unsettled, ("if not may_report(state, generation):", "if not may_drive(state, generation):")
-        ),
+        breaks=within(settling._unsettled, generations.may_report, generations.may_drive),
         hunt=ALONE,
         caught_by=(Small.SETTLED,),
     ),
     Mutant(
         name="the coordinator takes a job and keeps its driver's generation",
         hurts="a driver that was only cut off is not fenced, and both end transactions",
-        breaks=changed(core.take, ("Generation(durable.generation + 1)", "durable.generation")),
+        breaks=within(orphans.take, Generation, lambda item: Generation(item - 1)),
         hunt=GONE,
         caught_by=(Invariant.I7,),
     ),
     Mutant(
         name="the coordinator leaves open what nobody has decided for",
         hurts="readers of the output wait for the brokers' timeout",
-        breaks=changed(orphan_clusters.OrphanClusters.sweep, ("committer.sweep(", "committer.leftovers(")),
+        breaks=within(
+            OrphanClusters.sweep, Committer.sweep, lambda self, job, *, keep=(): self.leftovers(job, keep=keep)
+        ),
         hunt=GONE,
         caught_by=(Invariant.ORPHANS,),
     ),
     Mutant(
         name="the coordinator leaves open what is decided",
         hurts="readers of the output wait until somebody starts the job, and after the timeout it is lost",
-        breaks=changed(
-            orphan.Orphan._commit_decided,
-            ("if completed is None or completed.settled or durable.status is JobStatus.HALTED:", "if True:"),
-        ),
+        breaks=wrapped(Orphan._commit_decided, _does_nothing),
         hunt=GONE,
         caught_by=(Invariant.ORPHANS,),
     ),
     Mutant(
         name="the coordinator sweeps what is decided together with the rest",
         hurts="a completed checkpoint has no transactions any more",
-        breaks=changed(
-            orphan_clusters.OrphanClusters.sweep, ("keep[self._kinds[name]] += snapshot.committables", "pass")
-        ),
+        breaks=within(OrphanClusters.sweep, Committer.sweep, lambda self, job, *, keep=(): self.sweep(job)),
         hunt=KILLED,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
         name="the coordinator takes every commit that it has sent for carried out",
         hurts="what was aborted before counts as settled, and its records never come",
-        breaks=changed(
-            orphan_clusters.OrphanClusters.commit,
-            ("else replace(one, evidence", "else replace(one, outcome=Outcome.COMMITTED, evidence"),
-        ),
+        breaks=wrapped(OrphanClusters.commit, _takes_for_committed),
         hunt=ROBBED,
         caught_by=(Invariant.I1,),
     ),

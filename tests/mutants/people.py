@@ -1,8 +1,19 @@
 """Bugs in requests of people: savepoints, ends, restores."""
 
-from onceward.coordinator.protocol import checkpoints, evolve, generations, operator_requests, resolving
+from collections.abc import Callable
+from dataclasses import replace
+
+from onceward.coordinator.protocol import checkpoints, evolve, generations, operator_requests, resolving, settling
+from onceward.coordinator.protocol.answers import Ready, Verdict
+from onceward.coordinator.protocol.durable import Durable, RestoreOrder, UndecidedCheckpoint
+from onceward.coordinator.protocol.events import OpenJob
+from onceward.coordinator.protocol.facts import AbortReason, CheckpointRestored, EndingRequested, Fact
+from onceward.coordinator.protocol.generations import Step
+from onceward.coordinator.protocol.requests import Ending
+from onceward.coordinator.protocol.state import JobState, record
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, Snapshot
 from tests.explorer.invariants import Invariant
-from tests.mutants.breaking import changed
+from tests.mutants.breaking import Field, always, within, wrapped
 from tests.mutants.core import LIVES
 from tests.mutants.hunts import WaysOut
 from tests.mutants.mutant import Mutant
@@ -10,27 +21,76 @@ from tests.mutants.oracle import People
 
 __all__ = ["PEOPLE"]
 
+
+def _told_completed(decide: Callable[[JobState, float], Step], state: JobState, now: float) -> Step:
+    after, facts = decide(state, now)
+    pending = state.durable.pending
+    if facts or pending is None or not state.all_answered:
+        return after, facts
+    told = tuple(checkpoints._request_done(state, pending.id))
+    return record(after, told), told
+
+
+def _stops_without_savepoint(
+    abort: Callable[[JobState, float, AbortReason, str], Step],
+    state: JobState,
+    now: float,
+    reason: AbortReason,
+    detail: str,
+) -> Step:
+    request = checkpoints._request_of(state)
+    after, facts = abort(state, now, reason, detail)
+    if request is None or not request.stop or state.durable.ending is not None:
+        return after, facts
+    ending = EndingRequested(ending=Ending.STOP)
+    return record(after, (ending,)), (*facts, ending)
+
+
+def _restored_to_newest(
+    restored: Callable[[Durable, RestoreOrder, CheckpointId, Generation], CheckpointRestored],
+    durable: Durable,
+    order: RestoreOrder,
+    checkpoint: CheckpointId,
+    generation: Generation,
+) -> CheckpointRestored:
+    fact = restored(durable, order, checkpoint, generation)
+    newest = durable.completed or order.source
+    return replace(fact, snapshots={name: Snapshot(positions=one.positions) for name, one in newest.snapshots.items()})
+
+
+def _keeps_lost(evolve: Callable[[Durable, Fact], Durable], durable: Durable, fact: Fact) -> Durable:
+    after = evolve(durable, fact)
+    if not isinstance(fact, CheckpointRestored):
+        return after
+    return replace(after, replaying=durable.replaying, lost=durable.lost)
+
+
+def _halted_in_spite_of_restore(
+    open_job: Callable[[JobState, OpenJob], tuple[JobState, Ready]], state: JobState, event: OpenJob
+) -> tuple[JobState, Ready]:
+    _, ready = open_job(replace(state, durable=replace(state.durable, restore=None)), event)
+    return (state, ready) if ready.answer.verdict is Verdict.HALTED else open_job(state, event)
+
+
+def _unless_reported(state: JobState, now: float) -> Step:
+    return (state, ()) if state.settled_slots else settling.settled_if_proved(state, now)
+
+
 PEOPLE = (
     Mutant(
         name="a savepoint is told completed before it is",
         hurts="somebody deletes the old cluster, and the savepoint is aborted afterwards",
-        breaks=changed(
-            checkpoints.decide,
-            (
-                "if not state.settled:\n        return state, ()",
-                "if not state.settled:\n"
-                "        facts += _request_done(state, pending.id)\n"
-                "        return record(state, facts), tuple(facts)",
-            ),
-        ),
+        breaks=wrapped(checkpoints.decide, _told_completed),
         hunt=LIVES,
         caught_by=(People.REQUESTS,),
     ),
     Mutant(
         name="a savepoint without anything new is forgotten and told completed",
         hurts="there is nothing to go back to",
-        breaks=changed(
-            checkpoints.decide, ("if unchanged and pending.kind is CheckpointKind.CHECKPOINT:", "if unchanged:")
+        breaks=within(
+            checkpoints.decide,
+            Field(UndecidedCheckpoint, lambda pending: pending.kind),
+            always(CheckpointKind.CHECKPOINT),
         ),
         hunt=LIVES,
         caught_by=(People.REQUESTS,),
@@ -38,69 +98,49 @@ PEOPLE = (
     Mutant(
         name="a stop with savepoint stops the job although the savepoint failed",
         hurts="the job is gone, and there is no savepoint to start from",
-        breaks=changed(
-            checkpoints.abort,
-            (
-                "facts.append(RequestEnded(request=ended))",
-                "facts.append(RequestEnded(request=ended))\n"
-                "        if request.stop and durable.ending is None:\n"
-                "            facts.append(EndingRequested(ending=Ending.STOP))",
-            ),
-        ),
+        breaks=wrapped(checkpoints.abort, _stops_without_savepoint),
         hunt=LIVES,
         caught_by=(People.REQUESTS,),
     ),
     Mutant(
         name="a job is called finished while its last checkpoint is not settled",
         hurts="nobody starts it again, and its last records never become visible",
-        breaks=changed(
-            generations.terminal_transition,
-            ("or not durable.settled", ""),
-        ),
+        breaks=within(generations.terminal_transition, Durable.settled, always(True)),
         hunt=LIVES,
         caught_by=(People.ENDING,),
     ),
     Mutant(
         name="a restore leaves an unsettled checkpoint behind",
         hurts="its decided transactions stay open for ever, and hold all readers back",
-        breaks=changed(operator_requests.restore, ("if not durable.settled", "if False")),
+        breaks=within(operator_requests.restore, Durable.settled, always(True)),
         hunt=LIVES,
         caught_by=(Invariant.SETTLED,),
     ),
     Mutant(
         name="a restored job begins with the positions of the newest checkpoint",
         hurts="what a person wanted to repeat is not repeated",
-        breaks=changed(
-            generations._restored, ("in source.snapshots.items()", "in (durable.completed or source).snapshots.items()")
-        ),
+        breaks=wrapped(generations._restored, _restored_to_newest),
         hunt=LIVES,
         caught_by=(Invariant.RESTORED,),
     ),
     Mutant(
         name="a restore keeps what was lost of the checkpoint that it leaves behind",
         hurts="the job waits for ever for slots to be written again that belong to nothing any more",
-        breaks=changed(evolve.evolve, ("replaying={},\n                lost=False,\n", "")),
+        breaks=wrapped(evolve.evolve, _keeps_lost),
         hunt=WaysOut(),
         caught_by=(Invariant.SETTLED,),
     ),
     Mutant(
         name="a restore does not let a driver in where something was proved lost",
         hurts="the checkpoint cannot be read, so nobody can decide about it, and nobody can leave it behind",
-        breaks=changed(generations.open_job, ("if durable.lost and durable.restore is None:", "if durable.lost:")),
+        breaks=wrapped(generations.open_job, _halted_in_spite_of_restore),
         hunt=WaysOut(),
         caught_by=(Invariant.SETTLED,),
     ),
     Mutant(
         name="a decision of a person settles nothing when the rest was reported before",
         hurts="the coordinator asks for nothing any more, and the checkpoint is never settled without a driver",
-        breaks=changed(
-            resolving._afterwards,
-            (
-                "state, settled = settled_if_proved(state, now)",
-                "settled = () if state.settled_slots else settled_if_proved(state, now)[1]\n"
-                "    state = record(state, settled)",
-            ),
-        ),
+        breaks=within(resolving._afterwards, settling.settled_if_proved, _unless_reported),
         hunt=WaysOut(),
         caught_by=(Invariant.ALONE,),
     ),

@@ -1,11 +1,19 @@
 """Bugs of replays: a lost record is written twice, not at all, or too late."""
 
-from onceward.coordinator.pipeline import checkpoint_runner, mailbox, replaying, settler
-from onceward.coordinator.protocol import core, settling
-from onceward.coordinator.protocol.values import OnLost
+from collections.abc import Callable
+from dataclasses import replace
+
+from onceward.coordinator.pipeline.checkpoint_runner import CheckpointRunner
+from onceward.coordinator.pipeline.replaying import Replayer
+from onceward.coordinator.pipeline.settler import Settler
+from onceward.coordinator.protocol import checkpoints, core, settling
+from onceward.coordinator.protocol.answers import Ready
+from onceward.coordinator.protocol.events import Settle
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.values import CheckpointId, OnLost, Outcome, Settlement
 from tests.explorer.invariants import Invariant as Small
 from tests.explorer.world import Bounds
-from tests.mutants.breaking import both, changed
+from tests.mutants.breaking import Field, always, within, wrapped
 from tests.mutants.hunts import Exploration
 from tests.mutants.mutant import Mutant
 from tests.mutants.seed_hunts import SeedHunt, clear
@@ -22,65 +30,62 @@ ROBBERIES = SeedHunt(
     seeds=60,
     faults=clear(robberies=0.4, driver_kills=1, interval=0.0, on_lost=OnLost.REPLAY),
 )
-_REPLAYER = replaying.Replayer
+
+
+def _of_older_amendment(
+    settle: Callable[[JobState, Settle], tuple[JobState, Ready]], state: JobState, event: Settle
+) -> tuple[JobState, Ready]:
+    completed = state.durable.completed
+    newest = completed.amendment if completed is not None else 0
+    return settle(state, replace(event, amendment=max(event.amendment, newest)))
+
+
+def _abandons_after_replay(
+    abandon: Callable[[CheckpointRunner, CheckpointId, str], None],
+    self: CheckpointRunner,
+    checkpoint: CheckpointId,
+    reason: str,
+) -> None:
+    if self._settler.lost <= self._settler.settled:
+        abandon(self, checkpoint, reason)
+
 
 REPLAYS = (
     Mutant(
         name="a loss is recorded and the checkpoint that runs goes on",
         hurts="its records may be in front of the lost ones",
-        breaks=changed(settling._replay, ("if state.durable.pending is not None:", "if False:")),
+        breaks=within(settling._replay, checkpoints.abort, lambda state, now, reason, detail: (state, ())),
         hunt=LOSSES,
         caught_by=(Small.IN_ORDER,),
     ),
     Mutant(
         name="what became of the lost transaction is taken for what became of the one that replaced it",
         hurts="records that are there, or are coming, are written once more",
-        breaks=changed(
-            settling.settle, ("if event.amendment != completed.amendment:", "if event.amendment > completed.amendment:")
-        ),
+        breaks=wrapped(settling.settle, _of_older_amendment),
         hunt=LOSSES,
         caught_by=(Small.TILES, Small.NEVER_CHANGES),
     ),
     Mutant(
         name="nobody is told to write lost records again",
         hurts="the job stands still, and every reader misses them",
-        breaks=changed(core.wanted, ("if durable.replaying:", "if False:")),
+        breaks=wrapped(
+            core.wanted, lambda wanted, state: wanted(replace(state, durable=replace(state.durable, replaying={})))
+        ),
         hunt=LOSSES,
         caught_by=(Small.SETTLED,),
     ),
     Mutant(
         name="lost records are written again before what came after them is aborted",
         hurts="the later checkpoint's records may be in front of them",
-        breaks=both(
-            changed(
-                mailbox.Mailbox.next,
-                (
-                    "if self._abort is not None and self._abort.checkpoint > self._handled_abort:",
-                    "if self._replay is None and self._abort is not None "
-                    "and self._abort.checkpoint > self._handled_abort:",
-                ),
-            ),
-            changed(checkpoint_runner.CheckpointRunner.abandon_later, ("if c > checkpoint", "if False")),
-            changed(
-                _REPLAYER.replay,
-                (
-                    "self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())\n    kill_point",
-                    "kill_point",
-                ),
-            ),
-        ),
+        breaks=wrapped(CheckpointRunner._abandon, _abandons_after_replay),
         hunt=ROBBERIES,
         caught_by=(Invariant.I4,),
     ),
     Mutant(
         name="a replay writes all slots of its checkpoint",
         hurts="those that were committed come twice",
-        breaks=changed(
-            _REPLAYER.replay,
-            (
-                "for committable in work.committables if committable.slot in wanted.slots",
-                "for committable in work.committables",
-            ),
+        breaks=wrapped(
+            Replayer._write, lambda write, self, wanted, lost, work: write(self, wanted, work.committables, work)
         ),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I2, Invariant.I8),
@@ -88,32 +93,22 @@ REPLAYS = (
     Mutant(
         name="an amendment forgets a slot",
         hurts="its records are in a transaction that nobody commits, or commits in time",
-        breaks=changed(
-            _REPLAYER.replay,
-            (
-                "self._settler.amend(wanted.checkpoint",
-                "written = written[1:]\n    self._settler.amend(wanted.checkpoint",
-            ),
-        ),
+        breaks=wrapped(Replayer._write, lambda write, self, wanted, lost, work: write(self, wanted, lost, work)[1:]),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I4),
     ),
     Mutant(
         name="what is written again is not kept from the sweep before the coordinator has answered",
         hurts="the amendment is durable, and its transactions are aborted like leftovers",
-        breaks=changed(
-            _REPLAYER.replay,
-            ("self._settler.amend(wanted.checkpoint, wanted.slots, written)", "self._m.committer.abort(written)"),
-        ),
+        breaks=wrapped(Settler.amend, lambda amend, self, checkpoint, slots, written: self._committer.abort(written)),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I2),
     ),
     Mutant(
         name="outcomes of the lost transactions count for those that replaced them",
         hurts="the checkpoint is settled although nobody has committed what was written again",
-        breaks=changed(
-            settler.Settler.amend,
-            ("if one.outcome is Outcome.COMMITTED", "if one"),
+        breaks=within(
+            Settler.amend, Field(Settlement, lambda settlement: settlement.outcome), always(Outcome.COMMITTED)
         ),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I8, Invariant.I13),
@@ -121,14 +116,14 @@ REPLAYS = (
     Mutant(
         name="what is written again is numbered as the tasks of the replay are",
         hurts="it takes the place of slots that are not lost",
-        breaks=changed(_REPLAYER._write, ("replace(one, slot=lost[one.slot].slot)", "one")),
+        breaks=within(Replayer._write, replace, lambda obj, **_: obj),
         hunt=ROBBERIES,
         caught_by=(Invariant.I8,),  # the coordinator refuses it
     ),
     Mutant(
         name="what is lost counts as settled",
         hurts="its records never become visible, and nobody hears of it",
-        breaks=changed(settler.Settler._goes_on, ("if not unproved:", "if True:")),
+        breaks=wrapped(Settler._goes_on, always(True)),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I8, Invariant.I4),
     ),

@@ -31,7 +31,7 @@ class Report:
     finding: Finding | None
     seconds: float
     gone: str = ""
-    """The text that the mutant changes and the product no longer has."""
+    """Why the mutant no longer applies to the product; empty if it does."""
 
     @property
     def problem(self) -> str | None:

@@ -1,38 +1,47 @@
 """Bugs of the store in what it removes and what it forgets."""
 
-from sqlalchemy import delete
+from collections.abc import Callable
 
+from sqlalchemy import Connection, delete
+from sqlalchemy.sql import ColumnElement
+
+from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.store import retention, writing
 from onceward.coordinator.store.schema import checkpoints
 from tests.explorer.invariants import Invariant
-from tests.mutants.breaking import changed, put
+from tests.mutants.breaking import always, within, wrapped
 from tests.mutants.disk import Disk, Promise
 from tests.mutants.mutant import Mutant
 
 __all__ = ["STORE"]
 
 DISK = Disk(most=16, length=150)
-_OLD = (
-    checkpoints.c.job == retention._J,
-    retention._COMPLETED,
-    checkpoints.c.checkpoint < retention._newest(retention._COMPLETED, retention._ORDINARY),
-)
+_KEPT = retention._newest(retention._COMPLETED, retention._ORDINARY)
+"""The oldest checkpoint that retention keeps."""
+_OLD = (retention._COMPLETED, checkpoints.c.checkpoint < _KEPT)
 _NOT_NEWEST = checkpoints.c.checkpoint != retention._needed("completed")
 _NOT_ORDERED = checkpoints.c.checkpoint != retention._needed("restore_from")
+
+_Prune = Callable[[Connection, JobName, int], None]
+
+
+def _also_prunes(*conditions: ColumnElement[bool]) -> Callable[[_Prune, Connection, JobName, int], None]:
+    """Prunes, and deletes the checkpoints that meet ``conditions``."""
+    also = delete(checkpoints).where(checkpoints.c.job == retention._J, *conditions)
+
+    def prune_more(prune: _Prune, connection: Connection, job: JobName, keep: int) -> None:
+        prune(connection, job, keep)
+        connection.execute(also, {"j": job, "newer": keep - 1})
+
+    return prune_more
+
 
 STORE = (
     Mutant(
         name="retention removes the newest completed checkpoint",
         hurts="the job has nothing to continue from",
-        breaks=put(
-            retention,
-            "_PRUNE_COMPLETED",
-            delete(checkpoints).where(
-                checkpoints.c.job == retention._J,
-                retention._COMPLETED,
-                retention._ORDINARY,
-                checkpoints.c.checkpoint <= retention._newest(retention._COMPLETED, retention._ORDINARY),
-            ),
+        breaks=wrapped(
+            retention.prune, _also_prunes(retention._COMPLETED, retention._ORDINARY, checkpoints.c.checkpoint <= _KEPT)
         ),
         hunt=DISK,
         caught_by=(Invariant.RESTORED,),
@@ -40,21 +49,21 @@ STORE = (
     Mutant(
         name="retention removes savepoints",
         hurts="what somebody wanted to keep is gone",
-        breaks=put(retention, "_PRUNE_COMPLETED", delete(checkpoints).where(*_OLD, _NOT_NEWEST, _NOT_ORDERED)),
+        breaks=wrapped(retention.prune, _also_prunes(*_OLD, _NOT_NEWEST, _NOT_ORDERED)),
         hunt=DISK,
         caught_by=(Promise.SAVEPOINTS,),
     ),
     Mutant(
         name="retention removes the checkpoint that a person goes back to",
         hurts="the job can neither go back nor start",
-        breaks=put(retention, "_PRUNE_COMPLETED", delete(checkpoints).where(*_OLD, retention._ORDINARY, _NOT_NEWEST)),
+        breaks=wrapped(retention.prune, _also_prunes(*_OLD, retention._ORDINARY, _NOT_NEWEST)),
         hunt=DISK,
         caught_by=(Promise.ORDERED, Invariant.RESTORED),
     ),
     Mutant(
         name="the store forgets that lost slots were written again",
         hurts="a restart commits the lost committables in place of the new ones",
-        breaks=changed(writing.FactWriter._committables_now, (", **_sealed(completed.snapshots)", "")),
+        breaks=within(writing.FactWriter._committables_now, writing._sealed, always({})),
         hunt=DISK,
         caught_by=(Invariant.REMEMBERED,),
     ),
