@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from onceward.coordinator.errors import ConfigurationError, OncewardError
 from onceward.coordinator.ops.options import clusters_of
-from onceward.coordinator.protocol.committing import Committer, OpenTransaction
+from onceward.coordinator.protocol.committing import Committer, OpenTransaction, TransactionHandle
 from onceward.coordinator.protocol.values import Claim, Committable, JobName, Settlement
 from onceward.coordinator.service.committers import installed_committers
 
@@ -33,8 +33,8 @@ class Seen:
     committable: Committable
     holds: str
     """Where its records are, how many, from which input; empty when it could not be read."""
-    handle: tuple[str, tuple[int, int]] | None
-    """Id and owner, as in the list of open transactions."""
+    handle: TransactionHandle | None
+    """As in the list of open transactions."""
     settlement: Settlement | None
     """What the brokers and the receipt prove; None when they could not be asked or were not asked."""
     unasked: str

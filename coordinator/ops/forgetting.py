@@ -51,7 +51,7 @@ def _require_ended(reached: Brokers, job: JobName, kinds: list[str]) -> None:
         if problems:
             raise RefusedError(f"Nothing was deleted: what is open is not known. {'; '.join(problems)}")
         if found:
-            ids = ", ".join(one.id for one in found[:10])
+            ids = ", ".join(one.handle.id for one in found[:10])
             raise RefusedError(
                 f"Nothing was deleted: {len(found)} transactions of job {job} are open: {ids}. See onceward "
                 f"transactions {job}; try again when they have ended."

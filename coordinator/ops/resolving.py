@@ -162,7 +162,7 @@ def _refuse_what_is_open(reached: Brokers, kind: str, job: JobName, seen: Sequen
     if ruling is not Ruling.COMMITTED or not doubtful:
         return
     found, problems = reached.open_transactions(job, kind)
-    handles = {(one.id, one.owner) for one in found}
+    handles = {one.handle for one in found}
     slots = [one.committable.slot for one in doubtful if one.handle in handles]
     if slots or problems:
         why = f"slots {slots} are still open at the brokers, which do not commit them" if slots else "; ".join(problems)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from onceward.coordinator.listings import CheckpointDescription, JobDescription
 from onceward.coordinator.ops.brokers import Brokers, Seen, brokers
 from onceward.coordinator.ops.connecting import Place, job_name, operators
 from onceward.coordinator.ops.tables import print_json, print_table, table
-from onceward.coordinator.pipeline.interfaces import OpenTransaction
+from onceward.coordinator.pipeline.interfaces import OpenTransaction, TransactionHandle
 from onceward.coordinator.printable import printable
 from onceward.coordinator.protocol.values import JobName, Outcome, ParticipantName, Role
 
@@ -32,7 +32,6 @@ class TransactionRow:
     sink: str
     generation: int | None
     """The generation that began it."""
-    worker: str
     checkpoint: int | None
     """The completed, unsettled checkpoint that it belongs to, if any; likewise ``slot``."""
     slot: int | None
@@ -40,18 +39,18 @@ class TransactionRow:
     """From the coordinator's store: ``completed`` (it must be committed), ``none`` (it belongs to the running
     checkpoint or to something that was aborted), or ``unknown`` (it is newer than this store)."""
     state: str
-    """The broker's name for the state; ``not open`` when it lists none with this id and owner."""
+    """The broker's name for the state; ``not open`` when it lists no such transaction."""
     age_s: float | None
     left_s: float | None
     """Seconds until the brokers abort it."""
-    receipt: str
-    """For an open transaction: ``written``, so that it may be pre-committed, or ``none``."""
     outcome: str
     """For an unsettled transaction: ``committed``, ``lost``, ``in_doubt``; as recorded when the job halted, unless more
     is known now."""
     evidence: str
     holds: str
-    """Which records, from which input; for a transaction that is only open, the partitions that it wrote to."""
+    """Which records, from which input; empty for a transaction that is only open."""
+    details: Mapping[str, str] = field(default_factory=dict)
+    """For an open transaction: what else the brokers report."""
 
 
 def list_transactions(job: str | None, place: Place, clusters: Path | None, *, as_json: bool) -> None:
@@ -68,8 +67,7 @@ def list_transactions(job: str | None, place: Place, clusters: Path | None, *, a
         print_json(found)
         return
     shown = table(
-        "job", "transaction", "sink", "checkpoint", "slot", "decision", "state", "age", "left", "receipt", "outcome",
-        "evidence",
+        "job", "transaction", "sink", "checkpoint", "slot", "decision", "state", "age", "left", "outcome", "evidence",
     )  # fmt: skip
     for row in found:
         shown.add_row(
@@ -82,9 +80,8 @@ def list_transactions(job: str | None, place: Place, clusters: Path | None, *, a
             row.state,
             _duration(row.age_s),
             _duration(row.left_s),
-            row.receipt,
             row.outcome or "-",
-            ". ".join(filter(None, (row.holds, row.evidence))),
+            ". ".join(filter(None, (row.holds, _text(row.details), row.evidence))),
         )
     asked = "" if reached.reached else " that the store knows of (no broker was asked: name them with --clusters FILE)"
     print_table(shown, f"Nothing is open, unsettled or in doubt{asked}.")
@@ -94,11 +91,11 @@ def rows(client: OperatorClient, reached: Brokers, job: JobName) -> tuple[list[T
     """Return the unsettled committables of a job, its other open transactions, and which questions failed."""
     description = client.describe(job)
     kinds = {one.name: one.kind for one in description.participants if one.role is Role.SINK}
-    open_ones: dict[tuple[str, tuple[int, int]], OpenTransaction] = {}
+    open_ones: dict[TransactionHandle, OpenTransaction] = {}
     problems: list[str] = []
     for kind in sorted(set(kinds.values())):
         found, unasked = reached.open_transactions(job, kind)
-        open_ones |= {(one.id, one.owner): one for one in found}
+        open_ones |= {one.handle: one for one in found}
         problems += unasked
     listed: list[TransactionRow] = []
     for sink, checkpoint in _unsettled(client, description):
@@ -139,18 +136,16 @@ def _unsettled_row(
     outcome = settlement.outcome if settlement is not None else known.get(slot)
     return TransactionRow(
         job=description.summary.job,
-        transaction=seen.handle[0] if seen.handle is not None else _UNKNOWN,
+        transaction=seen.handle.id if seen.handle is not None else _UNKNOWN,
         cluster=_UNKNOWN,
         sink=sink,
         generation=checkpoint.summary.generation,
-        worker="",
         checkpoint=checkpoint.summary.checkpoint,
         slot=slot,
         decision="completed",
         state=_UNKNOWN,
         age_s=None,
         left_s=None,
-        receipt=_UNKNOWN,
         outcome=outcome.value if outcome is not None else _UNKNOWN,
         evidence=settlement.evidence if settlement is not None else seen.unasked,
         holds=seen.holds,
@@ -160,15 +155,14 @@ def _unsettled_row(
 def _with_state(row: TransactionRow, transaction: OpenTransaction | None, *, complete: bool) -> TransactionRow:
     """``complete``: all brokers listed their open transactions, so what they do not list is not open."""
     if transaction is None:
-        return replace(row, state=_ENDED, receipt="-") if complete else row
+        return replace(row, state=_ENDED) if complete else row
     return replace(
         row,
         cluster=transaction.cluster,
-        worker=transaction.worker,
         state=transaction.state,
         age_s=_seconds(transaction.age),
         left_s=_seconds(transaction.left),
-        receipt="written" if transaction.receipted else "none",
+        details=transaction.details,
     )
 
 
@@ -176,21 +170,19 @@ def _open_row(description: JobDescription, transaction: OpenTransaction) -> Tran
     known = transaction.generation <= description.summary.generation
     row = TransactionRow(
         job=description.summary.job,
-        transaction=transaction.id,
+        transaction=transaction.handle.id,
         cluster=transaction.cluster,
         sink=transaction.participant,
         generation=transaction.generation,
-        worker=transaction.worker,
         checkpoint=None,
         slot=None,
         decision="none" if known else _UNKNOWN,
         state="",
         age_s=None,
         left_s=None,
-        receipt="",
         outcome="",
         evidence=_whose(description, transaction),
-        holds=f"wrote to {', '.join(transaction.partitions)}" if transaction.partitions else "wrote nothing yet",
+        holds="",
     )
     return _with_state(row, transaction, complete=True)
 
@@ -204,6 +196,10 @@ def _whose(description: JobDescription, transaction: OpenTransaction) -> str:
     if description.connected:
         return "of the living driver: it belongs to the running checkpoint, or its driver aborts it"
     return "of the last driver: if it is not decided, the next generation aborts it"
+
+
+def _text(details: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in details.items())
 
 
 def _seconds(duration: timedelta | None) -> float | None:

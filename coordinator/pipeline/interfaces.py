@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from onceward.coordinator.errors import OncewardError
 from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.protocol.committing import Age, Committer, OpenTransaction
+from onceward.coordinator.protocol.committing import Age, Committer, OpenTransaction, TransactionHandle
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     Claim,
@@ -322,5 +322,6 @@ __all__ = [
     "SlotWriter",
     "Source",
     "SplitReader",
+    "TransactionHandle",
     "Vote",
 ]

@@ -6,42 +6,44 @@ code.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 
 from onceward.coordinator.protocol.values import Claim, Committable, JobName, Settlement
 
-__all__ = ["Age", "Committer", "OpenTransaction"]
+__all__ = ["Age", "Committer", "OpenTransaction", "TransactionHandle"]
+
+
+class TransactionHandle(NamedTuple):
+    """Identifies exactly one transaction."""
+
+    id: str
+    instance: str = ""
+    """Distinguishes transactions that use the id one after the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTransaction:
-    """A transaction of a job that is open at the brokers, as they report it now."""
+    """A transaction of a job that is open in the sink's system, as it reports it now."""
 
-    id: str
-    """The transactional id; the same as in the committable, if there is one."""
+    handle: TransactionHandle
+    """The same as that of the committable, if there is one."""
     cluster: str
     """Name of the cluster."""
     participant: str
-    """The sink named in the transactional id."""
+    """The sink's name."""
     generation: int
     """The generation under which it was begun."""
-    worker: str
-    """Token of the worker process that owns the transactional id."""
     state: str
-    """The broker's name for it: ``Ongoing``, or ``PrepareCommit`` and ``PrepareAbort`` while it is being ended."""
-    owner: tuple[int, int]
-    """(producer id, epoch): together with the transactional id it identifies exactly this transaction."""
+    """The system's name for its state, for example ``Ongoing``."""
     age: timedelta | None
-    """Time since its first partition was enlisted, on this machine's clock; None if the brokers do not report it."""
+    """Time since it began, on this machine's clock; None if the system does not report it."""
     left: timedelta | None
-    """Time until the brokers abort it, never below zero; None if they do not report it."""
-    receipted: bool
-    """True when its receipt is written. It may be pre-committed then: only a decision shows whether it may be
-    aborted."""
-    partitions: tuple[str, ...]
-    """The partitions it wrote to, as ``topic-partition``. Their readers wait for it."""
+    """Time until the system aborts it, never below zero; None if it does not, or does not report it."""
+    details: Mapping[str, str] = field(default_factory=dict)
+    """What else is known, for people: name -> value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +83,8 @@ class Committer(ABC):
         """Describe a committable for display: where, how many records, from which input."""
         return json.dumps(committable.document.body, sort_keys=True)
 
-    def handle(self, committable: Committable) -> tuple[str, tuple[int, int]] | None:
-        """The transaction as (id, owner) in the sense of :class:`OpenTransaction`; None if it has no such name."""
+    def handle(self, committable: Committable) -> TransactionHandle | None:
+        """The handle under which :meth:`transactions` lists its transaction; None if it lists none."""
         return None
 
     def age(self, committable: Committable) -> Age | None:
@@ -96,7 +98,7 @@ class Committer(ABC):
 
     @abstractmethod
     def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
-        """All transactions of ``job`` that are open or being ended at the brokers, by id. Changes nothing."""
+        """All transactions of ``job`` that are open or being ended, by id. Changes nothing."""
 
     def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
         """Transactions of ``job`` whose end is decided but not yet visible everywhere.

@@ -9,6 +9,7 @@ import pytest
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
+from onceward.coordinator.protocol.committing import TransactionHandle
 from onceward.coordinator.protocol.values import Committable, JobName, Settlement
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.driver import preflight
@@ -31,10 +32,10 @@ class LateCommitter(KafkaCommitter):
         settlements = super().commit(committables, give_up=give_up)
         LateCommitter.commits += 1
         if LateCommitter.commits == 2:
-            waiting: set[tuple[str, tuple[int, int]]] = set()
+            waiting: set[TransactionHandle] = set()
 
-            def open_now() -> set[tuple[str, tuple[int, int]]]:
-                return {(one.id, one.owner) for one in self.transactions(self.job) if one.receipted}
+            def open_now() -> set[TransactionHandle]:
+                return {one.handle for one in self.transactions(self.job) if one.details["receipt"] == "written"}
 
             def begun() -> bool:
                 waiting.update(open_now())

@@ -79,9 +79,9 @@ def test_a_wiped_store_with_open_transactions_is_refused_and_they_are_named_and_
     try:
         open_before = committer.transactions(JobName(job))
         # perhaps also one of the next checkpoint, which does not wait for the commits
-        assert [each.receipted for each in open_before].count(True) >= PARTITIONS
+        assert [each.details["receipt"] for each in open_before].count("written") >= PARTITIONS
         assert "belongs to store" in refused(here, topics)
-        assert [each.owner for each in committer.transactions(JobName(job))] == [each.owner for each in open_before]
+        assert [each.handle for each in committer.transactions(JobName(job))] == [each.handle for each in open_before]
         here.spec["adopt"] = True
         here.finish()
         assert list(committer.transactions(JobName(job))) == []

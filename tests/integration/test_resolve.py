@@ -174,7 +174,7 @@ def test_a_slot_in_doubt_follows_the_operators_ruling(
         bench.run(in_doubt)
     doubtful = bench.transactions()[0]
     assert (doubtful["slot"], doubtful["state"], doubtful["outcome"]) == (0, "Ongoing", "in_doubt")
-    assert (doubtful["receipt"], doubtful["sink"], doubtful["generation"]) == ("written", "sink", 1)
+    assert (doubtful["details"]["receipt"], doubtful["sink"], doubtful["generation"]) == ("written", "sink", 1)
     assert 0 < doubtful["left_s"] <= 15 * 60
     assert sum(open_transactions_hold_back(kafka.bootstrap_servers, bench.sink).values()) > 0
     said = bench.resolve(ruling, "0")

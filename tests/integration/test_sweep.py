@@ -27,14 +27,15 @@ def test_open_transactions_are_listed_with_owner_age_time_left_and_receipt(
     loser, producer = sink.open_transaction(out, timeout_ms=40_000)
     with SinkJob(kafka.bootstrap_servers, f"{sink.job}b", topic=out) as other:
         other.prepared(1, [b"another job's"])
-        listed = {each.id: each for each in sink.committer().transactions(sink.job)}
+        listed = {each.handle.id: each for each in sink.committer().transactions(sink.job)}
     assert listed.keys() == {handle.transaction.id, loser}
     ours, left_open = listed[handle.transaction.id], listed[loser]
-    assert ours.owner == (handle.transaction.producer_id, handle.transaction.epoch)
-    assert (ours.participant, ours.generation, ours.worker) == ("sink", 1, handle.transaction.id.split(".")[3])
-    assert [ours.receipted, left_open.receipted] == [True, False]
+    assert ours.handle.instance == f"{handle.transaction.producer_id}/{handle.transaction.epoch}"
+    assert (ours.participant, ours.generation) == ("sink", 1)
+    assert ours.details["worker"] == handle.transaction.id.split(".")[3]
+    assert [each.details["receipt"] for each in (ours, left_open)] == ["written", "none"]
     assert {each.state for each in listed.values()} == {"Ongoing"}
-    assert {each.partitions for each in listed.values()} == {(f"{out}-0",)}
+    assert {each.details["partitions"] for each in listed.values()} == {f"{out}-0"}
     assert ours.left is not None
     assert left_open.age is not None
     assert left_open.left is not None

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.interfaces import Age, Committer, OpenTransaction
+from onceward.coordinator.pipeline.interfaces import Age, Committer, OpenTransaction, TransactionHandle
 from onceward.coordinator.pipeline.tasks import ranges_of
 from onceward.coordinator.protocol.values import Claim, Committable, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import broker_settings
@@ -19,7 +19,7 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import abort_transactions, fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.forgetting import forget_job
-from onceward.sinks.kafka.control.listing import open_transactions
+from onceward.sinks.kafka.control.listing import handle_of, open_transactions
 from onceward.sinks.kafka.control.outcomes import Judgement, conclude
 from onceward.sinks.kafka.control.settling import LOOK_INTERVAL_S, Settling, judgements
 from onceward.sinks.kafka.control.transactions import State
@@ -117,10 +117,10 @@ class KafkaCommitter(Committer):
             f"{handle.cluster_name!r}: {handle.records} records ({written}) from input {ranges}"
         )
 
-    def handle(self, committable: Committable) -> tuple[str, tuple[int, int]]:
+    def handle(self, committable: Committable) -> TransactionHandle:
         """See :meth:`Committer.handle`. Raises HaltedError for an unreadable document."""
         transaction = KafkaCommittable.of(committable).transaction
-        return transaction.id, (transaction.producer_id, transaction.epoch)
+        return handle_of(transaction.id, transaction.producer_id, transaction.epoch)
 
     def age(self, committable: Committable) -> Age | None:
         """See :meth:`Committer.age`. The brokers' clock gives the start, our clock the present time."""
@@ -139,7 +139,7 @@ class KafkaCommitter(Committer):
     def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
         """See :meth:`Committer.transactions`. Raises ControlPlaneError if a broker cannot tell."""
         found = [one for control in self._controls for one in open_transactions(control, job, self._clock)]
-        return sorted(found, key=lambda one: one.id)
+        return sorted(found, key=lambda one: one.handle)
 
     def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
         """See :meth:`Committer.ending`. Raises ControlPlaneError if a broker cannot tell."""

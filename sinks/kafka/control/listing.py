@@ -1,8 +1,9 @@
 """Lists a job's open transactions for display: the worker that began each, its age, the time until its timeout."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from onceward.coordinator.pipeline.interfaces import OpenTransaction
+from onceward.coordinator.pipeline.interfaces import OpenTransaction, TransactionHandle
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import list_open
@@ -12,10 +13,15 @@ from onceward.sinks.kafka.control.transactions import CODE_NONE, CODE_NOT_FOUND,
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId
 
-__all__ = ["open_transactions"]
+__all__ = ["handle_of", "open_transactions"]
 
 _LISTED = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
 _NO_TIMEOUT_MS = 2**31 - 1
+
+
+def handle_of(identifier: str, producer_id: int, epoch: int) -> TransactionHandle:
+    """Return the handle of a transaction. The producer id and the epoch change when its id is used again."""
+    return TransactionHandle(identifier, f"{producer_id}/{epoch}")
 
 
 def open_transactions(control: ControlPlane, job: str, clock: Clock) -> list[OpenTransaction]:
@@ -51,20 +57,23 @@ def _listed(cluster: str, identifier: TransactionalId, view: TransactionView, no
     if age is not None and view.state is State.ONGOING and 0 <= view.timeout_ms < _NO_TIMEOUT_MS:
         left = max(timedelta(0), timedelta(milliseconds=view.timeout_ms) - age)
     return OpenTransaction(
-        id=str(identifier),
+        handle=handle_of(str(identifier), view.producer_id, view.epoch),
         cluster=cluster,
         participant=identifier.sink,
         generation=identifier.generation,
-        worker=identifier.worker,
         state=view.state.value,
-        owner=(view.producer_id, view.epoch),
         age=age,
         left=left,
-        receipted=OFFSETS_TOPIC in view.partitions,
-        partitions=tuple(
-            f"{topic}-{partition}"
-            for topic, partitions in sorted(view.partitions.items())
-            if topic != OFFSETS_TOPIC
-            for partition in partitions
-        ),
+        details={
+            "worker": identifier.worker,
+            # With a receipt it may be pre-committed: only a decision shows whether it may be aborted.
+            "receipt": "written" if OFFSETS_TOPIC in view.partitions else "none",
+            "partitions": ", ".join(_written(view)) or "none",
+        },
     )
+
+
+def _written(view: TransactionView) -> Iterator[str]:
+    for topic, partitions in sorted(view.partitions.items()):
+        if topic != OFFSETS_TOPIC:
+            yield from (f"{topic}-{partition}" for partition in partitions)

@@ -9,7 +9,7 @@ from pathlib import Path
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import OncewardError
 from onceward.coordinator.ops.brokers import Brokers
-from onceward.coordinator.pipeline.interfaces import Committer, OpenTransaction
+from onceward.coordinator.pipeline.interfaces import Committer, OpenTransaction, TransactionHandle
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, Committable, JobName, Outcome, Settlement
@@ -46,19 +46,16 @@ def _named(told: Sequence[object], checkpoint: int) -> bool:
     return any(getattr(one, "checkpoint", 0) == checkpoint for one in told)
 
 
-def open_transaction(slot: int, *, generation: int = 1, receipted: bool = True) -> OpenTransaction:
+def open_transaction(slot: int, *, generation: int = 1) -> OpenTransaction:
     return OpenTransaction(
-        id=f"orders.sink.{generation}.abcd1234.{slot}",
+        handle=TransactionHandle(f"orders.sink.{generation}.abcd1234.{slot}", f"7/{slot}"),
         cluster="main",
         participant="sink",
         generation=generation,
-        worker="abcd1234",
         state="Ongoing",
-        owner=(7, slot),
         age=timedelta(seconds=40),
         left=timedelta(seconds=20),
-        receipted=receipted,
-        partitions=("out-0",),
+        details={"worker": "abcd1234", "partitions": "out-0"},
     )
 
 
@@ -96,13 +93,14 @@ class FakeBrokers(Committer):
     def describe(self, committable: Committable) -> str:
         return f"slot {committable.slot}: 5 records from orders-0"
 
-    def handle(self, committable: Committable) -> tuple[str, tuple[int, int]]:
-        one = open_transaction(committable.slot)
-        return one.id, one.owner
+    def handle(self, committable: Committable) -> TransactionHandle:
+        return open_transaction(committable.slot).handle
 
     def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
         self._require()
-        return [replace(one, id=one.id.replace("orders", job)) for one in self.opened]
+        return [
+            replace(one, handle=one.handle._replace(id=one.handle.id.replace("orders", job))) for one in self.opened
+        ]
 
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         raise NotImplementedError

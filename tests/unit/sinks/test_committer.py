@@ -423,7 +423,7 @@ def test_sweep_listing_and_claims_cover_every_cluster(bench: Bench) -> None:
     )
     first, second = there.open(name(1)), bench.open(name(0))
     assert list(both.leftovers(JOB)) == [second[0], first[0]]
-    assert [one.id for one in both.transactions(JOB)] == [second[0], first[0]]
+    assert [one.handle.id for one in both.transactions(JOB)] == [second[0], first[0]]
     ours = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
     for one in (bench, there):
         ClaimHolder(one.control, JOB, clock(one)).take(ours, ())
@@ -456,7 +456,7 @@ def test_a_transaction_that_is_ending_is_listed_and_not_swept(bench: Bench) -> N
     assert list(committer(here).ending(JOB)) == [ids[0]]
     assert list(committer(here).sweep(JOB)) == []
     (listed,) = committer(here).transactions(JOB)
-    assert (listed.id, listed.state, listed.left) == (ids[0], State.PREPARE_COMMIT.value, None)
+    assert (listed.handle.id, listed.state, listed.left) == (ids[0], State.PREPARE_COMMIT.value, None)
 
 
 def test_open_transactions_are_listed_with_their_age_and_topics(bench: Bench) -> None:
@@ -467,13 +467,14 @@ def test_open_transactions_are_listed_with_their_age_and_topics(bench: Bench) ->
     at = datetime.fromtimestamp(12, tz=UTC)
     listing = KafkaCommitter(controls=[bench.control], clock=replace(clock(bench), now=lambda: at))
     listed = listing.transactions(JOB)
-    assert [(one.id, one.owner) for one in listed] == [(first[0], first[1:]), (second[0], second[1:])]
-    assert [one.partitions for one in listed] == [("out-0",), ("out-0", "out-1")]
-    assert [one.receipted for one in listed] == [False, True]
+    assert [one.handle for one in listed] == [(ids[0], f"{ids[1]}/{ids[2]}") for ids in (first, second)]
+    assert [one.details for one in listed] == [
+        {"worker": "0123abcd", "receipt": "none", "partitions": "out-0"},
+        {"worker": "0123abcd", "receipt": "written", "partitions": "out-0, out-1"},
+    ]
     one = listed[1]
     assert (one.cluster, one.participant, one.generation) == (bench.control.cluster.name, "sink", 2)
-    assert (one.worker, one.state) == ("0123abcd", "Ongoing")
-    assert (one.age, one.left) == (timedelta(seconds=7), timedelta(seconds=53))
+    assert (one.state, one.age, one.left) == ("Ongoing", timedelta(seconds=7), timedelta(seconds=53))
 
 
 def test_a_transaction_that_is_listed_and_not_described_is_an_error(bench: Bench) -> None:
@@ -539,7 +540,7 @@ def test_a_description_names_the_transaction_and_every_range(bench: Bench) -> No
     said = committer(bench).describe(handle.to_committable())
     assert f"slot 0 of checkpoint 7, transaction {name(0)}" in said
     assert "3 records (3 to out) from input in-4 [10, 13), in-1 [0, 1), in-2 [0, 2)" in said
-    assert committer(bench).handle(handle.to_committable()) == (name(0), (4, 1))
+    assert committer(bench).handle(handle.to_committable()) == (name(0), "4/1")
 
 
 def test_an_age_counts_from_the_earlier_of_the_two_clocks(bench: Bench) -> None:
