@@ -19,10 +19,12 @@ from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.pipeline import Pipeline
 from onceward.coordinator.pipeline.restarts import Restart
+from onceward.coordinator.protocol.requests import MAX_QUEUED
 from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.wire import limits
 
 ROOT = Path(__file__).resolve().parents[2]
-README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS = (
+README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS = (
     ROOT / name
     for name in (
         "README.md",
@@ -32,6 +34,7 @@ README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS = (
         "docs/reference/settings.md",
         "docs/reference/exit-codes.md",
         "docs/reference/events.md",
+        "docs/reference/limits.md",
     )
 )
 PAGES = sorted(
@@ -238,6 +241,25 @@ def test_every_setting_is_described_with_its_default(heading: str, given: dict[s
     for name, default in given.items():
         shown = ("",) if default is inspect.Parameter.empty else (repr(default), str(default))
         assert described[name] in shown, name
+
+
+def test_the_limits_of_the_page_are_those_of_the_code() -> None:
+    described = {what: cells[0] for what, cells in rows(LIMITS, "Limits").items()}
+    request = next(what for what in described if what.startswith("one request to the coordinator"))
+    held = next(what for what in described if what.startswith("requests that a coordinator holds"))
+    for what, limit in {
+        request: f"{limits.MAX_REQUEST_BYTES >> 20} MiB; {limits.MAX_CHECKPOINT_BYTES >> 20} MiB for all participants",
+        held: f"{limits.MAX_HELD_BYTES >> 20} MiB",
+        "participants of a job": f"{limits.MAX_PARTICIPANTS} ",
+        "open calls of one coordinator, streams included": f"{limits.MAX_CONCURRENT_RPCS}",
+        "text of a reason, a detail, evidence": f"{limits.MAX_TEXT} characters",
+        "nesting of a document": f"{limits.MAX_DEPTH} levels",
+        "rows in one listing": f"{limits.MAX_LISTED}",
+        "operator requests that wait or run, per job": f"{MAX_QUEUED}",
+        "a savepoint's name": f"{limits.MAX_LABEL} characters",
+        "broken links that a driver reports": f"{limits.MAX_TROUBLES} with each renewal",
+    }.items():
+        assert described[what].startswith(limit), what
 
 
 def test_exit_codes_are_all_there() -> None:
