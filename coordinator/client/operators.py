@@ -88,10 +88,6 @@ class OperatorClient:
     def job(self, job: JobName) -> JobSummary:
         return self.describe(job).summary
 
-    def connected(self, job: JobName) -> bool:
-        """True while the job's driver has its instruction stream."""
-        return self.describe(job).connected
-
     def checkpoints(self, job: JobName, limit: int = 20) -> list[CheckpointSummary]:
         """Return checkpoints, newest first."""
         return self._caller.call(

@@ -10,7 +10,6 @@ from pathlib import Path
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.protocol.settings import Duration
-from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
@@ -19,8 +18,6 @@ from onceward.coordinator.store.errors import StoreUnusableError
 __all__ = ["Place", "job_name", "operators", "without_driver"]
 
 _POLL_S = 0.1
-OWNED = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING)
-"""A driver owns the job, or is expected back."""
 
 
 @dataclass(frozen=True, kw_only=True)

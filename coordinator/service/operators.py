@@ -11,7 +11,6 @@ from onceward.coordinator.service.engine import Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.job_status import JobSummaries
 from onceward.coordinator.service.methods import Function, service_handler
-from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.skipping import Where, skip_of
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.errors import NoSuchCheckpointError
@@ -37,13 +36,10 @@ __all__ = ["operator_service"]
 
 
 def operator_service(
-    engine: Engine, watchers: Watchers, group_commit: GroupCommit, summaries: JobSummaries | None = None
+    engine: Engine, watchers: Watchers, group_commit: GroupCommit, summaries: JobSummaries
 ) -> grpc.GenericRpcHandler:
-    """Everything that an operator's tool can call.
-
-    :param summaries: with what drivers report and orphans wait for; without both by default.
-    """
-    listings = _Listings(engine, group_commit, watchers, summaries or JobSummaries(engine, Reports(), None))
+    """Everything that an operator's tool can call."""
+    listings = _Listings(engine, group_commit, watchers, summaries)
     operator_requests = _Requests(engine, group_commit)
     functions: dict[str, Function] = {
         "list_jobs": listings.list_jobs,

@@ -17,15 +17,12 @@ from onceward.coordinator.wire.malformed import as_job
 __all__ = ["participant_service"]
 
 
-def participant_service(
-    engine: Engine, watchers: Watchers, handle: Handle, reports: Reports | None = None
-) -> grpc.GenericRpcHandler:
+def participant_service(engine: Engine, watchers: Watchers, handle: Handle, reports: Reports) -> grpc.GenericRpcHandler:
     """Everything that a driver can call.
 
     :param handle: passes an event to the engine.
     :param reports: keeps the drivers' reports.
     """
-    reports = reports if reports is not None else Reports()
 
     async def said(job: str, event: Event, size: int = 0) -> pb.Answer:
         return answer_to_wire(await handle(as_job(job), event, size))

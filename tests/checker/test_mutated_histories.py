@@ -20,11 +20,10 @@ from onceward.coordinator.ops.verify import (
     Told,
     Visible,
     judge,
-    read_history,
-    write_history,
 )
 from tests.checker.histories import GOOD, good_histories, with_seen_as_at_rest
 from tests.checker.mutations import MUTATIONS, one_more, told_otherwise, with_gap
+from tests.support.history_files import read_history, write_history
 
 LOST, TWICE, UNDECIDED = Property.NOTHING_LOST, Property.NOTHING_TWICE, Property.NOTHING_UNDECIDED
 ORDER, DECISION = Property.ORDER, Property.ONE_DECISION

@@ -11,9 +11,10 @@ from confluent_kafka.admin import AdminClient
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.ops.verify import Grade, Property, judge, read_history
+from onceward.coordinator.ops.verify import Grade, Property, judge
 from onceward.coordinator.ops.verify.cluster import Raw, Reader
 from tests.checker.test_verify import RECORDS, Copied
+from tests.support.history_files import read_history
 from tests.support.processes import QUICK, JobProcesses, Process, free_address
 from tests.support.recorder import Recorder
 from tests.support.topics import Topics, fill, wait_for

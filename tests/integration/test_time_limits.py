@@ -208,16 +208,16 @@ def test_a_black_holed_stream_is_noticed_reported_and_replaced(
             instructions: list[object] = []
             session.start_watch(instructions.append)
             wait_until(lambda: instructions, "the first trigger arrives")
-            assert people.connected(JobName(job))
+            assert people.describe(JobName(job)).connected
             before = proxies.accepted()[link.name]
             with silent_both_ways(link):
                 wait_until(links.troubles, "the driver notices", GENEROUS_S)
-                wait_until(lambda: not people.connected(JobName(job)), "the coordinator notices", GENEROUS_S)
+                wait_until(lambda: not people.describe(JobName(job)).connected, "the coordinator notices", GENEROUS_S)
                 waits = [wait.what for wait in people.job(JobName(job)).waits]
                 assert "the instruction stream of its driver" in waits
                 (trouble,) = links.troubles()
                 assert trouble.link == f"coordinator at {link.address}"
-            wait_until(lambda: people.connected(JobName(job)), "the stream is there again", GENEROUS_S)
+            wait_until(lambda: people.describe(JobName(job)).connected, "the stream is there again", GENEROUS_S)
             wait_until(lambda: len(instructions) > 1, "what is wanted arrives again")
             wait_until(lambda: not links.troubles(), "the driver says that it is over", GENEROUS_S)
             assert len(instructions) <= 10, "level-triggered: nothing was queued"

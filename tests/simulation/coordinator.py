@@ -24,6 +24,7 @@ from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.orphan import Pace
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
+from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
 from onceward.sources.kafka.positions import KIND as POSITIONS
@@ -190,7 +191,7 @@ class CoordinatorHost:
         )
         self._methods = {}
         self._group_commit = self.loop.inside(lambda: GroupCommit(self.engine))
-        self._service = participant_service(self.engine, self._watchers, self._group_commit.handle)
+        self._service = participant_service(self.engine, self._watchers, self._group_commit.handle, Reports())
         committers, wall = self._committers(process), lambda: wall_clock(clock)
         self._orphans = self.loop.inside(
             lambda: Orphans(self.engine, self._group_commit, committers, wall=wall, pace=_PACE)

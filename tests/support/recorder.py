@@ -16,23 +16,24 @@ from confluent_kafka import KafkaException
 from onceward import KafkaCluster
 from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
 from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.listings import CheckpointSummary
 from onceward.coordinator.ops.verify import (
     Content,
     Fed,
     History,
-    HistoryWriter,
     Lane,
     Part,
     Told,
     Visible,
     digest,
-    read_history,
 )
-from onceward.coordinator.ops.verify.asking import told_by_coordinator, told_by_store
+from onceward.coordinator.ops.verify.asking import DECIDED_FOR, positions_of, told_by_coordinator, told_of
 from onceward.coordinator.ops.verify.cluster import ClusterView, Raw, Reader, read_range
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.coordinator.store.errors import StoreUnusableError
+from onceward.coordinator.store.store import Store
+from tests.support.history_files import HistoryWriter, read_history
 
 __all__ = ["Expected", "Recorder"]
 
@@ -230,11 +231,11 @@ class Recorder:
         if state_dir is not None:
             places = StateDirectory(state_dir)
             try:
-                return told_by_store(places.store_url, self._job)
+                return _told_by_store(places.store_url, self._job)
             except StoreUnusableError:  # its coordinator still runs
                 coordinator = places.published()
         elif store is not None:
-            return told_by_store(store, self._job)
+            return _told_by_store(store, self._job)
         if coordinator is None:
             raise ValueError("neither a coordinator nor a store was named")
         with OperatorClient(coordinator) as client:
@@ -251,3 +252,24 @@ class Recorder:
 
 def _visible(one: Raw, at: float) -> Visible:
     return Visible(one.lane, one.offset, Content(one.lane.topic, digest(one.key), digest(one.value)), at)
+
+
+def _told_by_store(url: str, job: JobName) -> list[Told]:
+    """Return all checkpoints in a store that no coordinator has open, by id, ascending.
+
+    Raises StoreUnusableError when a coordinator has it open, and StoreDamagedError.
+    """
+    store = Store.open(url)
+    try:
+        return [
+            told_of(one, _stored_ends(store, job, one), last=True) for one in reversed(store.checkpoints(job, 10**9))
+        ]
+    finally:
+        store.close()
+
+
+def _stored_ends(store: Store, job: JobName, one: CheckpointSummary) -> dict[Lane, int] | None:
+    if one.state.value not in DECIDED_FOR:
+        return None
+    found = store.checkpoint(job, one.checkpoint)
+    return (positions_of(found.snapshots) or None) if found is not None else None

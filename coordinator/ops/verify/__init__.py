@@ -1,6 +1,5 @@
 """Check that every input record took effect exactly once: a pure judge of histories, and ``onceward verify``."""
 
-from onceward.coordinator.ops.verify.files import HistoryWriter, read_history, write_history
 from onceward.coordinator.ops.verify.history import (
     Content,
     Fed,
@@ -22,7 +21,6 @@ __all__ = [
     "Fed",
     "Grade",
     "History",
-    "HistoryWriter",
     "Lane",
     "Part",
     "PartitionEnd",
@@ -33,6 +31,4 @@ __all__ = [
     "Visible",
     "digest",
     "judge",
-    "read_history",
-    "write_history",
 ]

@@ -1,4 +1,4 @@
-"""Read a job's checkpoints from a coordinator, or from the store of one that has stopped."""
+"""Read a job's checkpoints from a coordinator."""
 
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
@@ -9,11 +9,10 @@ from onceward.coordinator.errors import RefusedError
 from onceward.coordinator.listings import CheckpointSummary
 from onceward.coordinator.ops.verify.history import Lane, Told
 from onceward.coordinator.protocol.values import JobName, ParticipantName, Snapshot
-from onceward.coordinator.store.store import Store
 
-__all__ = ["origin_of", "positions_of", "told_by_coordinator", "told_by_store"]
+__all__ = ["DECIDED_FOR", "origin_of", "positions_of", "told_by_coordinator", "told_of"]
 
-_DECIDED_FOR = ("completed", "settled")
+DECIDED_FOR = ("completed", "settled")
 _READABLE = {("kafka-positions", 1), ("kafka-positions", 2)}
 """Kinds and versions of positions; version 2 adds leader epochs, which do not matter here."""
 
@@ -60,37 +59,19 @@ def told_by_coordinator(
         if known(one.checkpoint, one.state.value):
             continue
         ends = None
-        if one.state.value in _DECIDED_FOR:
+        if one.state.value in DECIDED_FOR:
             ends = cache.get(one.checkpoint) if cache is not None else None
             if ends is None:
                 with suppress(RefusedError):  # retention has removed it since it was listed
                     ends = positions_of(client.checkpoint(job, one.checkpoint).snapshots) or None
             if cache is not None:
                 cache[one.checkpoint] = ends
-        told.append(_told(one, ends, last))
+        told.append(told_of(one, ends, last))
     return told
 
 
-def told_by_store(url: str, job: JobName) -> list[Told]:
-    """Return all checkpoints in a store that no coordinator has open, by id, ascending.
-
-    Raises StoreUnusableError when a coordinator has it open, and StoreDamagedError.
-    """
-    store = Store.open(url)
-    try:
-        return [_told(one, _stored_ends(store, job, one), last=True) for one in reversed(store.checkpoints(job, 10**9))]
-    finally:
-        store.close()
-
-
-def _stored_ends(store: Store, job: JobName, one: CheckpointSummary) -> dict[Lane, int] | None:
-    if one.state.value not in _DECIDED_FOR:
-        return None
-    found = store.checkpoint(job, one.checkpoint)
-    return (positions_of(found.snapshots) or None) if found is not None else None
-
-
-def _told(one: CheckpointSummary, ends: dict[Lane, int] | None, last: bool) -> Told:
+def told_of(one: CheckpointSummary, ends: dict[Lane, int] | None, last: bool) -> Told:
+    """Return what a listed checkpoint says; ``ends`` are its positions."""
     return Told(
         checkpoint=one.checkpoint,
         base=one.base,

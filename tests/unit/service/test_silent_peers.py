@@ -46,9 +46,11 @@ def test_a_silent_driver_is_noticed_within_15_seconds(tmp_path: Path, job: str) 
         process.wait_ready()
         with OperatorClient(process.address) as people:
             wait_until(lambda: [one.job for one in people.jobs()] == [job], "the driver has opened the job")
-            wait_until(lambda: people.connected(JobName(job)), "its stream is there")
+            wait_until(lambda: people.describe(JobName(job)).connected, "its stream is there")
             os.kill(driver.pid, signal.SIGSTOP)
-            took = since(time.monotonic(), lambda: not people.connected(JobName(job)), "the stream counts as lost")
+            took = since(
+                time.monotonic(), lambda: not people.describe(JobName(job)).connected, "the stream counts as lost"
+            )
         assert took < LIMIT_S
     finally:
         driver.kill()
