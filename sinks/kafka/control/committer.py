@@ -142,11 +142,20 @@ class KafkaCommitter(Committer):
         return sorted(found, key=lambda one: one.handle)
 
     def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
-        """See :meth:`Committer.ending`. Raises ControlPlaneError if a broker cannot tell."""
+        """See :meth:`Committer.ending`. Raises ControlPlaneError if a broker cannot tell, or if a cluster of ``beside``
+        cannot be reached."""
         controls: Sequence[ControlPlane] = self._controls
         if beside:
-            handles = [KafkaCommittable.of(committable) for committable in beside]
-            controls = [control for control, _ in reach(controls, handles).found]
+            reached = reach(controls, [KafkaCommittable.of(committable) for committable in beside])
+            missing = {committable.slot for committable in beside}
+            missing -= {handle.slot for _, found in reached.found for handle in found}
+            if missing:
+                why = next(iter(reached.elsewhere.values()), "its cluster cannot be reached")
+                raise ControlPlaneError(
+                    f"Whether readers see the commits of slots {sorted(missing)} is unknown: {why}. Nothing was "
+                    "changed. Check the bootstrap servers."
+                )
+            controls = [control for control, _ in reached.found]
         found = [one for control in controls for one in list_open(control, job, self._clock, states=_BEING_ENDED)]
         return sorted(map(str, found))
 

@@ -10,7 +10,8 @@ owner of the id, although it is mostly the result of the broker's timeout.
     the output's log shows COMMIT after our records      -> committed
     ... and ABORT in some partitions                     -> committed in part
     the output's log shows ABORT in every partition      -> lost
-    open at ours, and a partition has lost its part      -> torn: abort the rest, then it is lost
+    open at ours, and a partition has lost its part      -> torn: abort the rest, then it is lost, unless receipt or
+                                                            log show that it was committed before
     open at another pair                                 -> fence it, look again
     open at ours though EndTxn refuses, receipt hidden   -> ask again, for a while
     being ended, unreachable                             -> ask again
@@ -167,14 +168,21 @@ def judge(transaction: Transaction, look: Look) -> Judgement:
     return Judgement(proof=proof, evidence="; ".join(parts))
 
 
-def judge_torn(transaction: Transaction, view: TransactionView, gone: Sequence[str]) -> Judgement | None:
-    """Return what partitions without their part (``gone``, as text) prove; None if ours is not open, so that EndTxn
-    shows more."""
+def judge_torn(transaction: Transaction, look: Look, gone: Sequence[str]) -> Judgement | None:
+    """Return what partitions without their part (``gone``, as text) prove; None if EndTxn shows more: ours is not open,
+    or it was committed before. Until EndTxn version 5, a late request of its own producer reopens a committed
+    transaction under the same pair, without its records (KIP-890)."""
+    view = look.view
     if view.code != CODE_NONE and classify(view.code) is EndAnswer.AGAIN:
         return Judgement(proof=Proof.AGAIN, evidence=f"DescribeTransactions: {describe_code(view.code)}")
     ours = (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch)
     if view.code != CODE_NONE or view.state is not State.ONGOING or not ours:
         return None
+    ending = Ending.UNKNOWN if look.log is None else look.log.ending
+    if look.receipt.state is ReceiptState.PRESENT or ending is Ending.COMMITTED:
+        return None
+    if ending is Ending.AGAIN:
+        return Judgement(proof=Proof.AGAIN, evidence="a partition that lacks its part does not answer")
     evidence = (
         f"ours (producer {transaction.producer_id}, epoch {transaction.epoch}) is open, but {'; '.join(gone)}: another "
         "process ended it in single partitions, or records were truncated"

@@ -79,17 +79,20 @@ class Settling:
         return [self._settled[slot] for slot in sorted(self._settled)]
 
     def _torn(self, control: ControlPlane, handles: Sequence[KafkaCommittable], parts: Mapping[int, Parts]) -> set[int]:
-        """Return the slots that must not be committed now: the transaction is still open, but a partition has lost its
-        part. Once that is seen twice, the rest is aborted: then no record of the slot is visible, and the whole slot
-        can be written again."""
+        """Return the slots that must not be committed now: the transaction was never committed and is still open, but a
+        partition has lost its part. Once that is seen twice, the rest is aborted: then no record of the slot is
+        visible, and the whole slot can be written again."""
         suspects = {handle.transaction.id: handle for handle in handles if parts[handle.slot].gone}
         if not suspects:
             return set()
         transactions = Transactions(control)
         torn: set[int] = set()
-        for name, view in transactions.describe(suspects).items():
-            handle = suspects[name]
-            judgement = judge_torn(handle.transaction, view, parts[handle.slot].gone)
+        views = transactions.describe(suspects)
+        receipts = read_receipts(control, {name: handle.token for name, handle in suspects.items()})
+        endings = read_endings(control, suspects.values())
+        for name, handle in suspects.items():
+            look = Look(end=None, view=views[name], receipt=receipts[name], log=endings[name])
+            judgement = judge_torn(handle.transaction, look, parts[handle.slot].gone)
             if judgement is None:
                 continue
             torn.add(handle.slot)

@@ -1,6 +1,6 @@
 """From votes to committables: prove that each vote's transaction is open, complete and ours, and abort all others."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -16,6 +16,7 @@ from onceward.sinks.kafka.control.fencing import fence_ids, list_open, refuse_ne
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.transactions import CODE_NONE, State, Transaction, Transactions, TransactionView
 from onceward.sinks.kafka.errors import PreCommitError
+from onceward.sinks.kafka.identifiers import TransactionalId
 
 __all__ = ["Owner", "abort_losers", "make_committables", "require_same_topics"]
 
@@ -45,8 +46,13 @@ def make_committables(
     votes: Sequence[Vote],
     origins: Sequence[Origin],
     clock: Clock,
+    before: Callable[[str], tuple[int, int] | None] = lambda _suffix: None,
 ) -> tuple[KafkaCommittable, ...]:
-    """Return one committable per vote that has a transaction, in slot order like ``votes``. Raises PreCommitError."""
+    """Return one committable per vote that has a transaction, in slot order like ``votes``. Raises PreCommitError.
+
+    ``before``: id suffix -> (producer id, epoch) of the id's last settled transaction. A coordinator that still shows
+    that one is outdated: each transaction has a higher epoch, or another producer id.
+    """
     with_transaction = [vote for vote in votes if vote.body]
     by_id = {str(vote.body["id"]): vote for vote in with_transaction}
     if len(by_id) != len(with_transaction):
@@ -55,7 +61,7 @@ def make_committables(
             "records belong to the next checkpoint. This is a bug of the writer: please report it."
         )
     moment = clock.now()
-    views = _described(Transactions(control), by_id, checkpoint, clock)
+    views = _described(Transactions(control), by_id, checkpoint, clock, before)
     return tuple(
         KafkaCommittable(
             slot=vote.slot,
@@ -97,21 +103,33 @@ def _began(view: TransactionView) -> datetime | None:
 
 
 def _described(
-    transactions: Transactions, votes: Mapping[str, Vote], checkpoint: CheckpointId, clock: Clock
+    transactions: Transactions,
+    votes: Mapping[str, Vote],
+    checkpoint: CheckpointId,
+    clock: Clock,
+    before: Callable[[str], tuple[int, int] | None],
 ) -> dict[str, TransactionView]:
+    earlier = {name: before(one.suffix) for name in votes if (one := TransactionalId.parse(name)) is not None}
     known: dict[str, TransactionView] = {}
     deadline = clock.monotonic() + _PATIENCE_S
     backoff = broker_backoff()
     while left := [name for name in votes if name not in known]:
         views = transactions.describe(left)
+        outdated = {name for name, view in views.items() if (view.producer_id, view.epoch) == earlier.get(name)}
         for name, view in views.items():
+            if name in outdated:
+                continue
             if view.code == CODE_NONE or classify(view.code) is EndAnswer.DOUBT:
                 _require_ours(view, votes[name], checkpoint)
                 known[name] = view
         if len(known) == len(votes):
             break
         if clock.monotonic() >= deadline:
-            answers = ", ".join(f"{name}: {describe_code(views[name].code)}" for name in left if name not in known)
+            answers = ", ".join(
+                f"{name}: {'its previous transaction' if name in outdated else describe_code(views[name].code)}"
+                for name in left
+                if name not in known
+            )
             raise PreCommitError(
                 f"Checkpoint {checkpoint} cannot be pre-committed: the brokers did not report within {_PATIENCE_S:.0f} "
                 f"s whether its transactions are open ({answers}). Nothing of it becomes visible; its records belong "

@@ -7,7 +7,7 @@ its receipt can be deleted once every run of tasks that was offered the id is ov
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 __all__ = ["ReusableIds"]
 
@@ -24,6 +24,8 @@ class ReusableIds:
         self._runs = 0
         self._last_run: dict[int, int] = {}
         """Checkpoint -> the last run of tasks that wrote for it, until the checkpoint is settled."""
+        self._pairs: dict[str, tuple[int, int]] = {}
+        """Id suffix -> (producer id, epoch) of its last settled transaction, for every id that was offered."""
         self._free: OrderedDict[str, int] = OrderedDict()
         """Id suffix -> the checkpoint that last used it, settled as committed; least recently used first."""
         self._dropped: dict[str, int] = {}
@@ -41,13 +43,18 @@ class ReusableIds:
         with self._lock:
             self._last_run[checkpoint] = self._runs
 
-    def settled(self, checkpoint: int, used: Iterable[str]) -> list[str]:
-        """Record that `checkpoint` is settled, and every earlier one settled or aborted, which frees the ids ``used``.
-        Returns ids that are no longer used, each only once."""
+    def pair(self, suffix: str) -> tuple[int, int] | None:
+        """Return (producer id, epoch) of the id's last settled transaction; None if it is new."""
         with self._lock:
-            slots = set(used)
-            self._most_slots = max(self._most_slots, len(slots))
-            for suffix in slots:
+            return self._pairs.get(suffix)
+
+    def settled(self, checkpoint: int, used: Mapping[str, tuple[int, int]]) -> list[str]:
+        """Record that `checkpoint` is settled, and every earlier one settled or aborted, which frees the ids ``used``:
+        id suffix -> (producer id, epoch). Returns ids that are no longer used, each only once."""
+        with self._lock:
+            self._most_slots = max(self._most_slots, len(used))
+            self._pairs.update(used)
+            for suffix in used:
                 self._dropped.pop(suffix, None)
                 self._free[suffix] = checkpoint
                 self._free.move_to_end(suffix)
@@ -55,7 +62,7 @@ class ReusableIds:
             self._last_run = {other: at for other, at in self._last_run.items() if other > checkpoint}
             unused = [suffix for suffix, last in self._dropped.items() if last <= run]
             for suffix in unused:
-                del self._dropped[suffix]
+                del self._dropped[suffix], self._pairs[suffix]
             while len(self._free) > max(_KEPT_AT_LEAST, _KEPT_PER_SLOT * self._most_slots):
                 self._dropped[self._free.popitem(last=False)[0]] = self._runs
             return unused

@@ -214,7 +214,7 @@ class KafkaSink(Sink):
         if a topic was deleted and recreated."""
         control, _ = self._opened()
         owner = self._granted()
-        handles = make_committables(control, owner, checkpoint, votes, origins, self._clock)
+        handles = make_committables(control, owner, checkpoint, votes, origins, self._clock, before=self._ids.pair)
         keep = {handle.transaction.id for handle in handles}
         keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}
         abort_losers(control, owner, keep, self._clock)
@@ -241,9 +241,12 @@ class KafkaSink(Sink):
         and, with the first settled checkpoint, those of all earlier generations, whose processes are gone."""
         control, context = self._opened()
         generation = self._granted().generation
-        parsed = (TransactionalId.parse(KafkaCommittable.of(one).transaction.id) for one in committables)
-        ours = [one for one in parsed if one is not None and one.generation == generation]
-        unused = self._ids.settled(checkpoint, [one.suffix for one in ours])
+        ours = {}
+        for transaction in (KafkaCommittable.of(one).transaction for one in committables):
+            parsed = TransactionalId.parse(transaction.id)
+            if parsed is not None and parsed.generation == generation:
+                ours[parsed.suffix] = transaction.producer_id, transaction.epoch
+        unused = self._ids.settled(checkpoint, ours)
         if not self._tidied:
             self._tidied = True
             delete_older_receipts(control, context.job, below=generation)

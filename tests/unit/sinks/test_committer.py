@@ -28,7 +28,7 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
-from tests.support.kafka_model import Settings, SimControl
+from tests.support.kafka_model import AddOffsets, Settings, SimControl
 from tests.support.kafka_model.bench import OUT, Bench, Ids, init_request
 
 OTHER = ("out", 1)
@@ -193,6 +193,28 @@ def test_a_transaction_that_lost_a_part_is_aborted_whole_before_it_counts_as_los
     bench.wait(1)
     assert bench.visible() == bench.visible(OTHER) == []
     assert bench.view(ids[0]).state is State.COMPLETE_ABORT
+
+
+@pytest.mark.parametrize("readable", [True, False], ids=["log", "receipt"])
+def test_a_committed_transaction_that_a_late_request_reopened_is_committed(readable: bool) -> None:
+    """Until EndTxn version 5, a repeated AddOffsetsToTxn that arrives after the commit reopens the transaction under
+    the same pair, without its records. Aborted and replayed, they would be visible twice."""
+    bench = Bench(Settings(transaction_version=1))
+    ids = written(bench)
+    assert bench.end(ids, version=4) == 0
+    bench.wait(1)
+    late = AddOffsets(transactional_id=ids[0], producer_id=ids[1], producer_epoch=ids[2], group_id=ids[0])
+    assert bench.ask(late, key=ids[0]).error_code == 0
+    assert bench.view(ids[0]).state is State.ONGOING
+    if not readable:
+        for partition in (OUT, OTHER):
+            bench.cluster.log(partition).start = bench.cluster.log(partition).high_watermark
+    handle = handle_of(bench, ids)
+    handle = replace(handle, transaction=replace(handle.transaction, version=4))
+    (settlement,) = committer(bench).commit([handle.to_committable()])
+    assert settlement.outcome is Outcome.COMMITTED
+    ends = [call.request for call in bench.transport.sent if isinstance(call.request, EndTxnRequest)]
+    assert all(end.committed for end in ends)
 
 
 def test_a_driver_that_leaves_after_it_saw_a_lost_part_aborts_nothing(bench: Bench) -> None:
@@ -457,6 +479,13 @@ def test_a_transaction_that_is_ending_is_listed_and_not_swept(bench: Bench) -> N
     assert list(committer(here).sweep(JOB)) == []
     (listed,) = committer(here).transactions(JOB)
     assert (listed.handle.id, listed.state, listed.left) == (ids[0], State.PREPARE_COMMIT.value, None)
+
+
+def test_commits_on_an_unreachable_cluster_do_not_count_as_shown(bench: Bench) -> None:
+    one = committable(bench, written(bench))
+    bench.transport.cut = lambda _call: True
+    with pytest.raises(ControlPlaneError, match=r"slots \[0\] is unknown: its cluster cannot be reached"):
+        committer(bench).ending(JOB, beside=[one])
 
 
 def test_open_transactions_are_listed_with_their_age_and_topics(bench: Bench) -> None:

@@ -242,18 +242,17 @@ def test_a_torn_transaction_is_no_outcome_as_long_as_it_is_open() -> None:
 @pytest.mark.parametrize("transaction", [V5, V4])
 def test_a_transaction_is_torn_only_while_it_is_open_at_our_pair(transaction: Transaction) -> None:
     for state, pair in itertools.product(State, PAIRS):
-        view = look(state, pair).view
-        judgement = judge_torn(transaction, view, ["out-1 holds no open part of it"])
+        judgement = judge_torn(transaction, look(state, pair), ["out-1 holds no open part of it"])
         if state is State.ONGOING and pair == (7, 3):
             assert judgement is not None
             assert judgement.proof is Proof.TORN
             assert "out-1" in judgement.evidence
         else:
             assert judgement is None
-    unanswered = judge_torn(transaction, look(code=NoAnswer(why="gone")).view, ["out-1"])
+    unanswered = judge_torn(transaction, look(code=NoAnswer(why="gone")), ["out-1"])
     assert unanswered is not None
     assert unanswered.proof is Proof.AGAIN
-    assert judge_torn(transaction, look(code=53).view, ["out-1"]) is None
+    assert judge_torn(transaction, look(code=53), ["out-1"]) is None
 
 
 def test_nothing_proved_twice_is_in_doubt() -> None:
@@ -275,6 +274,6 @@ def test_a_contradiction_that_stays_is_in_doubt_after_a_while(each: Proof) -> No
 
 
 def test_every_part_that_is_gone_is_named() -> None:
-    judged = judge_torn(V5, look(State.ONGOING).view, ["out-0 holds none", "out-3 holds none"])
+    judged = judge_torn(V5, look(State.ONGOING), ["out-0 holds none", "out-3 holds none"])
     assert judged is not None
     assert "(producer 7, epoch 3) is open, but out-0 holds none; out-3 holds none: " in judged.evidence

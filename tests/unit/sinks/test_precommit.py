@@ -17,11 +17,12 @@ from onceward.coordinator.protocol.values import CheckpointId, Generation, JsonO
 from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.driver.precommit import Owner, abort_losers, make_committables, require_same_topics
 from onceward.sinks.kafka.errors import ControlPlaneError, PreCommitError
-from tests.support.kafka_model import Settings
-from tests.support.kafka_model.bench import OUT, Bench, Ids
+from tests.support.kafka_model import AddOffsets, AddPartitions, Settings
+from tests.support.kafka_model.bench import OUT, Bench, Ids, init_request
 
 OTHER = ("out", 1)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -241,6 +242,39 @@ def test_a_coordinator_that_moves_is_waited_for(bench: Bench) -> None:
     votes = [vote(0, bench.open(name(0)))]
     bench.cluster.fail(bench.coordinator(key=name(0)), bench.transport.now(), election_s=4.0)
     assert len(made(bench, votes)) == 1
+
+
+def test_an_outdated_coordinator_does_not_pass_off_the_transaction_before_as_the_votes(bench: Bench) -> None:
+    """A deposed coordinator answers from its old state for a while. The committable would name a transaction that was
+    committed before, and its markers would prove a commit that never happened."""
+    before, began = bench.open(name(0)), bench.transport.now()
+    former = bench.coordinator(key=name(0))
+    new = former % 3 + 1
+    bench.cluster.move_coordinator(
+        CoordinatorKind.TRANSACTION, name(0), new, began, stale_s=5.0, believers=bench.cluster.settings.brokers
+    )
+    assert bench.end_at(new, before) == 0
+    bench.wait(1)
+    ids = opened_at(bench, new)
+    assert bench.view_at(former, name(0)).producer_epoch == before[2]
+    pairs = {"0123abcd.0": before[1:]}
+    (handle,) = make_committables(
+        bench.control, owner(), SEVEN, [vote(0, ids)], origins_of(ranges(1)), clock(bench), before=pairs.get
+    )
+    assert (handle.transaction.id, handle.transaction.producer_id, handle.transaction.epoch) == ids
+    assert bench.transport.now() - began >= 5
+
+
+def opened_at(bench: Bench, node: int) -> Ids:
+    """Open a transaction at this broker, whoever else calls itself the coordinator."""
+    now = bench.transport.now()
+    given = bench.cluster.handle(node, init_request(name(0), None, 60_000), now)
+    ids = name(0), given.producer_id, given.producer_epoch
+    owned = {"transactional_id": ids[0], "producer_id": ids[1], "producer_epoch": ids[2]}
+    assert bench.cluster.handle(node, AddPartitions(**owned, partitions=[OUT]), now).error_code == 0
+    assert bench.cluster.handle(node, AddOffsets(**owned, group_id=ids[0]), now).error_code == 0
+    assert bench.produce(ids) == 0
+    return ids
 
 
 # -- losers

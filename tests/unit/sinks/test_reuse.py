@@ -58,7 +58,7 @@ class Job:
         for _ in range(min(count, len(self.settling))):
             checkpoint, used = self.settling.pop(0)
             self.kept |= set(used)
-            unused = self.ids.settled(checkpoint, used)
+            unused = self.ids.settled(checkpoint, dict.fromkeys(used, (1, checkpoint)))
             assert len(set(unused)) == len(unused)
             assert not self.gone & set(unused)
             self.gone |= set(unused)
