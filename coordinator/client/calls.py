@@ -15,15 +15,18 @@ from onceward.coordinator.errors import (
     CheckpointFailedError,
     ConfigurationError,
     CoordinatorLostError,
+    FencedError,
+    GenerationEndedError,
     OncewardError,
     RefusedError,
 )
 from onceward.coordinator.links import Links
+from onceward.coordinator.protocol.answers import Answer
 from onceward.coordinator.wire.channel import KeepAlive
 from onceward.coordinator.wire.limits import MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES
 from onceward.coordinator.wire.malformed import MalformedError
 
-__all__ = ["CALL_TIMEOUT_S", "REFUSALS", "Caller", "call_backoff", "open_channel", "require_address"]
+__all__ = ["CALL_TIMEOUT_S", "REFUSALS", "Caller", "call_backoff", "generation_over", "open_channel", "require_address"]
 
 T = TypeVar("T")
 
@@ -179,3 +182,13 @@ class Caller:
             f"The coordinator at {self.address} answered {doing} with something that this version of onceward does not "
             f"know ({error}). Nothing is guessed. Use the same version on both sides."
         )
+
+
+def generation_over(job: str, generation: int, answer: Answer) -> OncewardError:
+    """Return the error for a FENCED ``answer``: GenerationEndedError if the driver may come back, else FencedError."""
+    said = f"Generation {generation} of job {job} is over: {answer.detail}."
+    if answer.may_return:
+        return GenerationEndedError(f"{said} Completed checkpoints are settled; the rest is aborted and read again.")
+    return FencedError(
+        f"{said} The next generation settles completed checkpoints; this process ends no more transactions."
+    )

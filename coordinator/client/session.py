@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self, TypeVar
 
-from onceward.coordinator.client.calls import Caller, open_channel
-from onceward.coordinator.client.over import generation_over
+from onceward.coordinator.client.calls import Caller, generation_over, open_channel
 from onceward.coordinator.client.pieces import in_pieces
 from onceward.coordinator.client.renewing import RenewThread
 from onceward.coordinator.client.watching import WatchThread

@@ -7,8 +7,7 @@ from typing import Any
 
 import grpc
 
-from onceward.coordinator.client.calls import REFUSALS, Caller, call_backoff
-from onceward.coordinator.client.over import generation_over
+from onceward.coordinator.client.calls import REFUSALS, Caller, call_backoff, generation_over
 from onceward.coordinator.errors import CoordinatorLostError, OncewardError
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Instruction

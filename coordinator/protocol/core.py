@@ -11,7 +11,6 @@ from typing import assert_never
 from onceward.coordinator.protocol import (
     checkpoints,
     generations,
-    losses,
     operator_requests,
     orphans,
     resolving,
@@ -128,7 +127,7 @@ def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
         case SkipInput():
             return resolving.skip_input(state, event)
         case AcknowledgeLoss():
-            return losses.acknowledge(state, event)
+            return operator_requests.acknowledge_loss(state, event)
         case ForgetJob():
             return operator_requests.forget(state, event)
         case TakeOrphan():
@@ -187,3 +186,18 @@ def wanted(state: JobState) -> tuple[Instruction, ...]:
     elif durable.ending is Ending.CANCEL:
         instructions.append(Cancel())
     return tuple(instructions)
+
+
+def next_deadline(state: JobState) -> float | None:
+    """The earliest ``now`` at which a tick can have an effect; None when only an event can change the job.
+
+    In monotonic seconds. May lie in the past, which means at once.
+    """
+    deadlines = [checkpoints.due(state), wedged.due(state), state.restart_due]
+    if state.session is not None and state.session.stream_lost_at is not None:
+        deadlines.append(state.session.lease_ends)
+    if state.pending is not None and not state.all_answered:
+        deadlines.append(state.pending.started + state.durable.settings.seconds("timeout"))
+    elif state.pending is not None:
+        deadlines.append(state.pending.good_until)
+    return min((deadline for deadline in deadlines if deadline is not None), default=None)

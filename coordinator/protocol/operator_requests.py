@@ -5,6 +5,7 @@ from dataclasses import replace
 from onceward.coordinator.protocol.answers import Answer, Ready, Verdict
 from onceward.coordinator.protocol.checkpoints import abort
 from onceward.coordinator.protocol.events import (
+    AcknowledgeLoss,
     CancelJob,
     ForgetJob,
     ReleaseSavepoint,
@@ -18,6 +19,7 @@ from onceward.coordinator.protocol.facts import (
     Fact,
     GenerationEnded,
     JobForgotten,
+    LossAcknowledged,
     RequestQueued,
     RestoreRequested,
     SavepointReleased,
@@ -139,6 +141,24 @@ def forget(state: JobState, event: ForgetJob) -> tuple[JobState, Ready]:
         facts.append(GenerationEnded(generation=durable.generation, detail=Transition.FORGOTTEN.value))
     facts += (JobForgotten(reason=event.reason), moved(durable, Transition.FORGOTTEN, event.reason))
     return record(JobState(durable=durable), facts), Ready(answer=_ACCEPTED, facts=tuple(facts))
+
+
+def acknowledge_loss(state: JobState, event: AcknowledgeLoss) -> tuple[JobState, Ready]:
+    """Remove a loss from the unacknowledged ones. Changes nothing else."""
+    key = (event.checkpoint, event.participant)
+    unknown = next((one.slots for one in state.durable.losses if (one.checkpoint, one.participant) == key), frozenset())
+    slots = event.slots or unknown
+    if not slots or not slots <= unknown:
+        which = f"slots {sorted(slots - unknown)}" if slots else "slots"
+        detail = (
+            f"no loss of {which} of {event.participant} in checkpoint {event.checkpoint} waits to be acknowledged; "
+            "it was acknowledged before, or there was none"
+        )
+        return state, _refused(detail)
+    fact = LossAcknowledged(
+        checkpoint=event.checkpoint, participant=event.participant, slots=slots, reason=event.reason
+    )
+    return record(state, (fact,)), Ready(answer=_ACCEPTED, facts=(fact,))
 
 
 def _unsettled(state: JobState) -> str:

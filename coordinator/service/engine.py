@@ -11,8 +11,7 @@ from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.listings import HistoryEntry
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Answer, Instruction, Note, Verdict
-from onceward.coordinator.protocol.core import note_of, step, wanted
-from onceward.coordinator.protocol.deadlines import next_deadline
+from onceward.coordinator.protocol.core import next_deadline, note_of, step, wanted
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import Event, OpenJob, Tick
 from onceward.coordinator.protocol.facts import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceward.coordinator.client.over import generation_over
+from onceward.coordinator.client.calls import generation_over
 from onceward.coordinator.errors import FencedError
 from onceward.coordinator.pipeline.generation import GenerationRun
 from onceward.coordinator.pipeline.interfaces import Age, Plan

@@ -27,7 +27,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from onceward.coordinator.dev.demo.errors import DemoError
+from onceward.coordinator.dev.errors import DemoError
 
 __all__ = ["TOTAL", "Damage", "Message", "damage_of", "messages"]
 

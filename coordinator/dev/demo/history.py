@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from onceward.coordinator.dev.demo.errors import DemoError
+from onceward.coordinator.dev.errors import DemoError
 from onceward.coordinator.dev.managed_process import OURS
 
 __all__ = ["History", "history_of", "told_by"]

@@ -15,13 +15,13 @@ from rich.console import Console
 
 from onceward.coordinator.dev.demo.broker import Broker
 from onceward.coordinator.dev.demo.check import Checked, check
-from onceward.coordinator.dev.demo.errors import DemoError
 from onceward.coordinator.dev.demo.events import EventReader
 from onceward.coordinator.dev.demo.flights import TOTAL, messages
 from onceward.coordinator.dev.demo.plan import PLAN
 from onceward.coordinator.dev.demo.screen import Screen, Status
 from onceward.coordinator.dev.demo.supervisor import Supervisor
 from onceward.coordinator.dev.demo.topics import FLIGHTS, JOB, OUTPUTS, PARTITIONS
+from onceward.coordinator.dev.errors import DemoError
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import OncewardError
 

@@ -3,19 +3,18 @@
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from onceward.coordinator.dev.demo.errors import DemoError
 from onceward.coordinator.dev.demo.events import EVENTS_VARIABLE
 from onceward.coordinator.dev.demo.history import History, told_by
 from onceward.coordinator.dev.demo.plan import LEAST_CHECKPOINTS, Kill, KillPlan
-from onceward.coordinator.dev.demo.processes import start
 from onceward.coordinator.dev.demo.topics import FLIGHTS, JOB
+from onceward.coordinator.dev.errors import DemoError
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.managed_process import ManagedProcess
+from onceward.coordinator.dev.managed_process import OURS, ManagedProcess
 
-__all__ = ["Supervised", "Supervisor"]
+__all__ = ["Supervised", "Supervisor", "start_module"]
 
 _START_LIMIT_S = 30.0
 _STOP_LIMIT_S = 60.0
@@ -201,6 +200,16 @@ class Supervisor:
         return self._child(name, [*command, "--per-checkpoint", per_checkpoint], environment)
 
     def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> ManagedProcess:
-        child = start(name, command, self._directory, environment)
+        child = start_module(name, command, self._directory, environment)
         self._children.append(child)
         return child
+
+
+def start_module(name: str, module: Sequence[str], directory: Path, environment: Mapping[str, str]) -> ManagedProcess:
+    """Start ``python -m module...`` in ``directory``, which also gets its log.
+
+    Not in the user's directory: a folder there may have the name of one of our packages.
+    """
+    command = [sys.executable, "-m", *module]
+    ours = {"PYTHONPATH": OURS, "PYTHONUNBUFFERED": "1"}
+    return ManagedProcess(name, command, directory / f"{name}.log", {**ours, **environment}, directory=directory)

@@ -4,8 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from onceward.coordinator.dev.errors import LocalKafkaError
 from onceward.coordinator.dev.kafka.command import fetch_progress, run_dev_kafka
-from onceward.coordinator.dev.kafka.errors import LocalKafkaError
 from onceward.coordinator.dev.kafka.jars import broker_jars
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from onceward.coordinator.dev.errors import LocalKafkaError
 from onceward.coordinator.dev.kafka import readiness
-from onceward.coordinator.dev.kafka.errors import LocalKafkaError
 from onceward.coordinator.dev.kafka.jars import Progress, broker_jars
 from onceward.coordinator.dev.kafka.node import Node
 from onceward.coordinator.dev.kafka.places import Place, free_ports

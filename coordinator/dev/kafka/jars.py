@@ -21,7 +21,7 @@ from importlib.resources import files
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from onceward.coordinator.dev.kafka.errors import LocalKafkaError
+from onceward.coordinator.dev.errors import LocalKafkaError
 from onceward.coordinator.dev.kafka.java import find_java
 
 __all__ = ["Jar", "Progress", "broker_jars", "cache_directory", "manifest"]

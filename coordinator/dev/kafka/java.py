@@ -8,7 +8,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from onceward.coordinator.dev.kafka.errors import LocalKafkaError
+from onceward.coordinator.dev.errors import LocalKafkaError
 
 __all__ = ["OLDEST_JAVA", "find_java"]
 

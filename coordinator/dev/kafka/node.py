@@ -4,7 +4,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from onceward.coordinator.dev.kafka.errors import LocalKafkaError
+from onceward.coordinator.dev.errors import LocalKafkaError
 from onceward.coordinator.dev.kafka.java import find_java
 from onceward.coordinator.dev.kafka.settings import NodeSettings
 from onceward.coordinator.dev.managed_process import ManagedProcess, NotStartedError

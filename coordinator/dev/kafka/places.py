@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from onceward.coordinator.dev.kafka.errors import LocalKafkaError
+from onceward.coordinator.dev.errors import LocalKafkaError
 from onceward.coordinator.dev.kafka.settings import NodePorts
 
 __all__ = ["PORTS", "Place", "free_ports"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from onceward.coordinator.dev.kafka.errors import LocalKafkaError
+from onceward.coordinator.dev.errors import LocalKafkaError
 
 __all__ = ["make_topics"]
 

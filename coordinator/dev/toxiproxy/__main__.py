@@ -2,8 +2,8 @@
 
 import sys
 
+from onceward.coordinator.dev.errors import ToxiproxyError
 from onceward.coordinator.dev.toxiproxy.binary import toxiproxy_server
-from onceward.coordinator.dev.toxiproxy.errors import ToxiproxyError
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import requests
 from toxiproxy.api import APIConsumer
 
-from onceward.coordinator.dev.toxiproxy.errors import ToxiproxyError
+from onceward.coordinator.dev.errors import ToxiproxyError
 
 __all__ = ["Api"]
 

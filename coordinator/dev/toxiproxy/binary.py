@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from onceward.coordinator.dev.errors import ToxiproxyError
 from onceward.coordinator.dev.kafka.jars import cache_directory
-from onceward.coordinator.dev.toxiproxy.errors import ToxiproxyError
 
 __all__ = ["VERSION", "toxiproxy_server"]
 

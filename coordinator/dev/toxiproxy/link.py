@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from onceward.coordinator.dev.errors import ToxiproxyError
 from onceward.coordinator.dev.toxiproxy.api import Api
-from onceward.coordinator.dev.toxiproxy.errors import ToxiproxyError
 
 __all__ = ["Link", "Stream", "Toxic"]
 

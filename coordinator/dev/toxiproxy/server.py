@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from onceward.coordinator.dev.errors import ToxiproxyError
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.managed_process import ManagedProcess, NotStartedError
 from onceward.coordinator.dev.toxiproxy.api import Api
 from onceward.coordinator.dev.toxiproxy.binary import VERSION, toxiproxy_server
-from onceward.coordinator.dev.toxiproxy.errors import ToxiproxyError
 from onceward.coordinator.dev.toxiproxy.link import Link
 
 __all__ = ["LocalToxiproxy"]

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.demo import processes
-from onceward.coordinator.dev.demo.errors import DemoError
 from onceward.coordinator.dev.demo.events import EventReader
 from onceward.coordinator.dev.demo.history import History, history_of
 from onceward.coordinator.dev.demo.plan import LEAST_CHECKPOINTS, PLAN, Kill
-from onceward.coordinator.dev.demo.supervisor import Supervised
+from onceward.coordinator.dev.demo.supervisor import Supervised, start_module
+from onceward.coordinator.dev.errors import DemoError
 from onceward.coordinator.dev.managed_process import ManagedProcess, NotStartedError
 from onceward.coordinator.killpoints import KillPoint
 from tests.support.processes import descendants
@@ -52,7 +51,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Callable[[str, dict[str, s
         (tmp_path / "script.py").write_text(script)
 
         def begin(name: str, armed: dict[str, str]) -> ManagedProcess:
-            child = processes.start(name, ["script"], tmp_path, armed)
+            child = start_module(name, ["script"], tmp_path, armed)
             children.append(child)
             return child
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onceward.coordinator.protocol.deadlines import next_deadline
+from onceward.coordinator.protocol.core import next_deadline
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from tests.support.player import Player
 

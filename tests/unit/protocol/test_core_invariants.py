@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.core import step, wanted
-from onceward.coordinator.protocol.deadlines import next_deadline
+from onceward.coordinator.protocol.core import next_deadline, step, wanted
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import Acknowledge, OpenJob, Tick
 from onceward.coordinator.protocol.evolve import evolve
