@@ -31,7 +31,7 @@ _MEMORY = Path("/dev/shm")  # fast; power loss is not tested here
 
 
 class Promise(StrEnum):
-    """What a store owes to people, besides the invariants of data."""
+    """What a store owes to operators, besides the invariants of data."""
 
     SAVEPOINTS = "savepoints stay until they are released"
     ORDERED = "the checkpoint of an ordered restore stays"
@@ -85,9 +85,9 @@ class Disk:
 
 
 def _moves(random: Random, length: int) -> Iterator[Move]:
-    """Random moves, with scripted groups in between: a person resolves open slots, a driver settles and leaves, and a
-    person restores. At random alone, a job is hardly ever both settled and without a driver, and it halts
-    eventually."""
+    """Random moves, with scripted groups in between: an operator resolves open slots, a driver settles and leaves, and
+    an operator restores. Random moves alone hardly ever leave a job settled and without a driver, and they halt it
+    sooner or later."""
     for move in random_moves(random, length):
         yield move
         if random.random() < 0.03:

@@ -63,12 +63,12 @@ IDLE = SeedHunt(
     faults=clear(**_SLOW, tasks=TaskFaults(idle=0.8)),
 )
 DYING = SeedHunt(
-    name="everything is slow, and workers die in the midst of their tasks",
+    name="everything is slow, and workers die during their tasks",
     seeds=40,
     faults=clear(**_SLOW, tasks=TaskFaults(idle=0.3, killed=0.3)),
 )
 FOREIGN = SeedHunt(name="another program takes over ids", seeds=30, faults=clear(hijacks=8))
-TOOLS = SeedHunt(name="somebody aborts single partitions", seeds=20, faults=clear(torn=0.3))
+TOOLS = SeedHunt(name="a tool aborts single partitions", seeds=20, faults=clear(torn=0.3))
 NEIGHBOURS = Neighbours(name="sweep among neighbours")
 SUCCESSOR = Neighbours(name="sweep after a takeover", replaced=True)
 FATES = OutcomeCases(most=600)
@@ -114,15 +114,15 @@ def _renews_anyway(
 
 CLAIMS = (
     Mutant(
-        name="the claim is not read again once others are refused",
-        hurts="a driver that was paused overwrites the claim of another store, and writes everything once more",
+        name="a driver does not read the claim again after it has fenced the other writers",
+        hurts="a driver that was paused overwrites the claim of another store, and writes records twice",
         breaks=within(ClaimHolder._attempt, ClaimHolder._write, _fences_after_reading),
         hunt=NEW_STORES,
         caught_by=(Invariant.I2,),
     ),
     Mutant(
-        name="a store does not know to which drivers it granted its generations",
-        hurts="a copy of it that knows as many generations and checkpoints as are claimed is let in, and writes twice",
+        name="the coordinator ignores which driver holds the claim",
+        hurts="a copy of the store with the claimed generation and checkpoint passes, and writes records twice",
         breaks=wrapped(
             generations.claim_refusal, lambda refusal, durable, claim: refusal(durable, replace(claim, holder=""))
         ),
@@ -130,21 +130,21 @@ CLAIMS = (
         caught_by=(Invariant.I2,),
     ),
     Mutant(
-        name="another claim is not noticed once others are refused",
-        hurts="two drivers that open the job at once both go on",
+        name="a driver overwrites a foreign claim after it has fenced the other writers",
+        hurts="two drivers that open the job at the same time both continue",
         breaks=wrapped(ClaimHolder._attempt, _overwrites_once_fenced),
         hunt=TWINS,
         caught_by=(Invariant.I2,),
     ),
     Mutant(
-        name="a checkpoint is committed although its claim was refused",
-        hurts="a driver that was replaced commits what its successor has read again",
+        name="a driver commits a checkpoint although the renewal of its claim was refused",
+        hurts="a replaced driver commits records that its successor has read again",
         breaks=wrapped(ClaimHolder.renew, _renews_anyway),
         hunt=COPIES,
         caught_by=(Invariant.I2,),
     ),
     Mutant(
-        name="a claim does not say who holds it",
+        name="a claim does not name its holder",
         hurts="two copies of one store grant the same generation, and both write",
         breaks=wrapped(rivals.claimed, lambda claimed, durable, token: claimed(durable, "")),
         hunt=FORK,
@@ -176,29 +176,29 @@ def _leaves_on_seat(self: Seat, number: int) -> int:
 
 IDS = (
     Mutant(
-        name="a worker takes an id again before its transaction is known to be settled",
+        name="a worker reuses an id before its transaction is known to be settled",
         hurts="initialising the producer aborts a decided transaction",
         breaks=wrapped(ProducerPool._may_use, lambda may_use, self, number, committed: number in self._seat.last),
         hunt=ANY,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="an id counts as free because an older transaction under it is settled",
-        hurts="the newer one is decided, perhaps, and aborted by the next use of its id",
+        name="a worker reuses an id because an older transaction under it is settled",
+        hurts="the next use of the id aborts the newer one, which may be decided",
         breaks=wrapped(ProducerPool._may_use, _after_any_commit),
         hunt=DEAF,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="a worker takes over the ids of one that has ended without knowing that they are settled",
+        name="a worker takes over the ids of an ended worker without knowing that they are settled",
         hurts="initialising the producer aborts a decided transaction",
         breaks=wrapped(ProducerPool.__init__, _with_free_ids),
         hunt=IDLE,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="an id stays on its seat while it is used",
-        hurts="its worker dies, and the next one takes it for free while its transaction is decided and unsettled",
+        name="an id stays free on its seat while it is used",
+        hurts="its worker dies, and the next one aborts its transaction, which may be decided",
         breaks=both(
             within(ProducerPool._next, Seat.strike, _leaves_on_seat),
             within(ProducerPool.take, Seat.strike, _leaves_on_seat),
@@ -207,8 +207,8 @@ IDS = (
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="the sweep does not look at whose ids they are",
-        hurts="transactions of other jobs are aborted",
+        name="a sweep includes the ids of other jobs",
+        hurts="it aborts their transactions",
         breaks=both(
             within(Transactions.open_ids, Field(TransactionalId, lambda identifier: identifier.job), always(ANYTHING)),
             wrapped(identifiers.job_pattern, lambda job_pattern, job: re.escape(job) + ".*"),
@@ -217,8 +217,8 @@ IDS = (
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="a driver that was replaced sweeps its successor's transactions",
-        hurts="what the successor has acknowledged is aborted",
+        name="a replaced driver sweeps its successor's transactions",
+        hurts="it aborts what the successor has acknowledged",
         breaks=within(KafkaCommitter.sweep, fencing.refuse_newer, always(None)),
         hunt=SUCCESSOR,
         caught_by=(Invariant.I1,),
@@ -249,29 +249,29 @@ TRANSACTIONS = (
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="a pre-commit leaves the transactions of lost attempts open",
-        hurts="readers wait for them until the brokers give up",
+        name="a pre-commit leaves the transactions of failed attempts open",
+        hurts="readers wait until the brokers time them out",
         breaks=within(precommit.abort_losers, fencing.fence_ids, always(None)),
         hunt=TASKS,
         caught_by=(Invariant.I9,),
     ),
     Mutant(
-        name="a vote is believed without asking the brokers",
-        hurts="a transaction that is gone is acknowledged, and its records are lost",
+        name="the sink accepts a vote without asking the brokers",
+        hurts="the driver acknowledges a transaction that is gone, and its records are lost",
         breaks=wrapped(precommit._require_ours, always(None)),
         hunt=FOREIGN,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
         name="a task votes before its records are flushed",
-        hurts="records that the brokers never took count as written",
+        hurts="records that the brokers never received count as written",
         breaks=within(Delivery.flush, ArrowProducer.flush, always(0)),
         hunt=BROKERS,
         caught_by=(Invariant.I1, Invariant.I4),
     ),
     Mutant(
-        name="transactions are ended with the epoch after theirs",
-        hurts="no decision can be carried out",
+        name="the sink ends transactions with the epoch after theirs",
+        hurts="no commit and no abort succeeds",
         breaks=within(
             precommit.make_committables, Field(TransactionView, lambda view: view.epoch), lambda view: view.epoch + 1
         ),
@@ -312,8 +312,8 @@ def _fences_unconfirmed(self: Transactions, ids: Collection[str]) -> dict[str, C
 
 PROOFS = (
     Mutant(
-        name="no answer to a commit is taken for an answer",
-        hurts="the checkpoint counts as settled, and its transaction is still open",
+        name="a commit without an answer counts as done",
+        hurts="the checkpoint counts as settled, and its transaction may still be open",
         breaks=wrapped(
             outcomes.classify, lambda classify, code: EndAnswer.DONE if isinstance(code, NoAnswer) else classify(code)
         ),
@@ -321,29 +321,29 @@ PROOFS = (
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="a refused commit is taken for a commit",
+        name="a refused commit counts as done",
         hurts="the refusal may mean that the transaction was aborted",
         breaks=wrapped(outcomes.classify, _refused_is_done),
         hunt=FOREIGN,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="a receipt that is missing proves a loss",
-        hurts="a committed transaction whose receipt was deleted or expired is called lost",
+        name="a missing receipt proves a loss",
+        hurts="a committed transaction whose receipt was deleted or has expired counts as lost",
         breaks=wrapped(outcomes._proof, _lost_without_receipt),
         hunt=FATES,
         caught_by=(Invariant.I13,),
     ),
     Mutant(
-        name="a receipt that somebody's open transaction hides counts as absent",
-        hurts="a committed transaction is called lost",
+        name="a receipt that another open transaction hides proves a loss",
+        hurts="a committed transaction counts as lost",
         breaks=wrapped(outcomes._proof, _lost_while_hidden),
         hunt=FATES,
         caught_by=(Invariant.I13,),
     ),
     Mutant(
         name="a commit at the next epoch counts as ours where ending does not raise epochs",
-        hurts="another program's commit is taken for ours, which was aborted",
+        hurts="another program's commit counts as ours, which was aborted",
         breaks=within(
             outcomes._shown_by_coordinator, Field(Transaction, lambda transaction: transaction.version), always(5)
         ),
@@ -351,21 +351,21 @@ PROOFS = (
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="a commit at the producer's next epoch in the log counts as ours",
-        hurts="another program's commit is taken for ours, which was aborted",
+        name="a commit marker after records of the next epoch counts as ours",
+        hurts="another program's commit counts as ours, which was aborted",
         breaks=within(markers._search, Log.read, _also_at_epoch_before),
         hunt=FATES,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="any receipt proves, whatever its token",
-        hurts="another transaction's receipt under the id makes ours count as committed",
+        name="a receipt proves a commit whatever its token",
+        hurts="the receipt of another transaction under the id proves ours",
         breaks=wrapped(receipts._receipt, lambda receipt, offset, token: receipt(offset, offset.metadata)),
         hunt=FATES,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="an abort that was not confirmed counts as done",
+        name="an unconfirmed abort counts as done",
         hurts="the transaction stays open, and readers wait",
         breaks=within(fencing.fence_ids, Transactions.fence, _fences_unconfirmed),
         hunt=NEIGHBOURS,
@@ -384,22 +384,22 @@ def _one_marker_proves(prove: _Prove, transaction: Transaction, look: Look) -> P
 
 PARTS = (
     Mutant(
-        name="a transaction of which a partition has lost its part is committed all the same",
+        name="the sink commits a transaction although a partition has lost its part",
         hurts="its records in that partition never become visible, and the checkpoint counts as settled",
         breaks=wrapped(Settling._torn, lambda torn, self, control, handles, parts: set()),
         hunt=TOOLS,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="an answered commit is enough, whatever the partitions held",
-        hurts="a commit that somebody else made hides that a part had been aborted before",
+        name="an answered commit is enough even if a partition had lost its part",
+        hurts="the checkpoint counts as settled, and the records of that part are missing",
         breaks=within(Settling._ask, Parts.whole, always(True)),
         hunt=FATES,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="the COMMIT marker of one partition stands for all of them",
-        hurts="what another partition shows as aborted counts as committed",
+        name="the COMMIT marker of one partition counts for all partitions",
+        hurts="records that another partition shows as aborted count as committed",
         breaks=wrapped(outcomes._proof, _one_marker_proves),
         hunt=FATES,
         caught_by=(Invariant.I1,),

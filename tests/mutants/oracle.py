@@ -1,7 +1,7 @@
 """An oracle that follows a life of the core from outside: calls, facts, and what must never happen.
 
 The explorer does this for small worlds of drivers that keep the contract. Here drivers send any calls, sinks have
-several slots, slots are lost and written again, and people make requests.
+several slots, slots are lost and written again, and operators make requests.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,13 +48,13 @@ from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import CheckpointKind, Outcome, ParticipantName, Snapshot
 from tests.explorer.invariants import Invariant
 
-__all__ = ["Oracle", "People", "Violation"]
+__all__ = ["OperatorInvariant", "Oracle", "Violation"]
 
 
-class People(StrEnum):
-    """What people may rely on, besides the invariants of data."""
+class OperatorInvariant(StrEnum):
+    """What operators may rely on, besides the invariants of data."""
 
-    REQUESTS = "a request ends once, and is told completed only when it is durably"
+    REQUESTS = "a request ends once, and is reported completed only when it durably is"
     ENDING = "I13: a job's end tells the truth"
     CLAIMED = "a job that belongs to another or a newer store is not opened"
 
@@ -93,7 +93,7 @@ class Oracle:
         self._gone = False
         """Whether something is lost without a replay."""
         self._ordered: dict[ParticipantName, object] = {}
-        """Positions that a person ordered the job to start from."""
+        """Positions that an operator ordered the job to start from."""
         self._found: Violation | None = None
 
     def restarted(self, state: JobState) -> Violation | None:
@@ -157,9 +157,9 @@ class Oracle:
         # The output's view: it already holds everything through the claimed checkpoint of the claiming store.
         base = self._completed if claim.store_id == "this" else 0
         if base < claim.completed:
-            self._fail(People.CLAIMED, f"all between {base} and {claim.completed} is written twice")
+            self._fail(OperatorInvariant.CLAIMED, f"all between {base} and {claim.completed} is written twice")
         if claim.store_id != "this" or claim.generation > self._generation:
-            self._fail(People.CLAIMED, f"generation {claim.generation} of {claim.store_id} and this one both write")
+            self._fail(OperatorInvariant.CLAIMED, f"this store and {claim.store_id} both write")
 
     def _acknowledged(self, event: Acknowledge) -> None:
         running = self._running
@@ -170,7 +170,7 @@ class Oracle:
         if event.base != running.base:
             self._fail(Invariant.TILES, f"an answer on base {event.base} counts for a checkpoint on {running.base}")
         if event.participant in running.answers:
-            self._fail(Invariant.NEVER_CHANGES, f"{event.participant} has answered, and answers anew")
+            self._fail(Invariant.NEVER_CHANGES, f"{event.participant} has answered, and answers again")
         running.answers[event.participant] = event.snapshot
 
     # -- facts
@@ -228,23 +228,25 @@ class Oracle:
             case JobHalted():
                 self._gone |= any(one.outcome is Outcome.LOST for one in fact.settlements)
             case _:
-                self._see_people(fact, event, together)
+                self._see_request(fact, event, together)
 
-    def _see_people(self, fact: Fact, event: Event, together: Iterable[Fact]) -> None:
+    def _see_request(self, fact: Fact, event: Event, together: Iterable[Fact]) -> None:
         match fact:
             case RequestEnded(request=request) if request.state is RequestState.COMPLETED:
                 if request.kind is CheckpointKind.SAVEPOINT and not any(
                     isinstance(one, CheckpointCompleted) and one.checkpoint == request.checkpoint for one in together
                 ):
-                    self._fail(People.REQUESTS, f"savepoint {request.checkpoint} is told completed and is not")
+                    self._fail(
+                        OperatorInvariant.REQUESTS, f"savepoint {request.checkpoint} is reported completed and is not"
+                    )
             case EndingRequested() if not isinstance(event, StopJob | CancelJob):
                 if not any(
                     isinstance(one, RequestEnded) and one.request.stop and one.request.state is RequestState.COMPLETED
                     for one in together
                 ):
-                    self._fail(People.REQUESTS, "the job ends although its last savepoint failed")
+                    self._fail(OperatorInvariant.REQUESTS, "the job ends although its last savepoint failed")
             case StatusChanged(status=JobStatus.FINISHED | JobStatus.CANCELLED) if not self._settled:
-                self._fail(People.ENDING, f"the job is {fact.status} while {self._completed} is not settled")
+                self._fail(OperatorInvariant.ENDING, f"the job is {fact.status} while {self._completed} is not settled")
             case _:
                 pass
 
@@ -296,7 +298,7 @@ class Oracle:
         grant = answer.grant
         assert grant is not None
         if grant.generation != self._generation:
-            self._fail(Invariant.STALE, f"generation {grant.generation} is told, {self._generation} is stored")
+            self._fail(Invariant.STALE, f"generation {grant.generation} is granted, {self._generation} is stored")
         completed = grant.completed
         number, settled = (completed.id, completed.settled) if completed is not None else (0, True)
         snapshots = completed.snapshots if completed is not None else {}

@@ -30,23 +30,23 @@ ALONE = Exploration(
 )
 _GONE = {"gone": True, "lease": 1.0, "orphan_grace": 1.0, "fault_time": 8.0, "interval": 0.0, "marker_delay": 0.0}
 GONE = SeedHunt(
-    name="drivers are gone for ever",
+    name="drivers never return",
     seeds=12,
     faults=clear(**_GONE, coordinator_kills=4, tasks=TaskFaults(slow=0.3)),
 )
 ROBBED = SeedHunt(
-    name="drivers are gone for ever, and another program aborts what is decided",
+    name="drivers never return, and another program aborts decided transactions",
     seeds=12,
     faults=clear(**_GONE, robberies=0.5),
 )
 KILLED = SeedHunt(
-    name="drivers are gone for ever, and coordinators die in the midst of their work",
+    name="drivers never return, and coordinators are killed while they settle",
     seeds=60,
     faults=clear(**_GONE, kill_points=0.05, coordinator_kills=2),
 )
 
 LATE = SeedHunt(
-    name="drivers are gone for ever, and markers are late",
+    name="drivers never return, and markers are late",
     seeds=12,
     faults=clear(**{**_GONE, "marker_delay": 0.5}),
 )
@@ -78,29 +78,29 @@ async def _takes_for_committed(
 
 ORPHANS = (
     Mutant(
-        name="the coordinator settles a job without a driver before its commits show",
-        hurts="a reader of its output misses the last records when it has ended",
+        name="the coordinator settles an orphan before readers see its commits",
+        hurts="a reader that starts after its end misses the last records",
         breaks=within(Orphan._await_ends, OrphanClusters.ending, _none_ending),
         hunt=LATE,
         caught_by=(Invariant.I13,),
     ),
     Mutant(
-        name="a coordinator that is started again does not look for jobs without a driver",
-        hurts="readers wait for the brokers' timeout because the coordinator was restarted at the wrong moment",
+        name="a restarted coordinator does not look for orphans",
+        hurts="readers wait until the brokers time out the transactions",
         breaks=within(Orphans.start, Engine.jobs, always([])),
         hunt=GONE,
         caught_by=(Invariant.ORPHANS,),
     ),
     Mutant(
-        name="a job that the coordinator has taken is not taken again after its restart",
-        hurts="what it had not ended before it died stays open",
+        name="a restarted coordinator does not continue with the orphans that it has taken",
+        hurts="the transactions that it had not ended stay open",
         breaks=within(orphans.take, Durable.orphaned, always(False)),
         hunt=ALONE,
         caught_by=(Small.CONTRACT,),
     ),
     Mutant(
-        name="a job whose driver was lost while the coordinator was away is never taken",
-        hurts="readers wait for as long as nobody starts the job",
+        name="the coordinator never takes a job whose driver was lost while it was down",
+        hurts="readers wait until an operator starts the job",
         breaks=wrapped(
             states.restart, lambda restart, durable, now: replace(restart(durable, now), driverless_since=None)
         ),
@@ -108,22 +108,22 @@ ORPHANS = (
         caught_by=(Small.ALONE,),
     ),
     Mutant(
-        name="the coordinator may not tell what became of the commits of a job that it has taken",
-        hurts="it commits for ever, and the checkpoint is never settled",
+        name="the coordinator refuses its own outcomes of an orphan's commits",
+        hurts="it repeats the commits forever, and the checkpoint is never settled",
         breaks=within(settling._unsettled, generations.may_report, generations.may_drive),
         hunt=ALONE,
         caught_by=(Small.SETTLED,),
     ),
     Mutant(
-        name="the coordinator takes a job and keeps its driver's generation",
-        hurts="a driver that was only cut off is not fenced, and both end transactions",
+        name="the coordinator takes an orphan in its driver's generation",
+        hurts="a driver that was only disconnected is not fenced, and both end transactions",
         breaks=within(orphans.take, Generation, lambda item: Generation(item - 1)),
         hunt=GONE,
         caught_by=(Invariant.I7,),
     ),
     Mutant(
-        name="the coordinator leaves open what nobody has decided for",
-        hurts="readers of the output wait for the brokers' timeout",
+        name="the coordinator leaves undecided transactions of an orphan open",
+        hurts="readers wait until the brokers time out the transactions",
         breaks=within(
             OrphanClusters.sweep, Committer.sweep, lambda self, job, *, keep=(): self.leftovers(job, keep=keep)
         ),
@@ -131,22 +131,22 @@ ORPHANS = (
         caught_by=(Invariant.ORPHANS,),
     ),
     Mutant(
-        name="the coordinator leaves open what is decided",
-        hurts="readers of the output wait until somebody starts the job, and after the timeout it is lost",
+        name="the coordinator leaves decided transactions of an orphan open",
+        hurts="readers wait until an operator starts the job, and after the brokers' timeout the records are lost",
         breaks=wrapped(Orphan._commit_decided, _does_nothing),
         hunt=GONE,
         caught_by=(Invariant.ORPHANS,),
     ),
     Mutant(
-        name="the coordinator sweeps what is decided together with the rest",
-        hurts="a completed checkpoint has no transactions any more",
+        name="the coordinator sweeps decided transactions of an orphan",
+        hurts="a completed checkpoint has lost its transactions",
         breaks=within(OrphanClusters.sweep, Committer.sweep, lambda self, job, *, keep=(): self.sweep(job)),
         hunt=KILLED,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
-        name="the coordinator takes every commit that it has sent for carried out",
-        hurts="what was aborted before counts as settled, and its records never come",
+        name="the coordinator treats each commit of an orphan that it has sent as done",
+        hurts="an aborted transaction counts as settled, and its records never become visible",
         breaks=wrapped(OrphanClusters.commit, _takes_for_committed),
         hunt=ROBBED,
         caught_by=(Invariant.I1,),

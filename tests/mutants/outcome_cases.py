@@ -38,8 +38,8 @@ _OPENINGS = (
     ("committed", "taken over"),
     ("committed", "taken over", "a minute or two pass"),
     ("committed", "a moment passes", "the receipt is deleted", "taken over"),
-    ("aborted", "somebody writes", "somebody commits"),
-    ("aborted", "somebody writes", "somebody commits", "the records are deleted"),
+    ("aborted", "another program writes", "another program commits"),
+    ("aborted", "another program writes", "another program commits", "the records are deleted"),
     ("a tool aborts a part",),
     ("a tool aborts a part", "committed"),
     ("a tool aborts a part", "a tool aborts the other part", "committed"),
@@ -95,16 +95,16 @@ class _Fate:
         self._torn = False
 
     def live(self) -> tuple[Invariant, str] | None:
-        random, told = self._random, list[str]()
+        random, done = self._random, list[str]()
         steps: dict[str, Callable[[], object]] = {
             "committed": lambda: self._bench.end(self._ours, commit=True, version=self._version),
             "aborted": lambda: self._bench.end(self._ours, commit=False, version=self._version),
             "a moment passes": lambda: self._bench.wait(random.random()),
             "a minute or two pass": lambda: self._bench.wait(30 + random.random() * 90),
             "taken over": lambda: self._take_over(),
-            "somebody writes": self._overtake,
-            "somebody commits": lambda: self._other and self._bench.end(self._other, version=self._version),
-            "somebody aborts": lambda: (
+            "another program writes": self._overtake,
+            "another program commits": lambda: self._other and self._bench.end(self._other, version=self._version),
+            "another program aborts": lambda: (
                 self._other and self._bench.end(self._other, commit=False, version=self._version)
             ),
             "another id hides the receipt": self._hide,
@@ -117,13 +117,13 @@ class _Fate:
             "a tool aborts the other part": lambda: self._abort_part(_OTHER),
         }
         for step in (*random.choice(_OPENINGS), *random.choices(list(steps), k=random.randint(0, 4))):
-            told.append(step)
+            done.append(step)
             steps[step]()
         settlement = self._ask()
         self._bench.transport.cut = self._bench.transport.deaf = lambda _call: False
         self._bench.wait(10)
         visible = [b"ours" in self._bench.visible(partition) for partition in (OUT, _OTHER)]
-        how = f"after {', '.join(told) or 'nothing'}"
+        how = f"after {', '.join(done) or 'nothing'}"
         match settlement:
             case Settlement(outcome=Outcome.COMMITTED) if not all(visible):
                 return Invariant.I1, f"{how} it is called committed and is not: {settlement.evidence}"

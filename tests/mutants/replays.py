@@ -22,11 +22,11 @@ from tests.simulation.checker import Invariant
 __all__ = ["REPLAYS"]
 
 LOSSES = Exploration(
-    name="a small world in which something is lost",
+    name="a small world with losses",
     bounds=Bounds(checkpoints=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, losses=1),
 )
 ROBBERIES = SeedHunt(
-    name="another program aborts what is decided",
+    name="another program aborts decided transactions",
     seeds=60,
     faults=clear(robberies=0.4, driver_kills=1, interval=0.0, on_lost=OnLost.REPLAY),
 )
@@ -52,22 +52,22 @@ def _abandons_after_replay(
 
 REPLAYS = (
     Mutant(
-        name="a loss is recorded and the checkpoint that runs goes on",
-        hurts="its records may be in front of the lost ones",
+        name="the coordinator records a loss and keeps the pending checkpoint",
+        hurts="its records may become visible before the lost ones",
         breaks=within(settling._replay, checkpoints.abort, lambda state, now, reason, detail: (state, ())),
         hunt=LOSSES,
         caught_by=(Small.IN_ORDER,),
     ),
     Mutant(
-        name="what became of the lost transaction is taken for what became of the one that replaced it",
-        hurts="records that are there, or are coming, are written once more",
+        name="the outcome of a lost transaction counts for the one that replaced it",
+        hurts="records that are committed, or will be, are written twice",
         breaks=wrapped(settling.settle, _of_older_amendment),
         hunt=LOSSES,
         caught_by=(Small.TILES, Small.NEVER_CHANGES),
     ),
     Mutant(
-        name="nobody is told to write lost records again",
-        hurts="the job stands still, and every reader misses them",
+        name="the coordinator never orders a replay",
+        hurts="the job makes no progress, and every reader misses the lost records",
         breaks=wrapped(
             core.wanted, lambda wanted, state: wanted(replace(state, durable=replace(state.durable, replaying={})))
         ),
@@ -75,15 +75,15 @@ REPLAYS = (
         caught_by=(Small.SETTLED,),
     ),
     Mutant(
-        name="lost records are written again before what came after them is aborted",
-        hurts="the later checkpoint's records may be in front of them",
+        name="the driver replays lost slots before it has aborted the later checkpoint",
+        hurts="the later checkpoint's records may precede the lost ones",
         breaks=wrapped(CheckpointRunner._abandon, _abandons_after_replay),
         hunt=ROBBERIES,
         caught_by=(Invariant.I4,),
     ),
     Mutant(
         name="a replay writes all slots of its checkpoint",
-        hurts="those that were committed come twice",
+        hurts="the committed ones appear twice",
         breaks=wrapped(
             Replayer._write, lambda write, self, wanted, lost, work: write(self, wanted, work.committables, work)
         ),
@@ -92,21 +92,21 @@ REPLAYS = (
     ),
     Mutant(
         name="an amendment forgets a slot",
-        hurts="its records are in a transaction that nobody commits, or commits in time",
+        hurts="no driver commits the transaction that holds its records",
         breaks=wrapped(Replayer._write, lambda write, self, wanted, lost, work: write(self, wanted, lost, work)[1:]),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I4),
     ),
     Mutant(
-        name="what is written again is not kept from the sweep before the coordinator has answered",
-        hurts="the amendment is durable, and its transactions are aborted like leftovers",
+        name="the driver aborts replayed transactions before the coordinator has answered the amendment",
+        hurts="the amendment is durable, and its transactions are aborted",
         breaks=wrapped(Settler.amend, lambda amend, self, checkpoint, slots, written: self._committer.abort(written)),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I2),
     ),
     Mutant(
-        name="outcomes of the lost transactions count for those that replaced them",
-        hurts="the checkpoint is settled although nobody has committed what was written again",
+        name="the driver counts outcomes of lost transactions for those that replaced them",
+        hurts="the checkpoint is settled, and no driver has committed the replayed transactions",
         breaks=within(
             Settler.amend, Field(Settlement, lambda settlement: settlement.outcome), always(Outcome.COMMITTED)
         ),
@@ -114,15 +114,15 @@ REPLAYS = (
         caught_by=(Invariant.I1, Invariant.I8, Invariant.I13),
     ),
     Mutant(
-        name="what is written again is numbered as the tasks of the replay are",
-        hurts="it takes the place of slots that are not lost",
+        name="a replay numbers its slots by its tasks",
+        hurts="the replayed slots replace slots that are not lost",
         breaks=within(Replayer._write, replace, lambda obj, **_: obj),
         hunt=ROBBERIES,
         caught_by=(Invariant.I8,),  # the coordinator refuses it
     ),
     Mutant(
-        name="what is lost counts as settled",
-        hurts="its records never become visible, and nobody hears of it",
+        name="the driver treats lost slots as settled",
+        hurts="their records never become visible, and nothing reports it",
         breaks=wrapped(Settler._goes_on, always(True)),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I8, Invariant.I4),

@@ -39,7 +39,7 @@ def _also_prunes(*conditions: ColumnElement[bool]) -> Callable[[_Prune, Connecti
 STORE = (
     Mutant(
         name="retention removes the newest completed checkpoint",
-        hurts="the job has nothing to continue from",
+        hurts="the job has no checkpoint to continue from",
         breaks=wrapped(
             retention.prune, _also_prunes(retention._COMPLETED, retention._ORDINARY, checkpoints.c.checkpoint <= _KEPT)
         ),
@@ -48,21 +48,21 @@ STORE = (
     ),
     Mutant(
         name="retention removes savepoints",
-        hurts="what somebody wanted to keep is gone",
+        hurts="the checkpoint that an operator wanted to keep is gone",
         breaks=wrapped(retention.prune, _also_prunes(*_OLD, _NOT_NEWEST, _NOT_ORDERED)),
         hunt=DISK,
         caught_by=(Promise.SAVEPOINTS,),
     ),
     Mutant(
-        name="retention removes the checkpoint that a person goes back to",
-        hurts="the job can neither go back nor start",
+        name="retention removes the checkpoint that an operator restores",
+        hurts="the job can neither restore nor start",
         breaks=wrapped(retention.prune, _also_prunes(*_OLD, retention._ORDINARY, _NOT_NEWEST)),
         hunt=DISK,
         caught_by=(Promise.ORDERED, Invariant.RESTORED),
     ),
     Mutant(
-        name="the store forgets that lost slots were written again",
-        hurts="a restart commits the lost committables in place of the new ones",
+        name="the store forgets the committables of an amendment",
+        hurts="a restart commits the lost committables instead of the replayed ones",
         breaks=within(writing.FactWriter._committables_now, writing._sealed, always({})),
         hunt=DISK,
         caught_by=(Invariant.REMEMBERED,),

@@ -54,9 +54,9 @@ def test_the_same_hunt_finds_nothing_in_the_product(hunt: str, reports: Waiting)
 @pytest.mark.parametrize(
     "name",
     [
-        "a commit is ordered before the decision is durable",
-        "a checkpoint is called settled with one slot missing",
-        "the driver commits before anybody has decided",
+        "the coordinator orders a commit before its decision is durable",
+        "a checkpoint counts as settled with one slot missing",
+        "the driver commits before the coordinator has decided",
     ],
 )
 def test_some_are_found_out_at_once(name: str) -> None:

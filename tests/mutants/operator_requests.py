@@ -1,4 +1,4 @@
-"""Bugs in requests of people: savepoints, ends, restores."""
+"""Bugs in requests of operators: savepoints, ends, restores."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,18 +17,18 @@ from tests.mutants.breaking import Field, always, within, wrapped
 from tests.mutants.core import LIVES
 from tests.mutants.hunts import WaysOut
 from tests.mutants.mutant import Mutant
-from tests.mutants.oracle import People
+from tests.mutants.oracle import OperatorInvariant
 
-__all__ = ["PEOPLE"]
+__all__ = ["OPERATOR_REQUESTS"]
 
 
-def _told_completed(decide: Callable[[JobState, float], Step], state: JobState, now: float) -> Step:
+def _reports_completed(decide: Callable[[JobState, float], Step], state: JobState, now: float) -> Step:
     after, facts = decide(state, now)
     pending = state.durable.pending
     if facts or pending is None or not state.all_answered:
         return after, facts
-    told = tuple(checkpoints._request_done(state, pending.id))
-    return record(after, told), told
+    ended = tuple(checkpoints._request_done(state, pending.id))
+    return record(after, ended), ended
 
 
 def _stops_without_savepoint(
@@ -76,70 +76,70 @@ def _unless_reported(state: JobState, now: float) -> Step:
     return (state, ()) if state.settled_slots else settling.settled_if_proved(state, now)
 
 
-PEOPLE = (
+OPERATOR_REQUESTS = (
     Mutant(
-        name="a savepoint is told completed before it is",
-        hurts="somebody deletes the old cluster, and the savepoint is aborted afterwards",
-        breaks=wrapped(checkpoints.decide, _told_completed),
+        name="a savepoint is reported completed before it is",
+        hurts="an operator deletes the old cluster, and then the savepoint is aborted",
+        breaks=wrapped(checkpoints.decide, _reports_completed),
         hunt=LIVES,
-        caught_by=(People.REQUESTS,),
+        caught_by=(OperatorInvariant.REQUESTS,),
     ),
     Mutant(
-        name="a savepoint without anything new is forgotten and told completed",
-        hurts="there is nothing to go back to",
+        name="a savepoint without new records is dropped and reported completed",
+        hurts="there is no checkpoint to restore",
         breaks=within(
             checkpoints.decide,
             Field(UndecidedCheckpoint, lambda pending: pending.kind),
             always(CheckpointKind.CHECKPOINT),
         ),
         hunt=LIVES,
-        caught_by=(People.REQUESTS,),
+        caught_by=(OperatorInvariant.REQUESTS,),
     ),
     Mutant(
         name="a stop with savepoint stops the job although the savepoint failed",
-        hurts="the job is gone, and there is no savepoint to start from",
+        hurts="the job has ended, and there is no savepoint to start from",
         breaks=wrapped(checkpoints.abort, _stops_without_savepoint),
         hunt=LIVES,
-        caught_by=(People.REQUESTS,),
+        caught_by=(OperatorInvariant.REQUESTS,),
     ),
     Mutant(
-        name="a job is called finished while its last checkpoint is not settled",
-        hurts="nobody starts it again, and its last records never become visible",
+        name="a job counts as finished before its last checkpoint is settled",
+        hurts="no operator starts it again, and its last records never become visible",
         breaks=within(generations.terminal_transition, Durable.settled, always(True)),
         hunt=LIVES,
-        caught_by=(People.ENDING,),
+        caught_by=(OperatorInvariant.ENDING,),
     ),
     Mutant(
-        name="a restore leaves an unsettled checkpoint behind",
-        hurts="its decided transactions stay open for ever, and hold all readers back",
+        name="a restore abandons an unsettled checkpoint",
+        hurts="its decided transactions stay open forever and block all readers",
         breaks=within(operator_requests.restore, Durable.settled, always(True)),
         hunt=LIVES,
         caught_by=(Invariant.SETTLED,),
     ),
     Mutant(
         name="a restored job begins with the positions of the newest checkpoint",
-        hurts="what a person wanted to repeat is not repeated",
+        hurts="the job does not repeat what the operator asked for",
         breaks=wrapped(generations._restored, _restored_to_newest),
         hunt=LIVES,
         caught_by=(Invariant.RESTORED,),
     ),
     Mutant(
-        name="a restore keeps what was lost of the checkpoint that it leaves behind",
-        hurts="the job waits for ever for slots to be written again that belong to nothing any more",
+        name="a restore keeps the lost slots of the checkpoint that it abandons",
+        hurts="the job waits forever for the replay of slots that no checkpoint has any more",
         breaks=wrapped(evolve.evolve, _keeps_lost),
         hunt=WaysOut(),
         caught_by=(Invariant.SETTLED,),
     ),
     Mutant(
-        name="a restore does not let a driver in where something was proved lost",
-        hurts="the checkpoint cannot be read, so nobody can decide about it, and nobody can leave it behind",
+        name="a restore does not open a job whose halt proved a loss",
+        hurts="an operator can neither resolve an unreadable checkpoint nor abandon it",
         breaks=wrapped(generations.open_job, _halted_in_spite_of_restore),
         hunt=WaysOut(),
         caught_by=(Invariant.SETTLED,),
     ),
     Mutant(
-        name="a decision of a person settles nothing when the rest was reported before",
-        hurts="the coordinator asks for nothing any more, and the checkpoint is never settled without a driver",
+        name="an operator's ruling settles nothing if the other outcomes were reported before",
+        hurts="the coordinator orders nothing more, and the checkpoint is never settled without a driver",
         breaks=within(resolving._afterwards, settling.settled_if_proved, _unless_reported),
         hunt=WaysOut(),
         caught_by=(Invariant.ALONE,),
