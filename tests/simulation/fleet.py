@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.run import Result, run_seed
 
@@ -20,5 +21,6 @@ def run_range(start: int, seeds: int, jobs: int | None = None) -> Iterator[Resul
         yield from map(run_seed, numbers)
         return
     # Not fork: the parent may have threads (pytest, gRPC), and forking with threads can hang.
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap(run_seed, numbers, chunksize=_CHUNK)
+    # Not multiprocessing.Pool: that waits forever for a process that was killed.
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(run_seed, numbers, chunksize=_CHUNK)

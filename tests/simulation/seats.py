@@ -1,22 +1,22 @@
 """Seats of worker processes without files: a process leaves its seat when it dies."""
 
 from collections import defaultdict
-from weakref import WeakKeyDictionary
 
 from onceward.sinks.kafka.executor.seats import Seat
-from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.scheduler import Process
 from tests.simulation.threads import SECRETS, scheduler
 
 __all__ = ["take_seat"]
-
-_worlds: WeakKeyDictionary[Scheduler, dict[tuple[str, str, int], list[tuple[Process, Seat]]]] = WeakKeyDictionary()
 
 
 def take_seat(job: str, sink: str, generation: int) -> Seat:
     """Take a seat that a dead process left, or a new one. All workers are on one machine."""
     clock = scheduler()
     assert clock.running is not None
-    seats = _worlds.setdefault(clock, defaultdict(list))[job, sink, generation]
+    # They live and end with the world.
+    machine: dict[tuple[str, str, int], list[tuple[Process, Seat]]]
+    machine = clock.nobody.local.setdefault(take_seat, defaultdict(list))
+    seats = machine[job, sink, generation]
     left = [one for one in seats if not one[0].alive]
     seat = Seat(SECRETS.token_hex(6))
     if left:

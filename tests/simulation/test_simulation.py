@@ -1,5 +1,6 @@
 """Ten thousand worlds keep the promise, a seed always gives the same world, and broken products are caught."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.simulation.checker import Invariant
 from tests.simulation.fleet import run_range
 from tests.simulation.mutating import Mutant, changed, first_violation
 from tests.simulation.run import digest, run_seed, transcript
+from tests.simulation.scheduler import Scheduler
 
 pytestmark = pytest.mark.long
 
@@ -45,6 +47,15 @@ def test_a_hundred_worlds_keep_the_promise() -> None:
     for seed in range(1, 101):
         result = run_seed(seed)
         assert result.violation is None, f"make simulate SEED={seed}: {result.violation}"
+
+
+def test_a_finished_world_is_freed() -> None:
+    """Otherwise a hundred thousand worlds do not fit into memory."""
+    for seed in range(1, 5):
+        run_seed(seed)
+    gc.collect()
+    schedulers = [one for one in gc.get_objects() if type(one) is Scheduler]
+    assert len(schedulers) <= 1  # the hooks keep the newest
 
 
 def test_a_seed_is_its_world_in_every_process() -> None:
