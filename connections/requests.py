@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from kafka.errors import (
     AuthorizationError,
@@ -23,7 +23,8 @@ from kafka.errors import (
 )
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.errors import ControlPlaneClosedError, ControlPlaneError
@@ -54,8 +55,9 @@ SILENT_WAVES = 20
 
 _T = TypeVar("_T")
 
-Request = Any
-"""A request of ``kafka.protocol``, which has no types."""
+Request: TypeAlias = ApiMessage
+"""A request of ``kafka.protocol``. The library pairs it with its answer, and its stubs do not: a caller declares the
+type of the answer that it receives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,8 @@ class BrokerRequests:
 
     def cluster_id(self) -> str:
         """Return the id of the cluster that answers now. Raises ControlPlaneError without an answer."""
-        answer = self.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4))
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4)
+        answer: MetadataResponse = self.ask(request)
         return str(answer.cluster_id)
 
     def ask(self, request: Request, *, node: int | None = None) -> Any:

@@ -2,6 +2,7 @@
 
 import pytest
 from kafka.protocol.metadata import FindCoordinatorRequest
+from kafka.protocol.producer import InitProducerIdRequest
 
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.receipts import ReceiptState
@@ -155,7 +156,7 @@ def _located(bench: Bench, node: int) -> int:
     return int(bench.cluster.handle(node, request, bench.transport.now()).coordinators[0].node_id)
 
 
-def _init(name: str) -> object:
+def _init(name: str) -> InitProducerIdRequest:
     return init_request(name, None, 60_000)
 
 

@@ -3,10 +3,14 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
 
-from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.admin import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+)
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
 from onceward.sinks.kafka.errors import ControlPlaneError
@@ -60,7 +64,7 @@ def topic_facts(control: ControlPlane, names: Collection[str]) -> dict[str, Topi
     if not names:
         return {}
     topic = MetadataRequest.MetadataRequestTopic
-    answer = control.ask(
+    answer: MetadataResponse = control.ask(
         MetadataRequest(
             topics=[topic(name=name) for name in sorted(set(names))],
             allow_auto_topic_creation=False,
@@ -72,7 +76,7 @@ def topic_facts(control: ControlPlane, names: Collection[str]) -> dict[str, Topi
     return {str(entry.name): _facts(entry) for entry in answer.topics}
 
 
-def _facts(entry: Any) -> TopicFacts:
+def _facts(entry: MetadataResponse.MetadataResponseTopic) -> TopicFacts:
     operations = {int(bit) for bit in entry.authorized_operations or ()}
     return TopicFacts(
         name=str(entry.name),
@@ -91,7 +95,8 @@ def create_topic(control: ControlPlane, name: str, *, replication: int) -> int:
     creatable = CreateTopicsRequest.CreatableTopic(
         name=name, num_partitions=1, replication_factor=replication, assignments=[], configs=[]
     )
-    answer = control.ask(CreateTopicsRequest(topics=[creatable], timeout_ms=10_000, validate_only=False))
+    request = CreateTopicsRequest(topics=[creatable], timeout_ms=10_000, validate_only=False)
+    answer: CreateTopicsResponse = control.ask(request)
     code = int(answer.topics[0].error_code)
     return 0 if code == _EXISTS else code
 
@@ -104,7 +109,8 @@ def settings(control: ControlPlane, kind: Resource, name: str, keys: Collection[
         include_synonyms=False,
         include_documentation=False,
     )
-    answer = control.send_all([(int(name) if kind is Resource.BROKER else None, request)])[0]
+    node = int(name) if kind is Resource.BROKER else None
+    answer: DescribeConfigsResponse | NoAnswer = control.send_all([(node, request)])[0]
     if isinstance(answer, NoAnswer) or answer.results[0].error_code:
         return None
     return {str(entry.name): str(entry.value) for entry in answer.results[0].configs if entry.value is not None}

@@ -10,13 +10,17 @@ own transaction commits or aborts.
 
 import json
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, TypeAlias
 
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
+    InitProducerIdResponse,
     TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 
 from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedError
@@ -44,6 +48,10 @@ _UNKNOWN = frozenset({-1, 7})
 """Error codes after which a request may still be carried out."""
 _UNSTABLE = 88
 """Error code of a read while another process writes a claim."""
+
+_Answer: TypeAlias = (
+    AddOffsetsToTxnResponse | EndTxnResponse | InitProducerIdResponse | TxnOffsetCommitResponse | NoAnswer
+)
 
 
 def read_claim(control: ControlPlane, job: str, clock: Clock) -> Claim | None:
@@ -169,9 +177,9 @@ class ClaimHolder:
             producer_epoch=expected[1],
             max_version=5,
         )
-        answer = self._ask(CoordinatorKind.TRANSACTION, request)
+        answer: InitProducerIdResponse | NoAnswer = self._ask(CoordinatorKind.TRANSACTION, request)
         code = _code(answer)
-        if code == CODE_NONE:
+        if code == CODE_NONE and not isinstance(answer, NoAnswer):
             self._producer, self._used = (int(answer.producer_id), int(answer.producer_epoch)), False
         return code
 
@@ -197,7 +205,7 @@ class ClaimHolder:
             return code
         return self._send(CoordinatorKind.GROUP, TxnOffsetCommitRequest, **_offset_commit(self._name, claim))
 
-    def _send(self, kind: CoordinatorKind, request: type, **fields: object) -> Code:
+    def _send(self, kind: CoordinatorKind, request: type[Request], **fields: object) -> Code:
         if self._producer is None:
             return NoAnswer(why="an earlier request was not answered")
         producer_id, epoch = self._producer
@@ -212,7 +220,7 @@ class ClaimHolder:
         if kind not in self._places:
             self._places[kind] = self._control.locate(kind, [self._name])[self._name]
         places = {self._name: self._places[kind]}
-        answer = self._control.send_located(kind, {self._name: request}, located=places)[self._name]
+        answer: _Answer = self._control.send_located(kind, {self._name: request}, located=places)[self._name]
         if _code(answer) != CODE_NONE:
             del self._places[kind]  # the coordinator may have moved
         return answer
@@ -248,11 +256,12 @@ def _offset(control: ControlPlane, group: str, *, stable: bool) -> Offset:
     return read_offsets(control, [group], stable=stable)[group]
 
 
-def _code(answer: object) -> Code:
+def _code(answer: _Answer) -> Code:
     if isinstance(answer, NoAnswer):
         return answer if answer.code is None else answer.code
-    topics = getattr(answer, "topics", None)
-    return int(topics[0].partitions[0].error_code if topics else answer.error_code)  # type: ignore[attr-defined]
+    if hasattr(answer, "topics"):  # TxnOffsetCommit answers for each partition
+        return answer.topics[0].partitions[0].error_code
+    return answer.error_code
 
 
 def _failed(verb: str, job: str, code: Code) -> ControlPlaneError:

@@ -6,7 +6,14 @@ from enum import IntEnum
 from typing import Any
 
 from kafka.errors import KafkaError
-from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 
 from onceward.connections.requests import IN_FLIGHT, BrokerRequests, NoAnswer, Request
 
@@ -44,7 +51,7 @@ class ControlPlane(BrokerRequests):
 
     def transaction_version(self) -> int:
         """Return the cluster's finalized feature ``transaction.version``, 0 if the feature does not exist."""
-        answer = self.ask(
+        answer: ApiVersionsResponse = self.ask(
             ApiVersionsRequest(client_software_name="onceward", client_software_version="1", min_version=3)
         )
         for feature in answer.finalized_features or ():
@@ -52,7 +59,7 @@ class ControlPlane(BrokerRequests):
                 return int(feature.max_version_level)
         return 0
 
-    def highest_version(self, request: type) -> int:
+    def highest_version(self, request: type[Request]) -> int:
         """Return the highest version of ``request`` that both sides support. Raises ControlPlaneError."""
         try:
             connected = self._connected()
@@ -64,7 +71,8 @@ class ControlPlane(BrokerRequests):
         """Return the brokers that together know every transaction, or None if one is missing: a partition of the
         coordinators' log has no leader, as after a broker failure. Raises ControlPlaneError."""
         log = MetadataRequest.MetadataRequestTopic(name=TRANSACTIONS_TOPIC)
-        answer = self.ask(MetadataRequest(topics=[log], allow_auto_topic_creation=False, min_version=4, max_version=12))
+        request = MetadataRequest(topics=[log], allow_auto_topic_creation=False, min_version=4, max_version=12)
+        answer: MetadataResponse = self.ask(request)
         nodes = {int(broker.node_id) for broker in answer.brokers}
         # No partition is reported if describing the topic is not allowed, or if no transaction was ever begun.
         leaders = {int(partition.leader_id) for topic in answer.topics for partition in topic.partitions}
@@ -72,7 +80,8 @@ class ControlPlane(BrokerRequests):
 
     def nodes(self) -> tuple[int, ...]:
         """Return the ids of the brokers that the cluster lists. Raises ControlPlaneError if none answers."""
-        answer = self.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4))
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4)
+        answer: MetadataResponse = self.ask(request)
         return tuple(sorted(int(broker.node_id) for broker in answer.brokers))
 
     def locate(self, kind: CoordinatorKind, keys: Collection[str]) -> dict[str, Located]:
@@ -81,7 +90,7 @@ class ControlPlane(BrokerRequests):
         if not unique:
             return {}
         request = FindCoordinatorRequest(key_type=int(kind), coordinator_keys=unique, min_version=4)
-        answer = self.send_all([(None, request)])[0]
+        answer: FindCoordinatorResponse | NoAnswer = self.send_all([(None, request)])[0]
         if isinstance(answer, NoAnswer):
             return {key: Located(code=_NETWORK) for key in unique}
         found = {

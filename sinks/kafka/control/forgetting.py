@@ -1,6 +1,6 @@
 """Deletes what the brokers keep of a deleted job: its receipts' groups and, last, its claim."""
 
-from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
 
 from onceward.coordinator.backoff import Backoff
 from onceward.coordinator.protocol.values import Claim
@@ -34,7 +34,8 @@ def forget_job(control: ControlPlane, job: str, last: Claim, clock: Clock) -> No
 
 
 def _receipts(control: ControlPlane, job: str, last: Claim) -> set[str]:
-    answers = control.send_all([(node, ListGroupsRequest(max_version=4)) for node in control.nodes()])
+    requests = [(node, ListGroupsRequest(max_version=4)) for node in control.nodes()]
+    answers: list[ListGroupsResponse | NoAnswer] = control.send_all(requests)
     groups: set[str] = set()
     for answer in answers:
         if isinstance(answer, NoAnswer):

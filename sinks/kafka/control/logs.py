@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.record import MemoryRecords
 
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Request
@@ -86,7 +86,8 @@ class Log:
             min_version=4,
             max_version=8,
         )
-        topic = self._ask(None, request).topics[0]
+        answer: MetadataResponse = self._ask(None, request)
+        topic = answer.topics[0]
         _require(int(topic.error_code), "its topic")
         for partition in topic.partitions:
             if partition.partition_index == self._place[1]:
@@ -105,7 +106,8 @@ class Log:
             min_version=2,
             max_version=6,
         )
-        partition = self._ask(self._leader, request).topics[0].partitions[0]
+        answer: ListOffsetsResponse = self._ask(self._leader, request)
+        partition = answer.topics[0].partitions[0]
         _require(int(partition.error_code), "its offsets")
         return int(partition.offset)
 
@@ -133,7 +135,7 @@ class Log:
             min_version=7,
             max_version=12,
         )
-        answer = self._ask(self._leader, request)
+        answer: FetchResponse = self._ask(self._leader, request)
         _require(int(answer.error_code), "its records")
         found = answer.responses[0].partitions[0]
         _require(int(found.error_code), "its records")

@@ -8,7 +8,7 @@ truncates records. A commit is still answered with NONE, and the lost part never
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kafka.protocol.admin import DescribeProducersRequest
+from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
 
 from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
@@ -68,7 +68,7 @@ def _held(
                 if leader >= 0:
                     asked.setdefault(leader, {}).setdefault(name, set()).add(number)
     topic = DescribeProducersRequest.TopicRequest
-    answers = control.send_all(
+    answers: list[DescribeProducersResponse | NoAnswer] = control.send_all(
         [
             (
                 leader,

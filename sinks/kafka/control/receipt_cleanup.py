@@ -10,7 +10,7 @@ Best effort: the next generation deletes what remains, or it expires. Nothing de
 
 from collections.abc import Collection, Iterable
 
-from kafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest
+from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse, ListGroupsRequest, ListGroupsResponse
 
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.transactions import CODE_NONE, State, Transactions
@@ -51,7 +51,8 @@ def _old(groups: Iterable[str], job: str, below: int) -> set[str]:
 
 def _groups(control: ControlPlane) -> set[str]:
     """Return all groups that the brokers list; groups of brokers that do not answer wait for a later call."""
-    answers = control.send_all([(node, ListGroupsRequest(max_version=4)) for node in control.nodes()])
+    requests = [(node, ListGroupsRequest(max_version=4)) for node in control.nodes()]
+    answers: list[ListGroupsResponse | NoAnswer] = control.send_all(requests)
     return {
         str(group.group_id) for answer in answers if not isinstance(answer, NoAnswer) for group in answer.groups or ()
     }
@@ -72,7 +73,8 @@ def delete_groups(control: ControlPlane, groups: set[str]) -> list[str]:
     for name, place in control.locate(CoordinatorKind.GROUP, groups).items():
         if place.code == CODE_NONE:
             by_node.setdefault(place.node, []).append(name)
-    answers = control.send_all([(node, DeleteGroupsRequest(groups_names=names)) for node, names in by_node.items()])
+    requests = [(node, DeleteGroupsRequest(groups_names=names)) for node, names in by_node.items()]
+    answers: list[DeleteGroupsResponse | NoAnswer] = control.send_all(requests)
     return sorted(
         str(result.group_id)
         for answer in answers

@@ -8,9 +8,8 @@ token only one.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from kafka.protocol.consumer import OffsetFetchRequest
+from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, NoAnswer
 
@@ -90,7 +89,7 @@ def read_offsets(control: ControlPlane, groups: list[str], *, stable: bool = Tru
         )
         for group in groups
     }
-    answers = control.send_located(CoordinatorKind.GROUP, requests)
+    answers: dict[str, OffsetFetchResponse | NoAnswer] = control.send_located(CoordinatorKind.GROUP, requests)
     return {group: _offset(answer) for group, answer in answers.items()}
 
 
@@ -100,7 +99,7 @@ def read_receipts(control: ControlPlane, tokens: Mapping[str, str]) -> dict[str,
     return {name: _receipt(offsets[name], token) for name, token in tokens.items()}
 
 
-def _offset(answer: Any) -> Offset:
+def _offset(answer: OffsetFetchResponse | NoAnswer) -> Offset:
     if isinstance(answer, NoAnswer):
         return Offset(code=answer if answer.code is None else answer.code)
     group = answer.groups[0]

@@ -7,12 +7,17 @@ the committer's task.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from functools import partial
 
-from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
-from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+from kafka.protocol.admin import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from kafka.protocol.producer import EndTxnRequest, EndTxnResponse, InitProducerIdRequest, InitProducerIdResponse
 
-from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer
+from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request
 from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId, job_pattern
 
@@ -149,9 +154,8 @@ class Transactions:
         for name in ids:
             if name not in views:
                 by_node.setdefault(places[name].node, []).append(name)
-        answers = self._control.send_all(
-            [(node, DescribeTransactionsRequest(transactional_ids=names)) for node, names in by_node.items()]
-        )
+        requests = [(node, DescribeTransactionsRequest(transactional_ids=names)) for node, names in by_node.items()]
+        answers: list[DescribeTransactionsResponse | NoAnswer] = self._control.send_all(requests)
         for names, answer in zip(by_node.values(), answers, strict=True):
             if isinstance(answer, NoAnswer):
                 views.update({name: TransactionView(id=name, code=answer) for name in names})
@@ -169,16 +173,21 @@ class Transactions:
         names their state.
         """
         try:
-            pattern = {"transactional_id_pattern": job_pattern(job)} if self._lists_by_pattern() else {}
+            pattern = job_pattern(job) if self._lists_by_pattern() else None
             nodes = self._control.coordinators()
         except ControlPlaneClosedError:
             raise
         except ControlPlaneError as error:
             return [], [NoAnswer(why=str(error))]
-        request = {"state_filters": [state.value for state in states], "producer_id_filters": [], **pattern}
         if nodes is None:
             return [], [CODE_COORDINATOR_NOT_AVAILABLE]
-        answers = self._control.send_all([(node, ListTransactionsRequest(**request)) for node in nodes])
+        filters = [state.value for state in states]
+        request = partial(
+            ListTransactionsRequest, state_filters=filters, producer_id_filters=[], transactional_id_pattern=pattern
+        )
+        answers: list[ListTransactionsResponse | NoAnswer] = self._control.send_all(
+            [(node, request()) for node in nodes]
+        )
         found: set[str] = set()
         failed: list[Code] = []
         for answer in answers:
@@ -204,12 +213,14 @@ class Transactions:
     def _lists_by_pattern(self) -> bool:
         return self._control.highest_version(ListTransactionsRequest) >= 2
 
-    def _codes(self, requests: Mapping[str, Any], located: Mapping[str, Located] | None) -> dict[str, Code]:
-        answers = self._control.send_located(CoordinatorKind.TRANSACTION, requests, located=located)
+    def _codes(self, requests: Mapping[str, Request], located: Mapping[str, Located] | None) -> dict[str, Code]:
+        answers: dict[str, EndTxnResponse | InitProducerIdResponse | NoAnswer] = self._control.send_located(
+            CoordinatorKind.TRANSACTION, requests, located=located
+        )
         return {name: _code(answer) for name, answer in answers.items()}
 
 
-def _code(answer: Any) -> Code:
+def _code(answer: EndTxnResponse | InitProducerIdResponse | NoAnswer) -> Code:
     if isinstance(answer, NoAnswer):
         return answer if answer.code is None else answer.code
     return int(answer.error_code)
@@ -219,7 +230,7 @@ def _parsed(names: Iterable[str]) -> list[TransactionalId]:
     return [identifier for name in names if (identifier := TransactionalId.parse(name)) is not None]
 
 
-def _view(entry: Any) -> TransactionView:
+def _view(entry: DescribeTransactionsResponse.TransactionState) -> TransactionView:
     return TransactionView(
         id=str(entry.transactional_id),
         code=int(entry.error_code),

@@ -6,10 +6,9 @@ Connects for each round of requests. There is one at a start and one after each 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
-from kafka.protocol.consumer import OffsetForLeaderEpochRequest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.consumer import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.errors import ControlPlaneError
@@ -34,8 +33,8 @@ __all__ = ["Leaders"]
 
 _CONSUMER = -1
 """Replica id of a client that is not a follower."""
-_TOPIC = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-_PARTITION = _TOPIC.OffsetForLeaderPartition
+_Topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+_Partition = _Topic.OffsetForLeaderPartition
 
 
 class Leaders:
@@ -121,7 +120,7 @@ def _leaders(
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
     """Return nodes and epochs of the leaders; omits partitions without one."""
     topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted({p.topic for p in partitions})]
-    answer = requests.ask(
+    answer: MetadataResponse = requests.ask(
         MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=7, max_version=12)
     )
     led = {
@@ -137,18 +136,18 @@ def _leaders(
 def _ends(
     requests: BrokerRequests, nodes: Mapping[Partition, int], asked: Mapping[Partition, Asked]
 ) -> dict[Partition, EpochEnd]:
-    by_node: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    by_node: dict[int, dict[str, list[_Partition]]] = defaultdict(lambda: defaultdict(list))
     for partition, (leader, epoch) in asked.items():
         if partition in nodes:
             by_node[nodes[partition]][partition.topic].append(
-                _PARTITION(partition=partition.number, current_leader_epoch=leader, leader_epoch=epoch)
+                _Partition(partition=partition.number, current_leader_epoch=leader, leader_epoch=epoch)
             )
     sent = [
         (
             node,
             OffsetForLeaderEpochRequest(
                 replica_id=_CONSUMER,
-                topics=[_TOPIC(topic=name, partitions=partitions) for name, partitions in topics.items()],
+                topics=[_Topic(topic=name, partitions=partitions) for name, partitions in topics.items()],
                 min_version=3,
                 max_version=4,
             ),
@@ -156,7 +155,8 @@ def _ends(
         for node, topics in by_node.items()
     ]
     found = {}
-    for answer in requests.send_all(sent):
+    answers: list[OffsetForLeaderEpochResponse | NoAnswer] = requests.send_all(sent)
+    for answer in answers:
         if isinstance(answer, NoAnswer):
             continue
         for topic in answer.topics:

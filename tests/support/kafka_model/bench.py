@@ -44,7 +44,7 @@ class Bench:
 
     # -- as a client's library
 
-    def ask(self, request: object, *, kind: CoordinatorKind = CoordinatorKind.TRANSACTION, key: str = "t") -> Any:
+    def ask(self, request: Any, *, kind: CoordinatorKind = CoordinatorKind.TRANSACTION, key: str = "t") -> Any:
         """The coordinator's answer, without retries."""
         return self.control.send_located(kind, {key: request})[key]
 

@@ -82,7 +82,7 @@ def test_each_group_is_asked_only_for_the_receipt_partition(how: dict[str, bool]
     for name, request in control.asked.items():
         assert isinstance(request, OffsetFetchRequest)
         (group,) = request.groups
-        (topic,) = group.topics
+        (topic,) = group.topics or []
         assert (group.group_id, topic.name, topic.partition_indexes) == (name, "onceward", [0])
         assert request.require_stable is stable
         assert (request._min_version, request._max_version) == (8, 8), "the last one that names topics by name is 9"
