@@ -65,9 +65,9 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from tests.explorer.invariants import Invariant, Violation
-from tests.explorer.oracle import Demand, History, see, see_answer, see_state, stamp
+from tests.explorer.oracle import Demand, Output, see, see_answer, see_state, stamp
 from tests.explorer.world import Bounds, Call
+from tests.support.oracle import Invariant, Violation
 
 __all__ = ["SETTINGS", "Coordinators", "Reply", "Result", "View", "frozen"]
 
@@ -98,7 +98,7 @@ class Process(NamedTuple):
     """A running coordinator, and what its store holds according to the facts."""
 
     state: JobState
-    history: History
+    output: Output
 
 
 class Reply(NamedTuple):
@@ -134,7 +134,7 @@ class View(NamedTuple):
     generation: int
     owned: bool
     """False once its driver has left or was given up."""
-    history: History
+    output: Output
     wanted: tuple[tuple[str, int, int], ...]
     """(kind, checkpoint, base)"""
     stream: bool
@@ -167,7 +167,7 @@ class Coordinators:
         """Violations in what a coordinator tells its driver."""
         self._calls: dict[tuple[int, Call], Result] = {}
         self._restarts: dict[int, int] = {}
-        self._number(JobState(durable=Durable(job=JobName("orders"), store_id="store-a")), History())
+        self._number(JobState(durable=Durable(job=JobName("orders"), store_id="store-a")), Output())
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -185,13 +185,13 @@ class Coordinators:
         if number is None:
             process = self._processes[coordinator]
             state = states.restart(process.state.durable, 0.0)
-            number = self._restarts[coordinator] = self._number(state, process.history)
+            number = self._restarts[coordinator] = self._number(state, process.output)
         return number
 
     def _call(self, coordinator: int, call: Call) -> Result:
-        state, history = self._processes[coordinator]
+        state, output = self._processes[coordinator]
         after, ready = core.step(*_happens(state, call, self._members))
-        written, demand, violation = see(history, ready.facts)
+        written, demand, violation = see(output, ready.facts)
         violation = violation or see_answer(written, call.checkpoint, ready.answer)
         stored = _store(state.durable, ready.facts)
         if violation is None and stored != after.durable:
@@ -206,7 +206,7 @@ class Coordinators:
             at=written.end if grant else 0,
             settled=written.settled,
             handle=written.handle,
-            lost=written.lost,
+            lost=bool(written.lost),
         )
         restarted = self._number(states.restart(stored, 0.0), written) if ready.facts else -1
         violation = violation or self.violations[number]
@@ -218,21 +218,21 @@ class Coordinators:
             violation=violation,
         )
 
-    def _number(self, state: JobState, history: History) -> int:
+    def _number(self, state: JobState, output: Output) -> int:
         state = self._essential(state)
-        key = (frozen(state), history)
+        key = (frozen(state), output)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._processes)
-            self._processes.append(Process(state, history))
+            self._processes.append(Process(state, output))
             wanted = core.wanted(state)
-            self.violations.append(see_state(history, wanted))
+            self.violations.append(see_state(output, wanted))
             session = state.session
             self.views.append(
                 View(
                     generation=state.durable.generation,
                     owned=state.durable.driver is not None,
-                    history=history,
+                    output=output,
                     wanted=tuple(_words(instruction) for instruction in wanted),
                     stream=session is not None and session.stream_lost_at is None,
                     lapses=(session is not None and session.stream_lost_at is not None)

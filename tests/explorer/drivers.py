@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from onceward.coordinator.protocol.answers import Verdict
 from tests.explorer.coordinator import Reply, View
-from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.world import Call, Driver, Fault, Kafka, Phase, Stream
+from tests.support.oracle import Invariant, Violation
 
 __all__ = [
     "GONE",

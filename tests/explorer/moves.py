@@ -15,10 +15,10 @@ from tests.explorer.drivers import (
     overlooked,
     standing_in,
 )
-from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.oracle import Demand
 from tests.explorer.probes import useless
 from tests.explorer.world import Bounds, Call, Driver, Fault, Kafka, Phase, SmallWorld, Stream, Table
+from tests.support.oracle import Invariant, Violation
 
 __all__ = ["Move", "Moves"]
 
@@ -226,7 +226,7 @@ class Moves:
         """What the coordinator does in place of a driver: it takes the job, or continues with one that it took."""
         view, moves = self.coordinators.views[world.coordinator], list[Move]()
         if world.alone == self._gone:
-            left = not view.history.settled or self.kafkas.values[world.kafka].open
+            left = not view.output.settled or self.kafkas.values[world.kafka].open
             if view.orphan or (view.alone and left):
                 result = self.coordinators.call(world.coordinator, _TAKE)
                 if not self._beyond(result):
@@ -327,38 +327,38 @@ class Moves:
         view = self.coordinators.views[world.coordinator]
         if view.lapses:
             return self._clock(world, Call("lease", 0))[0]
-        history, still = view.history, self.kafkas.values[world.kafka].open
-        if history.settled and not still:
+        output, still = view.output, self.kafkas.values[world.kafka].open
+        if output.settled and not still:
             return None
         if view.orphan or view.alone:
             return self._taken(world, self.coordinators.call(world.coordinator, _TAKE), 0)[0]
         if not view.generation:
             return None
-        text = f"nobody ends what a driver has left: {still}, checkpoint {history.last} settled: {history.settled}"
+        text = f"nobody ends what a driver has left: {still}, checkpoint {output.last} settled: {output.settled}"
         return Move(("alone", _TAKE), world, 0, Violation(Invariant.ALONE, text))
 
     def _undone(self, world: SmallWorld, slot: int) -> Move | None:
         """A trigger after the last one of this world tells the driver which checkpoint was undone."""
         view, driver = self.coordinators.views[world.coordinator], self.drivers.values[world[1 + slot]]
-        if not view.goes_on or view.undecided or driver.answered <= view.history.last:
+        if not view.goes_on or view.undecided or driver.answered <= view.output.last:
             return None
         told = self.drivers.number(driver._replace(phase=Phase.ABANDONING, call=driver.answered))
-        label: Label = ("driver", slot, f"hears of a later checkpoint that builds on {view.history.last}")
+        label: Label = ("driver", slot, f"hears of a later checkpoint that builds on {view.output.last}")
         return Move(label, self._with(world, slot, told), 0, None)
 
     def unfinished(self, world: SmallWorld) -> Violation | None:
         """What is wrong with a world in which nothing is left to do."""
-        history = self.coordinators.views[world.coordinator].history
+        output = self.coordinators.views[world.coordinator].output
         kafka = self.kafkas.values[world.kafka]
-        if not history.settled:
-            return Violation(Invariant.SETTLED, f"checkpoint {history.last} is completed and never settled")
+        if not output.settled:
+            return Violation(Invariant.SETTLED, f"checkpoint {output.last} is completed and never settled")
         if kafka.open:
             return Violation(Invariant.SETTLED, f"the transaction of checkpoint {kafka.open[0][0]} stays open for ever")
-        if kafka.committed.bit_count() != max(history.end, 0):
-            text = f"{kafka.committed.bit_count()} records are visible, {history.end} are in completed checkpoints"
+        if kafka.committed.bit_count() != max(output.end, 0):
+            text = f"{kafka.committed.bit_count()} records are visible, {output.end} are in completed checkpoints"
             return Violation(Invariant.TILES, text)
-        if history.undecided:
-            return Violation(Invariant.SETTLED, f"checkpoint {history.undecided} stays undecided for ever")
+        if output.undecided:
+            return Violation(Invariant.SETTLED, f"checkpoint {output.undecided} stays undecided for ever")
         return None
 
     # -- parts
@@ -409,16 +409,16 @@ class Moves:
 
     def _rightful(self, world: SmallWorld, move: Local) -> Violation | None:
         """Check that commits follow a durable decision and aborts never contradict one."""
-        history = self.coordinators.views[world.coordinator].history
-        completed = history.completed
-        if move.replayed and move.driver.generation == history.generation and history.undecided > move.replayed:
-            text = f"checkpoint {move.replayed} is written again, and {history.undecided} is not aborted"
+        output = self.coordinators.views[world.coordinator].output
+        completed = output.completed
+        if move.replayed and move.driver.generation == output.generation and output.undecided > move.replayed:
+            text = f"checkpoint {move.replayed} is written again, and {output.undecided} is not aborted"
             return Violation(Invariant.IN_ORDER, text)
         if move.committed and not completed >> move.committed & 1:
             text = f"the transaction of checkpoint {move.committed} is committed before the decision is durable"
             return Violation(Invariant.ONE_DECISION, text)
         for checkpoint, generation, _, amendment in move.aborted:
-            counts = (generation, amendment) == history.handle if checkpoint == history.last else not amendment
+            counts = (generation, amendment) == output.handle if checkpoint == output.last else not amendment
             if completed >> checkpoint & 1 and counts:
                 text = f"checkpoint {checkpoint} is completed, its transaction is aborted"
                 return Violation(Invariant.NEVER_CHANGES, text)

@@ -6,8 +6,8 @@ checkpoint, change nothing now or ever (generations and ids only grow), so world
 
 from onceward.coordinator.protocol.answers import Verdict
 from tests.explorer.coordinator import Coordinators, View
-from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.world import Call
+from tests.support.oracle import Invariant, Violation
 
 __all__ = ["probe", "useless"]
 
@@ -19,14 +19,14 @@ def useless(call: Call, view: View, generations: int) -> bool:
     if call.generation != view.generation or not view.owned:
         return True
     match call.kind:
-        case "decline" if view.history.lost and call.checkpoint == view.history.last:
+        case "decline" if view.output.lost and call.checkpoint == view.output.last:
             return False  # it reports that this cannot be written again
         case "ack" | "decline":
             return call.checkpoint != view.undecided
         case "settle":
-            return call.checkpoint != view.history.last or view.history.settled or call.base != view.history.handle[1]
+            return call.checkpoint != view.output.last or view.output.settled or call.base != view.output.handle[1]
         case "amend":
-            return call.checkpoint != view.history.last or view.history.settled or not view.history.lost
+            return call.checkpoint != view.output.last or view.output.settled or not view.output.lost
         case _:
             return False
 
@@ -67,13 +67,13 @@ def probe(coordinators: Coordinators, coordinator: int) -> tuple[Call, Violation
 
 def _calls(view: View, generation: int) -> list[Call]:
     """All calls that a driver of this generation may have in flight."""
-    history = view.history
+    output = view.output
     calls = [Call("watch", generation), Call("lost", generation), Call("close", generation, who="failed")]
-    for checkpoint in range(1, history.burnt + 1):
-        data = history.last != 0
+    for checkpoint in range(1, output.burnt + 1):
+        data = output.last != 0
         calls += [
-            Call("ack", generation, checkpoint, "source", history.last, history.end + 1),
-            Call("ack", generation, checkpoint, "sink", history.last, data=data),
+            Call("ack", generation, checkpoint, "source", output.last, output.end + 1),
+            Call("ack", generation, checkpoint, "sink", output.last, data=data),
             Call("decline", generation, checkpoint),
             Call("settle", generation, checkpoint),
         ]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tests.explorer.budgets import Budgets
-from tests.explorer.invariants import Invariant, Violation
 from tests.explorer.moves import Move, Moves
 from tests.explorer.probes import probe
 from tests.explorer.world import Bounds, SmallWorld
+from tests.support.oracle import Invariant, Violation
 
 __all__ = ["Broken", "Result", "explore"]
 

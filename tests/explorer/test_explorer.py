@@ -12,12 +12,12 @@ from onceward.coordinator.protocol.answers import Complete, Instruction
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.facts import CheckpointRestored
 from onceward.coordinator.protocol.state import JobState
-from tests.explorer.invariants import Invariant
 from tests.explorer.report import scenario, summary
 from tests.explorer.search import explore
 from tests.explorer.ways_out import explore_ways_out
 from tests.explorer.world import WORLDS, Bounds
 from tests.support import player
+from tests.support.oracle import Invariant
 
 pytestmark = pytest.mark.long
 

@@ -22,7 +22,7 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import CheckpointKind, Outcome, ParticipantName
 from tests.explorer.coordinator import frozen
-from tests.explorer.invariants import Invariant, Violation
+from tests.support.oracle import Invariant, Violation
 from tests.support.player import Player
 
 __all__ = ["Explored", "explore_ways_out"]

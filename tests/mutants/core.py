@@ -20,12 +20,12 @@ from onceward.coordinator.protocol.generations import Step
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.status import Transition
 from onceward.coordinator.protocol.values import CheckpointId, Generation, Outcome, ParticipantName, Snapshot
-from tests.explorer.invariants import Invariant
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import Field, always, within, wrapped
 from tests.mutants.hunts import Exploration, Lives
 from tests.mutants.mutant import Mutant
-from tests.mutants.oracle import OperatorInvariant
+from tests.support.life import OperatorInvariant
+from tests.support.oracle import Invariant
 
 __all__ = ["CORE", "LIVES", "SMALL", "TINY"]
 

@@ -15,12 +15,11 @@ from onceward.coordinator.protocol.state import JobState, restart
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, JobName
 from onceward.coordinator.store.errors import NoSuchCheckpointError
 from onceward.coordinator.store.store import Store
-from tests.explorer.invariants import Invariant
 from tests.mutants.breaking import Break
 from tests.mutants.hunts import random_moves
 from tests.mutants.mutant import Finding
-from tests.mutants.oracle import Violation
 from tests.support.histories import Move
+from tests.support.oracle import Invariant, Violation
 from tests.support.stored_jobs import event_of
 
 __all__ = ["Disk", "Promise"]

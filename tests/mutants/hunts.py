@@ -14,8 +14,9 @@ from tests.explorer.ways_out import explore_ways_out
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
-from tests.mutants.oracle import Oracle, Violation
 from tests.support.histories import Move, to_event
+from tests.support.life import Life
+from tests.support.oracle import Violation
 
 __all__ = ["Exploration", "Lives", "WaysOut", "random_moves"]
 
@@ -81,20 +82,20 @@ class Lives:
         return None
 
     def _live(self, random: Random) -> Violation | None:
-        now, oracle = 50.0, Oracle()
+        now, life = 50.0, Life()
         state = JobState(durable=Durable(job=JobName("orders"), store_id="this"))
         for move in random_moves(random, self.length):
             now += move.wait
             if move.kind == "restart":
                 state = restart(state.durable, now)
-                violation = oracle.restarted(state)
+                violation = life.restarted(state)
             else:
                 event = to_event(move, state, now)
                 if isinstance(event, Acknowledge) and random.random() < 0.05:
                     event = replace(event, base=CheckpointId(max(0, event.base - 1)))
                 before = state
                 state, ready = step(state, event)
-                violation = oracle.stepped(before, event, ready, state)
+                violation = life.stepped(before, event, ready, state)
             if violation is not None:
                 return violation
         return None

@@ -12,12 +12,12 @@ from onceward.coordinator.protocol.generations import Step
 from onceward.coordinator.protocol.requests import Ending
 from onceward.coordinator.protocol.state import JobState, record
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, Snapshot
-from tests.explorer.invariants import Invariant
 from tests.mutants.breaking import Field, always, within, wrapped
 from tests.mutants.core import LIVES
 from tests.mutants.hunts import WaysOut
 from tests.mutants.mutant import Mutant
-from tests.mutants.oracle import OperatorInvariant
+from tests.support.life import OperatorInvariant
+from tests.support.oracle import Invariant
 
 __all__ = ["OPERATOR_REQUESTS"]
 

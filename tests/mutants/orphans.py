@@ -13,7 +13,6 @@ from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.orphan import Orphan
 from onceward.coordinator.service.orphan_clusters import OrphanClusters
 from onceward.coordinator.service.orphans import Orphans
-from tests.explorer.invariants import Invariant as Small
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import always, within, wrapped
 from tests.mutants.hunts import Exploration
@@ -21,6 +20,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.seed_hunts import SeedHunt, clear
 from tests.simulation.checker import Invariant
 from tests.simulation.executors import TaskFaults
+from tests.support.oracle import Invariant as Small
 
 __all__ = ["ORPHANS"]
 

@@ -11,13 +11,13 @@ from onceward.coordinator.protocol.answers import Ready
 from onceward.coordinator.protocol.events import Settle
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.values import CheckpointId, OnLost, Outcome, Settlement
-from tests.explorer.invariants import Invariant as Small
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import Field, always, within, wrapped
 from tests.mutants.hunts import Exploration
 from tests.mutants.mutant import Mutant
 from tests.mutants.seed_hunts import SeedHunt, clear
 from tests.simulation.checker import Invariant
+from tests.support.oracle import Invariant as Small
 
 __all__ = ["REPLAYS"]
 

@@ -8,10 +8,10 @@ from sqlalchemy.sql import ColumnElement
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.store import retention, writing
 from onceward.coordinator.store.schema import checkpoints
-from tests.explorer.invariants import Invariant
 from tests.mutants.breaking import always, within, wrapped
 from tests.mutants.disk import Disk, Promise
 from tests.mutants.mutant import Mutant
+from tests.support.oracle import Invariant
 
 __all__ = ["STORE"]
 

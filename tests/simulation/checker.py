@@ -1,4 +1,4 @@
-"""The oracle of the simulation: checks the promise on everything that becomes durable or visible, at that moment."""
+"""The checker of the simulation: checks the promise on everything that becomes durable or visible, at that moment."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,6 @@ from onceward.coordinator.protocol.facts import (
     CheckpointAmended,
     CheckpointCompleted,
     CheckpointSettled,
-    CheckpointTriggered,
     CheckpointUnchanged,
     Fact,
     GenerationGranted,
@@ -26,6 +25,8 @@ from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from tests.simulation.source import InputTopic, positions_of
+from tests.support import oracle
+from tests.support.oracle import History
 
 __all__ = ["Checker", "Invariant", "Violation"]
 
@@ -50,6 +51,18 @@ class Invariant(StrEnum):
     CODE = "the program does not fail by itself"
 
 
+_NAMES: Mapping[StrEnum, Invariant] = {
+    oracle.Invariant.ONE_DECISION: Invariant.I5,
+    oracle.Invariant.NEVER_CHANGES: Invariant.I5,
+    oracle.Invariant.STALE: Invariant.I7,
+    oracle.Invariant.RESTORED: Invariant.I10,
+    oracle.Invariant.IN_ORDER: Invariant.I4,
+    oracle.Invariant.SETTLED: Invariant.I1,
+    oracle.Invariant.TILES: Invariant.I2,
+}
+"""The oracle's names of what facts must not say."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Violation:
     invariant: Invariant
@@ -70,9 +83,7 @@ class Checker:
         self._topic = topic
         self._participants = participants
         self.violation: Violation | None = None
-        self._decided: dict[int, str] = {}
-        self._last_id = 0
-        self._generation = 0
+        self._facts = History()
         self._history: list[_Completed] = []
         self._unsettled: dict[str, KafkaCommittable] = {}
         """By transactional id: the committables that are completed and not settled."""
@@ -100,30 +111,17 @@ class Checker:
 
     def fact(self, before: Durable, fact: Fact, after: Durable) -> None:
         self.status = after.status
+        self._facts, violation = self._facts.after(fact)
+        if violation is not None:
+            self.fail(_NAMES[violation.invariant], violation.text)
         match fact:
             case GenerationGranted():
                 self.generations += 1
-                if fact.generation <= self._generation:
-                    self.fail(Invariant.I7, f"generation {fact.generation} granted after {self._generation}")
-                if before.pending is not None:
-                    self.fail(Invariant.I5, f"checkpoint {before.pending.id} undecided under a new generation")
-                self._generation = fact.generation
-            case CheckpointTriggered():
-                if fact.checkpoint <= self._last_id:
-                    self.fail(Invariant.I5, f"id {fact.checkpoint} used again, {self._last_id} was burnt")
-                if fact.base != self.last_completed:
-                    self.fail(Invariant.I10, f"checkpoint {fact.checkpoint} on {fact.base}, not {self.last_completed}")
-                if before.pending is not None:
-                    self.fail(Invariant.I5, f"{fact.checkpoint} triggered while {before.pending.id} is undecided")
-                self._last_id = fact.checkpoint
             case CheckpointCompleted():
-                self._decide(fact.checkpoint, "completed")
                 self._complete(before, fact)
             case CheckpointAborted():
-                self._decide(fact.checkpoint, "aborted")
                 self.aborted += 1
             case CheckpointUnchanged():
-                self._decide(fact.checkpoint, "unchanged")
                 self.unchanged += 1
             case CheckpointSettled():
                 self._settle(fact.checkpoint, by_coordinator=before.orphaned)
@@ -147,23 +145,15 @@ class Checker:
 
     @property
     def last_completed(self) -> int:
-        return self._history[-1].id if self._history else 0
+        return self._facts.last
 
     @property
     def last_ends(self) -> list[int]:
         return self._history[-1].ends if self._history else [0] * len(self._topic.totals)
 
-    def _decide(self, checkpoint: int, decision: str) -> None:
-        former = self._decided.setdefault(checkpoint, decision)
-        if former != decision or checkpoint != self._last_id:
-            self.fail(Invariant.I5, f"checkpoint {checkpoint} is {decision} now, was {former}")
-
     def _complete(self, before: Durable, fact: CheckpointCompleted) -> None:
         self.completed += 1
         number = fact.checkpoint
-        if self._unsettled:
-            left = ", ".join(sorted(self._unsettled))
-            self.fail(Invariant.I4, f"checkpoint {number} completed before {self.last_completed} was settled: {left}")
         if len(fact.snapshots) != self._participants:
             self.fail(Invariant.I6, f"checkpoint {number} completed with answers of {sorted(fact.snapshots)} only")
         starts, first = self.last_ends, not self._history

@@ -176,8 +176,8 @@ def test_every_fault_that_reading_found_is_listed_once_in_its_order() -> None:
 def test_every_test_named_in_the_faults_page_exists() -> None:
     """Another test looks for the tests; this one looks for scenarios and invariants, and a name in every row."""
     invariants = {
-        name: set(re.findall(r"^    ([A-Z]\w*) = ", read(ROOT / "tests" / name / file), flags=re.MULTILINE))
-        for name, file in (("explorer", "invariants.py"), ("simulation", "checker.py"))
+        name: set(re.findall(r"^    ([A-Z]\w*) = ", read(ROOT / "tests" / file), flags=re.MULTILINE))
+        for name, file in (("explorer", "support/oracle.py"), ("simulation", "simulation/checker.py"))
     }
     scenarios = {f"{file.parent.name}/{file.stem}" for file in (ROOT / "tests" / "scenarios").rglob("*.txt")}
     missing = rows(HELD, "Not held yet")

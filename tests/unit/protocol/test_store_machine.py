@@ -50,6 +50,7 @@ from onceward.coordinator.protocol.values import (
 from onceward.coordinator.store.store import Store
 from tests.conftest import examples
 from tests.support.histories import Move, a_move, to_event
+from tests.support.oracle import History
 from tests.support.stored_jobs import MEMORY, event_of
 
 JOB = JobName("orders")
@@ -76,10 +77,8 @@ class Chronicle:
     """Follow the durable facts, and derive what listings must say of them."""
 
     def __init__(self) -> None:
-        self.last_id = 0
-        self.generation = 0
+        self.history = History()
         self.rows: dict[int, Row] = {}
-        self.newest = 0
         self.positions: dict[ParticipantName, Snapshot] = {}
         """Snapshots of the newest completed checkpoint."""
         self.generations: dict[int, tuple[str, bool]] = {}
@@ -88,11 +87,10 @@ class Chronicle:
 
     def see(self, fact: Fact) -> None:
         number = int(getattr(fact, "checkpoint", 0))
+        self.history, violation = self.history.after(fact)
+        assert violation is None
         match fact:
             case GenerationGranted():
-                assert fact.generation > self.generation, "a generation was granted twice"
-                assert all(row.state is not CheckpointState.TRIGGERED for row in self.rows.values())
-                self.generation, self.last_id = fact.generation, max(self.last_id, fact.first_id)
                 self.generations[fact.generation] = fact.driver, False
             case GenerationEnded():
                 driver, ended = self.generations[fact.generation]
@@ -101,8 +99,6 @@ class Chronicle:
             case RequestQueued():
                 self.names[fact.request.id] = fact.request.name
             case CheckpointTriggered():
-                self._burn(number)
-                assert fact.base == self.newest, "a checkpoint builds on the last completed one"
                 self.rows[number] = Row(
                     base=fact.base,
                     generation=fact.generation,
@@ -113,16 +109,14 @@ class Chronicle:
             case CheckpointCompleted():
                 state = CheckpointState.SETTLED if fact.settled else CheckpointState.COMPLETED
                 self._decide(number, state=state, committables=_committables(fact.snapshots.values()))
-                self.newest, self.positions = number, dict(fact.snapshots)
+                self.positions = dict(fact.snapshots)
             case CheckpointAborted():
                 self._decide(number, state=CheckpointState.ABORTED, reason=fact.reason.name)
             case CheckpointUnchanged():
-                assert self.rows.pop(number).state is CheckpointState.TRIGGERED
+                del self.rows[number]
             case CheckpointSettled():
-                assert (number, self.rows[number].state) == (self.newest, CheckpointState.COMPLETED)
                 self.rows[number] = replace(self.rows[number], state=CheckpointState.SETTLED)
             case CheckpointAmended():
-                assert number == self.newest
                 former = self.positions[fact.participant].committables
                 kept = [one for one in former if one.slot not in fact.slots]
                 again = tuple(sorted((*kept, *fact.committables), key=lambda one: one.slot))
@@ -130,8 +124,6 @@ class Chronicle:
                 count = _committables(self.positions.values())
                 self.rows[number] = replace(self.rows[number], amendment=fact.amendment, committables=count)
             case CheckpointRestored():
-                self._burn(number)
-                assert fact.former == self.newest
                 self.rows[number] = Row(
                     base=fact.source,
                     generation=fact.generation,
@@ -139,16 +131,12 @@ class Chronicle:
                     name="",
                     state=CheckpointState.SETTLED,
                 )
-                self.newest, self.positions = number, dict(fact.snapshots)
+                self.positions = dict(fact.snapshots)
             case LossSkipped():
                 self._without(number, fact.participant, frozenset(one.slot for one in fact.settlements))
             case SlotsResolved():
-                assert number == self.newest
-                assert self.rows[number].state is CheckpointState.COMPLETED, "there is nothing to decide about"
                 self._without(number, fact.participant, fact.settled)
             case InputSkipped():
-                self._burn(number)
-                assert (fact.base, self.rows[fact.base].state) == (self.newest, CheckpointState.SETTLED)
                 before = {name: snapshot.positions for name, snapshot in self.positions.items()}
                 moved = {name for name, snapshot in fact.snapshots.items() if snapshot.positions != before[name]}
                 assert moved <= {fact.participant}
@@ -159,7 +147,7 @@ class Chronicle:
                     name="",
                     state=CheckpointState.SETTLED,
                 )
-                self.newest, self.positions = number, dict(fact.snapshots)
+                self.positions = dict(fact.snapshots)
             case SavepointReleased():
                 self.rows[number] = replace(self.rows[number], kind=CheckpointKind.CHECKPOINT)
             case _:
@@ -176,17 +164,11 @@ class Chronicle:
     def prune(self, keep: int, ordered: int | None) -> None:
         completed = sorted((number for number, row in self.rows.items() if row.state in DONE), reverse=True)
         ordinary = [number for number in completed if self.rows[number].kind is not CheckpointKind.SAVEPOINT]
-        for number in set(ordinary[keep:]) - {self.newest, ordered}:
+        for number in set(ordinary[keep:]) - {self.history.last, ordered}:
             del self.rows[number]
 
-    def _burn(self, number: int) -> None:
-        assert number > self.last_id, "an id was taken again"
-        self.last_id = number
-
     def _decide(self, number: int, *, state: CheckpointState, reason: str | None = None, committables: int = 0) -> None:
-        row = self.rows[number]
-        assert row.state is CheckpointState.TRIGGERED, "decided twice"
-        self.rows[number] = replace(row, state=state, reason=reason, committables=committables)
+        self.rows[number] = replace(self.rows[number], state=state, reason=reason, committables=committables)
 
 
 def _committables(snapshots: object) -> int:
@@ -276,7 +258,7 @@ class StoreMachine(RuleBasedStateMachine):
             state, ready = self._step(move)
             if ready.facts:
                 self.store.apply([(state.durable, ready.facts)], at=AT)
-            if ready.note is not None and self.chronicle.generation:
+            if ready.note is not None and self.chronicle.history.generation:
                 self.store.note(JOB, [(ready.note, 1)], at=AT)
             self._durably(state, ready)
             self._answered(ready)
@@ -330,13 +312,13 @@ class StoreMachine(RuleBasedStateMachine):
             self.chronicle.see(fact)
             if isinstance(fact, CheckpointTriggered):
                 assert 0 <= fact.waited <= self.now - BEGINNING, "it cannot have waited longer than there is a job"
-        if ready.note is not None and self.chronicle.generation:
+        if ready.note is not None and self.chronicle.history.generation:
             self.chronicle.told.append((ready.note.what, ready.note.checkpoint))
 
     def _answered(self, ready: Ready) -> None:
         grant = ready.answer.grant
         if isinstance(grant, Grant) and ready.answer.verdict is Verdict.ACCEPTED:
-            assert (grant.completed.id if grant.completed is not None else 0) == self.chronicle.newest
+            assert (grant.completed.id if grant.completed is not None else 0) == self.chronicle.history.last
             restored = dict(grant.completed.snapshots) if grant.completed is not None else {}
             assert restored == self.chronicle.positions, "it begins with other positions than the last completed ones"
 
@@ -352,7 +334,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Compare what the store says with what was decided."""
         chronicle, durable = self.chronicle, self.state.durable
         assert self.store.load_jobs() == ([durable] if durable.generation else [])
-        assert (durable.last_id, durable.base) == (chronicle.last_id, chronicle.newest)
+        assert (durable.last_id, durable.base) == (chronicle.history.burnt, chronicle.history.last)
         if durable.base:
             assert self.store.completed(JOB, durable.base) == durable.completed
         listed = {

@@ -1,13 +1,12 @@
-"""An oracle that follows a life of the core from outside: calls, facts, and what must never happen.
+"""Follows a life of the core from outside: calls, facts, and what must never happen.
 
 The explorer does this for small worlds of drivers that keep the contract. Here drivers send any calls, sinks have
 several slots, slots are lost and written again, and operators make requests.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from enum import StrEnum
-from typing import NamedTuple
 
 from onceward.coordinator.protocol.answers import Abort, Answer, Complete, Ready, Trigger, Verdict
 from onceward.coordinator.protocol.core import wanted
@@ -25,7 +24,6 @@ from onceward.coordinator.protocol.events import (
 )
 from onceward.coordinator.protocol.evolve import evolve
 from onceward.coordinator.protocol.facts import (
-    CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
     CheckpointRestored,
@@ -36,19 +34,21 @@ from onceward.coordinator.protocol.facts import (
     Fact,
     GenerationEnded,
     GenerationGranted,
+    InputSkipped,
     JobHalted,
-    LossRecorded,
+    LossSkipped,
     RequestEnded,
     RestoreRequested,
+    SlotsResolved,
     StatusChanged,
 )
 from onceward.coordinator.protocol.requests import RequestState
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointKind, Outcome, ParticipantName, Snapshot
-from tests.explorer.invariants import Invariant
+from onceward.coordinator.protocol.values import CheckpointKind, Committable, Outcome, ParticipantName, Snapshot
+from tests.support.oracle import History, Invariant, Violation
 
-__all__ = ["OperatorInvariant", "Oracle", "Violation"]
+__all__ = ["Life", "OperatorInvariant"]
 
 
 class OperatorInvariant(StrEnum):
@@ -59,37 +59,18 @@ class OperatorInvariant(StrEnum):
     CLAIMED = "a job that belongs to another or a newer store is not opened"
 
 
-class Violation(NamedTuple):
-    invariant: StrEnum
-    text: str
-
-
-@dataclass(kw_only=True)
-class _Running:
-    """The undecided checkpoint."""
-
-    id: int
-    base: int
-    request: str | None
-    answers: dict[ParticipantName, Snapshot] = field(default_factory=dict)
-
-
-class Oracle:
-    """Follows one life. Each call returns the first violation."""
+class Life:
+    """One job's life. Each call returns the first violation."""
 
     def __init__(self) -> None:
-        self._generation = 0
+        self.history = History()
         self._driven = False
-        self._burnt = 0
-        self._running: _Running | None = None
-        self._completed = 0
+        self._answers: dict[ParticipantName, Snapshot] = {}
+        """Of the undecided checkpoint."""
         self._snapshots: dict[ParticipantName, Snapshot] = {}
-        self._settled = True
         self._amendment = 0
-        self._proved: set[tuple[str, int]] = set()
+        self._proved: set[tuple[ParticipantName, int]] = set()
         """Sink and slot whose current committable is reported committed."""
-        self._lost: set[tuple[str, int]] = set()
-        """Sink and slot that wait to be written again."""
         self._gone = False
         """Whether something is lost without a replay."""
         self._ordered: dict[ParticipantName, object] = {}
@@ -99,8 +80,7 @@ class Oracle:
     def restarted(self, state: JobState) -> Violation | None:
         """The coordinator restarted: it knows what is durable, and the answers must be given again."""
         self._found = None
-        if self._running is not None:
-            self._running.answers = {}
+        self._answers = {}
         self._agrees(state)
         return self._found
 
@@ -126,10 +106,11 @@ class Oracle:
         accepted = answer.verdict is Verdict.ACCEPTED
         generation = getattr(event, "generation", None)
         if generation is not None and not isinstance(event, StreamLost):
-            closed = isinstance(event, CloseJob) and generation == self._generation and not self._driven
-            stale = generation != self._generation or not self._driven
+            closed = isinstance(event, CloseJob) and generation == self.history.generation and not self._driven
+            stale = generation != self.history.generation or not self._driven
             if stale and not closed and answer.verdict is not Verdict.FENCED:
-                text = f"{type(event).__name__} of generation {generation} is {answer.verdict}, now {self._generation}"
+                call = f"{type(event).__name__} of generation {generation}"
+                text = f"{call} is {answer.verdict}, now {self.history.generation}"
                 self._fail(Invariant.STALE, text)
         match event:
             case OpenJob() if accepted:
@@ -137,13 +118,13 @@ class Oracle:
             case Acknowledge() if accepted:
                 self._acknowledged(event)
             case Settle(participant=sink, settlements=settlements) if accepted:
-                if event.amendment != self._amendment or event.checkpoint != self._completed:
-                    text = f"outcomes of {event.checkpoint} (amendment {event.amendment}) count for {self._completed}"
+                if event.amendment != self._amendment or event.checkpoint != self.history.last:
+                    text = f"outcomes of {event.checkpoint} (amendment {event.amendment}) count for {self.history.last}"
                     self._fail(Invariant.SETTLED, text)
-                proved = {(str(sink), one.slot) for one in settlements if one.outcome is Outcome.COMMITTED}
-                self._proved |= proved - self._lost
+                proved = {(sink, one.slot) for one in settlements if one.outcome is Outcome.COMMITTED}
+                self._proved |= proved - self.history.lost
             case Amend(participant=sink, slots=slots) if accepted:
-                if not {(str(sink), slot) for slot in slots} <= self._lost:
+                if not {(sink, slot) for slot in slots} <= self.history.lost:
                     self._fail(Invariant.TILES, f"slots {sorted(slots)} of {sink} are written again and not lost")
             case _:
                 pass
@@ -155,80 +136,84 @@ class Oracle:
         if claim is None or event.adopt:
             return
         # The output's view: it already holds everything through the claimed checkpoint of the claiming store.
-        base = self._completed if claim.store_id == "this" else 0
+        base = self.history.last if claim.store_id == "this" else 0
         if base < claim.completed:
             self._fail(OperatorInvariant.CLAIMED, f"all between {base} and {claim.completed} is written twice")
-        if claim.store_id != "this" or claim.generation > self._generation:
+        if claim.store_id != "this" or claim.generation > self.history.generation:
             self._fail(OperatorInvariant.CLAIMED, f"this store and {claim.store_id} both write")
 
     def _acknowledged(self, event: Acknowledge) -> None:
-        running = self._running
-        if running is None or event.checkpoint != running.id:
-            text = f"an answer to checkpoint {event.checkpoint} counts for {running and running.id}"
+        if event.checkpoint != self.history.undecided:
+            text = f"an answer to checkpoint {event.checkpoint} counts for {self.history.undecided}"
             self._fail(Invariant.EVERYBODY, text)
             return
-        if event.base != running.base:
-            self._fail(Invariant.TILES, f"an answer on base {event.base} counts for a checkpoint on {running.base}")
-        if event.participant in running.answers:
+        if event.base != self.history.last:
+            text = f"an answer on base {event.base} counts for a checkpoint on {self.history.last}"
+            self._fail(Invariant.TILES, text)
+        if event.participant in self._answers:
             self._fail(Invariant.NEVER_CHANGES, f"{event.participant} has answered, and answers again")
-        running.answers[event.participant] = event.snapshot
+        self._answers[event.participant] = event.snapshot
 
     # -- facts
 
     def _see(self, fact: Fact, event: Event, together: Iterable[Fact]) -> None:
+        former = self.history
+        self.history, violation = former.after(fact)
+        if violation is not None:
+            self._fail(*violation)
         match fact:
             case GenerationGranted():
-                if fact.generation <= self._generation:
-                    self._fail(Invariant.STALE, f"generation {fact.generation} granted after {self._generation}")
-                if self._running is not None:
-                    self._fail(Invariant.ONE_DECISION, f"{self._running.id} is undecided under a new generation")
-                self._generation, self._driven = fact.generation, True
-                self._burnt = max(self._burnt, fact.first_id)
+                self._driven = True
             case GenerationEnded():
                 self._driven = False
             case CheckpointTriggered():
-                self._triggered(fact)
+                self._answers = {}
             case CheckpointCompleted():
-                self._complete(fact)
+                if not self._everybody or fact.snapshots != self._answers:
+                    text = f"checkpoint {fact.checkpoint} is completed with something else than all answers"
+                    self._fail(Invariant.EVERYBODY, text)
+                self._snapshots, self._amendment, self._proved = dict(fact.snapshots), 0, set()
             case CheckpointUnchanged():
-                running = self._decide(fact.checkpoint)
-                if (
-                    running is None
-                    or not _everybody(running)
-                    or not all(one.unchanged for one in running.answers.values())
-                ):
+                if not self._everybody or not all(one.unchanged for one in self._answers.values()):
                     self._fail(Invariant.TILES, f"checkpoint {fact.checkpoint} is forgotten, and something was new")
-            case CheckpointAborted():
-                self._decide(fact.checkpoint)
             case CheckpointSettled():
-                self._settle(fact)
+                left = {
+                    (name, one.slot) for name, snapshot in self._snapshots.items() for one in snapshot.committables
+                } - self._proved
+                if left:
+                    text = f"checkpoint {fact.checkpoint} is called settled without {sorted(left)}"
+                    self._fail(Invariant.SETTLED, text)
             case CheckpointRestored():
-                if not self._settled:
-                    self._fail(Invariant.SETTLED, f"checkpoint {self._completed} is left behind unsettled")
                 if _positions(fact.snapshots) != self._ordered:
-                    self._fail(
-                        Invariant.RESTORED, f"checkpoint {fact.checkpoint} has other positions than were ordered"
-                    )
-                self._burnt = self._completed = fact.checkpoint
+                    text = f"checkpoint {fact.checkpoint} has other positions than were ordered"
+                    self._fail(Invariant.RESTORED, text)
+                self._snapshots, self._amendment = dict(fact.snapshots), 0
+            case InputSkipped():
                 self._snapshots, self._amendment = dict(fact.snapshots), 0
             case RestoreRequested():
                 self._ordered = _positions(fact.source.snapshots)
-            case LossRecorded():
-                if self._running is not None:
-                    self._fail(Invariant.IN_ORDER, f"{self._running.id} runs while lost records are written again")
-                self._lost |= {(str(fact.participant), one.slot) for one in fact.settlements}
             case CheckpointAmended():
-                again = {(str(fact.participant), slot) for slot in fact.slots}
-                self._lost -= again
-                self._proved -= again
+                self._proved -= {(fact.participant, slot) for slot in fact.slots}
                 self._amendment = fact.amendment
-                self._snapshots = dict(self._snapshots)
-                kept = [one for one in self._snapshots[fact.participant].committables if one.slot not in fact.slots]
-                self._snapshots[fact.participant] = Snapshot(committables=(*kept, *fact.committables))
+                self._replace(fact.participant, fact.slots, fact.committables)
+            case LossSkipped():
+                self._replace(fact.participant, {one.slot for one in fact.settlements})
+            case SlotsResolved():
+                self._gone = False
+                self._replace(fact.participant, fact.settled)
             case JobHalted():
                 self._gone |= any(one.outcome is Outcome.LOST for one in fact.settlements)
             case _:
                 self._see_request(fact, event, together)
+
+    @property
+    def _everybody(self) -> bool:
+        return self._answers.keys() == {"source", "sink"}
+
+    def _replace(self, sink: ParticipantName, slots: Collection[int], again: Iterable[Committable] = ()) -> None:
+        """Committables of ``slots`` no longer count; those written ``again`` do."""
+        kept = [one for one in self._snapshots[sink].committables if one.slot not in slots]
+        self._snapshots[sink] = replace(self._snapshots[sink], committables=(*kept, *again))
 
     def _see_request(self, fact: Fact, event: Event, together: Iterable[Fact]) -> None:
         match fact:
@@ -245,94 +230,58 @@ class Oracle:
                     for one in together
                 ):
                     self._fail(OperatorInvariant.REQUESTS, "the job ends although its last savepoint failed")
-            case StatusChanged(status=JobStatus.FINISHED | JobStatus.CANCELLED) if not self._settled:
-                self._fail(OperatorInvariant.ENDING, f"the job is {fact.status} while {self._completed} is not settled")
+            case StatusChanged(status=JobStatus.FINISHED | JobStatus.CANCELLED) if not self.history.settled:
+                self._fail(
+                    OperatorInvariant.ENDING, f"the job is {fact.status} while {self.history.last} is not settled"
+                )
             case _:
                 pass
-
-    def _triggered(self, fact: CheckpointTriggered) -> None:
-        number = fact.checkpoint
-        if self._running is not None:
-            self._fail(Invariant.ONE_DECISION, f"{number} is triggered while {self._running.id} is undecided")
-        if number <= self._burnt:
-            self._fail(Invariant.ONE_DECISION, f"id {number} is taken again after {self._burnt}")
-        if fact.base != self._completed:
-            self._fail(Invariant.RESTORED, f"checkpoint {number} builds on {fact.base}, not on {self._completed}")
-        if self._lost:
-            self._fail(Invariant.IN_ORDER, f"checkpoint {number} is triggered before lost records are written again")
-        self._burnt = number
-        self._running = _Running(id=number, base=fact.base, request=fact.request)
-
-    def _decide(self, checkpoint: int) -> _Running | None:
-        running, self._running = self._running, None
-        if running is None or running.id != checkpoint:
-            self._fail(Invariant.NEVER_CHANGES, f"checkpoint {checkpoint} is decided and was not undecided")
-            return None
-        return running
-
-    def _complete(self, fact: CheckpointCompleted) -> None:
-        number = fact.checkpoint
-        running = self._decide(number)
-        if not self._settled:
-            self._fail(Invariant.IN_ORDER, f"checkpoint {number} is completed before {self._completed} is settled")
-        if running is not None and (not _everybody(running) or dict(fact.snapshots) != running.answers):
-            self._fail(Invariant.EVERYBODY, f"checkpoint {number} is completed with something else than all answers")
-        if fact.settled and any(snapshot.committables for snapshot in fact.snapshots.values()):
-            self._fail(Invariant.SETTLED, f"checkpoint {number} counts as settled when it completes")
-        self._completed, self._snapshots, self._settled = number, dict(fact.snapshots), fact.settled
-        self._amendment, self._proved, self._lost = 0, set(), set()
-
-    def _settle(self, fact: CheckpointSettled) -> None:
-        if fact.checkpoint != self._completed or self._settled:
-            self._fail(Invariant.NEVER_CHANGES, f"checkpoint {fact.checkpoint} is settled out of turn")
-        left = {
-            (str(name), one.slot) for name, snapshot in self._snapshots.items() for one in snapshot.committables
-        } - self._proved
-        if left or self._lost:
-            self._fail(Invariant.SETTLED, f"checkpoint {fact.checkpoint} is called settled without {sorted(left)}")
-        self._settled = True
 
     # -- answers and instructions
 
     def _granted(self, answer: Answer) -> None:
         grant = answer.grant
         assert grant is not None
-        if grant.generation != self._generation:
-            self._fail(Invariant.STALE, f"generation {grant.generation} is granted, {self._generation} is stored")
+        if grant.generation != self.history.generation:
+            self._fail(
+                Invariant.STALE, f"generation {grant.generation} is granted, {self.history.generation} is stored"
+            )
         completed = grant.completed
         number, settled = (completed.id, completed.settled) if completed is not None else (0, True)
         snapshots = completed.snapshots if completed is not None else {}
-        if (number, settled) != (self._completed, self._settled) or _documents(snapshots) != _documents(
+        if (number, settled) != (self.history.last, self.history.settled) or _documents(snapshots) != _documents(
             self._snapshots
         ):
-            self._fail(Invariant.RESTORED, f"a generation begins with {number}, {self._completed} is the newest")
+            self._fail(Invariant.RESTORED, f"a generation begins with {number}, {self.history.last} is the newest")
 
     def _agrees(self, state: JobState) -> None:
         """Check that memory and the instructions to the driver match what was decided."""
-        durable, running = state.durable, self._running
-        if (durable.base, durable.settled, durable.generation) != (self._completed, self._settled, self._generation):
-            self._fail(Invariant.REMEMBERED, f"{durable.base} is the newest in memory, {self._completed} is stored")
-        if durable.last_id != self._burnt:
-            self._fail(Invariant.ONE_DECISION, f"id {durable.last_id} counts as the last one, {self._burnt} was taken")
+        durable = state.durable
+        if (durable.base, durable.settled, durable.generation) != (
+            self.history.last,
+            self.history.settled,
+            self.history.generation,
+        ):
+            self._fail(Invariant.REMEMBERED, f"{durable.base} is the newest in memory, {self.history.last} is stored")
+        if durable.last_id != self.history.burnt:
+            self._fail(
+                Invariant.ONE_DECISION, f"id {durable.last_id} counts as the last one, {self.history.burnt} was taken"
+            )
         undecided = durable.pending.id if durable.pending is not None else 0
-        if undecided != (running.id if running is not None else 0) or (state.pending is None) != (not undecided):
-            text = f"{undecided} is undecided in memory, {running and running.id} is in the store"
+        if undecided != self.history.undecided or (state.pending is None) != (not undecided):
+            text = f"{undecided} is undecided in memory, {self.history.undecided} is in the store"
             self._fail(Invariant.ONE_DECISION, text)
         for instruction in wanted(state):
             number = getattr(instruction, "checkpoint", 0)
             match instruction:
-                case Complete() if number != self._completed or self._settled or self._lost:
+                case Complete() if number != self.history.last or self.history.settled or self.history.lost:
                     self._fail(Invariant.ONE_DECISION, f"the commit of {number} is wanted")
-                case Abort() if number <= self._completed or number == undecided:
+                case Abort() if number <= self.history.last or number == undecided:
                     self._fail(Invariant.NEVER_CHANGES, f"the abort of {number} is wanted")
                 case Trigger() if number != undecided:
                     self._fail(Invariant.ONE_DECISION, f"{number} is to be run, {undecided} is undecided")
                 case _:
                     pass
-
-
-def _everybody(running: _Running) -> bool:
-    return running.answers.keys() == {"source", "sink"}
 
 
 def _documents(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[ParticipantName, object]:
