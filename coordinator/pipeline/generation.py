@@ -19,7 +19,7 @@ from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.recovery import Recovery
 from onceward.coordinator.pipeline.replaying import Replayer
-from onceward.coordinator.pipeline.restarts import FINAL, Restarts, Return
+from onceward.coordinator.pipeline.restarts import FINAL, NextStart, Restarts
 from onceward.coordinator.pipeline.settler import Settler
 from onceward.coordinator.pipeline.transaction_age import Ages
 from onceward.coordinator.protocol.answers import Abort, Replay, Trigger
@@ -199,11 +199,11 @@ class GenerationRun:
         """Records in the plan of the most recent failed checkpoint."""
         return self._runner.failed_records if self._runner is not None else 0
 
-    def comes_back(self, error: BaseException) -> Return:
+    def next_start(self, error: BaseException) -> NextStart:
         """Return whether and when the next generation follows this one, which has ended with ``error``."""
         final = isinstance(error, FINAL) or not isinstance(error, Exception)
         if final or self._last or not self._m.tasks.alive():
-            return Return(delay=None)
+            return NextStart(delay=None)
         return self._restarts.after(
             error,
             settled=self.settled_records,
@@ -211,16 +211,16 @@ class GenerationRun:
             lasted=self._m.runtime.monotonic() - self._began,
         )
 
-    def told(self, error: BaseException, back: Return) -> str:
+    def describe_end(self, error: BaseException, following: NextStart) -> str:
         """Describe what ended this generation, cause first."""
         text = str(error).strip() or repr(error)
         if isinstance(error, GenerationFailedError) and self._runner is not None and self._runner.cause is not None:
             text = self._runner.cause
-        if back.failures > 1:
-            then = "the job tries again by itself" if back.delay is not None else "start the program again"
+        if following.failures > 1:
+            remedy = "the job tries again by itself" if following.delay is not None else "start the program again"
             text += (
-                f". Failure {back.failures} in a row without getting past this input: correct what the message names, "
-                f"then {then}"
+                f". Failure {following.failures} in a row without getting past this input: correct what the message "
+                f"names, then {remedy}"
             )
         return text
 
@@ -241,8 +241,8 @@ class GenerationRun:
         fenced = None
         self._m.tasks.cancel()
         self._settler.close(wait=not isinstance(error, KeyboardInterrupt))
-        back = self.comes_back(error)
-        reason = shorten(self.told(error, back))
+        following = self.next_start(error)
+        reason = shorten(self.describe_end(error, following))
         if isinstance(error, GenerationEndedError):
             self._session.let_go()
         elif not isinstance(error, (FencedError, CoordinatorLostError, KeyboardInterrupt)):
@@ -251,7 +251,7 @@ class GenerationRun:
             if self.claimed:
                 with contextlib.suppress(Exception):  # the next generation aborts what stays open
                     self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
-            fenced = self._session.abandon(reason, back_within=back.delay, halted=isinstance(error, HaltedError))
-            fenced = fenced if back.delay is not None else None
+            fenced = self._session.abandon(reason, back_within=following.delay, halted=isinstance(error, HaltedError))
+            fenced = fenced if following.delay is not None else None
         self._m.journal.tell("failed", reason=reason)
         return fenced

@@ -217,13 +217,13 @@ class Pipeline:
                 failed = True
                 adopt = adopt and not run.claimed  # the permission does not cover a claim that appears later
                 takeover = takeover and not run.opened  # only once: another driver may open the job meanwhile
-                back = run.comes_back(error)
-                if back.delay is None:
+                following = run.next_start(error)
+                if following.delay is None:
                     if isinstance(error, GenerationFailedError):
-                        raise GenerationFailedError(run.told(error, back)) from error
+                        raise GenerationFailedError(run.describe_end(error, following)) from error
                     raise
                 if not isinstance(error, OncewardError):
                     _log.exception("generation failed unexpectedly")
-                _log.warning("restarting in %.1f s: %s", back.delay, run.told(error, back))
+                _log.warning("restarting in %.1f s: %s", following.delay, run.describe_end(error, following))
                 # if stopped meanwhile, one more generation settles what is decided, without starting Spark
-                self._stopping.wait(back.delay)
+                self._stopping.wait(following.delay)

@@ -57,8 +57,8 @@ NO_RESTART = Restart(attempts=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Return:
-    """Whether a failed job restarts."""
+class NextStart:
+    """Whether and when a failed job starts again."""
 
     delay: float | None
     """Seconds until its next generation; None = never."""
@@ -75,10 +75,10 @@ class Restarts:
         self._failures = 0
         self._ahead = 0
         """Records to settle before the job has passed the input that failed."""
-        self._decided: tuple[BaseException, Return] | None = None
+        self._decided: tuple[BaseException, NextStart] | None = None
 
-    def after(self, error: BaseException, *, settled: int | None, failed: int, lasted: float) -> Return:
-        """Return the decision about ``error``; asked again about the same error, return the same decision.
+    def after(self, error: BaseException, *, settled: int | None, failed: int, lasted: float) -> NextStart:
+        """Return what follows ``error``; asked again about the same error, return the same.
 
         :param settled: records that the generation has settled; None = it has settled nothing.
         :param failed: records in the plan of its failed checkpoint. Checkpoints get smaller with each failure and
@@ -91,6 +91,6 @@ class Restarts:
                 self._failures, self._ahead = 0, 0
             self._failures += 1
             self._ahead = max(self._ahead - (settled or 0), failed)
-            back = Return(delay=self._strategy.delay(self._failures, self._chance), failures=self._failures)
-            self._decided = (error, back)
+            start = NextStart(delay=self._strategy.delay(self._failures, self._chance), failures=self._failures)
+            self._decided = (error, start)
         return self._decided[1]

@@ -8,7 +8,7 @@ from onceward import KafkaSink, KafkaSource
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline import pipeline
 from onceward.coordinator.pipeline.pipeline import Pipeline
-from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart, Restarts, Return
+from onceward.coordinator.pipeline.restarts import NO_RESTART, NextStart, Restart, Restarts
 from onceward.coordinator.protocol.events import CloseReason
 
 
@@ -154,10 +154,10 @@ def test_a_driver_takes_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise RuntimeError("a test wants it")
             return CloseReason.FINISHED
 
-        def comes_back(self, _error: BaseException) -> Return:
-            return Return(delay=0.0)
+        def next_start(self, _error: BaseException) -> NextStart:
+            return NextStart(delay=0.0)
 
-        def told(self, error: BaseException, _back: Return) -> str:
+        def describe_end(self, error: BaseException, _following: NextStart) -> str:
             return str(error)
 
     job = pipeline_of_runs(monkeypatch, Run)

@@ -11,7 +11,7 @@ import pytest
 from onceward.coordinator.errors import CheckpointFailedError, FencedError, HaltedError, OncewardError
 from onceward.coordinator.pipeline.interfaces import Age, Plan
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError
-from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart, Return
+from onceward.coordinator.pipeline.restarts import NO_RESTART, NextStart, Restart
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.events import Acknowledge, CloseReason, Event
 from onceward.coordinator.protocol.values import CheckpointId, Committable, Document, JobName
@@ -321,23 +321,29 @@ def test_a_generation_is_followed_by_another_unless_that_could_not_help(why_not:
     changed: Any = job
     changed.alive = lambda: why_not != "without Spark"
     errors: dict[str, BaseException] = {"final": HaltedError("look"), "interrupted": KeyboardInterrupt()}
-    back = job.generation.comes_back(errors.get(why_not, OncewardError("broken")))
-    assert (back.delay is None) is bool(why_not)
+    following = job.generation.next_start(errors.get(why_not, OncewardError("broken")))
+    assert (following.delay is None) is bool(why_not)
 
 
 @pytest.mark.parametrize(
-    ("error", "back", "begins", "has", "has_not"),
+    ("error", "following", "begins", "has", "has_not"),
     [
-        (OncewardError("broken"), Return(delay=1.0), "broken", "", "in a row"),
-        (OncewardError("broken"), Return(delay=1.0, failures=2), "broken. Failure 2 in a row", "by itself", "start"),
-        (OncewardError("broken"), Return(delay=None, failures=3), "broken. Failure 3", "start the program", "itself"),
-        (ValueError(), Return(delay=None), "ValueError()", "", "in a row"),
+        (OncewardError("broken"), NextStart(delay=1.0), "broken", "", "in a row"),
+        (OncewardError("broken"), NextStart(delay=1.0, failures=2), "broken. Failure 2 in a row", "by itself", "start"),
+        (
+            OncewardError("broken"),
+            NextStart(delay=None, failures=3),
+            "broken. Failure 3",
+            "start the program",
+            "itself",
+        ),
+        (ValueError(), NextStart(delay=None), "ValueError()", "", "in a row"),
     ],
 )
 def test_the_end_of_a_generation_is_reported_with_its_cause_and_a_remedy(
-    error: Exception, back: Return, begins: str, has: str, has_not: str
+    error: Exception, following: NextStart, begins: str, has: str, has_not: str
 ) -> None:
-    text = Failing(Coordinator(), until=2).generation.told(error, back)
+    text = Failing(Coordinator(), until=2).generation.describe_end(error, following)
     assert text.startswith(begins)
     assert has in text
     assert has_not not in text
