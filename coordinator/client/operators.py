@@ -168,7 +168,7 @@ class OperatorClient:
             self._stub.RestoreJob,
             pb.RestoreJobRequest(job=job, checkpoint=checkpoint, reason=reason),
             _answered,
-            doing=f"ordering job {job} back to checkpoint {checkpoint}",
+            doing=f"restoring job {job} to checkpoint {checkpoint}",
         )
 
     def delete_savepoint(self, job: JobName, checkpoint: int) -> Answer:
@@ -254,7 +254,7 @@ class OperatorClient:
         base: int = 0,
         only_look: bool = False,
     ) -> InputSkip:
-        """Continue a job at ``offset`` in one partition, past input that is gone.
+        """Continue a job at ``offset`` in one partition, past deleted input.
 
         :param base: the newest completed checkpoint, as the person saw it; 0 for the current one.
         :param only_look: change nothing, only return what it would do.

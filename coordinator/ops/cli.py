@@ -38,13 +38,13 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Clusters to settle on for jobs whose driver is gone.",
+            help="Clusters on which to settle jobs whose driver is lost.",
         ),
     ] = None,
     reflection: Annotated[bool, typer.Option("--reflection", help="Let tools list the services.")] = False,
     insecure_listen_anywhere: Annotated[
         bool,
-        typer.Option("--insecure-listen-anywhere", help="Take calls from other machines, without TLS or passwords."),
+        typer.Option("--insecure-listen-anywhere", help="Accept calls from other machines, without TLS or passwords."),
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -70,34 +70,41 @@ def verify(
     job: Annotated[str, typer.Option("--job", metavar="JOB", help="The job's name.")],
     inputs: Annotated[
         list[str],
-        typer.Option("--input", metavar="[CLUSTER:]TOPIC", help="What the job reads; more than once for more."),
+        typer.Option("--input", metavar="[CLUSTER:]TOPIC", help="An input topic of the job; repeat for several."),
     ],
     outputs: Annotated[
-        list[str], typer.Option("--output", metavar="[CLUSTER:]TOPIC", help="What it writes; more than once for more.")
+        list[str],
+        typer.Option("--output", metavar="[CLUSTER:]TOPIC", help="An output topic of the job; repeat for several."),
     ],
     servers: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Bootstrap servers of one cluster for all topics.")
     ] = None,
     clusters: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Clusters by name, as for onceward serve; then name CLUSTER:TOPIC."),
+        typer.Option(metavar="FILE", help="Clusters by name, as for onceward serve; topics are then CLUSTER:TOPIC."),
     ] = None,
     expected_by: Annotated[
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="(topic, key, value) of an input record to its output records, the same way. Without it: a copy.",
+            help="Maps (topic, key, value) of an input record to a list of the same for its output. Default: a copy.",
         ),
     ] = None,
     from_earliest: Annotated[
-        bool, typer.Option("--from-earliest", help="The job began at offset 0. Else its first checkpoint must be kept.")
+        bool,
+        typer.Option(
+            "--from-earliest", help="The job began at offset 0. Needed if its first checkpoint is no longer kept."
+        ),
     ] = False,
     patience: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="For a moment with everything settled and nothing open.")
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="How long to wait until everything is settled and nothing is open."
+        ),
     ] = 30.0,
     no_order: Annotated[bool, typer.Option("--no-order", help="Do not compare the order per key.")] = False,
     at_least_once: Annotated[
-        bool, typer.Option("--at-least-once", help="Of a sink with that delivery: records may be there twice.")
+        bool, typer.Option("--at-least-once", help="The sink delivers at least once: records may appear twice.")
     ] = False,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,

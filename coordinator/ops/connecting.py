@@ -68,7 +68,7 @@ def without_driver(client: OperatorClient, job: JobName) -> None:
     if not description.driven:
         return
     print(
-        f"onceward: the last driver of job {job} left without a word; it counts as gone when its lease of "
+        f"onceward: the last driver of job {job} left without notice; it counts as lost when its lease of "
         f"{description.settings.seconds('lease'):g} s has run out. Waiting ...",
         file=sys.stderr,
         flush=True,

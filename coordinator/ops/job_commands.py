@@ -32,7 +32,7 @@ def checkpoints(
     job: JobArgument,
     limit: LimitOption = 20,
     show: Annotated[
-        int | None, typer.Option(min=1, metavar="ID", help="Instead: all of this one as JSON, its positions too.")
+        int | None, typer.Option(min=1, metavar="ID", help="Show only this checkpoint as JSON, with its positions.")
     ] = None,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
@@ -76,9 +76,7 @@ def checkpoint(
 def savepoint(
     job: JobArgument,
     name: NameOption = "",
-    delete: Annotated[
-        int | None, typer.Option(min=1, metavar="ID", help="Instead: this one is needed no longer.")
-    ] = None,
+    delete: Annotated[int | None, typer.Option(min=1, metavar="ID", help="Delete this savepoint instead.")] = None,
     no_wait: NoWaitOption = False,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
@@ -99,7 +97,7 @@ def savepoint(
 def stop(
     job: JobArgument,
     with_savepoint: Annotated[
-        bool, typer.Option("--savepoint", help="Take one first; stop when it is completed. Prints its id.")
+        bool, typer.Option("--savepoint", help="Take a savepoint first, print its id, stop when it is completed.")
     ] = False,
     name: NameOption = "",
     no_wait: NoWaitOption = False,
@@ -129,8 +127,8 @@ def cancel(job: JobArgument, coordinator: CoordinatorOption = None, state_dir: S
 def restore(
     job: JobArgument,
     source: Annotated[int, typer.Option("--from", min=1, metavar="ID", help="A completed checkpoint or savepoint.")],
-    reason: Annotated[str, typer.Option(help="Who wants it, and why; kept in the history.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Output repeats, and that is wanted.")] = False,
+    reason: Annotated[str, typer.Option(help="Your name and the reason; the history keeps both.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask: repeated output is intended.")] = False,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -156,10 +154,12 @@ def transactions(
 def losses(
     job: MaybeJobArgument = None,
     acknowledge: Annotated[
-        str | None, typer.Option(metavar="CHECKPOINT", help="Instead: you know of the losses of this one, or of all.")
+        str | None, typer.Option(metavar="CHECKPOINT", help="Acknowledge the losses of this checkpoint, or of all.")
     ] = None,
-    reason: Annotated[str, typer.Option(help="With --acknowledge: who you are, and why; kept.")] = "",
-    acknowledged: Annotated[bool, typer.Option("--all", help="Those too that somebody has acknowledged.")] = False,
+    reason: Annotated[
+        str, typer.Option(help="With --acknowledge: your name and the reason; the history keeps both.")
+    ] = "",
+    acknowledged: Annotated[bool, typer.Option("--all", help="Include acknowledged losses.")] = False,
     limit: LimitOption = 20,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
@@ -178,16 +178,20 @@ def losses(
 
 def resolve(
     job: JobArgument,
-    reason: Annotated[str, typer.Option(help="Who decides, and why; kept in the history.")],
-    commit: Annotated[str | None, typer.Option(metavar="SLOTS", help="Have these count as committed.")] = None,
-    give_up: Annotated[str | None, typer.Option(metavar="SLOTS", help="Have their records given up: a loss.")] = None,
-    replay: Annotated[str | None, typer.Option(metavar="SLOTS", help="Have the next start write them again.")] = None,
-    skip_input: Annotated[
-        str | None, typer.Option(metavar="TOPIC:PARTITION", help="Instead: get past input that is gone.")
+    reason: Annotated[str, typer.Option(help="Your name and the reason; the history keeps both.")],
+    commit: Annotated[str | None, typer.Option(metavar="SLOTS", help="Slots to count as committed.")] = None,
+    give_up: Annotated[
+        str | None, typer.Option(metavar="SLOTS", help="Slots whose records to give up: a loss.")
     ] = None,
-    to: Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="Read on there; with --skip-input.")] = None,
-    sink: Annotated[str | None, typer.Option(help="Whose slots; needed when several sinks wait.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Although the evidence says otherwise.")] = False,
+    replay: Annotated[str | None, typer.Option(metavar="SLOTS", help="Slots that the next start replays.")] = None,
+    skip_input: Annotated[
+        str | None, typer.Option(metavar="TOPIC:PARTITION", help="Move this partition past deleted input instead.")
+    ] = None,
+    to: Annotated[
+        int | None, typer.Option(min=0, metavar="OFFSET", help="With --skip-input: the offset to continue at.")
+    ] = None,
+    sink: Annotated[str | None, typer.Option(help="The sink of the slots; needed when several sinks wait.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Decide against the evidence, or without it.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     clusters: ClustersOption = None,
     coordinator: CoordinatorOption = None,
@@ -215,7 +219,7 @@ def resolve(
 
 def forget(
     job: JobArgument,
-    reason: Annotated[str, typer.Option(help="Who deletes it, and why; kept in its history.")],
+    reason: Annotated[str, typer.Option(help="Your name and the reason; the coordinator logs both.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     clusters: ClustersOption = None,
     coordinator: CoordinatorOption = None,

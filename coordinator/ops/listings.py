@@ -64,8 +64,8 @@ def job_detail(job: JobSummary) -> str:
         age, limit = oldest.open_for.total_seconds(), oldest.timeout.total_seconds()
         parts.append(f"oldest pre-committed transaction open for {age:.0f} s of {limit:.0f} s ({oldest.transaction})")
     if job.unacknowledged_losses:
-        lost = f"records of {job.unacknowledged_losses} slots were given up"
-        parts.append(f"{lost}, and nobody has acknowledged it: onceward losses {job.job}")
+        lost = f"the records of {job.unacknowledged_losses} slots were given up"
+        parts.append(f"{lost}, and the loss is not acknowledged: onceward losses {job.job}")
     if job.restore_from:
         parts.append(f"begins next with checkpoint {job.restore_from}: {job.restore_reason}")
     return "; ".join(filter(None, parts))
@@ -131,9 +131,9 @@ def _checkpoint_detail(checkpoint: CheckpointSummary) -> str:
     if checkpoint.kind is CheckpointKind.RESTORE:
         parts.append(f"back to checkpoint {checkpoint.base}")
     if checkpoint.kind is CheckpointKind.SKIP:
-        parts.append(f"from checkpoint {checkpoint.base}, past input that is gone")
+        parts.append(f"from checkpoint {checkpoint.base}, past deleted input")
     if checkpoint.amendment:
-        parts.append(f"lost slots were written again ({checkpoint.amendment})")
+        parts.append(f"lost slots were replayed ({checkpoint.amendment})")
     return "; ".join(filter(None, parts))
 
 
@@ -162,7 +162,7 @@ def list_history(job: str, limit: int, place: Place, *, as_json: bool) -> ExitCo
             str(event.count),
             _event_detail(event),
         )
-    print_table(shown, f"Nothing is remembered of job {job}.")
+    print_table(shown, f"The history of job {job} is empty.")
     return code
 
 

@@ -37,7 +37,7 @@ def list_losses(job: str | None, limit: int, place: Place, *, acknowledged: bool
                 f"{loss.settlement.outcome.value}: {loss.settlement.evidence}",
                 loss.acknowledgement or "no",
             )
-        print_table(shown, "No records were given up." if acknowledged else "No loss waits for being acknowledged.")
+        print_table(shown, "No records were given up." if acknowledged else "No loss is unacknowledged.")
     return exit_code(sum(not loss.acknowledgement for loss in found))
 
 

@@ -45,19 +45,19 @@ def take(job: str, place: Place, kind: CheckpointKind, *, name: str = "", stop: 
         kept = " The job was not stopped by it." if stop else ""
         raise CheckpointFailedError(
             f"The {kind.value} of job {job} failed: {request.detail}. No record is lost or doubled: they belong to the "
-            f"next checkpoint.{kept} See onceward history {job}, and ask again when the job runs."
+            f"next checkpoint.{kept} See onceward history {job}, and retry when the job runs."
         )
     print(request.checkpoint)
     sys.stdout.flush()
     if stop:
-        with _told_that_it_goes_on("The job stops all the same", known):
+        with _told_that_it_goes_on("The job stops anyway", known):
             say(until_ended(place, known))
 
 
 def _remedy(answer: Answer) -> str:
     if answer.verdict is Verdict.QUEUE_FULL:
         return "Wait for some of them."
-    return "Start the job first." if answer.verdict is Verdict.TOO_LATE else "Change what it says and ask again."
+    return "Start the job first." if answer.verdict is Verdict.TOO_LATE else "Correct the request and retry."
 
 
 def _decided(place: Place, job: JobName, request: Request) -> Request:
@@ -87,7 +87,7 @@ def _told_that_it_goes_on(what: str, job: JobName) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say(f"{what}: what you asked for stays in force. onceward jobs and onceward history {job} show it")
+        say(f"{what}: your request stays in force. onceward jobs and onceward history {job} show it")
         raise
 
 
@@ -114,10 +114,10 @@ def stop_job(job: str, place: Place, *, wait: bool) -> None:
         raise RefusedError(f"Job {job} was not stopped: {answer.detail}. Nothing was changed.")
     asked = "was asked to stop" + (" before" if answer.verdict is Verdict.DUPLICATE else "")
     if not wait:
-        print(f"Job {job} {asked}; it leaves after settling.")
+        print(f"Job {job} {asked}; it ends after it has settled.")
         return
     say(f"job {job} {asked}")
-    with _told_that_it_goes_on("The job stops all the same", known):
+    with _told_that_it_goes_on("The job stops anyway", known):
         print(until_ended(place, known))
 
 
@@ -129,7 +129,7 @@ def cancel_job(job: str, place: Place) -> None:
         answer = client.cancel(job_name(job))
     match answer.verdict:
         case Verdict.ACCEPTED:
-            print(f"Job {job} was cancelled; what is decided is settled first, what is not is aborted.")
+            print(f"Job {job} was cancelled: it settles completed checkpoints and aborts the rest.")
         case Verdict.DUPLICATE:
             print(f"Job {job} was cancelled before.")
         case _:
@@ -147,16 +147,16 @@ def restore_job(job: str, checkpoint: int, reason: str, place: Place, *, yes: bo
             without_driver(client, known)
         consequence = _consequence(client, known, checkpoint)
         say(consequence)
-        confirm(yes, f"Job {job} was not ordered back to checkpoint {checkpoint}: {consequence}")
+        confirm(yes, f"Job {job} was not restored to checkpoint {checkpoint}: {consequence}")
         answer = client.restore(known, checkpoint, reason)
     match answer.verdict:
         case Verdict.ACCEPTED:
             print(f"Job {job} begins with the positions of checkpoint {checkpoint} when it is started next.")
         case Verdict.DUPLICATE:
-            print(f"Job {job} was ordered back to checkpoint {checkpoint} before.")
+            print(f"Job {job} was restored to checkpoint {checkpoint} before.")
         case _:
             raise RefusedError(
-                f"Job {job} was not ordered back to checkpoint {checkpoint}: {answer.detail}. Nothing was changed."
+                f"Job {job} was not restored to checkpoint {checkpoint}: {answer.detail}. Nothing was changed."
             )
 
 

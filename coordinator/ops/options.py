@@ -38,16 +38,18 @@ StateDirOption = Annotated[
         help="Find the coordinator inside a running job through its directory: $ONCEWARD_STATE_DIR or ./.onceward.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 MaybeJobArgument = Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's name; all jobs without it.")]
-LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")]
-NameOption = Annotated[str, typer.Option(help="A name for the savepoint, for people.")]
+LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="The most rows to list.")]
+NameOption = Annotated[str, typer.Option(help="A name for the savepoint.")]
 ClustersOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Ask these clusters, as of onceward serve; else what they say is unknown."),
+    typer.Option(
+        metavar="FILE", help="Clusters to ask, as for onceward serve. Without it, the brokers' state is unknown."
+    ),
 ]
-NoWaitOption = Annotated[bool, typer.Option("--no-wait", "--detached", help="Only ask for it.")]
+NoWaitOption = Annotated[bool, typer.Option("--no-wait", "--detached", help="Do not wait for it.")]
 
 
 def place_of(coordinator: str | None, state_dir: Path | None) -> "Place":

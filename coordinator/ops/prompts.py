@@ -19,4 +19,4 @@ def confirm(yes: bool, otherwise: str) -> None:
     """Return with ``yes``, or when a person at a terminal agrees. Otherwise raises ConfigurationError that begins with
     ``otherwise``: what did not happen."""
     if not yes and not (sys.stdin.isatty() and typer.confirm("Go on?", default=False, err=True)):
-        raise ConfigurationError(f"{otherwise}. Nothing was changed. Say --yes if that is what you want.")
+        raise ConfigurationError(f"{otherwise}. Nothing was changed. Pass --yes to confirm.")

@@ -22,9 +22,9 @@ _COMMIT_PATIENCE_S = 60.0
 """If a commit is unanswered for this long, it is left to the next start of the job."""
 
 _CONSEQUENCE = {
-    Ruling.COMMITTED: "it counts as committed. If it is not, its records are missing, and no report says so",
-    Ruling.GIVEN_UP: "it counts as not committed, and its records are given up. A report is kept",
-    Ruling.REPLAY: "it counts as not committed: the next start of the job writes its records again",
+    Ruling.COMMITTED: "it counts as committed. If it is not, its records are missing and no loss is recorded",
+    Ruling.GIVEN_UP: "it counts as not committed, and its records are given up. The loss is recorded",
+    Ruling.REPLAY: "it counts as not committed: the next start of the job replays its records",
 }
 
 
@@ -96,7 +96,7 @@ def decide(client: OperatorClient, reached: Brokers, job: JobName, resolution: R
         forced=resolution.forced,
     )
     if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
-        raise _refused(job, f"{answer.detail}. To decide so nevertheless, say --force")
+        raise _refused(job, f"{answer.detail}. Pass --force to decide so nevertheless")
     again = " before" if answer.verdict is Verdict.DUPLICATE else ""
     print(f"Slots {', '.join(map(str, slots))} of checkpoint {checkpoint.summary.checkpoint} count as "
           f"{resolution.ruling.value.replace('_', ' ')}{again}.")  # fmt: skip
@@ -151,8 +151,8 @@ def _refuse_blindness(
             continue
         remedy = "Repair that" if reached.reached else "Name the clusters with --clusters FILE"
         raise ConfigurationError(
-            f"Nothing was decided: what the brokers say of slot {slot} has to be looked at first, and {one.unasked}. "
-            f"Nothing was changed. {remedy}, or say --force to decide without looking."
+            f"Nothing was decided: what the brokers say of slot {slot} must be known first, and {one.unasked}. Nothing "
+            f"was changed. {remedy}, or pass --force to decide without it."
         )
 
 
@@ -166,7 +166,7 @@ def _refuse_what_is_open(reached: Brokers, kind: str, job: JobName, seen: Sequen
     slots = [one.committable.slot for one in doubtful if one.handle in handles]
     if slots or problems:
         why = f"slots {slots} are still open at the brokers, which do not commit them" if slots else "; ".join(problems)
-        raise _refused(job, f"{why}. Start the job, which asks again, or say --force")
+        raise _refused(job, f"{why}. Start the job, which asks again, or pass --force")
 
 
 def _look(reached: Brokers, kind: str, committables: Sequence[Committable], ruling: Ruling) -> list[Seen]:
@@ -188,7 +188,7 @@ def _shown(seen: Seen, recorded: Mapping[int, Settlement]) -> str:
         return f"{what}. Now it is {seen.settlement.outcome.value}: {seen.settlement.evidence}"
     halted = recorded.get(slot)
     then = f" When the job halted it was {halted.outcome.value}: {halted.evidence}" if halted is not None else ""
-    return f"{what}. Nobody could be asked now: {seen.unasked}.{then}"
+    return f"{what}. No broker could be asked now: {seen.unasked}.{then}"
 
 
 def _evidence(seen: Seen, recorded: Mapping[int, Settlement]) -> Settlement | None:
@@ -205,7 +205,7 @@ def _end(reached: Brokers, kind: str, seen: Sequence[Seen]) -> None:
     try:
         reached.abort(kind, [one.committable for one in seen])
     except OncewardError as error:
-        say(f"what is still open could not be aborted now, the next start of the job does it: {error}")
+        say(f"the rest could not be aborted now; the next start of the job does it: {error}")
         if isinstance(error, HaltedError):  # the brokers now say that it is committed
             raise
 
@@ -215,7 +215,7 @@ def _say_what_is_left(client: OperatorClient, job: JobName) -> None:
     for sink, slots in left.unresolved.items():
         print(f"Still to be decided: {', '.join(f'slot {n} ({o.value})' for n, o in slots.items())} of {sink}.")
     if not left.unresolved:
-        print(f"Job {job} is {left.summary.status.value}; it can be started again.")
+        print(f"Job {job} is {left.summary.status.value}; it can be restarted.")
 
 
 def _refused(job: str, why: str) -> RefusedError:

@@ -17,15 +17,15 @@ def skip_input(job: str, where: str, offset: int, reason: str, place: Place, *, 
             without_driver(client, known)
         looked = client.skip_input(known, topic, partition, offset, reason, only_look=True)
         if looked.answer.verdict is Verdict.ACCEPTED:
-            say(f"job {job} never reads {looked.skipped}, and goes on with offset {offset}; a report is kept")
+            say(f"job {job} never reads {looked.skipped}, and continues at offset {offset}; the loss is recorded")
             confirm(yes, f"Job {job} was not moved")
             looked = client.skip_input(known, topic, partition, offset, reason, base=looked.base)
         summary = client.job(known)
     match looked.answer.verdict:
         case Verdict.ACCEPTED:
             print(
-                f"Job {job} goes on after {looked.skipped} when it is started next, with checkpoint "
-                f"{summary.last_completed}. To take that back before: onceward restore {job} --from {looked.base}"
+                f"Job {job} continues after {looked.skipped} when it is started next, with checkpoint "
+                f"{summary.last_completed}. To undo that before: onceward restore {job} --from {looked.base}"
             )
         case Verdict.DUPLICATE:
             print(f"Job {job} was moved past {looked.skipped} before.")

@@ -192,7 +192,7 @@ def _whose(description: JobDescription, transaction: OpenTransaction) -> str:
     if transaction.generation > generation:
         return f"of generation {transaction.generation}; this store knows {generation}: another store runs this job"
     if transaction.generation < generation:
-        return "of an older generation: nobody will commit it, the next sweep aborts it"
+        return "of an older generation: it will not be committed, the next sweep aborts it"
     if description.connected:
         return "of the living driver: it belongs to the running checkpoint, or its driver aborts it"
     return "of the last driver: if it is not decided, the next generation aborts it"

@@ -38,9 +38,9 @@ def until(place: Place, job: JobName, found: Callable[[OperatorClient], T | None
                 while (answer := found(client)) is None:
                     if momentary:  # waiting would keep the next driver out of its directory
                         raise OncewardError(
-                            f"The program of job {job} has ended without doing what it was asked to do. What is "
-                            "decided stays decided, the rest is read again. Start the program: it goes on. See "
-                            f"onceward jobs and onceward history {job}."
+                            f"The program of job {job} ended before it carried out the request. Completed checkpoints "
+                            "stay completed, the rest is read again. Start the program to continue. See onceward jobs "
+                            f"and onceward history {job}."
                         )
                     answered_at = time.monotonic()
                     time.sleep(_POLL_S)
@@ -76,8 +76,8 @@ def _ended(job: JobSummary) -> str | None:
             return f"Job {job.job} was {job.status.value} meanwhile; everything decided is settled."
         case JobStatus.HALTED:
             raise HaltedError(
-                f"Job {job.job} has not stopped, it is halted: {job.status_detail}. Nothing was guessed and nothing "
-                f"dropped; a person must decide. See onceward transactions {job.job} and onceward resolve --help."
+                f"Job {job.job} has not stopped, it is halted: {job.status_detail}. Nothing was guessed or dropped; a "
+                f"person must decide. See onceward transactions {job.job} and onceward resolve --help."
             )
         case _ if job.ending is None:
             return f"Job {job.job} has stopped and was started again since: generation {job.generation} runs."

@@ -177,7 +177,7 @@ class GenerationRun:
                 raise GenerationFailedError(
                     f"Everything is settled, but the ends of {len(left)} transactions are not written to all their "
                     f"partitions after {_ENDS_LIMIT:.0f} s, the first is {left[0]}: readers do not see their records "
-                    "yet. Nothing is lost, the brokers go on writing them; the next generation waits again. Look for "
+                    "yet. Nothing is lost, the brokers still write them; the next generation waits again. Look for "
                     "output partitions without a leader."
                 )
             m.runtime.sleep(backoff.next())

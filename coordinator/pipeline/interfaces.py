@@ -187,7 +187,9 @@ class Source(ABC):
 
         Raises ReplayRefusedError when it cannot, CheckpointFailedError when this cannot be determined now.
         """
-        raise ReplayRefusedError(f"the source {self.participant.name} does not say whether its input is still complete")
+        raise ReplayRefusedError(
+            f"the source {self.participant.name} does not report whether its input is still complete"
+        )
 
     @abstractmethod
     def reads(self, resource: Resource) -> bool:
@@ -260,7 +262,7 @@ class Sink(ABC):
 
     def origin(self, committable: Committable) -> Origin:
         """Return the origin that :meth:`pre_commit` stored in ``committable``."""
-        raise ReplayRefusedError(f"the sink {self.participant.name} does not say what its committables were made of")
+        raise ReplayRefusedError(f"the sink {self.participant.name} does not report the input of its committables")
 
     def check_destination(self, lost: Sequence[Committable]) -> None:
         """Check that ``lost`` can be written again to the same place. Raises ReplayRefusedError when it has changed."""

@@ -75,7 +75,7 @@ def refuse_per_checkpoint_operations(analyzed: Any) -> None:
     if found:
         raise ConfigurationError(
             f"The transform uses {', '.join(sorted(found))}: its result would depend on where checkpoints happen to be "
-            "cut. If you want that (for example totals per checkpoint), say Pipeline(per_checkpoint_operations=True)."
+            "cut. If you want that (for example totals per checkpoint), set Pipeline(per_checkpoint_operations=True)."
         )
 
 

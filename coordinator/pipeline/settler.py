@@ -306,7 +306,7 @@ class Settler:
                 return False
             case OnLost.SKIP:
                 _log.error(
-                    "checkpoint %s: %s. They are given up; the coordinator keeps a report.", checkpoint, evidence
+                    "checkpoint %s: %s. They are given up; the coordinator records the loss.", checkpoint, evidence
                 )
                 return True
             case _:

@@ -215,7 +215,7 @@ def _check_configuration(conf: Any, *, embedded: bool) -> list[Finding]:
                 severity=Severity.ERROR,
                 subject="spark.submit.deployMode",
                 message="it is cluster: the embedded coordinator's directory would be lost with the driver's machine",
-                fix="start `onceward serve` where its store is kept and say Pipeline(coordinator=...), or use client",
+                fix="start `onceward serve` where its store is kept and set Pipeline(coordinator=...), or use client",
             )
         )
     if conf.get("spark.python.worker.reuse", "true").lower() == "false":

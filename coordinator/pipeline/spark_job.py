@@ -123,7 +123,7 @@ class CheckpointJob:
                 raise ConfigurationError(
                     "The transform draws at random with a fixed seed (sample, rand): every checkpoint would draw the "
                     "same, for example keep its first record. Leave the seed out, and each checkpoint has a new one; "
-                    "or say Pipeline(per_checkpoint_operations=True)."
+                    "or set Pipeline(per_checkpoint_operations=True)."
                 )
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:

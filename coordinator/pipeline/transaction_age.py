@@ -99,9 +99,8 @@ class Ages:
         self._journal.tell("transaction ages", used_percent=stage.value, transactions=len(transactions))
         _log.log(
             logging.ERROR if stage is _Stage.NEARLY_ALL else logging.WARNING,
-            "%d pre-committed transactions have used %d %% of their timeout: %s. When it is over the brokers abort "
-            "them, and what is decided for them by then is lost. Bring back what keeps them from being ended: the "
-            "brokers, or the coordinator.",
+            "%d pre-committed transactions have used %d %% of their timeout: %s. After it, the brokers abort them, and "
+            "those of completed checkpoints are lost. Restore what keeps them open: the brokers, or the coordinator.",
             len(transactions),
             stage.value,
             named,

@@ -245,7 +245,7 @@ class Resolve:
 
 @dataclass(frozen=True, kw_only=True)
 class SkipInput:
-    """A person moves positions past input that is gone."""
+    """A person moves positions past deleted input."""
 
     now: float
     base: CheckpointId

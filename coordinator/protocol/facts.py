@@ -262,7 +262,7 @@ class CheckpointRestored:
 
 @dataclass(frozen=True, kw_only=True)
 class InputSkipped:
-    """A new completed checkpoint with the positions of its base, moved past input that is gone."""
+    """A new completed checkpoint with the positions of its base, moved past deleted input."""
 
     checkpoint: CheckpointId
     base: CheckpointId

@@ -1,4 +1,4 @@
-"""The last resort: a person decides what a job cannot prove, or moves it past input that is gone."""
+"""The last resort: a person decides what a job cannot prove, or moves it past deleted input."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -67,7 +67,7 @@ class CheckpointKind(StrEnum):
     RESTORE = "restore"
     """Repeats the positions of an earlier checkpoint; the history forks here."""
     SKIP = "skip"
-    """The positions of its base, moved by a person past input that is gone."""
+    """The positions of its base, moved by a person past deleted input."""
 
 
 class CheckpointState(StrEnum):

@@ -1,4 +1,4 @@
-"""Moves positions past input that is gone, with plug-ins; the coordinator itself never reads positions.
+"""Moves positions past deleted input, with plug-ins; the coordinator itself never reads positions.
 
 Entry-point group ``onceward.positions``: the name is a document kind, the value a callable ``(document, topic,
 partition, offset) -> (document, former offset)``. It returns the same positions with one partition moved. It raises

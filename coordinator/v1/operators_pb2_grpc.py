@@ -223,7 +223,7 @@ class OperatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SkipInput(self, request, context):
-        """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent while that
+        """Moves the positions of one partition past deleted input, as a new completed checkpoint. Idempotent while that
         checkpoint is the newest completed one, if the request names `base`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -70,7 +70,7 @@ class OperatorServiceStub:
     decided.
     """
     SkipInput: _grpc.UnaryUnaryMultiCallable[_operators_pb2.SkipInputRequest, _operators_pb2.SkipInputResponse]
-    """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent while that
+    """Moves the positions of one partition past deleted input, as a new completed checkpoint. Idempotent while that
     checkpoint is the newest completed one, if the request names `base`.
     """
     ListLosses: _grpc.UnaryUnaryMultiCallable[_operators_pb2.ListLossesRequest, _operators_pb2.ListLossesResponse]
@@ -124,7 +124,7 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     decided.
     """
     SkipInput: _aio.UnaryUnaryMultiCallable[_operators_pb2.SkipInputRequest, _operators_pb2.SkipInputResponse]  # type: ignore[assignment]
-    """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent while that
+    """Moves the positions of one partition past deleted input, as a new completed checkpoint. Idempotent while that
     checkpoint is the newest completed one, if the request names `base`.
     """
     ListLosses: _aio.UnaryUnaryMultiCallable[_operators_pb2.ListLossesRequest, _operators_pb2.ListLossesResponse]  # type: ignore[assignment]
@@ -259,7 +259,7 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operators_pb2.SkipInputRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operators_pb2.SkipInputResponse, _abc.Awaitable[_operators_pb2.SkipInputResponse]]:
-        """Moves the positions of one partition past input that is gone, as a new completed checkpoint. Idempotent while that
+        """Moves the positions of one partition past deleted input, as a new completed checkpoint. Idempotent while that
         checkpoint is the newest completed one, if the request names `base`.
         """
 

@@ -97,7 +97,7 @@ class _CheckpointKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Checkp
     CHECKPOINT_KIND_RESTORE: _CheckpointKind.ValueType  # 3
     """Repeats the positions of an earlier checkpoint, which is its base: the history forks here. Not a kind to request."""
     CHECKPOINT_KIND_SKIP: _CheckpointKind.ValueType  # 4
-    """The positions of its base, moved by a person past input that is gone. Not a kind to request."""
+    """The positions of its base, moved by a person past deleted input. Not a kind to request."""
 
 class CheckpointKind(_CheckpointKind, metaclass=_CheckpointKindEnumTypeWrapper):
     """Why a checkpoint was taken. Also determines how long it is kept."""
@@ -111,7 +111,7 @@ CHECKPOINT_KIND_SAVEPOINT: CheckpointKind.ValueType  # 2
 CHECKPOINT_KIND_RESTORE: CheckpointKind.ValueType  # 3
 """Repeats the positions of an earlier checkpoint, which is its base: the history forks here. Not a kind to request."""
 CHECKPOINT_KIND_SKIP: CheckpointKind.ValueType  # 4
-"""The positions of its base, moved by a person past input that is gone. Not a kind to request."""
+"""The positions of its base, moved by a person past deleted input. Not a kind to request."""
 Global___CheckpointKind: _TypeAlias = CheckpointKind  # noqa: Y015
 
 class _Outcome:

@@ -207,7 +207,7 @@ def check_positions(document: Document, base: Document | None) -> None:
 def skip_to(document: Document, topic: str, partition: int, offset: int) -> tuple[Document, int]:
     """Return the positions with one partition moved to ``offset``, and its previous offset.
 
-    The coordinator calls it when a person moves a job past input that is gone, or lets it continue at its position in a
+    The coordinator calls it when a person moves a job past deleted input, or lets it continue at its position in a
     log that was replaced (entry point ``onceward.positions``). Raises ValueError for a partition without a position,
     for an offset before the position, and for an offset equal to it if the position has no epoch.
     """

@@ -126,7 +126,7 @@ def test_a_job_with_an_unknown_start_is_unknown_until_the_start_is_given(copied:
         store.close()
     code, said, printed = copied.verify()
     assert (code, said["verdict"]) == (10, "UNKNOWN"), printed
-    assert "where the job began is known no longer" in printed
+    assert "start is no longer known" in printed
     code, said, printed = copied.verify("--from-earliest")
     assert (code, said["verdict"]) == (0, "PASS"), printed
 

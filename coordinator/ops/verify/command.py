@@ -91,7 +91,7 @@ def run_verify(wanted: Wanted, place: Place) -> int:
 def _topics(option: str, named: Sequence[str], wanted: Wanted) -> tuple[KafkaCluster, list[str]]:
     """Return the one cluster, and its topics."""
     if (wanted.servers is None) == (wanted.clusters is None):
-        raise _usage("say where the topics are, either with --servers HOST:PORT or with --clusters FILE")
+        raise _usage("name the brokers, either with --servers HOST:PORT or with --clusters FILE")
     if wanted.servers is not None:
         if any(":" in one for one in named):
             raise _usage(
@@ -113,7 +113,7 @@ def _topics(option: str, named: Sequence[str], wanted: Wanted) -> tuple[KafkaClu
 def _expected(text: str | None, outputs: Sequence[str]) -> Expected:
     if text is None:
         if len(outputs) != 1:
-            raise _usage("a copy goes to one topic; for several say with --expected-by MODULE:FUNCTION what goes where")
+            raise _usage("a copy goes to one topic; for several, give a mapping with --expected-by MODULE:FUNCTION")
         return lambda _topic, key, value: [(outputs[0], key, value)]
     module, _, function = text.partition(":")
     sys.path.insert(0, "")  # like python -m: the user's module is in the current directory

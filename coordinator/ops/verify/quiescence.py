@@ -88,8 +88,8 @@ def unusable_input(
         return
     if covered.cut and not from_earliest:
         fed.append(
-            f"where the job began is known no longer, retention has removed what was before checkpoint {covered.cut}; "
-            "say so if it began at the earliest offset"
+            f"the job's start is no longer known, because retention removed the checkpoints before {covered.cut}; pass "
+            "--from-earliest if it began at offset 0"
         )
     cluster, topics = job.origin(moment.newest)
     now_cluster, now_topics = source.identity(inputs)

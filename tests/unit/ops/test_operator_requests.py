@@ -207,7 +207,7 @@ def test_stop_reports_a_program_that_died_before_it_stopped(tmp_path: Path) -> N
             driver.session.let_go()
             coordinator.close()
             assert stop.ends() == (ExitCode.BUG, "")
-            stop.hear("has ended without doing what it was asked to do")
+            stop.hear("ended before it carried out the request")
 
 
 def test_stop_waits_through_a_restart_of_the_coordinator(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_restore_of_a_job_whose_driver_was_killed_waits_for_its_lease(tmp_path: 
     command = ("restore", "orders", "--from", "1", "--reason", "a test", "--yes", "--state-dir", str(tmp_path))
     ordered = onceward(*command)
     assert ordered.returncode == 0, ordered.stderr
-    assert "left without a word" in ordered.stderr
+    assert "left without notice" in ordered.stderr
     assert time.monotonic() - begun > 1.0
 
 

@@ -48,7 +48,7 @@ def test_a_halted_job_continues_exactly_as_decided(tmp_path: Path, capsys: pytes
         said = capsys.readouterr()
         assert "slot 2: 5 records from orders-0. Now it is in_doubt: the brokers say in_doubt" in said.err
         assert "its records are given up" in said.err
-        assert "it can be started again" in said.out
+        assert "it can be restarted" in said.out
         told = [entry.detail for entry in client.history(ORDERS, 100) if entry.event == "SlotsResolved"]
         assert [("Ada, after the outage" in one, "the brokers say" in one) for one in told] == [(True, True)] * 2
     assert fake.aborted == [2], "what may still be open is ended, what is proved lost is left alone"
@@ -112,7 +112,7 @@ def test_brokers_that_are_away_prove_nothing(tmp_path: Path) -> None:
     fake.away = OncewardError("nobody answers")
     with served(tmp_path) as client:
         for ruling, slots in ((Ruling.COMMITTED, "1"), (Ruling.COMMITTED, "2"), (Ruling.GIVEN_UP, "2")):
-            with pytest.raises(ConfigurationError, match="has to be looked at first, and nobody answers"):
+            with pytest.raises(ConfigurationError, match="must be known first, and nobody answers"):
                 decide(client, fake.reached(), ORDERS, resolution(ruling, slots))
         decide(client, fake.reached(), ORDERS, resolution(Ruling.GIVEN_UP, "1"))
         decide(client, fake.reached(), ORDERS, resolution(Ruling.GIVEN_UP, "2", forced=True))

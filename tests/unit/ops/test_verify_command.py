@@ -60,7 +60,7 @@ def test_the_topics_must_be_somewhere_and_in_one_place(clusters: Path) -> None:
 
 
 def test_several_outputs_need_a_mapping() -> None:
-    assert "say with --expected-by MODULE:FUNCTION what goes where" in refused(outputs=["good", "rejected"])
+    assert "give a mapping with --expected-by MODULE:FUNCTION" in refused(outputs=["good", "rejected"])
 
 
 def test_a_function_that_cannot_be_loaded_is_named() -> None:
