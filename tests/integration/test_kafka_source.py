@@ -24,8 +24,11 @@ from onceward.coordinator.errors import ConfigurationError, HaltedError
 from onceward.coordinator.pipeline.interfaces import JobContext, Plan, Resource
 from onceward.coordinator.protocol.values import Document, JobName
 from onceward.sources.kafka.client import consumer
+from onceward.sources.kafka.driver import discovery
+from onceward.sources.kafka.driver import source as source_module
 from onceward.sources.kafka.executor import clients
 from onceward.sources.kafka.executor.reader import KafkaSplitReader, close_idle_clients
+from tests.support.manual_time import ManualTime
 from tests.support.topics import Topics, wait_for
 from tests.support.waiting import wait_until
 
@@ -59,6 +62,15 @@ def given_back(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """The two ways to give messages back to the library; the second one is for unknown versions of it."""
     assert not request.param or consumer._TOGETHER
     monkeypatch.setattr(consumer, "_TOGETHER", request.param)
+
+
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
+    """The time of the source on the driver."""
+    passing = ManualTime()
+    for module in (source_module, discovery):
+        monkeypatch.setattr(module, "time", passing)
+    return passing
 
 
 def values(n: int, prefix: str = "v") -> list[bytes | None]:
@@ -288,6 +300,7 @@ def test_a_range_of_only_aborted_records_ends(topics: Topics, opened: Opener) ->
     assert positions(plan.positions, topic) == {0: 11}
 
 
+@pytest.mark.usefixtures("passing")
 def test_an_open_transaction_is_not_planned_and_a_start_inside_it_waits(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in")
     topics.fill(topic, values(2))
@@ -302,7 +315,7 @@ def test_an_open_transaction_is_not_planned_and_a_start_inside_it_waits(topics: 
     plan = source.plan(source.resolve())
     assert read_values(source, plan) == values(2)
 
-    inside = opened([topic], start={topic: {0: 4}}, sleep=lambda _: None)
+    inside = opened([topic], start={topic: {0: 4}})
     start = inside.resolve()
     inside.restore(start)
     assert inside.plan(start).records == 0
@@ -388,15 +401,14 @@ def test_max_offsets_bounds_a_checkpoint_and_nothing_is_lost_between_them(topics
     assert Counter(seen) == Counter([*values(100, "0-"), *values(10, "1-")])
 
 
-def test_a_rate_is_kept_over_time(topics: Topics, opened: Opener) -> None:
+def test_a_rate_is_kept_over_time(topics: Topics, opened: Opener, passing: ManualTime) -> None:
     topic = topics.create("in")
     topics.fill(topic, values(100))
-    clock = [1000.0]
-    source = opened([topic], start="earliest", max_rate_per_partition=10, monotonic=lambda: clock[0])
+    source = opened([topic], start="earliest", max_rate_per_partition=10)
     document = source.resolve()
     taken = []
     for seconds in (0, 0, 1, 2.5):
-        clock[0] += seconds
+        passing.now += seconds
         plan = source.plan(document)
         taken.append(plan.records)
         document = plan.positions
@@ -650,18 +662,19 @@ def test_a_reader_of_a_plan_that_had_enough_leaves_a_usable_client_behind(topics
 # -- discovery
 
 
-def test_a_partition_added_later_starts_at_earliest_and_is_in_the_next_cut(topics: Topics, opened: Opener) -> None:
+def test_a_partition_added_later_starts_at_earliest_and_is_in_the_next_cut(
+    topics: Topics, opened: Opener, passing: ManualTime
+) -> None:
     topic = topics.create("in", partitions=1)
     topics.fill(topic, values(2), partition=0)
-    clock = [0.0]
-    source = opened([topic], start="latest", discovery_interval="1min", monotonic=lambda: clock[0])
+    source = opened([topic], start="latest", discovery_interval="1min")
     document = source.resolve()
     wait_for(topics.admin.create_partitions([NewPartitions(topic, 3)])[topic])
     wait_until(lambda: len(topics.admin.list_topics(topic).topics[topic].partitions) == 3, "there are three partitions")
     topics.fill(topic, values(4, "new"), partition=2)
 
     assert len(source.plan(document).splits) == 1
-    clock[0] += 60
+    passing.now += 60
     plan = source.plan(document)
     assert [s["partition"] for s in plan.splits] == [0, 1, 2]
     assert read_values(source, plan) == values(4, "new")
@@ -758,10 +771,11 @@ def test_a_recreated_topic_halts_even_when_it_was_refilled_past_the_position(top
         source.snapshot(plan)
 
 
+@pytest.mark.usefixtures("passing")
 def test_a_recreated_topic_with_fewer_records_halts_at_the_next_plan(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in")
     topics.fill(topic, values(3))
-    source = opened([topic], start="earliest", sleep=lambda _: None)
+    source = opened([topic], start="earliest")
     done = source.plan(source.resolve())
     topics.delete(topic)
     topics.create("in")
@@ -808,10 +822,11 @@ def test_retention_past_the_position_fails_the_task_and_the_driver_reports_why(t
     assert source.diagnose(RuntimeError("something else")) is None
 
 
+@pytest.mark.usefixtures("passing")
 def test_positions_behind_the_end_of_the_log_halt_with_both_offsets(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in")
     topics.fill(topic, values(3))
-    source = opened([topic], start="latest", sleep=lambda _: None)
+    source = opened([topic], start="latest")
     document = source.resolve()
     body: Any = {
         **document.body,

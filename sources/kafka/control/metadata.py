@@ -66,8 +66,6 @@ def insist(
     partitions: Collection[Partition],
     *,
     patience: float = 8.0,
-    monotonic: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> dict[Partition, _T]:
     """Return answers for all of ``partitions``; retries those left out, for ``patience`` seconds.
 
@@ -76,22 +74,22 @@ def insist(
     """
     found: dict[Partition, _T] = {}
     missing = sorted(set(partitions))
-    deadline = monotonic() + patience
+    deadline = time.monotonic() + patience
     backoff = Backoff(first=_ASK_AGAIN_SECONDS, longest=_ASK_AGAIN_AT_MOST_SECONDS)
     while missing:
         try:
             found |= ask(missing)
         except CheckpointFailedError:
-            if monotonic() >= deadline:
+            if time.monotonic() >= deadline:
                 raise
         missing = [partition for partition in missing if partition not in found]
-        if missing and monotonic() >= deadline:
+        if missing and time.monotonic() >= deadline:
             raise CheckpointFailedError(
                 f"Kafka did not report the offsets of {', '.join(map(str, missing[:10]))} ({len(missing)} partitions) "
                 f"for {patience:g} s: their leaders are unavailable. Nothing was read; start the job again to retry."
             )
         if missing:
-            sleep(backoff.next())
+            time.sleep(backoff.next())
     return found
 
 

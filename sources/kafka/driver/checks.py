@@ -1,7 +1,7 @@
 """Checks before a job starts, and before a Kafka source continues from positions."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.coordinator.errors import HaltedError
@@ -122,15 +122,13 @@ def refuse_other_cluster(positions: KafkaPositions, cluster: KafkaCluster, clust
         )
 
 
-def confirm_topics(
-    view: BrokerView, names: Collection[str], pause: Callable[[float], None] = time.sleep
-) -> dict[str, TopicState]:
+def confirm_topics(view: BrokerView, names: Collection[str]) -> dict[str, TopicState]:
     """Return the topics that exist. A missing one is checked again: brokers learn of new topics one after another."""
     found = view.topics(names)
     for _ in range(_ATTEMPTS - 1):
         if len(found) == len(set(names)):
             break
-        pause(_PAUSE_SECONDS)
+        time.sleep(_PAUSE_SECONDS)
         found = view.topics(names)
     return found
 

@@ -1,6 +1,7 @@
 """Finds partitions that were added later, and topics that later match a pattern. They start at earliest."""
 
 import logging
+import time
 from collections.abc import Callable, Collection
 from datetime import timedelta
 
@@ -18,17 +19,16 @@ _log = logger("onceward.source.kafka")
 class Discovery:
     """Partitions found in this run that are not in the positions yet. Looks at once, then every ``interval``."""
 
-    def __init__(self, view: BrokerView, interval: timedelta, monotonic: Callable[[], float]) -> None:
+    def __init__(self, view: BrokerView, interval: timedelta) -> None:
         self._view = view
         self._interval = interval.total_seconds()
-        self._monotonic = monotonic
         self._due = float("-inf")
         self._starts: dict[Partition, int] = {}
         self._ids: dict[str, str] = {}
 
     def looked(self) -> None:
         """Note that all topics and partitions have just been listed."""
-        self._due = self._monotonic() + self._interval
+        self._due = time.monotonic() + self._interval
 
     def look_if_due(
         self, base: KafkaPositions, *, subscribed: Collection[str], names: Callable[[], Collection[str]]
@@ -37,7 +37,7 @@ class Discovery:
 
         Raises HaltedError if a topic of ``base`` was deleted or recreated.
         """
-        if self._monotonic() < self._due:
+        if time.monotonic() < self._due:
             return
         topics = confirm_topics(self._view, {*names(), *subscribed})
         refuse_other_topics(base, subscribed, topics)

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -73,8 +73,6 @@ class KafkaSource(Source):
         discovery_interval: Duration = "5min",
         mirror_offsets: bool = True,
         name: str = "source",
-        monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """
         cluster: bootstrap servers, or a KafkaCluster shared with the sink.
@@ -101,7 +99,6 @@ class KafkaSource(Source):
         discovery_interval: time between searches for new partitions (and topics of a pattern); text or timedelta.
         mirror_offsets: shows settled positions in the consumer group, for lag tools. Never read back.
         name: of this participant within the job.
-        monotonic, sleep: the clock, for tests.
 
         Raises ConfigurationError listing every invalid argument.
         """
@@ -123,8 +120,6 @@ class KafkaSource(Source):
             mirror_offsets=mirror_offsets,
             name=name,
         )
-        self._monotonic = monotonic
-        self._sleep = sleep
         self.participant = Participant(name=self._arguments.name, role=Role.SOURCE, kind="kafka")
         self.schema = ddl_of(self._arguments.columns)
         self.copied_columns = tuple(column for column in COPIED if column in self._arguments.columns)
@@ -161,7 +156,7 @@ class KafkaSource(Source):
         self._group = self._arguments.group_id or str(context.job)
         self._view = BrokerView(self.cluster, links=context.links)
         self._leaders = Leaders(self.cluster, context.links)
-        self._discovery = Discovery(self._view, self._arguments.discovery_interval, self._monotonic)
+        self._discovery = Discovery(self._view, self._arguments.discovery_interval)
         self._mirror = GroupMirror(self._view, self._group) if self._arguments.mirror_offsets else None
 
     def preflight(self) -> Sequence[Finding]:
@@ -231,7 +226,7 @@ class KafkaSource(Source):
             _offsets({p: end for p, end in ends.items() if p in lineages or p not in leaders}),
             read=read,
             limits=self._limits,
-            now=self._monotonic(),
+            now=time.monotonic(),
             lineages=lineages,
         )
         least = self._arguments.min_partitions
@@ -372,7 +367,7 @@ class KafkaSource(Source):
         if not gone_backwards(positions, _offsets(available)):
             return available
         self._refuse_other_topics(positions, {p.topic for p in read})
-        self._sleep(_CONFIRM_SECONDS)
+        time.sleep(_CONFIRM_SECONDS)
         again = self._broker().led_ends(read)
         behind = gone_backwards(positions, _offsets(again))
         logs = self._broker().high_watermarks(behind)

@@ -13,6 +13,8 @@ from onceward.coordinator.errors import CheckpointFailedError, HaltedError
 from onceward.coordinator.pipeline.interfaces import Finding, ReplayRefusedError, Severity
 from onceward.coordinator.protocol.values import JsonObject
 from onceward.sources.kafka.control.metadata import TopicState
+from onceward.sources.kafka.driver import checks
+from onceward.sources.kafka.driver import discovery as discovering
 from onceward.sources.kafka.driver.checks import (
     confirm_topics,
     durability_findings,
@@ -27,6 +29,7 @@ from onceward.sources.kafka.driver.discovery import Discovery
 from onceward.sources.kafka.driver.replays import refuse_incomplete
 from onceward.sources.kafka.epochs import Difference
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from tests.support.manual_time import ManualTime
 
 ORDERS = [Partition("orders", number) for number in range(3)]
 SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "cleanup.policy": "delete"}
@@ -90,6 +93,14 @@ def positions(*cursors: Cursor, topic_id: str = "t1", name: str = "orders") -> K
     return KafkaPositions(cluster="main", cluster_id="c", topics=topics)
 
 
+@pytest.fixture(autouse=True)
+def passing(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
+    passing = ManualTime()
+    for module in (checks, discovering):
+        monkeypatch.setattr(module, "time", passing)
+    return passing
+
+
 # -- continuing
 
 
@@ -100,15 +111,14 @@ def test_positions_of_another_cluster_are_refused() -> None:
         refuse_other_cluster(positions(), here, "d")
 
 
-def test_a_topic_that_brokers_learn_of_late_is_not_taken_for_missing(cluster: Any) -> None:
-    pauses: list[float] = []
+def test_a_topic_that_brokers_learn_of_late_is_not_taken_for_missing(cluster: Any, passing: ManualTime) -> None:
     cluster.unknown_for = 2
-    assert confirm_topics(cluster, ["orders"], pauses.append) == cluster.found
-    assert len(pauses) == 2
-    assert confirm_topics(cluster, ["orders", "bills"], pauses.append) == cluster.found
-    assert len(pauses) == 4, "a missing one is asked for three times in all"
-    assert confirm_topics(cluster, [], pauses.append) == {}
-    assert len(pauses) == 4
+    assert confirm_topics(cluster, ["orders"]) == cluster.found
+    assert len(passing.slept) == 2
+    assert confirm_topics(cluster, ["orders", "bills"]) == cluster.found
+    assert len(passing.slept) == 4, "a missing one is asked for three times in all"
+    assert confirm_topics(cluster, []) == {}
+    assert len(passing.slept) == 4
 
 
 def test_topics_that_grew_or_are_new_are_fine(cluster: Any) -> None:
@@ -219,16 +229,8 @@ def test_a_topic_with_unreadable_settings_hides_no_other(cluster: Any) -> None:
 # -- partitions found later
 
 
-@dataclass
-class Watch:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def discovery(cluster: Any, watch: Watch) -> Discovery:
-    return Discovery(cluster, timedelta(seconds=30), watch)
+def discovery(cluster: Any) -> Discovery:
+    return Discovery(cluster, timedelta(seconds=30))
 
 
 def look(found: Discovery, base: KafkaPositions, *names: str) -> dict[Partition, int]:
@@ -241,7 +243,7 @@ def test_new_partitions_and_topics_start_where_their_logs_begin(cluster: Any, ca
     base, new = positions(Cursor(next=40)), Partition("bills", 0)
     cluster.found["bills"] = topic(1, id="t9")
     cluster.starts[new] = 0
-    found = discovery(cluster, Watch())
+    found = discovery(cluster)
     with caplog.at_level(logging.INFO):
         assert look(found, base, "bills") == {ORDERS[1]: 10, ORDERS[2]: 10, new: 0}
     assert {record.levelname for record in caplog.records if "orders" in record.getMessage()} == {"WARNING"}
@@ -255,18 +257,18 @@ def test_new_partitions_and_topics_start_where_their_logs_begin(cluster: Any, ca
     assert found.added_to(moved) == moved, "a position that was read on from is put back"
 
 
-def test_discovery_runs_each_interval_and_at_once_after_a_missing_leader(cluster: Any) -> None:
-    watch, base = Watch(), positions(Cursor(next=40), Cursor(next=40))
-    found = discovery(cluster, watch)
+def test_discovery_runs_each_interval_and_at_once_after_a_missing_leader(cluster: Any, passing: ManualTime) -> None:
+    base = positions(Cursor(next=40), Cursor(next=40))
+    found = discovery(cluster)
     del cluster.starts[ORDERS[2]]
     assert look(found, base) == {}
     cluster.starts[ORDERS[2]] = 3
     assert look(found, base) == {ORDERS[2]: 3}
     looks = len(cluster.asked)
-    watch.now = 29.9
+    passing.now = 29.9
     look(found, base)
     assert len(cluster.asked) == looks
-    watch.now = 30
+    passing.now = 30
     look(found, base)
     assert len(cluster.asked) == looks + 1
     found.looked()
@@ -277,7 +279,7 @@ def test_discovery_runs_each_interval_and_at_once_after_a_missing_leader(cluster
 def test_discovery_notices_a_deleted_topic(cluster: Any) -> None:
     cluster.found["orders"] = topic(id="t2")
     with pytest.raises(HaltedError, match="recreated"):
-        look(discovery(cluster, Watch()), positions())
+        look(discovery(cluster), positions())
 
 
 # -- reading ranges again

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from onceward.coordinator.errors import CheckpointFailedError
 from onceward.coordinator.pipeline.interfaces import Plan
+from onceward.sources.kafka.control import metadata
 from onceward.sources.kafka.control.metadata import insist
 from onceward.sources.kafka.driver.limits import BURST_SECONDS, RateLimit, level, share
 from onceward.sources.kafka.driver.offsets import Limits, gone_backwards, plan_ranges
 from onceward.sources.kafka.epochs import Lineage
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from tests.support.manual_time import ManualTime
 
 P = [Partition("t", n) for n in range(6)]
 backlogs = st.dictionaries(st.sampled_from(P), st.integers(0, 10**12))
@@ -212,7 +214,14 @@ def test_an_idle_partition_saves_up_only_so_much() -> None:
     assert limit.allowed(P[0], 10_000.0) == 10 * BURST_SECONDS
 
 
-def test_briefly_unavailable_leaders_are_retried() -> None:
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
+    passing = ManualTime()
+    monkeypatch.setattr(metadata, "time", passing)
+    return passing
+
+
+def test_briefly_unavailable_leaders_are_retried(passing: ManualTime) -> None:
     answers: list[dict[Partition, int] | CheckpointFailedError] = [
         {P[0]: 1},
         CheckpointFailedError("nobody"),
@@ -228,11 +237,12 @@ def test_briefly_unavailable_leaders_are_retried() -> None:
             raise answer
         return answer
 
-    assert insist(ask, P[:2], sleep=lambda _: None) == {P[0]: 1, P[1]: 2}
+    assert insist(ask, P[:2]) == {P[0]: 1, P[1]: 2}
+    assert len(passing.slept) == 3
     assert asked == [P[:2], P[1:2], P[1:2], P[1:2]]
 
 
-def test_leaders_that_stay_away_are_named_in_the_end() -> None:
-    clock = iter(range(100))
+def test_leaders_that_stay_away_are_named_in_the_end(passing: ManualTime) -> None:
     with pytest.raises(CheckpointFailedError, match=str(P[1])):
-        insist(lambda _: {P[0]: 1}, P[:2], monotonic=lambda: next(clock), sleep=lambda _: None)
+        insist(lambda _: {P[0]: 1}, P[:2], patience=8)
+    assert 8 <= passing.now < 12
