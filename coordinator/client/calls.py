@@ -92,7 +92,7 @@ def open_channel(address: str, keep_alive: KeepAlive | None = None) -> grpc.Chan
 class Caller:
     """Calls with retries. Thread-safe.
 
-    :param patience: seconds after which an unanswered call raises CoordinatorLostError.
+    :param patience_s: seconds after which an unanswered call raises CoordinatorLostError.
     :param broken: returns the error of a coordinator in this process that has failed permanently; None while it works.
     :param links: records that the coordinator does not answer.
     """
@@ -102,13 +102,13 @@ class Caller:
         channel: grpc.Channel,
         address: str,
         *,
-        patience: float,
+        patience_s: float,
         broken: Callable[[], OncewardError | None],
         links: Links | None = None,
     ) -> None:
         self.channel = channel
         self.address = address
-        self.patience = patience
+        self.patience_s = patience_s
         self.link = f"coordinator at {address}"
         self.links = links or Links()
         self._broken = broken
@@ -121,7 +121,7 @@ class Caller:
         decode: Callable[[Any], T],
         *,
         doing: str,
-        patience: float | None = None,
+        patience_s: float | None = None,
     ) -> T:
         """Call. Raises CoordinatorLostError, RefusedError (malformed, unknown job), CheckpointFailedError (too
         large)."""
@@ -132,7 +132,7 @@ class Caller:
                 "Nothing was sent; the checkpoint is declined and its records belong to the next one. Use fewer or "
                 "larger slots, or smaller documents."
             )
-        limit = self.patience if patience is None else patience
+        limit = self.patience_s if patience_s is None else patience_s
         begun, backoff = time.monotonic(), call_backoff()
         while True:
             self.require_working(doing)

@@ -59,7 +59,7 @@ class OperatorClient:
     def __init__(self, address: str, *, patience: Duration = "2s") -> None:
         channel = open_channel(address)
         seconds = as_duration(patience).total_seconds()
-        self._caller = Caller(channel, address, patience=seconds, broken=lambda: None)
+        self._caller = Caller(channel, address, patience_s=seconds, broken=lambda: None)
         self._stub = OperatorServiceStub(in_pieces(channel))
 
     def jobs(self) -> list[JobSummary]:

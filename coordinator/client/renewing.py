@@ -10,15 +10,15 @@ __all__ = ["RenewThread"]
 
 
 class RenewThread:
-    """Calls ``renew`` every ``interval`` seconds until closed, or until it raises; the error is reported.
+    """Calls ``renew`` every ``interval_s`` until closed, or until it raises; the error is reported.
 
     The interval runs from call to call, so that a slow answer does not let the lease expire.
     """
 
     def __init__(
-        self, interval: float, *, renew: Callable[[], object], on_error: Callable[[OncewardError], None]
+        self, interval_s: float, *, renew: Callable[[], object], on_error: Callable[[OncewardError], None]
     ) -> None:
-        self._interval = interval
+        self._interval_s = interval_s
         self._renew = renew
         self._on_error = on_error
         self._closed = threading.Event()
@@ -30,7 +30,7 @@ class RenewThread:
         self._closed.set()
 
     def _run(self) -> None:
-        pause = self._interval
+        pause = self._interval_s
         while not self._closed.wait(pause):
             begun = time.monotonic()
             try:
@@ -39,4 +39,4 @@ class RenewThread:
                 if not self._closed.is_set():
                     self._on_error(error)
                 return
-            pause = max(0.0, self._interval - (time.monotonic() - begun))
+            pause = max(0.0, self._interval_s - (time.monotonic() - begun))

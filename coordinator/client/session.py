@@ -75,7 +75,7 @@ def connect(
     """
     seconds = as_duration(patience).total_seconds()
     channel = open_channel(address, keep_alive)
-    return CoordinatorClient(Caller(channel, address, patience=seconds, broken=broken, links=links))
+    return CoordinatorClient(Caller(channel, address, patience_s=seconds, broken=broken, links=links))
 
 
 class CoordinatorClient:
@@ -132,7 +132,7 @@ class CoordinatorClient:
                     continue
                 case Verdict.BUSY:
                     if wait is None:
-                        longest = max(longest, answer.retry_after + 1.0)
+                        longest = max(longest, answer.retry_after_s + 1.0)
                 case Verdict.HALTED:
                     raise HaltedError(_sentence(answer.detail))
                 case _:
@@ -148,7 +148,7 @@ class CoordinatorClient:
                     on_wait(answer.detail)
                 else:
                     _log.info("job=%s event=waiting_for_driver up_to_s=%g detail=%r", job, longest, answer.detail)
-            time.sleep(min(max(answer.retry_after, 0.01), _LONGEST_POLL_S))
+            time.sleep(min(max(answer.retry_after_s, 0.01), _LONGEST_POLL_S))
 
     def close(self) -> None:
         """Close the connection. Sessions are closed separately."""
@@ -183,7 +183,7 @@ class Session:
         self.driver = driver
         """The driver's token, as in the call that opened the job."""
         self.generation: Generation = grant.generation
-        self._renewing = RenewThread(grant.lease / 3, renew=self.renew, on_error=on_error)
+        self._renewing = RenewThread(grant.lease_s / 3, renew=self.renew, on_error=on_error)
 
     def report_oldest(self, oldest: Callable[[], Age | None]) -> None:
         """Include the age of the oldest pre-committed transaction in each renewal, for listings. A background thread
@@ -210,11 +210,11 @@ class Session:
         base: CheckpointId,
         snapshots: Mapping[ParticipantName, Snapshot],
         *,
-        good_for: Callable[[], float | None] = lambda: None,
+        good_for_s: Callable[[], float | None] = lambda: None,
     ) -> tuple[Answer, ...]:
         """Acknowledge for several participants in one call; returns an answer for each, in the order of ``snapshots``.
 
-        ``good_for`` returns the seconds in which the checkpoint can still be committed, None for no limit; called
+        ``good_for_s`` returns the seconds in which the checkpoint can still be committed, None for no limit; called
         before each attempt. Raises CheckpointFailedError, before anything is sent, when the snapshots are too large.
         """
         doing = f"acknowledging checkpoint {checkpoint} for {' and '.join(snapshots)}"
@@ -233,7 +233,7 @@ class Session:
         )
 
         def send(request: pb.AcknowledgeRequest, timeout: float) -> pb.AcknowledgeResponse:
-            if (seconds := good_for()) is not None:
+            if (seconds := good_for_s()) is not None:
                 request.good_for_us = max(0, int(seconds * 1e6))
             return self._stub.Acknowledge(request, timeout=timeout)
 
@@ -306,19 +306,19 @@ class Session:
         self.let_go()
         self._unless_fenced(self._close(reason, detail, None))
 
-    def abandon(self, detail: str, *, back_within: float | None = None, halted: bool = False) -> FencedError | None:
+    def abandon(self, detail: str, *, back_within_s: float | None = None, halted: bool = False) -> FencedError | None:
         """Leave after a failure. Reports to the coordinator if it answers quickly; else the lease expires. Never
         raises.
 
-        :param back_within: seconds after which the driver opens its next generation; None = it does not come back.
+        :param back_within_s: seconds after which the driver opens its next generation; None = it does not come back.
         :param halted: a person must act first.
         :return: the reason why the driver must not come back: another driver owns the job, or the job is at rest.
         """
         self.let_go()
         left = CloseReason.HALTED if halted else CloseReason.FAILED
-        reason = left if back_within is None else CloseReason.RESTARTING
+        reason = left if back_within_s is None else CloseReason.RESTARTING
         try:
-            self._unless_fenced(self._close(reason, detail, _ABANDON_PATIENCE_S, back_within or 0.0))
+            self._unless_fenced(self._close(reason, detail, _ABANDON_PATIENCE_S, back_within_s or 0.0))
         except FencedError as over:
             return over
         except OncewardError:
@@ -331,16 +331,16 @@ class Session:
         if self._watch is not None:
             self._watch.close()
 
-    def _close(self, reason: CloseReason, detail: str, patience: float | None, back_within: float = 0.0) -> Answer:
+    def _close(self, reason: CloseReason, detail: str, patience_s: float | None, back_within_s: float = 0.0) -> Answer:
         request = pb.CloseJobRequest(
             job=self.job,
             generation=self.generation,
             reason=CLOSE_REASON.to_wire(reason),  # type: ignore[arg-type]
             detail=detail[:MAX_TEXT],
-            back_within_us=round(back_within * 1e6),
+            back_within_us=round(back_within_s * 1e6),
         )
         doing = f"closing job {self.job}"
-        return self._caller.call(self._stub.CloseJob, request, _answered, doing=doing, patience=patience)
+        return self._caller.call(self._stub.CloseJob, request, _answered, doing=doing, patience_s=patience_s)
 
     def renew(self) -> None:
         """Renew the lease, and check that this is still the current generation."""

@@ -81,10 +81,11 @@ class WatchThread:
                 away_since = time.monotonic()
                 if away_since - begun >= _STEADY_S:
                     backoff.reset()
-            elif time.monotonic() - away_since >= self._caller.patience:
+            elif time.monotonic() - away_since >= self._caller.patience_s:
                 raise CoordinatorLostError(
-                    f"The coordinator at {self._caller.address} has been unreachable for {self._caller.patience:g} s. "
-                    "No pre-committed transaction is ended without its decision. Start the coordinator, then the job."
+                    f"The coordinator at {self._caller.address} has been unreachable for "
+                    f"{self._caller.patience_s:g} s. No pre-committed transaction is ended without its decision. "
+                    "Start the coordinator, then the job."
                 )
             self._closed.wait(backoff.next())
 

@@ -112,7 +112,7 @@ class CheckpointRunner:
         snapshots = {m.source.participant.name: answers.source, m.sink.participant.name: answers.sink}
         try:
             replies = self._session.acknowledge(
-                checkpoint, answers.base, snapshots, good_for=lambda: self._left(answers.good_until)
+                checkpoint, answers.base, snapshots, good_for_s=lambda: self._left(answers.good_until)
             )
         except CheckpointFailedError as error:  # too large: nothing was sent
             self._session.decline(checkpoint, m.sink.participant.name, shorten(str(error)))

@@ -38,7 +38,7 @@ class Verdict(StrEnum):
     INVALID = "invalid"
     """The content contradicts the participant's role or the checkpoint."""
     BUSY = "busy"
-    """Another driver owns the job and is alive; retry after ``retry_after``."""
+    """Another driver owns the job and is alive; retry after ``retry_after_s``."""
     REFUSED = "refused"
     """Cannot be granted in this form; ``detail`` says what to change."""
     HALTED = "halted"
@@ -62,8 +62,8 @@ class Answer:
     detail: str = ""
     decision: Decision | None = None
     """The decision on the checkpoint that the event names, if it is decided and still known."""
-    retry_after: float = 0.0
-    """For BUSY: seconds."""
+    retry_after_s: float = 0.0
+    """For BUSY."""
     generation: Generation = NO_GENERATION
     """For BUSY: the generation whose driver is alive."""
     may_return: bool = False
@@ -87,8 +87,7 @@ class Grant:
     new_run: bool
     """True when the job finished at ``completed``: this is a new run, not the continuation of an interrupted one."""
     former_participants: tuple[Participant, ...]
-    lease: float
-    """Seconds."""
+    lease_s: float
 
 
 @dataclass(frozen=True, kw_only=True)

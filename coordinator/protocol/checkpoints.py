@@ -65,7 +65,7 @@ def trigger(state: JobState, now: float) -> Step:
         generation=durable.generation,
         kind=request.kind if request is not None else CheckpointKind.CHECKPOINT,
         request=request.id if request is not None else None,
-        waited=now - since,
+        waited_s=now - since,
     )
     interval = durable.settings.seconds("interval") if durable.settings.interval is not None else 0.0
     state = replace(state, pending=PendingCheckpoint(started=now), next_trigger=now + interval)
@@ -97,8 +97,8 @@ def acknowledge(state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
         return state, Ready(answer=answer, facts=facts)
     answers = {**known.answers, event.participant: event.snapshot}
     good_until = known.good_until
-    if event.good_for is not None:
-        good_until = min(event.now + event.good_for, math.inf if good_until is None else good_until)
+    if event.good_for_s is not None:
+        good_until = min(event.now + event.good_for_s, math.inf if good_until is None else good_until)
     pending_now = replace(known, answers=answers, answered=event.now, good_until=good_until)
     state = replace(state, pending=pending_now)
     return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED))
@@ -146,8 +146,8 @@ def decide(state: JobState, now: float) -> Step:
             checkpoint=pending.id,
             snapshots=dict(known.answers),
             settled=settled,
-            ran=known.answered - known.started,
-            decided=now - known.answered,
+            ran_s=known.answered - known.started,
+            decided_s=now - known.answered,
         )
     )
     facts += _request_done(state, pending.id)

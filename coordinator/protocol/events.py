@@ -95,8 +95,8 @@ class Acknowledge:
     participant: ParticipantName
     base: CheckpointId
     snapshot: Snapshot
-    good_for: float | None = None
-    """Seconds for which the pre-committed transactions can still be committed; None means no limit."""
+    good_for_s: float | None = None
+    """For how long the pre-committed transactions can still be committed; None means no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +147,8 @@ class CloseJob:
     generation: Generation
     reason: CloseReason
     detail: str = ""
-    back_within: float = 0.0
-    """For RESTARTING: seconds within which the driver returns."""
+    back_within_s: float = 0.0
+    """For RESTARTING: within which time the driver returns."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,7 +90,7 @@ class CheckpointTriggered:
     kind: CheckpointKind
     request: RequestId | None
     """The person's request that it serves; None when it is due by the interval."""
-    waited: float
+    waited_s: float
     """Time since it was due or requested."""
 
 
@@ -102,9 +102,9 @@ class CheckpointCompleted:
     snapshots: Mapping[ParticipantName, Snapshot]
     settled: bool
     """True when there is nothing to commit."""
-    ran: float
+    ran_s: float
     """From the trigger to the last acknowledgement."""
-    decided: float
+    decided_s: float
     """From the last acknowledgement to the decision: waiting for the base to settle."""
 
 
@@ -117,7 +117,7 @@ class CheckpointAborted:
     detail: str
     counted: bool
     """True when the abort counts as a failure."""
-    ran: float
+    ran_s: float
     """From the trigger to the decision."""
 
 
@@ -131,7 +131,7 @@ class CheckpointUnchanged:
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSettled:
     checkpoint: CheckpointId
-    took: float
+    took_s: float
     """Time since the decision."""
 
 

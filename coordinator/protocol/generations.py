@@ -119,7 +119,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     wait = 0.0 if event.instead_of == durable.generation else _wait(state, event.now)
     if wait > 0:
         detail = f"generation {durable.generation} of {durable.job} has a living driver"
-        busy = Answer(verdict=Verdict.BUSY, detail=detail, retry_after=wait, generation=durable.generation)
+        busy = Answer(verdict=Verdict.BUSY, detail=detail, retry_after_s=wait, generation=durable.generation)
         return state, Ready(answer=busy)
 
     claim = event.claim  # never ahead of this store unless adopted: otherwise it was refused above
@@ -175,7 +175,7 @@ def abort_fact(state: JobState, reason: AbortReason, detail: str, now: float) ->
         reason=reason,
         detail=detail,
         counted=reason.counted and pending.kind is CheckpointKind.CHECKPOINT,
-        ran=now - known.started,
+        ran_s=now - known.started,
     )
 
 
@@ -211,7 +211,7 @@ def granted(durable: Durable, former: tuple[Participant, ...], verdict: Verdict)
         lost=durable.replaying,
         new_run=durable.completed is not None and durable.completed.id == durable.finished,
         former_participants=former,
-        lease=durable.settings.seconds("lease"),
+        lease_s=durable.settings.seconds("lease"),
     )
     return Answer(verdict=verdict, grant=grant)
 
@@ -336,7 +336,7 @@ def close_job(state: JobState, event: CloseJob) -> tuple[JobState, Ready]:
         return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
     if not may_drive(state, event.generation):
         return state, fenced(state, event.generation)
-    back = event.now + event.back_within + durable.settings.seconds("lease")
+    back = event.now + event.back_within_s + durable.settings.seconds("lease")
     state, facts = end_generation(state, event.now, _leaving(state, event), event.detail, AbortReason.CLOSED)
     if state.durable.awaits_driver:
         state = replace(state, restart_due=back)

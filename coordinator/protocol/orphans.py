@@ -48,7 +48,7 @@ def take(state: JobState, event: TakeOrphan) -> tuple[JobState, Ready]:
         return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=f"job {durable.job} is no orphan"))
     if event.now < since:
         detail = f"a driver of job {durable.job} may still come back"
-        return state, Ready(answer=Answer(verdict=Verdict.BUSY, detail=detail, retry_after=since - event.now))
+        return state, Ready(answer=Answer(verdict=Verdict.BUSY, detail=detail, retry_after_s=since - event.now))
     for claim in event.claims:
         refusal = claim_refusal(durable, claim)
         if refusal is not None:

@@ -137,7 +137,7 @@ def settled_if_proved(state: JobState, now: float) -> Step:
     if waiting:
         return state, ()
     took = now - state.completed_at if state.completed_at is not None else 0.0
-    facts = (CheckpointSettled(checkpoint=completed.id, took=took),)
+    facts = (CheckpointSettled(checkpoint=completed.id, took_s=took),)
     return record(state, facts), facts
 
 

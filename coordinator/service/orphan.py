@@ -33,15 +33,15 @@ NO_CLUSTERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Times in seconds. Pauses double each time, and each is shortened at random by up to half, so that jobs that
+    """Pauses double each time, and each is shortened at random by up to half, so that jobs that
     failed together do not retry together."""
 
-    first_retry: float = 0.5
-    longest_retry: float = 60.0
-    first_look: float = 1.0
+    first_retry_s: float = 0.5
+    longest_retry_s: float = 60.0
+    first_look_s: float = 1.0
     """For latecomers, most of which appear soon."""
-    longest_look: float = 30.0
-    patience: float = 120.0
+    longest_look_s: float = 30.0
+    patience_s: float = 120.0
     """After this long without answers for some commits, the known outcomes are reported and the others are retried."""
 
 
@@ -146,7 +146,7 @@ class Orphan:
         durable, completed, around = self._durable, self._durable.completed, self._around
         if completed is None or completed.settled or durable.status is JobStatus.HALTED:
             return
-        give_up_at = around.clock() + around.pace.patience
+        give_up_at = around.clock() + around.pace.patience_s
         for name, snapshot in sorted(completed.snapshots.items()):
             out = durable.replaying.get(name, frozenset()) | self._state.settled_slots.get(name, frozenset())
             left = [committable for committable in snapshot.committables if committable.slot not in out]
@@ -206,7 +206,7 @@ class Orphan:
         one."""
         pace, since = self._around.pace, await self._around.unattended_since(self.job)
         until = since + await self._around.longest_open(self._clusters)
-        looks = Backoff(first=pace.first_look, longest=pace.longest_look)
+        looks = Backoff(first=pace.first_look_s, longest=pace.longest_look_s)
         while True:
             left = (until - self._around.wall()).total_seconds()
             if left <= 0:
@@ -218,7 +218,7 @@ class Orphan:
 
     async def _with_patience(self, work: Callable[[], Awaitable[None]]) -> None:
         """Retry ``work`` with growing pauses until it succeeds."""
-        backoff = Backoff(first=self._around.pace.first_retry, longest=self._around.pace.longest_retry)
+        backoff = Backoff(first=self._around.pace.first_retry_s, longest=self._around.pace.longest_retry_s)
         while True:
             why = await self._fails(work)
             if why is None:

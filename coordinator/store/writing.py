@@ -176,7 +176,7 @@ class FactWriter:
                         kind=fact.kind,
                         name=self._name(fact.request),
                         state=CheckpointState.TRIGGERED,
-                        waited=_microseconds(fact.waited),
+                        waited=_microseconds(fact.waited_s),
                     )
                 )
             case CheckpointCompleted():
@@ -186,8 +186,8 @@ class FactWriter:
                     state=state.value,
                     decided_at=self._at,
                     settled_at=self._at if fact.settled else None,
-                    ran=_microseconds(fact.ran),
-                    decided=_microseconds(fact.decided),
+                    ran=_microseconds(fact.ran_s),
+                    decided=_microseconds(fact.decided_s),
                     settled=0 if fact.settled else None,
                     **_counts(fact.snapshots.values()),
                     **_sealed(fact.snapshots),
@@ -202,7 +202,7 @@ class FactWriter:
                     abort_reason=fact.reason.name.lower(),
                     detail=fact.detail,
                     decided_at=self._at,
-                    ran=_microseconds(fact.ran),
+                    ran=_microseconds(fact.ran_s),
                 )
             case CheckpointUnchanged():
                 self._connection.execute(_DELETE_CHECKPOINT, {"j": self._job, "n": fact.checkpoint})
@@ -211,7 +211,7 @@ class FactWriter:
                     fact.checkpoint,
                     state=CheckpointState.SETTLED.value,
                     settled_at=self._at,
-                    settled=_microseconds(fact.took),
+                    settled=_microseconds(fact.took_s),
                 )
             case LossRecorded():
                 self._record_settlements(fact.checkpoint, fact.participant, fact.settlements)

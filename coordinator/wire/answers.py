@@ -61,7 +61,7 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
         verdict=VERDICT.to_wire(answer.verdict),  # type: ignore[arg-type]
         detail=answer.detail[:MAX_TEXT],
         decision=DECISION.to_wire(answer.decision) if answer.decision is not None else None,  # type: ignore[arg-type]
-        retry_after_us=_microseconds(answer.retry_after),
+        retry_after_us=_microseconds(answer.retry_after_s),
         may_return=answer.may_return,
         generation=answer.generation,
     )
@@ -72,7 +72,7 @@ def answer_from_wire(message: pb.Answer, *, grant: Grant | None = None, request:
         verdict=VERDICT.from_wire(message.verdict),
         detail=message.detail,
         decision=DECISION.from_wire(message.decision) if message.HasField("decision") else None,
-        retry_after=_seconds(message.retry_after_us),
+        retry_after_s=_seconds(message.retry_after_us),
         may_return=message.may_return,
         generation=as_owner(message.generation),
         grant=grant,
@@ -86,7 +86,7 @@ def grant_to_wire(grant: Grant) -> pb.Grant:
         generation=grant.generation,
         completed=completed_to_wire(grant.completed) if grant.completed is not None else None,
         former_participants=[participant_to_wire(participant) for participant in grant.former_participants],
-        lease_us=_microseconds(grant.lease),
+        lease_us=_microseconds(grant.lease_s),
         lost=[pb.LostSlots(participant=name, slots=sorted(slots)) for name, slots in sorted(grant.lost.items())],
         new_run=grant.new_run,
     )
@@ -98,7 +98,7 @@ def grant_from_wire(message: pb.Grant) -> Grant:
         generation=as_generation(message.generation),
         completed=completed_from_wire(message.completed) if message.HasField("completed") else None,
         former_participants=tuple(participant_from_wire(one) for one in message.former_participants),
-        lease=_seconds(message.lease_us),
+        lease_s=_seconds(message.lease_us),
         lost={as_participant(one.participant): slots_from_wire(one.slots) for one in message.lost},
         new_run=message.new_run,
     )

@@ -98,9 +98,9 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[Acknowledge]
         raise MalformedError(f"acknowledgements: {len(request.acknowledgements)}, must be 1 to {MAX_PARTICIPANTS}")
     if not all(one.HasField("snapshot") for one in request.acknowledgements):
         raise MalformedError("snapshot: missing")
-    good_for = None
+    good_for_s = None
     if request.HasField("good_for_us"):
-        good_for = timedelta(microseconds=as_count(request.good_for_us, "good_for_us")).total_seconds()
+        good_for_s = timedelta(microseconds=as_count(request.good_for_us, "good_for_us")).total_seconds()
     return [
         Acknowledge(
             now=now,
@@ -109,7 +109,7 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[Acknowledge]
             participant=as_participant(one.participant),
             base=as_base(request.base),
             snapshot=snapshot_from_wire(one.snapshot),
-            good_for=good_for,
+            good_for_s=good_for_s,
         )
         for one in request.acknowledgements
     ]
@@ -154,7 +154,7 @@ def close_job(request: pb.CloseJobRequest, now: float) -> CloseJob:
         generation=as_generation(request.generation),
         reason=CLOSE_REASON.from_wire(request.reason),
         detail=as_text(request.detail, "detail"),
-        back_within=_back_within(request.back_within_us),
+        back_within_s=_back_within(request.back_within_us),
     )
 
 

@@ -122,7 +122,7 @@ def _aborts_completed(
         reason=reason,
         detail=detail,
         counted=False,
-        ran=0.0,
+        ran_s=0.0,
     )
     return states.record(after, (aborted,)), (*facts, aborted)
 

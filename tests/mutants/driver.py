@@ -54,7 +54,7 @@ def _commits_at_once(
 
 
 def _asks_once(self: Caller, *arguments: Any, **named: Any) -> Any:
-    return self.call(*arguments, **named, patience=0.0)
+    return self.call(*arguments, **named, patience_s=0.0)
 
 
 def _aborts_unanswered(

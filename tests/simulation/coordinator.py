@@ -37,7 +37,7 @@ __all__ = ["STORE_ID", "CoordinatorHost", "MemoryStore", "wall_clock"]
 
 STORE_ID = "5106a000-0000-4000-8000-000000000000"
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-_PACE = Pace(longest_retry=2.0)
+_PACE = Pace(longest_retry_s=2.0)
 """Fault periods are short, so an attempt that failed during one is retried soon after."""
 
 

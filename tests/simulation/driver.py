@@ -62,7 +62,9 @@ class SimulatedPipeline(Pipeline):
 
     def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
         around = self._surroundings
-        caller = Caller(around.channel, "coordinator:7878", patience=around.patience, broken=lambda: None, links=links)
+        caller = Caller(
+            around.channel, "coordinator:7878", patience_s=around.patience, broken=lambda: None, links=links
+        )
         return CoordinatorClient(caller)
 
     def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:

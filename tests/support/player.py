@@ -163,7 +163,7 @@ class Player:
                     participant=ParticipantName(who),
                     base=CheckpointId(int(base)),
                     snapshot=_snapshot(content),
-                    good_for=float(good) if (good := _after(content, "good")) is not None else None,
+                    good_for_s=float(good) if (good := _after(content, "good")) is not None else None,
                 )
             case ["decline", checkpoint, who]:
                 return Decline(
@@ -202,7 +202,7 @@ class Player:
                 )
             case ["close", reason, *options]:
                 back = float(_after(options, "back") or 0)
-                return CloseJob(now=now, generation=generation, reason=CloseReason(reason), back_within=back)
+                return CloseJob(now=now, generation=generation, reason=CloseReason(reason), back_within_s=back)
             case ["request", token, kind, *options]:
                 names = [word for word in options if word != "stop"]
                 return RequestCheckpoint(

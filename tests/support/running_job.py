@@ -199,7 +199,7 @@ class Coordinator:
         base: CheckpointId,
         snapshots: Mapping[ParticipantName, Snapshot],
         *,
-        good_for: Callable[[], float | None],
+        good_for_s: Callable[[], float | None],
     ) -> tuple[Answer, ...]:
         return tuple(
             self.tell(
@@ -210,7 +210,7 @@ class Coordinator:
                     participant=participant,
                     base=base,
                     snapshot=snapshot,
-                    good_for=good_for(),
+                    good_for_s=good_for_s(),
                 )
             )
             for participant, snapshot in snapshots.items()
@@ -279,14 +279,14 @@ class Coordinator:
     """Whether the driver left because an operator must decide."""
 
     left_because = ""
-    back_within: float | None = None
+    back_within_s: float | None = None
     """When the driver that has left returns."""
     word: FencedError | None = None
     """The refusal that a leaving driver receives."""
 
-    def abandon(self, detail: str, *, back_within: float | None, halted: bool) -> FencedError | None:
+    def abandon(self, detail: str, *, back_within_s: float | None, halted: bool) -> FencedError | None:
         """Leave as if the coordinator could not be reached."""
-        self.left_because, self.back_within, self.halted = detail, back_within, halted
+        self.left_because, self.back_within_s, self.halted = detail, back_within_s, halted
         return self.word
 
 

@@ -97,19 +97,19 @@ class StoredJob:
                 generation=self.durable.generation,
                 kind=kind,
                 request=request,
-                waited=waited,
+                waited_s=waited,
             )
         )
 
     def complete(self, *, settled: bool = False, ran: float = 0.0, decided: float = 0.0, at: datetime = AT) -> None:
         number = self.durable.last_id
         completed = CheckpointCompleted(
-            checkpoint=number, snapshots=snapshots(number), settled=settled, ran=ran, decided=decided
+            checkpoint=number, snapshots=snapshots(number), settled=settled, ran_s=ran, decided_s=decided
         )
         self.write(completed, at=at)
 
     def settle(self, *, took: float = 0.0, at: datetime = AT) -> None:
-        self.write(CheckpointSettled(checkpoint=self.durable.base, took=took), at=at)
+        self.write(CheckpointSettled(checkpoint=self.durable.base, took_s=took), at=at)
 
     def abort(self, reason: AbortReason, detail: str = "", *, ran: float = 0.0, at: datetime = AT) -> None:
         aborted = CheckpointAborted(
@@ -118,7 +118,7 @@ class StoredJob:
             reason=reason,
             detail=detail,
             counted=reason.counted,
-            ran=ran,
+            ran_s=ran,
         )
         self.write(aborted, at=at)
 

@@ -129,7 +129,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
                 participant=ParticipantName(name),
                 base=CheckpointId(6),
                 snapshot=snapshot,
-                good_for=1.5,
+                good_for_s=1.5,
             )
             for name, snapshot in (("sink", SNAPSHOT), ("source", Snapshot()))
         ],
@@ -176,7 +176,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
     ),
     requests.close_job: (
         pb.CloseJobRequest(generation=3, reason=pb.CLOSE_REASON_HALTED, detail="why", back_within_us=2_500_000),
-        CloseJob(now=NOW, generation=GENERATION, reason=CloseReason.HALTED, detail="why", back_within=2.5),
+        CloseJob(now=NOW, generation=GENERATION, reason=CloseReason.HALTED, detail="why", back_within_s=2.5),
     ),
     requests.request_checkpoint: (
         people.TriggerCheckpointRequest(request="r", kind=pb.CHECKPOINT_KIND_SAVEPOINT, name="before", stop=True),
@@ -336,7 +336,7 @@ def test_optional_fields_may_be_omitted() -> None:
     assert isinstance(event := requests.open_job(opening, NOW), OpenJob)  # type: ignore[arg-type]
     assert (event.claim, event.instead_of) == (None, 0)
     first = changed(REQUESTS[requests.acknowledge][0], good_for_us=None, base=None)
-    assert [(one.good_for, one.base) for one in requests.acknowledge(first, NOW)] == [(None, 0)] * 2  # type: ignore[arg-type]
+    assert [(one.good_for_s, one.base) for one in requests.acknowledge(first, NOW)] == [(None, 0)] * 2  # type: ignore[arg-type]
     loss = changed(REQUESTS[requests.acknowledge_loss][0], slots=None)
     assert requests.acknowledge_loss(loss, NOW).slots == frozenset()  # type: ignore[arg-type]
     nobody = changed(REQUESTS[requests.open_job][0], claim=pb.Claim(store_id="s", generation=1))
@@ -347,7 +347,7 @@ def test_optional_fields_may_be_omitted() -> None:
 
 def test_the_largest_values_are_taken() -> None:
     most = changed(REQUESTS[requests.close_job][0], back_within_us=int(MAX_BACK_WITHIN_S * 1e6), detail="x" * MAX_TEXT)
-    assert requests.close_job(most, NOW).back_within == MAX_BACK_WITHIN_S  # type: ignore[arg-type]
+    assert requests.close_job(most, NOW).back_within_s == MAX_BACK_WITHIN_S  # type: ignore[arg-type]
     many = changed(REQUESTS[requests.open_job][0], participants=[participant_to_wire(MEMBERS[0])] * MAX_PARTICIPANTS)
     assert len(requests.open_job(many, NOW).participants) == MAX_PARTICIPANTS  # type: ignore[arg-type]
     named = changed(REQUESTS[requests.request_checkpoint][0], name="x" * MAX_LABEL)

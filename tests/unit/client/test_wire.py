@@ -123,15 +123,15 @@ def test_instructions_come_out_as_they_went_in(instruction: Instruction) -> None
         verdict=st.sampled_from(Verdict),
         detail=st.text(max_size=50),
         decision=st.none() | st.sampled_from(Decision),
-        retry_after=st.integers(0, 10**9).map(lambda microseconds: microseconds / 1e6),
+        retry_after_s=st.integers(0, 10**9).map(lambda microseconds: microseconds / 1e6),
         may_return=st.booleans(),
         generation=st.integers(0, 99).map(Generation),
     )
 )
 def test_answers_come_out_as_they_went_in(answer: Answer) -> None:
     decoded = answer_from_wire(answer_to_wire(answer))
-    assert math.isclose(decoded.retry_after, answer.retry_after)
-    assert replace(decoded, retry_after=answer.retry_after) == answer
+    assert math.isclose(decoded.retry_after_s, answer.retry_after_s)
+    assert replace(decoded, retry_after_s=answer.retry_after_s) == answer
 
 
 def test_a_grant_and_a_request_travel_beside_their_answer() -> None:
@@ -140,7 +140,7 @@ def test_a_grant_and_a_request_travel_beside_their_answer() -> None:
         generation=Generation(2),
         completed=None,
         former_participants=(),
-        lease=2.5,
+        lease_s=2.5,
         lost={},
         new_run=False,
     )
@@ -209,7 +209,7 @@ completed = st.builds(
         completed=st.none() | completed,
         lost=st.dictionaries(names, slots, max_size=2),
         former_participants=st.lists(participants, max_size=3).map(tuple),
-        lease=st.just(2.5),
+        lease_s=st.just(2.5),
         new_run=st.booleans(),
     )
 )

@@ -101,9 +101,9 @@ def test_a_checkpoint_is_logged_with_what_it_read_and_wrote_and_where_its_time_w
 def test_a_checkpoint_is_good_for_less_than_its_transactions_last_by_our_clock() -> None:
     """A clock on another machine measured their age."""
     Timed(coordinator := Told(), until=3).generation.run()
-    assert coordinator.acknowledged[1, SINK.name].good_for is None
+    assert coordinator.acknowledged[1, SINK.name].good_for_s is None
     for checkpoint in (2, 3):
-        assert coordinator.acknowledged[checkpoint, SINK.name].good_for == pytest.approx(9 * 60 - RUN - PROVE)
+        assert coordinator.acknowledged[checkpoint, SINK.name].good_for_s == pytest.approx(9 * 60 - RUN - PROVE)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_failed_driver_announces_its_return_unless_another_has_the_job(delay: 
     job = Failing(coordinator, until=99, running=once(3, OncewardError("broken")), restart=restart)
     with pytest.raises(OncewardError) as left:
         job.generation.run()
-    assert coordinator.back_within == delay
+    assert coordinator.back_within_s == delay
     assert isinstance(left.value, FencedError) is (replaced and delay is not None)
 
 

@@ -50,7 +50,7 @@ def test_a_checkpoint_that_follows_an_aborted_one_has_waited_only_since_then() -
     player = after("open d1", "watch", settings=CheckpointSettings(interval="1s", tolerable_failed_checkpoints=9))
     player.now += 7
     facts = said(player, "decline 1 sink")[1]
-    assert one(facts, CheckpointTriggered).waited == 0.0
+    assert one(facts, CheckpointTriggered).waited_s == 0.0
 
 
 @pytest.mark.parametrize(("records", "size"), [(-1, 0), (0, -1)])

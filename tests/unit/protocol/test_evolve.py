@@ -176,7 +176,7 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
             generation=Generation(3),
             kind=CheckpointKind.CHECKPOINT,
             request=RequestId("r2"),
-            waited=0.0,
+            waited_s=0.0,
         ),
         {
             "last_id": 11,
@@ -185,7 +185,7 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
         },
     ),
     (
-        CheckpointCompleted(checkpoint=TEN, snapshots=NEW, settled=True, ran=0.0, decided=0.0),
+        CheckpointCompleted(checkpoint=TEN, snapshots=NEW, settled=True, ran_s=0.0, decided_s=0.0),
         {
             "pending": None,
             "failures": 0,
@@ -200,7 +200,7 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
         },
     ),
     (
-        CheckpointSettled(checkpoint=NINE, took=0.0),
+        CheckpointSettled(checkpoint=NINE, took_s=0.0),
         {"completed": replace(COMPLETED, settled=True), "outcomes": {}},
     ),
     (

@@ -68,7 +68,7 @@ def test_a_request_reports_how_long_it_has_waited() -> None:
     player = after("open d1", "watch", "request r checkpoint")
     player.now += 7
     facts = said(player, "decline 1 sink")[1]
-    assert (one(facts, CheckpointTriggered).request, one(facts, CheckpointTriggered).waited) == ("r", 7.0)
+    assert (one(facts, CheckpointTriggered).request, one(facts, CheckpointTriggered).waited_s) == ("r", 7.0)
 
 
 def test_a_loss_records_who_decided_it_and_the_evidence() -> None:

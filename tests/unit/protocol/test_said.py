@@ -22,7 +22,7 @@ from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 
 def test_a_waiting_driver_learns_who_blocks_it_and_for_how_long() -> None:
     answer, _ = said(after("open d1", "watch", "after 5"), "open d2")
-    assert (answer.verdict, answer.generation, answer.retry_after) == (Verdict.BUSY, 1, 15.0)
+    assert (answer.verdict, answer.generation, answer.retry_after_s) == (Verdict.BUSY, 1, 15.0)
     assert "generation 1 of orders has a living driver" in answer.detail
 
 
@@ -63,14 +63,14 @@ def test_with_an_unreadable_newest_checkpoint_a_claim_of_a_known_id_is_no_newer_
 
 def test_a_checkpoint_reports_the_duration_of_each_step() -> None:
     player = after(*BEGUN, "request r checkpoint")
-    assert one(said(after("open d1", "after 3"), "watch")[1], CheckpointTriggered).waited == 3.0
+    assert one(said(after("open d1", "after 3"), "watch")[1], CheckpointTriggered).waited_s == 3.0
     player.play("after 4")
     player.play("ack 2 source on 1 at 2")
     player.play("after 2")
     completed = one(said(player, "ack 2 sink on 1 slots 0")[1], CheckpointCompleted)
-    assert (completed.ran, completed.decided, completed.settled) == (6.0, 0.0, False)
+    assert (completed.ran_s, completed.decided_s, completed.settled) == (6.0, 0.0, False)
     player.play("after 7")
-    assert one(said(player, "settle 2 sink 0=committed")[1], CheckpointSettled).took == 7.0
+    assert one(said(player, "settle 2 sink 0=committed")[1], CheckpointSettled).took_s == 7.0
 
 
 def test_a_checkpoint_that_waits_for_its_base_reports_how_long() -> None:
@@ -78,12 +78,12 @@ def test_a_checkpoint_that_waits_for_its_base_reports_how_long() -> None:
     for command in ("request s checkpoint", "after 1", "ack 3 source on 2 at 3", "ack 3 sink on 2", "after 8"):
         player.play(command)
     completed = one(said(player, "settle 2 sink 0=committed")[1], CheckpointCompleted)
-    assert (completed.checkpoint, completed.ran, completed.decided) == (3, 1.0, 8.0)
+    assert (completed.checkpoint, completed.ran_s, completed.decided_s) == (3, 1.0, 8.0)
 
 
 def test_an_aborted_checkpoint_reports_its_duration_and_cause() -> None:
     aborted = one(said(after("open d1", "watch", "after 6"), "decline 1 sink")[1], CheckpointAborted)
-    assert (aborted.ran, aborted.detail) == (6.0, "sink: no")
+    assert (aborted.ran_s, aborted.detail) == (6.0, "sink: no")
     replaced = one(said(after("open d1", "watch"), "open d2 takeover")[1], CheckpointAborted)
     assert replaced.detail == ""
 

@@ -311,7 +311,7 @@ class StoreMachine(RuleBasedStateMachine):
         for fact in ready.facts:
             self.chronicle.see(fact)
             if isinstance(fact, CheckpointTriggered):
-                assert 0 <= fact.waited <= self.now - BEGINNING, "it cannot have waited longer than there is a job"
+                assert 0 <= fact.waited_s <= self.now - BEGINNING, "it cannot have waited longer than there is a job"
         if ready.note is not None and self.chronicle.history.generation:
             self.chronicle.told.append((ready.note.what, ready.note.checkpoint))
 
@@ -368,4 +368,4 @@ def test_after_a_restart_a_checkpoint_has_waited_since_then_at_most() -> None:
     state, _ = step(state, to_event(Move("go", 0.0, 0, 0), state, BEGINNING))
     state = restart(state.durable, BEGINNING + 100)
     _, ready = step(state, to_event(Move("go", 0.0, 0, 0), state, BEGINNING + 101))
-    assert [fact.waited for fact in ready.facts if isinstance(fact, CheckpointTriggered)] == [1.0]
+    assert [fact.waited_s for fact in ready.facts if isinstance(fact, CheckpointTriggered)] == [1.0]

@@ -55,7 +55,7 @@ JOB = JobName("orders")
 SOURCE = replace(LATER_SOURCE, name=ParticipantName("input"))
 """Sorts before the sink by name, and has nothing to commit."""
 SETTINGS = CheckpointSettings(interval="1h", lease="1s", stream_grace=0, orphan_grace="1s")
-PACE = Pace(first_retry=0.01, longest_retry=0.02, first_look=0.01, longest_look=0.02, patience=60.0)
+PACE = Pace(first_retry_s=0.01, longest_retry_s=0.02, first_look_s=0.01, longest_look_s=0.02, patience_s=60.0)
 
 
 @dataclass
@@ -371,7 +371,7 @@ def test_a_job_is_ended_only_when_its_commits_show_to_readers(
         await until(lambda: here.settled, "everything is settled")
         assert here.engine.state(JOB).durable.status is JobStatus.FINISHED
 
-    monkeypatch.setattr("tests.unit.service.test_orphans.PACE", replace(PACE, patience=patience))
+    monkeypatch.setattr("tests.unit.service.test_orphans.PACE", replace(PACE, patience_s=patience))
     play(tmp_path, body, brokers)
 
 

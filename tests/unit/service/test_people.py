@@ -144,7 +144,7 @@ def test_a_driver_that_comes_back_by_itself_leaves_the_job_restarting(
 ) -> None:
     name = JobName(job)
     session = client.open_job(name, (SOURCE, SINK), ON_DEMAND, None, driver="d1")
-    session.abandon("Spark lost an executor", back_within=60)
+    session.abandon("Spark lost an executor", back_within_s=60)
     assert people.job(name).status is JobStatus.RESTARTING
     again = client.open_job(name, (SOURCE, SINK), ON_DEMAND, None, driver="d2")
     again.abandon("no restarts are left")

@@ -130,9 +130,9 @@ def test_a_driver_that_leaves_for_a_while_learns_that_another_one_has_the_job(
 ) -> None:
     first = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="first")
     assert client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="first").abandon("x") is None
-    assert first.abandon("said again", back_within=1.0) is None
+    assert first.abandon("said again", back_within_s=1.0) is None
     client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="second").let_go()
-    assert isinstance(first.abandon("failed", back_within=1.0), FencedError)
+    assert isinstance(first.abandon("failed", back_within_s=1.0), FencedError)
 
 
 def test_a_driver_that_needs_a_person_leaves_the_job_halted_with_the_reason_shown(

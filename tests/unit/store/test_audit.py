@@ -78,7 +78,7 @@ def restored(former: int) -> CheckpointRestored:
 
 def aborted(*, counted: bool) -> CheckpointAborted:
     return CheckpointAborted(
-        checkpoint=FIVE, generation=Generation(7), reason=AbortReason.DECLINED, detail="no", counted=counted, ran=1.0
+        checkpoint=FIVE, generation=Generation(7), reason=AbortReason.DECLINED, detail="no", counted=counted, ran_s=1.0
     )
 
 
@@ -151,7 +151,7 @@ def test_slot_facts_name_checkpoint_participant_slots_and_reason(fact: Fact, det
         ),
         (aborted(counted=True), 5, "a participant declined it: no, a counted failure"),
         (aborted(counted=False), 5, "a participant declined it: no"),
-        (CheckpointSettled(checkpoint=FIVE, took=1.0), 5, ""),
+        (CheckpointSettled(checkpoint=FIVE, took_s=1.0), 5, ""),
         (SavepointReleased(checkpoint=FIVE), 5, ""),
         (restored(4), 5, "begins again after checkpoint 2 instead of checkpoint 4: ann: bad input"),
         (restored(0), 5, "begins again after checkpoint 2 instead of one that could not be read: ann: bad input"),

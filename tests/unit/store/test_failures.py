@@ -103,7 +103,7 @@ def triggered(checkpoint: int, base: int) -> CheckpointTriggered:
         generation=Generation(1),
         kind=CheckpointKind.CHECKPOINT,
         request=None,
-        waited=0.0,
+        waited_s=0.0,
     )
 
 

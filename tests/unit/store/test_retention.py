@@ -225,7 +225,7 @@ def test_neither_a_flood_of_refusals_nor_a_healthy_year_evicts_older_events(stor
     store.prune([(JOB, 1)])
     oldest = [one.event for one in store.history(JOB, 10 * KEPT_HISTORY)][KEPT_HISTORY:]
     assert oldest == ["CheckpointSettled", "CheckpointCompleted"]
-    again = CheckpointSettled(checkpoint=job.durable.base, took=0.0)
+    again = CheckpointSettled(checkpoint=job.durable.base, took_s=0.0)
     job.write(*[again] * (KEPT_HISTORY + 1))
     store.prune([(JOB, 1)])
     oldest = [one.event for one in store.history(JOB, 10 * KEPT_HISTORY)][KEPT_HISTORY:]
