@@ -3,7 +3,8 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -61,14 +62,17 @@ PURE_FORBIDDEN = {
 }  # fmt: skip
 
 
-def named(file: Path) -> Iterator[str]:
-    """Yield the modules that a file imports anywhere; ``from package import name`` as ``package.name``."""
+@cache
+def named(file: Path) -> Sequence[str]:
+    """The modules that a file imports anywhere; ``from package import name`` as ``package.name``."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative imports hide who knows whom"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return found
 
 
 def imports(file: Path) -> Iterator[str]:

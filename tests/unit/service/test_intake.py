@@ -16,7 +16,8 @@ from tests.support.scripted import CoordinatorProcess
 from tests.support.waiting import wait_until
 
 _ACKNOWLEDGE = "/onceward.coordinator.v1.ParticipantService/Acknowledge"
-_CALLS = 30
+_CALLS = 10
+"""Twice as many as there is room for."""
 _BYTES = 30 * 1024 * 1024
 
 
