@@ -31,45 +31,27 @@ from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import (
     Acknowledge,
     Amend,
-    CancelJob,
-    CloseJob,
-    CloseReason,
-    Decline,
     Event,
     OpenJob,
-    RequestCheckpoint,
-    Settle,
-    StopJob,
-    StreamLost,
-    TakeOrphan,
-    Tick,
-    Watch,
 )
 from onceward.coordinator.protocol.facts import Fact
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
-    CheckpointId,
-    CheckpointKind,
     Committable,
     Document,
     Generation,
     JobName,
     OnLost,
-    Outcome,
     Participant,
-    ParticipantName,
-    RequestId,
-    Role,
-    Settlement,
-    Snapshot,
 )
 from tests.explorer.oracle import Demand, Output, see, see_answer, see_state, stamp
 from tests.explorer.world import Bounds, Call
+from tests.support.events import SINK, SOURCE, event
 from tests.support.oracle import Invariant, Violation
 
-__all__ = ["SETTINGS", "Coordinators", "Reply", "Result", "View", "frozen"]
+__all__ = ["SETTINGS", "Coordinators", "Reply", "Result", "View", "command", "frozen"]
 
 SETTINGS: dict[str, str | int] = {
     "interval": "0s",
@@ -81,17 +63,9 @@ SETTINGS: dict[str, str | int] = {
 """In the format of the scenarios' ``play()``."""
 
 _SETTINGS = CheckpointSettings(**SETTINGS)  # type: ignore[arg-type]
-_MEMBERS = (
-    Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="kafka"),
-    Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka"),
-)
 _NEVER = float("inf")
 _MAPPINGS = (dict, MappingProxyType)
 _NOTHING = Demand()
-_OUTCOMES = {
-    who: Settlement(slot=0, outcome=outcome, evidence=f"slot 0 is {outcome.value.lower()}")
-    for who, outcome in (("", Outcome.COMMITTED), ("lost", Outcome.LOST), ("doubt", Outcome.IN_DOUBT))
-}
 
 
 class Process(NamedTuple):
@@ -158,8 +132,7 @@ class Coordinators:
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
-        source, sink = _MEMBERS
-        self._members = (source, replace(sink, on_lost=OnLost.REPLAY)) if bounds.losses else _MEMBERS
+        self._members = (SOURCE, replace(SINK, on_lost=OnLost.REPLAY)) if bounds.losses else (SOURCE, SINK)
         self._numbers: dict[Hashable, int] = {}
         self._processes: list[Process] = []
         self.views: list[View] = []
@@ -318,98 +291,66 @@ def _difference(stored: Durable, remembered: Durable) -> str:
 
 def _happens(state: JobState, call: Call, members: tuple[Participant, ...]) -> tuple[JobState, Event]:
     """The core's event, with the state aged if the event is the passing of time."""
-    generation, checkpoint = Generation(call.generation), CheckpointId(call.checkpoint)
     match call.kind:
-        case "open":
-            event: Event = OpenJob(
-                now=0.0,
-                driver=f"d{call.generation}",
-                participants=members,
-                settings=_SETTINGS,
-                claim=None,
-                instead_of=Generation(call.base),
-            )
-        case "watch":
-            event = Watch(now=0.0, generation=generation)
-        case "lost":
-            event = StreamLost(now=0.0, generation=generation)
-        case "ack":
-            event = Acknowledge(
-                now=0.0,
-                generation=generation,
-                checkpoint=checkpoint,
-                participant=ParticipantName(call.who),
-                base=CheckpointId(call.base),
-                snapshot=_snapshot(call),
-            )
-        case "decline":
-            event = Decline(
-                now=0.0, generation=generation, checkpoint=checkpoint, participant=_MEMBERS[1].name, reason="no"
-            )
-        case "settle":
-            event = Settle(
-                now=0.0,
-                generation=generation,
-                checkpoint=checkpoint,
-                participant=_MEMBERS[1].name,
-                settlements=(_OUTCOMES[call.who],),
-                amendment=call.base,
-            )
-        case "amend":
-            event = Amend(
-                now=0.0,
-                generation=generation,
-                checkpoint=checkpoint,
-                participant=_MEMBERS[1].name,
-                amendment=call.base,
-                slots=frozenset({0}),
-                committables=(Committable(slot=0, document=_document(f"{call.base + 1} by {generation}")),),
-            )
-        case "close":
-            event = CloseJob(now=0.0, generation=generation, reason=CloseReason(call.who))
-        case "stop":
-            event = StopJob(now=0.0)
-        case "cancel":
-            event = CancelJob(now=0.0)
-        case "savepoint":
-            token, kind = RequestId(call.who), CheckpointKind.SAVEPOINT
-            event = RequestCheckpoint(now=0.0, request=token, kind=kind, stop=call.data)
-        case "expire":
-            if state.pending is not None:
-                state = replace(state, pending=replace(state.pending, started=-2 * _SETTINGS.seconds("timeout")))
-            event = Tick(now=0.0)
+        case "expire" if state.pending is not None:
+            state = replace(state, pending=replace(state.pending, started=-2 * _SETTINGS.seconds("timeout")))
         case "lease":
             if state.session is not None:
                 state = replace(state, session=replace(state.session, lease_ends=0.0))
             if state.restart_due is not None:
                 state = replace(state, restart_due=0.0)
-            event = Tick(now=0.0)
-        case "overdue":
-            if state.owing_since is not None:
-                patience = _SETTINGS.seconds("lease") + _SETTINGS.seconds("orphan_grace")
-                state = replace(state, owing_since=-patience)
-            event = Tick(now=0.0)
-        case "take":
-            if state.driverless_since is not None:
-                state = replace(state, driverless_since=-_SETTINGS.seconds("orphan_grace"))
-            event = TakeOrphan(now=0.0)
-        case "tick":
-            event = Tick(now=0.0)
+        case "overdue" if state.owing_since is not None:
+            state = replace(state, owing_since=-_SETTINGS.seconds("lease") - _SETTINGS.seconds("orphan_grace"))
+        case "take" if state.driverless_since is not None:
+            state = replace(state, driverless_since=-_SETTINGS.seconds("orphan_grace"))
         case _:
-            raise AssertionError(call.kind)
-    return state, event
+            pass
+    return state, _event(call, members)
 
 
-def _snapshot(call: Call) -> Snapshot:
-    records = stamp(call.generation, call.checkpoint)
-    if call.who == "source":
-        return Snapshot(positions=_document(f"position {call.at}"), records=records, unchanged=call.unchanged)
-    slots = (Committable(slot=0, document=_document("slot 0")),) if call.data else ()
-    return Snapshot(committables=slots, records=records, unchanged=call.unchanged)
+def _event(call: Call, members: tuple[Participant, ...]) -> Event:
+    """The event of a scenario, with contents that tell generations apart."""
+    happens = event(command(call), now=0.0, newest=Generation(call.generation), settings=_SETTINGS)
+    match happens:
+        case OpenJob():
+            return replace(happens, participants=members)
+        case Acknowledge():
+            records = stamp(call.generation, call.checkpoint)
+            return replace(happens, snapshot=replace(happens.snapshot, records=records))
+        case Amend():
+            again = Document(kind="test", version=1, body={"is": f"{call.base + 1} by {call.generation}"})
+            return replace(happens, committables=(Committable(slot=0, document=again),))
+        case _:
+            return happens
 
 
-def _document(text: str) -> Document:
-    return Document(kind="test", version=1, body={"is": text})
+def command(call: Call) -> str:
+    """The call in the words of a scenario, sent by the newest generation."""
+    match call.kind:
+        case "open":
+            return f"open d{call.generation}{f' takeover g{call.base}' if call.base else ''}"
+        case "ack":
+            content = f" at {call.at}" if call.who == "source" else " slots 0" if call.data else ""
+            return f"ack {call.checkpoint} {call.who} on {call.base}{content}{' unchanged' if call.unchanged else ''}"
+        case "decline":
+            return f"decline {call.checkpoint} sink"
+        case "settle":
+            amendment = f" amendment {call.base}" if call.base else ""
+            outcome = {"": "committed", "lost": "lost", "doubt": "in_doubt"}[call.who]
+            return f"settle {call.checkpoint} sink{amendment} 0={outcome}"
+        case "amend":
+            amendment = f" amendment {call.base}" if call.base else ""
+            return f"amend {call.checkpoint} sink 0{amendment} slots 0"
+        case "close":
+            return f"close {call.who}"
+        case "savepoint":
+            return f"request {call.who} savepoint{' stop' if call.data else ''}"
+        case "take":
+            return "orphan"
+        case "expire" | "lease" | "overdue" | "tick":
+            return "after 0"
+        case _:
+            return call.kind
 
 
 _FIELDS: dict[type, tuple[str, ...]] = {}

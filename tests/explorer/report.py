@@ -5,7 +5,7 @@ the network are comments.
 """
 
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from tests.explorer.coordinator import SETTINGS
+from tests.explorer.coordinator import SETTINGS, command
 from tests.explorer.search import Broken, Result
 from tests.explorer.world import Call
 from tests.support.player import Player
@@ -95,42 +95,19 @@ def _died(when: str, lost: list[object]) -> list[str]:
 
 def _commands(call: Call, player: Player) -> list[str]:
     state = player.state
-    speaks = "" if call.generation == state.durable.generation else f" as g{call.generation}"
     match call.kind:
-        case "open":
-            command = f"open d{call.generation}{f' takeover g{call.base}' if call.base else ''}"
-        case "ack":
-            content = f" at {call.at}" if call.who == "source" else " slots 0" if call.data else ""
-            content += " unchanged" if call.unchanged else ""
-            command = f"ack {call.checkpoint} {call.who} on {call.base}{content}{speaks}"
-        case "decline":
-            command = f"decline {call.checkpoint} sink{speaks}"
-        case "settle":
-            amendment = f" amendment {call.base}" if call.base else ""
-            outcome = {"": "committed", "lost": "lost", "doubt": "in_doubt"}[call.who]
-            command = f"settle {call.checkpoint} sink{amendment} 0={outcome}{speaks}"
-        case "amend":
-            amendment = f" amendment {call.base}" if call.base else ""
-            command = f"amend {call.checkpoint} sink 0{amendment} slots 0{speaks}"
-        case "close":
-            command = f"close {call.who}{speaks}"
-        case "stop" | "cancel":
-            command = call.kind
-        case "savepoint":
-            command = f"request {call.who} savepoint{' stop' if call.data else ''}"
         case "expire" if state.session is not None and state.session.stream_lost_at is not None:
             return ["> renew", "> after 99", "> renew", "> after 52", "> renew"]
         case "expire":
             return ["> after 151", "> renew"]
         case "lease":
-            command = "after 101"
+            return ["> after 101"]
         case "overdue":
             return ["> after 99", "> renew", "> after 99", "> renew", "> after 3"]
-        case "take":
-            since = player.state.driverless_since
-            return ["> after 101", "> orphan"] if since is not None else ["> orphan"]
-        case "tick":
-            command = "after 0"
+        case "take" if state.driverless_since is not None:
+            return ["> after 101", "> orphan"]
+        case "open" | "stop" | "cancel" | "savepoint" | "take" | "tick":
+            return [f"> {command(call)}"]
         case _:
-            command = f"{call.kind}{speaks}"
-    return [f"> {command}"]
+            newest = call.generation == state.durable.generation
+            return [f"> {command(call)}{'' if newest else f' as g{call.generation}'}"]

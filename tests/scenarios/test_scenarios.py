@@ -1,4 +1,4 @@
-"""Every file here is a job's life as text (see play.py). The core's output must match it line by line.
+"""Every file here is a job's life as text (see tests/support/player.py). The core's output must match it line by line.
 
 ``pytest tests/scenarios --regenerate`` writes the current output; the diff shows the effect of a change.
 """

@@ -1,6 +1,6 @@
 """Random histories of a job, mostly sensible, for hypothesis."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -41,19 +41,15 @@ from onceward.coordinator.protocol.values import (
     Generation,
     OnLost,
     Outcome,
-    Participant,
-    ParticipantName,
     RequestId,
-    Role,
     Settlement,
     Snapshot,
 )
+from tests.support.events import SINK, SOURCE
 
 __all__ = ["SETTINGS", "Move", "a_move", "moves", "to_event"]
 
-SOURCE = Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="kafka")
-SINK = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka")
-REPLAYING = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka", on_lost=OnLost.REPLAY)
+REPLAYING = replace(SINK, on_lost=OnLost.REPLAY)
 SETTINGS = CheckpointSettings(
     interval="1s",
     timeout="4s",

@@ -7,19 +7,11 @@
       fact completed 1 ...       what must be durable first, in order
       wants complete 1           all instructions to the driver, if they have changed
 
-Events: ``open DRIVER [takeover [gN]] [adopt] [without sink] [replaying|skipping] [claim STORE GENERATION CHECKPOINT [by
-HOLDER]]``, ``watch``, ``lost``, ``renew [aborted N]``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged]
-[more] [good SECONDS]``, ``decline N WHO``, ``close REASON [back SECONDS]``, ``settle N WHO [amendment K]
-SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``acknowledge loss N WHO SLOT..``, ``request ID
-checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``forget``, ``restore N``, ``release N``, ``resolve N WHO
-SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim STORE GENERATION
-CHECKPOINT]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick), ``restart`` (of the
-coordinator, from what is durable), ``unstored EVENT`` (the coordinator dies, or its store fails, before the event's
-facts are durable; then a restart), ``damage`` (a restart that cannot read the newest completed checkpoint). A final
-``as gN`` sends the event for a generation other than the newest.
+`events` lists the events. Here are also ``restart`` (of the coordinator, from what is durable), ``unstored EVENT`` (the
+coordinator dies, or its store fails, before the event's facts are durable; then a restart), and ``damage`` (a restart
+that cannot read the newest completed checkpoint).
 """
 
-import re
 from dataclasses import replace
 from typing import assert_never
 
@@ -27,57 +19,18 @@ from onceward.coordinator.protocol import answers, facts
 from onceward.coordinator.protocol.core import step, wanted
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import (
-    Acknowledge,
-    AcknowledgeLoss,
-    Amend,
-    CancelJob,
-    CloseJob,
-    CloseReason,
-    Decline,
     Event,
-    ForgetJob,
-    OpenJob,
-    ReleaseSavepoint,
-    Renew,
-    RequestCheckpoint,
-    RequestRestore,
-    Resolve,
-    Settle,
-    SkipInput,
-    StopJob,
-    StreamLost,
-    TakeOrphan,
-    Tick,
-    Watch,
 )
-from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.state import JobState, restart
 from onceward.coordinator.protocol.values import (
-    NO_GENERATION,
-    CheckpointId,
     CheckpointKind,
-    Claim,
-    Committable,
     CompletedCheckpoint,
-    Document,
-    Generation,
     JobName,
-    OnLost,
-    Outcome,
-    Participant,
-    ParticipantName,
-    RequestId,
-    Role,
-    Settlement,
-    Snapshot,
 )
+from tests.support.events import event
 
 __all__ = ["Player", "play"]
-
-SOURCE = Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="kafka")
-SINK = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka")
-OTHER = Participant(name=ParticipantName("other"), role=Role.SINK, kind="kafka")
 
 
 def play(transcript: str) -> str:
@@ -131,138 +84,15 @@ class Player:
 
     def event(self, command: str) -> Event:
         """Parse a command of a scenario."""
-        command, generation = self._generation(command)
-        words = command.split()
-        now = self.now
-        match words:
-            case ["open", driver, *options]:
-                policies = {"replaying": OnLost.REPLAY, "skipping": OnLost.SKIP}
-                policy = next((policies[option] for option in options if option in policies), OnLost.HALT)
-                sink = replace(SINK, on_lost=policy)
-                return OpenJob(
-                    now=now,
-                    driver=driver,
-                    participants=(SOURCE, OTHER) if "without" in options else (SOURCE, sink),
-                    settings=self.settings,
-                    claim=_claim(options),
-                    instead_of=self._instead_of(options),
-                    adopt="adopt" in options,
-                )
-            case ["watch"]:
-                return Watch(now=now, generation=generation)
-            case ["lost"]:
-                return StreamLost(now=now, generation=generation)
-            case ["renew", *options]:
-                aborted = CheckpointId(int(_after(options, "aborted") or 0))
-                return Renew(now=now, generation=generation, aborted=aborted)
-            case ["ack", checkpoint, who, "on", base, *content]:
-                return Acknowledge(
-                    now=now,
-                    generation=generation,
-                    checkpoint=CheckpointId(int(checkpoint)),
-                    participant=ParticipantName(who),
-                    base=CheckpointId(int(base)),
-                    snapshot=_snapshot(content),
-                    good_for_s=float(good) if (good := _after(content, "good")) is not None else None,
-                )
-            case ["decline", checkpoint, who]:
-                return Decline(
-                    now=now,
-                    generation=generation,
-                    checkpoint=CheckpointId(int(checkpoint)),
-                    participant=ParticipantName(who),
-                    reason="no",
-                )
-            case ["settle", checkpoint, who, *slots]:
-                return Settle(
-                    now=now,
-                    generation=generation,
-                    checkpoint=CheckpointId(int(checkpoint)),
-                    participant=ParticipantName(who),
-                    settlements=tuple(_settlement(slot) for slot in slots if "=" in slot),
-                    amendment=int(_after(slots, "amendment") or 0),
-                )
-            case ["amend", checkpoint, who, slots_written, *content]:
-                return Amend(
-                    now=now,
-                    generation=generation,
-                    checkpoint=CheckpointId(int(checkpoint)),
-                    participant=ParticipantName(who),
-                    amendment=int(_after(content, "amendment") or 0),
-                    slots=frozenset(int(slot) for slot in slots_written.split(",")),
-                    committables=_committables(_after(content, "slots"), "again "),
-                )
-            case ["acknowledge", "loss", checkpoint, who, *slots]:
-                return AcknowledgeLoss(
-                    now=now,
-                    checkpoint=CheckpointId(int(checkpoint)),
-                    participant=ParticipantName(who),
-                    slots=frozenset(int(slot) for slot in slots),
-                    reason="somebody knows",
-                )
-            case ["close", reason, *options]:
-                back = float(_after(options, "back") or 0)
-                return CloseJob(now=now, generation=generation, reason=CloseReason(reason), back_within_s=back)
-            case ["request", token, kind, *options]:
-                names = [word for word in options if word != "stop"]
-                return RequestCheckpoint(
-                    now=now,
-                    request=RequestId(token),
-                    kind=CheckpointKind(kind),
-                    name=names[0] if names else "",
-                    stop="stop" in options,
-                )
-            case ["stop"]:
-                return StopJob(now=now)
-            case ["cancel"]:
-                return CancelJob(now=now)
-            case ["forget"]:
-                return ForgetJob(now=now, reason="somebody wants it")
-            case ["restore", checkpoint]:
-                return RequestRestore(now=now, source=self.completed[int(checkpoint)], reason="a person's reason")
-            case ["release", checkpoint]:
-                return ReleaseSavepoint(now=now, checkpoint=CheckpointId(int(checkpoint)))
-            case ["resolve", checkpoint, who, slots_resolved, ruling, *options]:
-                return Resolve(
-                    now=now,
-                    checkpoint=CheckpointId(int(checkpoint)),
-                    participant=ParticipantName(who),
-                    slots=frozenset(int(slot) for slot in slots_resolved.split(",")),
-                    ruling=Ruling(ruling),
-                    reason="a person's reason",
-                    evidence=tuple(_settlement(option) for option in options if "=" in option),
-                    forced="forced" in options,
-                )
-            case ["skip", who, "of", checkpoint, "to", position]:
-                return SkipInput(
-                    now=now,
-                    base=CheckpointId(int(checkpoint)),
-                    participant=ParticipantName(who),
-                    positions=_document(f"position {position}"),
-                    skipped=f"what was before {position}",
-                    reason="a person's reason",
-                )
-            case ["orphan", *options]:
-                claim = _claim(options)
-                return TakeOrphan(now=now, claims=(claim,) if claim is not None else ())
-            case ["after", seconds]:
-                self.now += float(seconds)
-                return Tick(now=self.now)
-            case _:
-                raise AssertionError(f"no such command: {command}")
-
-    def _instead_of(self, options: list[str]) -> Generation:
-        """The generation to take over from: the newest for ``takeover``, the named one for ``takeover gN``."""
-        if "takeover" not in options:
-            return NO_GENERATION
-        named = re.search(r"takeover g(\d+)", " ".join(options))
-        return Generation(int(named[1])) if named else self.state.durable.generation
-
-    def _generation(self, command: str) -> tuple[str, Generation]:
-        match = re.search(r" as g(\d+)$", command)
-        if match is None:
-            return command, self.state.durable.generation
-        return command[: match.start()], Generation(int(match[1]))
+        happening = event(
+            command,
+            now=self.now,
+            newest=self.state.durable.generation,
+            settings=self.settings,
+            completed=self.completed,
+        )
+        self.now = happening.now
+        return happening
 
 
 def _settings(words: list[str]) -> CheckpointSettings:
@@ -271,49 +101,6 @@ def _settings(words: list[str]) -> CheckpointSettings:
 
     given = {name: value(text) for name, _, text in (word.partition("=") for word in words)}
     return CheckpointSettings(**given)  # type: ignore[arg-type]
-
-
-def _after(words: list[str], word: str) -> str | None:
-    return words[words.index(word) + 1] if word in words else None
-
-
-def _claim(options: list[str]) -> Claim | None:
-    if "claim" not in options:
-        return None
-    store, generation, completed = options[options.index("claim") + 1 :][:3]
-    return Claim(
-        store_id=store,
-        generation=Generation(int(generation)),
-        completed=CheckpointId(int(completed)),
-        holder=_after(options, "by") or "",
-    )
-
-
-def _snapshot(words: list[str]) -> Snapshot:
-    position = _after(words, "at")
-    return Snapshot(
-        positions=_document(f"position {position}") if position is not None else None,
-        committables=_committables(_after(words, "slots"), ""),
-        unchanged="unchanged" in words,
-        next_at_once="more" in words,
-    )
-
-
-def _committables(slots: str | None, prefix: str) -> tuple[Committable, ...]:
-    return tuple(
-        Committable(slot=int(slot), document=_document(f"{prefix}slot {slot}"))
-        for slot in (slots or "").split(",")
-        if slot
-    )
-
-
-def _document(text: str) -> Document:
-    return Document(kind="test", version=1, body={"is": text})
-
-
-def _settlement(text: str) -> Settlement:
-    slot, _, outcome = text.partition("=")
-    return Settlement(slot=int(slot), outcome=Outcome(outcome), evidence=f"slot {slot} is {outcome}")
 
 
 def _answer(answer: answers.Answer) -> str:

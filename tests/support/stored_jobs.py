@@ -44,7 +44,8 @@ from onceward.coordinator.protocol.values import (
     Snapshot,
 )
 from onceward.coordinator.store.store import Store
-from tests.support.histories import SINK, SOURCE, Move, to_event
+from tests.support.events import SINK, SOURCE
+from tests.support.histories import Move, to_event
 
 __all__ = ["AT", "JOB", "MEMORY", "StoredJob", "change", "event_of", "fresh", "ids", "loaded", "reopened", "snapshots"]
 

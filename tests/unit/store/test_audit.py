@@ -35,7 +35,7 @@ from onceward.coordinator.protocol.values import (
     Settlement,
 )
 from onceward.coordinator.store.audit import MAX_DETAIL, entry_of_fact
-from tests.support.histories import SINK, SOURCE
+from tests.support.events import SINK, SOURCE
 
 CURRENT = Generation(9)
 FIVE = CheckpointId(5)

@@ -27,7 +27,8 @@ from onceward.coordinator.store.codec import (
     snapshots_from_text,
     snapshots_to_text,
 )
-from tests.support.histories import REPLAYING, SINK, SOURCE
+from tests.support.events import SINK, SOURCE
+from tests.support.histories import REPLAYING
 from tests.support.stored_jobs import JOB
 
 COLUMNS = {

@@ -41,7 +41,7 @@ from onceward.coordinator.store.schema import (
     text_checksum,
 )
 from onceward.coordinator.store.store import Store
-from tests.support.histories import SINK
+from tests.support.events import SINK
 from tests.support.stored_jobs import AT, JOB, StoredJob, change, loaded, snapshots
 
 LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort")

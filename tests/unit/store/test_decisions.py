@@ -15,7 +15,7 @@ from onceward.coordinator.protocol.values import (
     Snapshot,
 )
 from onceward.coordinator.store.store import Store
-from tests.support.histories import SINK, SOURCE
+from tests.support.events import SINK, SOURCE
 from tests.support.stored_jobs import AT, JOB, StoredJob, snapshots
 
 LATER = AT + timedelta(seconds=5)

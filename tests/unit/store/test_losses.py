@@ -10,7 +10,7 @@ import pytest
 from onceward.coordinator.protocol.facts import LossAcknowledged
 from onceward.coordinator.protocol.values import CheckpointId, JobName, Outcome, Settlement
 from onceward.coordinator.store.store import Store
-from tests.support.histories import SINK
+from tests.support.events import SINK
 from tests.support.stored_jobs import AT, JOB, StoredJob, change
 
 LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="slot 1: 7 records of in-0 [3, 10). CompleteAbort")

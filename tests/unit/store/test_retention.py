@@ -20,7 +20,7 @@ from onceward.coordinator.protocol.values import (
 from onceward.coordinator.store.audit import MAX_DETAIL
 from onceward.coordinator.store.retention import KEPT_ABORTED, KEPT_GENERATIONS, KEPT_HISTORY
 from onceward.coordinator.store.store import Store
-from tests.support.histories import SINK
+from tests.support.events import SINK
 from tests.support.stored_jobs import AT, JOB, StoredJob, change, ids, loaded, reopened
 
 FLOOD = Note(

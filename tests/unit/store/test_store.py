@@ -40,7 +40,8 @@ from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.schema import metadata, text_checksum
 from onceward.coordinator.store.store import Store
 from tests.conftest import examples
-from tests.support.histories import SINK, Move, moves
+from tests.support.events import SINK
+from tests.support.histories import Move, moves
 from tests.support.stored_jobs import AT, JOB, StoredJob, event_of, fresh, ids, loaded, snapshots
 
 LATER = AT + timedelta(seconds=5)
