@@ -23,132 +23,111 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, kw_only=True)
 class SourceArguments:
-    """Arguments of a source, valid by construction."""
+    """The arguments of a :class:`KafkaSource` as they were given, valid by construction."""
 
-    cluster: KafkaCluster
-    topics: tuple[str, ...]
-    """Sorted; empty if ``pattern`` is given."""
-    pattern: re.Pattern[str] | None
-    """Matched against whole names."""
+    cluster: str | KafkaCluster
+    topics: Sequence[str] | str | None
+    pattern: str | None
     start: Start
-    reset: Reset
+    reset: str
     end: End
     group_id: str | None
-    """None = the job's name."""
-    columns: tuple[str, ...]
-    """Columns of DataFrames and batches, in order."""
+    include_headers: bool
+    columns: Sequence[str] | None
     min_partitions: int | None
-    max_offsets: int | None
-    max_rate: float | None
+    max_offsets_per_checkpoint: int | None
+    max_rate_per_partition: float | None
     adaptive: bool
-    discovery_interval: timedelta
+    discovery_interval: Duration
     mirror_offsets: bool
-    name: ParticipantName
+    name: str
 
-    @classmethod
-    def of(
-        cls,
-        cluster: str | KafkaCluster,
-        *,
-        topics: Sequence[str] | str | None,
-        pattern: str | None,
-        start: Start,
-        reset: str,
-        end: End,
-        group_id: str | None,
-        include_headers: bool,
-        columns: Sequence[str] | None,
-        min_partitions: int | None,
-        max_offsets_per_checkpoint: int | None,
-        max_rate_per_partition: float | None,
-        adaptive: bool,
-        discovery_interval: Duration,
-        mirror_offsets: bool,
-        name: str,
-    ) -> "SourceArguments":
-        """Validate the arguments. Raises ConfigurationError naming every invalid one."""
-        problems: list[str] = []
-        now = datetime.now(UTC)
-        try:
-            cluster = KafkaCluster.of(cluster)
-        except ConfigurationError as error:
-            problems.append(str(error))
-        names = (topics,) if isinstance(topics, str) else tuple(topics or ())
-        compiled: re.Pattern[str] | None = None
-        if (topics is None) == (pattern is None):
-            problems.append("topics, pattern: give exactly one of them")
-        elif pattern is None:
-            problems.extend(_topic_problems(names))
-        else:
-            try:
-                compiled = re.compile(pattern)
-            except (re.error, TypeError) as error:
-                problems.append(f"pattern: {pattern!r} is not a regular expression ({error})")
-        problems.extend(start_problems(start, now))
-        problems.extend(end_problems(end, now))
-        for argument, value in (("start", start), ("end", end)):
-            if isinstance(value, Mapping) and names:
-                unread = sorted(str(topic) for topic in value if topic not in names)
-                if unread:
-                    problems.append(f"{argument}: names topics that are not read: {', '.join(unread)}")
-        if reset not in tuple(Reset):
-            problems.append(f"reset: {reset!r} is none of {', '.join(Reset)}")
-        if group_id is not None and (not isinstance(group_id, str) or not group_id):
-            problems.append("group_id: must be text, or left out for the job's name")
-        chosen = (*COLUMNS, HEADERS) if include_headers else COLUMNS
-        if columns is not None:
-            chosen = tuple(columns) if isinstance(columns, Sequence) and not isinstance(columns, str) else ()
-            problems.extend(_column_problems(chosen, include_headers=include_headers))
-        if min_partitions is not None and not (_positive(min_partitions, whole=True) and min_partitions <= MOST_RANGES):
-            problems.append(f"min_partitions: must be a whole number from 1 to {MOST_RANGES}, or left out")
-        if max_offsets_per_checkpoint is not None and not _positive(max_offsets_per_checkpoint, whole=True):
-            problems.append("max_offsets_per_checkpoint: must be a whole number from 1, or left out")
-        if max_rate_per_partition is not None and not _positive(max_rate_per_partition):
-            problems.append("max_rate_per_partition: must be a number of records per second above 0, or left out")
-        if adaptive not in (True, False):
-            problems.append(f"adaptive: {adaptive!r} is neither True nor False")
-        interval = timedelta()
-        try:
-            interval = as_duration(discovery_interval)
-            if interval < timedelta(milliseconds=100):
-                problems.append("discovery_interval: must be at least 100ms")
-        except (ValueError, TypeError) as error:
-            problems.append(f"discovery_interval: {error}")
-        try:
-            ParticipantName(name)
-        except (TypeError, ValueError) as error:
-            problems.append(f"name: {error}")
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError that lists every problem."""
+        problems = list(self._problems())
         if problems:
             raise ConfigurationError(
                 "This Kafka source cannot be used; nothing was started. Change these:\n"
                 + "\n".join(f"  - {problem}" for problem in problems)
             )
-        return cls(
-            cluster=KafkaCluster.of(cluster),
-            topics=tuple(sorted(set(names))),
-            pattern=compiled,
-            start=start,
-            reset=Reset(reset),
-            end=end,
-            group_id=group_id,
-            columns=chosen,
-            min_partitions=min_partitions,
-            max_offsets=max_offsets_per_checkpoint,
-            max_rate=max_rate_per_partition,
-            adaptive=adaptive,
-            discovery_interval=interval,
-            mirror_offsets=mirror_offsets,
-            name=ParticipantName(name),
-        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics, sorted; empty if ``pattern`` is given."""
+        return tuple(sorted({self.topics} if isinstance(self.topics, str) else set(self.topics or ())))
+
+    @property
+    def whole_name(self) -> re.Pattern[str] | None:
+        """``pattern``, to be matched against whole names."""
+        return None if self.pattern is None else re.compile(self.pattern)
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """Columns of DataFrames and batches, in order."""
+        if self.columns is not None:
+            return tuple(self.columns)
+        return (*COLUMNS, HEADERS) if self.include_headers else COLUMNS
 
     def limits(self, *, interval: timedelta | None, checkpoint_timeout: timedelta) -> Limits:
         """Return the limits of the job's first checkpoint. ``interval``: None if checkpoints run only on request."""
         seconds = None if interval is None else interval.total_seconds()
+        rate = self.max_rate_per_partition
         return Limits(
-            offsets=self.max_offsets,
-            rate=None if self.max_rate is None else RateLimit(self.max_rate, interval=seconds or 0.0),
+            offsets=self.max_offsets_per_checkpoint,
+            rate=None if rate is None else RateLimit(rate, interval=seconds or 0.0),
             sizing=first_sizing(seconds, checkpoint_timeout.total_seconds()) if self.adaptive else None,
         )
+
+    def _problems(self) -> Iterator[str]:
+        try:
+            KafkaCluster.of(self.cluster)
+        except ConfigurationError as error:
+            yield str(error)
+        topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics or ())
+        if (self.topics is None) == (self.pattern is None):
+            yield "topics, pattern: give exactly one of them"
+        elif self.pattern is None:
+            yield from _topic_problems(topics)
+        else:
+            try:
+                re.compile(self.pattern)
+            except (re.error, TypeError) as error:
+                yield f"pattern: {self.pattern!r} is not a regular expression ({error})"
+        now = datetime.now(UTC)
+        yield from start_problems(self.start, now)
+        yield from end_problems(self.end, now)
+        for argument, value in (("start", self.start), ("end", self.end)):
+            if isinstance(value, Mapping) and topics:
+                unread = sorted(str(topic) for topic in value if topic not in topics)
+                if unread:
+                    yield f"{argument}: names topics that are not read: {', '.join(unread)}"
+        if self.reset not in tuple(Reset):
+            yield f"reset: {self.reset!r} is none of {', '.join(Reset)}"
+        if self.group_id is not None and (not isinstance(self.group_id, str) or not self.group_id):
+            yield "group_id: must be text, or left out for the job's name"
+        if self.columns is not None:
+            yield from _column_problems(self.columns, include_headers=self.include_headers)
+        yield from self._limit_problems()
+        if self.adaptive not in (True, False):
+            yield f"adaptive: {self.adaptive!r} is neither True nor False"
+        try:
+            if as_duration(self.discovery_interval) < timedelta(milliseconds=100):
+                yield "discovery_interval: must be at least 100ms"
+        except (ValueError, TypeError) as error:
+            yield f"discovery_interval: {error}"
+        try:
+            ParticipantName(self.name)
+        except (TypeError, ValueError) as error:
+            yield f"name: {error}"
+
+    def _limit_problems(self) -> Iterator[str]:
+        least, offsets, rate = self.min_partitions, self.max_offsets_per_checkpoint, self.max_rate_per_partition
+        if least is not None and not (_positive(least, whole=True) and least <= MOST_RANGES):
+            yield f"min_partitions: must be a whole number from 1 to {MOST_RANGES}, or left out"
+        if offsets is not None and not _positive(offsets, whole=True):
+            yield "max_offsets_per_checkpoint: must be a whole number from 1, or left out"
+        if rate is not None and not _positive(rate):
+            yield "max_rate_per_partition: must be a number of records per second above 0, or left out"
 
 
 def _topic_problems(names: Sequence[object]) -> Iterator[str]:
@@ -159,9 +138,9 @@ def _topic_problems(names: Sequence[object]) -> Iterator[str]:
             yield f"topics: {name!r} is not a topic name (1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-')"
 
 
-def _column_problems(columns: Sequence[object], *, include_headers: bool) -> Iterator[str]:
+def _column_problems(columns: object, *, include_headers: bool) -> Iterator[str]:
     known = (*COLUMNS, HEADERS)
-    if not columns:
+    if not isinstance(columns, Sequence) or isinstance(columns, str) or not columns:
         yield f"columns: give a sequence of at least one of {', '.join(known)}, or leave it out"
         return
     yield from (f"columns: {name!r} is none of {', '.join(known)}" for name in columns if name not in known)

@@ -12,8 +12,8 @@ from onceward.coordinator.errors import CheckpointFailedError, ConfigurationErro
 from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Plan, Resource, Source, SplitReader
 from onceward.coordinator.pipeline.tasks import ranges_of
 from onceward.coordinator.printable import logger
-from onceward.coordinator.protocol.settings import Duration
-from onceward.coordinator.protocol.values import Document, JsonObject, Participant, Role
+from onceward.coordinator.protocol.settings import Duration, as_duration
+from onceward.coordinator.protocol.values import Document, JsonObject, Participant, ParticipantName, Role
 from onceward.sources.kafka.control.leaders import Leaders
 from onceward.sources.kafka.control.metadata import BrokerView, LogEnd, TopicState, insist
 from onceward.sources.kafka.control.mirror import GroupMirror
@@ -35,7 +35,7 @@ from onceward.sources.kafka.driver.replays import refuse_incomplete
 from onceward.sources.kafka.driver.resolution import resolve_ends, resolve_starts
 from onceward.sources.kafka.driver.sizing import Ran
 from onceward.sources.kafka.driver.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
-from onceward.sources.kafka.driver.starts import End, Start, bound_text
+from onceward.sources.kafka.driver.starts import End, Reset, Start, bound_text
 from onceward.sources.kafka.epochs import refuse_differences
 from onceward.sources.kafka.executor.columns import COPIED, ddl_of
 from onceward.sources.kafka.executor.offset_gone import OffsetGone, halt_for, offset_gone_in
@@ -102,8 +102,8 @@ class KafkaSource(Source):
 
         Raises ConfigurationError listing every invalid argument.
         """
-        self._arguments = SourceArguments.of(
-            cluster,
+        self._arguments = arguments = SourceArguments(
+            cluster=cluster,
             topics=topics,
             pattern=pattern,
             start=start,
@@ -120,9 +120,11 @@ class KafkaSource(Source):
             mirror_offsets=mirror_offsets,
             name=name,
         )
-        self.participant = Participant(name=self._arguments.name, role=Role.SOURCE, kind="kafka")
-        self.schema = ddl_of(self._arguments.columns)
-        self.copied_columns = tuple(column for column in COPIED if column in self._arguments.columns)
+        self.cluster = KafkaCluster.of(cluster)
+        self.participant = Participant(name=ParticipantName(name), role=Role.SOURCE, kind="kafka")
+        self._topics, self._pattern, self._columns = arguments.names, arguments.whole_name, arguments.read_columns
+        self.schema = ddl_of(self._columns)
+        self.copied_columns = tuple(column for column in COPIED if column in self._columns)
         self._limits = Limits()
         self._view: BrokerView | None = None
         self._leaders: Leaders | None = None
@@ -132,10 +134,6 @@ class KafkaSource(Source):
         self._new_run = False
         self._discovery: Discovery | None = None
         self._mirror: GroupMirror | None = None
-
-    @property
-    def cluster(self) -> KafkaCluster:
-        return self._arguments.cluster
 
     @property
     def cluster_id(self) -> str:
@@ -156,7 +154,7 @@ class KafkaSource(Source):
         self._group = self._arguments.group_id or str(context.job)
         self._view = BrokerView(self.cluster, links=context.links)
         self._leaders = Leaders(self.cluster, context.links)
-        self._discovery = Discovery(self._view, self._arguments.discovery_interval)
+        self._discovery = Discovery(self._view, as_duration(self._arguments.discovery_interval))
         self._mirror = GroupMirror(self._view, self._group) if self._arguments.mirror_offsets else None
 
     def preflight(self) -> Sequence[Finding]:
@@ -175,7 +173,8 @@ class KafkaSource(Source):
         partitions = _partitions(found)
         view, arguments = self._broker(), self._arguments
         ends = resolve_ends(view, partitions, end=arguments.end)
-        starts = resolve_starts(view, partitions, start=arguments.start, reset=arguments.reset, group=self._group)
+        reset = Reset(arguments.reset)
+        starts = resolve_starts(view, partitions, start=arguments.start, reset=reset, group=self._group)
         epochs = self._asked_leaders().epochs_before(starts)
         if self._discovery is not None:
             self._discovery.looked()
@@ -264,7 +263,7 @@ class KafkaSource(Source):
         return plan.positions
 
     def read(self) -> SplitReader:
-        return KafkaSplitReader(cluster=self.cluster, group_id=self._group, names=self._arguments.columns)
+        return KafkaSplitReader(cluster=self.cluster, group_id=self._group, names=self._columns)
 
     def diagnose(self, error: BaseException) -> OncewardError | None:
         """Return the halt behind a failed Spark job if a reader found its offset gone; None for other failures."""
@@ -305,23 +304,20 @@ class KafkaSource(Source):
         return _opened(self._leaders)
 
     def _wanted(self) -> str:
-        pattern = self._arguments.pattern
-        return ", ".join(self._arguments.topics) if pattern is None else f"matching {pattern.pattern!r}"
+        return ", ".join(self._topics) if self._pattern is None else f"matching {self._pattern.pattern!r}"
 
     def _wants(self, topic: str) -> bool:
-        pattern = self._arguments.pattern
-        return topic in self._arguments.topics if pattern is None else pattern.fullmatch(topic) is not None
+        return topic in self._topics if self._pattern is None else self._pattern.fullmatch(topic) is not None
 
     def _names(self) -> frozenset[str]:
-        pattern = self._arguments.pattern
-        return frozenset(self._arguments.topics) if pattern is None else self._broker().names(pattern)
+        return frozenset(self._topics) if self._pattern is None else self._broker().names(self._pattern)
 
     def _subscribed(self, positions: KafkaPositions) -> frozenset[str]:
         """Return the topics with positions that this source still reads."""
         return frozenset(filter(self._wants, positions.topics))
 
     def _refuse_missing(self, found: Mapping[str, TopicState]) -> None:
-        missing = sorted(set(self._arguments.topics) - found.keys())
+        missing = sorted(set(self._topics) - found.keys())
         if missing or not found:
             raise ConfigurationError(
                 f"There is no topic {', '.join(missing) or self._wanted()} on cluster {self.cluster.name!r} for this "
