@@ -117,13 +117,13 @@ def test_a_driver_that_is_taken_over_changes_nothing_more_and_ends_with_5(
 def test_an_idle_job_keeps_its_positions_however_many_checkpoints_are_unchanged(
     running: JobProcesses, topics: Topics
 ) -> None:
-    running.spec["settings"] = {"interval": "0s", "timeout": "100ms"}
+    running.spec["settings"] = {"interval": "0s", "timeout": "1s"}
     running.coordinator(running.spec["coordinator"])
     fill(topics, running.spec["source"], 0, 100)
     driver = running.driver()
     wait_for_output(topics, running.spec["sink"], 100, driver)
     with OperatorClient(running.spec["coordinator"]) as operator:
-        wait_until(lambda: operator.jobs()[0].last_checkpoint > 60 or not driver.running, "60 idle checkpoints", 120)
+        wait_until(lambda: operator.jobs()[0].last_checkpoint > 30 or not driver.running, "30 idle checkpoints", 120)
     fill(topics, running.spec["source"], 100, 100)
     wait_for_output(topics, running.spec["sink"], 200, driver)
     assert_exactly_once(topics, running.spec["source"], running.spec["sink"])
