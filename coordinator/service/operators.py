@@ -9,7 +9,7 @@ from onceward.coordinator.protocol.events import Event, RequestRestore, SkipInpu
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName
 from onceward.coordinator.service.engine import Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
-from onceward.coordinator.service.job_status import JobSummaries
+from onceward.coordinator.service.job_summaries import JobSummaries
 from onceward.coordinator.service.methods import Function, service_handler
 from onceward.coordinator.service.skipping import Where, skip_of
 from onceward.coordinator.service.watchers import Watchers
@@ -77,7 +77,7 @@ class _Listings:
             jobs = [self._summaries.of(job, found.get(job, LastCompleted())) for job in sorted(self._engine.jobs())]
             return pb.ListJobsResponse(jobs=map(job_summary_to_wire, jobs), store_id=self._engine.store_id)
 
-        return await self._read(Store.jobs, show)
+        return await self._read(Store.last_completed_by_job, show)
 
     async def describe_job(self, request: pb.DescribeJobRequest) -> pb.DescribeJobResponse:
         job = self._known(request.job)
@@ -95,7 +95,7 @@ class _Listings:
                 )
             )
 
-        return await self._read(lambda store: store.job(job), show)
+        return await self._read(lambda store: store.last_completed(job), show)
 
     async def list_checkpoints(self, request: pb.ListCheckpointsRequest) -> pb.ListCheckpointsResponse:
         limit, job = requests.limit(request.limit), self._known(request.job)

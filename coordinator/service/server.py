@@ -18,7 +18,7 @@ from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.intake import Intake
-from onceward.coordinator.service.job_status import JobSummaries
+from onceward.coordinator.service.job_summaries import JobSummaries
 from onceward.coordinator.service.operators import operator_service
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service

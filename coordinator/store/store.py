@@ -134,12 +134,12 @@ class Store:
         with self._using(f"reading checkpoint {checkpoint} of job {job}") as connection:
             return completed_checkpoint(connection, job, checkpoint)
 
-    def jobs(self) -> dict[JobName, LastCompleted]:
+    def last_completed_by_job(self) -> dict[JobName, LastCompleted]:
         """The newest completed checkpoint of each job, without jobs whose record is damaged."""
         with self._using("listing jobs") as connection:
             return last_completed(connection)
 
-    def job(self, job: JobName) -> LastCompleted:
+    def last_completed(self, job: JobName) -> LastCompleted:
         """The job's newest completed checkpoint; none when the job's record is damaged."""
         with self._using(f"describing job {job}") as connection:
             return last_completed(connection, job).get(job, LastCompleted())

@@ -234,7 +234,9 @@ def test_a_listing_waits_for_the_write_and_shows_the_published_state(tmp_path: P
         group_commit.handle(A, opening())
         await store.reached()
         listing = asyncio.create_task(
-            group_commit.read(Store.jobs, lambda records: (engine.state(A).durable.generation, records))
+            group_commit.read(
+                Store.last_completed_by_job, lambda records: (engine.state(A).durable.generation, records)
+            )
         )
         await asyncio.sleep(0)
         assert not listing.done()
@@ -253,7 +255,7 @@ def test_a_slow_listing_blocks_no_call(tmp_path: Path) -> None:
 
         def slow(store: Store) -> bool:
             asked.set()
-            return answered.wait(30) and store.job(A) == LastCompleted()
+            return answered.wait(30) and store.last_completed(A) == LastCompleted()
 
         listing = asyncio.create_task(group_commit.read(slow, lambda found: found))
         assert await asyncio.to_thread(asked.wait, 30)

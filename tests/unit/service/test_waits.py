@@ -27,7 +27,7 @@ from onceward.coordinator.protocol.values import (
     Settlement,
 )
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from onceward.coordinator.service.job_status import JobSummaries
+from onceward.coordinator.service.job_summaries import JobSummaries
 from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.v1 import participants_pb2 as pb

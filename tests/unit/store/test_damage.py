@@ -86,7 +86,7 @@ def test_a_damaged_newest_completed_checkpoint_concerns_its_job_and_names_the_re
         assert orders.completed is None
         assert why in orders.unreadable
         assert orders.unreadable.endswith("Completed and readable are: 2, 1")
-        assert set(store.jobs()) == {JOB, _OTHER}, "it can still be listed"
+        assert set(store.last_completed_by_job()) == {JOB, _OTHER}, "it can still be listed"
         assert store.completed(JOB, CheckpointId(2)).id == 2
 
 
@@ -121,7 +121,7 @@ def test_an_unreadable_record_stays_known_after_later_writes(store: Store, file:
                 again.abort(AbortReason.DRIVER_LOST)
                 again.end()
             store.prune([(JOB, 1)])
-            assert store.job(JOB).id == 3
+            assert store.last_completed(JOB).id == 3
 
 
 def test_a_job_continues_from_an_older_checkpoint_that_an_operator_names(store: Store, file: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_job_whose_record_is_damaged_is_halted_and_its_neighbours_are_not(
         assert f"the store's record of job orders {gone}" in orders.unreadable
         assert "damaged" in orders.status_detail
         assert "Completed and readable are: 3, 2, 1" in orders.unreadable, "a new job can begin at their positions"
-        assert store.job(JOB) == LastCompleted()
+        assert store.last_completed(JOB) == LastCompleted()
 
 
 @pytest.mark.parametrize(
@@ -536,7 +536,7 @@ def test_a_wrong_byte_anywhere_gives_the_truth_or_less_and_never_something_else(
                 read = opened.load_jobs()
                 for listing in (opened.checkpoints, opened.generations, opened.history):
                     listing(JOB, 10)
-                opened.jobs()
+                opened.last_completed_by_job()
         except StoreError:
             refused += 1
             continue

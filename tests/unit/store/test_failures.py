@@ -148,7 +148,12 @@ def test_a_full_disk_ends_the_store_and_the_next_start_reads_the_durable_state(t
         with no_room(file), pytest.raises(StoreError, match="unknown") as failed:
             job.complete()
         assert failed.value.exit_code is ExitCode.COORDINATOR_LOST
-        for call in (store.load_jobs, store.jobs, lambda: store.prune([(JOB, 1)]), lambda: store.note(JOB, [], at=AT)):
+        for call in (
+            store.load_jobs,
+            store.last_completed_by_job,
+            lambda: store.prune([(JOB, 1)]),
+            lambda: store.note(JOB, [], at=AT),
+        ):
             with pytest.raises(StoreError, match="unknown"):
                 call()
     assert loaded(file) == [job.durable]

@@ -82,8 +82,8 @@ def test_a_restart_reads_every_decision_of_the_core(file: Path, history: list[Mo
     ("call", "doing"),
     [
         (lambda store: store.load_jobs(), "reading the jobs"),
-        (lambda store: store.jobs(), "listing jobs"),
-        (lambda store: store.job(JOB), "describing job orders"),
+        (lambda store: store.last_completed_by_job(), "listing jobs"),
+        (lambda store: store.last_completed(JOB), "describing job orders"),
         (lambda store: store.checkpoints(JOB, 1), "listing checkpoints of job orders"),
         (lambda store: store.checkpoint(JOB, CheckpointId(7)), "reading checkpoint 7 of job orders"),
         (lambda store: store.completed(JOB, CheckpointId(7)), "reading checkpoint 7 of job orders"),
@@ -253,7 +253,7 @@ def test_a_start_and_a_list_of_jobs_read_no_history(store: Store, file: Path) ->
         raw = cast(sqlite3.Connection, store._connection.connection.dbapi_connection)
         raw.set_trace_callback(asked.append)
         assert store.load_jobs() == [job.durable]
-        store.jobs()
+        store.last_completed_by_job()
     assert asked
     assert not [one for one in asked if any(table in one for table in ("history", "settlements", "losses"))]
 
@@ -264,13 +264,13 @@ def test_a_start_and_a_list_of_jobs_read_no_history(store: Store, file: Path) ->
 def test_jobs_are_listed_with_their_newest_completed_checkpoint(store: Store) -> None:
     job = StoredJob(store)
     job.open()
-    assert store.jobs() == {JOB: LastCompleted()}
+    assert store.last_completed_by_job() == {JOB: LastCompleted()}
     job.trigger()
     job.complete(at=LATER)
     job.settle()
     job.trigger()
-    assert store.jobs() == {JOB: LastCompleted(id=CheckpointId(1), at=LATER)}
-    assert store.job(JOB) == store.jobs()[JOB]
+    assert store.last_completed_by_job() == {JOB: LastCompleted(id=CheckpointId(1), at=LATER)}
+    assert store.last_completed(JOB) == store.last_completed_by_job()[JOB]
 
 
 def test_generations_are_listed_with_their_driver_and_their_end(store: Store) -> None:
