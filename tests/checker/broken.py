@@ -16,7 +16,7 @@ from onceward.coordinator.protocol.values import Committable, Document, JobName,
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.identifiers import TransactionalId
-from tests.support import job
+from tests.support import driver
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,7 +128,7 @@ def main() -> int:
     name = sys.argv.pop(1)
     for owner, method, broken in BROKEN[name]:
         setattr(owner, method, broken)
-    return job.main()
+    return driver.main()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A program for spark-submit: runs the job of ``job.py``, then prints the settings of its session."""
+"""A program for spark-submit: runs the job of ``tests/support/driver.py``, then prints the settings of its session."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pyspark.sql import SparkSession
 
-from tests.support.job import main
+from tests.support.driver import main
 
 stop = SparkSession.stop
 

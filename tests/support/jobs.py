@@ -166,14 +166,20 @@ class Job:
             "source": self.source,
             "sink": self.sink,
             "coordinator": self.harness.address_for_drivers,
-            "spark": self.setup.spark is not None,
-            "transform": self.setup.transform,
+            "sparkless": self.setup.spark is None,
+            "dataframe": self.setup.transform,
             "batches": self.setup.batches,
-            "per_checkpoint": self.setup.per_checkpoint,
-            "adaptive": self.setup.adaptive,
-            "min_partitions": self.setup.min_partitions,
-            "delivery": "at_least_once" if self.setup.at_least_once else "exactly_once",
-            "transaction_timeout": self.setup.transaction_timeout,
+            "source_options": {
+                "start": "earliest",
+                "max_offsets_per_checkpoint": self.setup.per_checkpoint,
+                "adaptive": self.setup.adaptive,
+                "min_partitions": self.setup.min_partitions,
+            },
+            "sink_options": {
+                "delivery": "at_least_once" if self.setup.at_least_once else "exactly_once",
+                "transaction_timeout": self.setup.transaction_timeout,
+            },
+            "careless": self.setup.transaction_timeout is not None,
             "settings": self.setup.settings,
         }
         environment = {} if self.setup.spark is None else {"PYSPARK_SUBMIT_ARGS": f"{self.setup.spark} pyspark-shell"}

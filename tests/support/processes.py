@@ -1,6 +1,5 @@
 """Drivers and coordinators in their own processes: armed with kill points, watched, and ended with the test run."""
 
-import ctypes
 import json
 import os
 import signal
@@ -12,18 +11,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.dev.supervisor import die_with_parent
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from tests.support.waiting import wait_until
 
 QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
 """Settings of jobs whose processes are killed."""
-
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_the_tests() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Process:
@@ -39,7 +33,7 @@ class Process:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_the_tests,
+                preexec_fn=die_with_parent(os.getpid()),
             )
 
     @property
@@ -74,7 +68,7 @@ class JobProcesses:
     """One job's processes, directory and events. A context manager; on exit every process is killed."""
 
     def __init__(self, directory: Path, **spec: Any) -> None:
-        """``spec``: of the driver's program, ``tests.support.job``."""
+        """``spec``: of the driver's program, ``tests.support.driver``."""
         self.directory = directory
         self.spec = spec
         self._events = directory / "events"
@@ -85,7 +79,7 @@ class JobProcesses:
         self._processes: list[Process] = []
 
     def driver(self, *, kill_at: Sequence[str] = ()) -> Process:
-        return self._start([sys.executable, "-m", "tests.support.job", json.dumps(self.spec)], "driver.log", kill_at)
+        return self._start([sys.executable, "-m", "tests.support.driver", json.dumps(self.spec)], "driver.log", kill_at)
 
     def submit(self, program: Path, *options: str) -> Process:
         """Start a driver through spark-submit."""
