@@ -23,11 +23,15 @@ QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
 class Process:
     """One child in its own process group; killed with all its children when the test or the run ends."""
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str], directory: Path | None = None
+    ) -> None:
+        """``directory``: where the command runs; None for ours."""
         self.log = log
         with log.open("ab") as output:
             self._child = subprocess.Popen(
                 command,
+                cwd=directory,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

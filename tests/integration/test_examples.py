@@ -1,0 +1,96 @@
+"""The examples do what they promise, as a person runs them: ``python examples/NAME.py`` against a broker.
+
+Only the broker's address differs from the file. No two examples have a topic in common.
+"""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from onceward.coordinator.dev.kafka.topics import make_topics
+from tests.support.processes import Process
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ADDRESS_OF_THE_EXAMPLES = "localhost:9092"
+LIMIT_S = 600.0
+"""Limit for any step: the machine may be busy."""
+
+
+def scratch(directory: Path) -> dict[str, str]:
+    """Variables that keep what a killed Spark leaves behind in the directory."""
+    return {"SPARK_LOCAL_DIRS": str(directory), "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={directory}"}
+
+
+def start(name: str, servers: str, directory: Path, **environment: str) -> Process:
+    program = directory / name
+    program.write_text((EXAMPLES / name).read_text().replace(ADDRESS_OF_THE_EXAMPLES, servers))
+    return Process([sys.executable, str(program)], directory / "log", {**scratch(directory), **environment}, directory)
+
+
+@contextmanager
+def running(name: str, servers: str, directory: Path) -> Iterator[Process]:
+    """The example, stopped with Ctrl-C at the end, which must succeed."""
+    process = start(name, servers, directory)
+    try:
+        yield process
+        process.send(signal.SIGINT)
+        assert process.wait(LIMIT_S) == 0, process.tail()
+    finally:
+        process.kill()
+
+
+def wait_for_output(topics: Topics, names: list[str], records: int, process: Process) -> None:
+    wait_until(
+        lambda: sum(len(topics.values(name)) for name in names) >= records or not process.running,
+        f"{names} hold {records} records",
+        LIMIT_S,
+    )
+    assert process.running, process.tail()
+
+
+def values(topics: Topics, name: str) -> list[bytes]:
+    """The values that a ``read_committed`` reader sees, sorted."""
+    return sorted(value or b"" for value in topics.values(name))
+
+
+def test_first_job_copies_every_order_once(topics: Topics, tmp_path: Path) -> None:
+    make_topics(topics.servers, ["orders", "orders-eur"], partitions=2, replicas=1)
+    topics.fill("orders", [b"order %d" % number for number in range(500)] + [None])
+    with running("first_job.py", topics.servers, tmp_path) as process:
+        wait_for_output(topics, ["orders-eur"], 500, process)
+    assert values(topics, "orders-eur") == sorted(b"order %d" % number for number in range(500))
+
+
+def test_batches_converts_every_payment_once(topics: Topics, tmp_path: Path) -> None:
+    make_topics(topics.servers, ["payments", "payments-eur"], partitions=2, replicas=1)
+    topics.fill("payments", [b"%d.50" % number for number in range(500)], key=b"customer")
+    with running("batches.py", topics.servers, tmp_path) as process:
+        wait_for_output(topics, ["payments-eur"], 500, process)
+    # N.50 dollars at 0.92 are 0.92 N + 0.46 euros
+    assert values(topics, "payments-eur") == sorted(b"%.2f" % ((92 * number + 46) / 100) for number in range(500))
+
+
+def test_routing_puts_every_reading_in_one_topic_and_keeps_dead_letters_as_they_came(
+    topics: Topics, tmp_path: Path
+) -> None:
+    make_topics(topics.servers, ["readings", "valid-readings", "rejected-readings"], partitions=2, replicas=1)
+    good = [json.dumps({"sensor": f"s{number}", "celsius": number / 10}).encode() for number in range(500)]
+    bad = {b"{": b"not a reading", b'{"sensor": "s"}': b"not a reading", b"": b"not a reading"}
+    cold = b'{"sensor": "s", "celsius": -300.0}'
+    bad[cold] = b"below absolute zero"
+    topics.fill("readings", [*good, *bad])
+    with running("routing.py", topics.servers, tmp_path) as process:
+        wait_for_output(topics, ["valid-readings", "rejected-readings"], len(good) + len(bad), process)
+    assert values(topics, "valid-readings") == sorted(good)
+    assert values(topics, "rejected-readings") == sorted(bad)
+    found = {message.value(): message.headers() for message in topics.messages("rejected-readings")}
+    assert found == {value: [("reason", reason)] for value, reason in bad.items()}
