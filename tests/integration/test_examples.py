@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.dev.kafka.topics import make_topics
+from onceward.coordinator.killpoints import KILL_POINT_VARIABLE, KillPoint
 from tests.support.processes import Process
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
@@ -94,3 +95,33 @@ def test_routing_puts_every_reading_in_one_topic_and_keeps_dead_letters_as_they_
     assert values(topics, "rejected-readings") == sorted(bad)
     found = {message.value(): message.headers() for message in topics.messages("rejected-readings")}
     assert found == {value: [("reason", reason)] for value, reason in bad.items()}
+
+
+def lines(directory: Path) -> list[str]:
+    """The content of the visible files, sorted."""
+    return sorted(line for file in directory.glob("[!.]*") for line in file.read_text().splitlines())
+
+
+def test_custom_sink_adds_every_order_once_when_killed_before_between_and_after_the_two_phases(
+    topics: Topics, tmp_path: Path
+) -> None:
+    make_topics(topics.servers, ["new-orders"], partitions=2, replicas=1)
+    topics.fill("new-orders", [b"order %d" % number for number in range(500)])
+    orders = sorted(f"order {number}" for number in range(500))
+    after_the_kill = {
+        KillPoint.DRIVER_AFTER_PRE_COMMIT: [],  # undecided: the next start deletes the files, and reads again
+        KillPoint.DRIVER_AFTER_DECISION: [],  # completed: the next start commits them
+        KillPoint.DRIVER_AFTER_END_TXN: orders,  # committed, and nobody knows: the next start commits them again
+    }
+    for point, visible in after_the_kill.items():
+        process = start("custom_sink.py", topics.servers, tmp_path, **{KILL_POINT_VARIABLE: point.value})
+        try:
+            assert process.wait(LIMIT_S) == -signal.SIGKILL, process.tail()
+        finally:
+            process.kill()
+        assert lines(tmp_path / "orders") == visible, point
+    topics.fill("new-orders", [b"late"])
+    with running("custom_sink.py", topics.servers, tmp_path) as process:
+        wait_until(lambda: "late" in lines(tmp_path / "orders") or not process.running, "the last order", LIMIT_S)
+    assert lines(tmp_path / "orders") == sorted([*orders, "late"])
+    assert not list((tmp_path / "orders" / ".staged").glob("*.*.*.*.*")), "staged files are left"

@@ -1,0 +1,248 @@
+"""A sink of your own: appends files to a directory, exactly once.
+
+    python examples/custom_sink.py
+
+Needs a broker at localhost:9092 with the topic ``new-orders``. Each task of a checkpoint adds one file to ``orders``, a
+line for each record.
+
+The two phases of a commit, for a system that can rename:
+    pre-commit  the task writes and flushes a file that readers do not see: in the directory ``.staged``
+    commit      the file is renamed into the directory that they see. Repeating that changes nothing
+    abort       the staged file is deleted
+    outcome     found by looking: a visible file is committed, and a staged one can still be committed
+
+Readers must leave the files in place until ``onceward jobs`` shows their checkpoint as settled.
+"""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onceward import Committer, KafkaSource, Pipeline, Sink
+from onceward.coordinator.errors import CheckpointFailedError, ClaimChangedError, FencedError
+from onceward.coordinator.pipeline.interfaces import (
+    CheckpointTask,
+    Finding,
+    JobContext,
+    OpenTransaction,
+    Origin,
+    ParticipantName,
+    Resource,
+    SlotWriter,
+    Vote,
+)
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    Claim,
+    Committable,
+    Document,
+    Generation,
+    JobName,
+    Outcome,
+    Participant,
+    Role,
+    Settlement,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class FileWriter:
+    """Writes one slot. It is pickled and runs on executors, in whose directories it needs the same path."""
+
+    staged: str
+
+    def __call__(self, task: CheckpointTask, slot: int, attempt: int, batches: "Iterator[pa.RecordBatch]") -> Vote:
+        # unique for every attempt, so that no two processes ever write the same file
+        name = f"{task.job}.{task.generation}.{task.checkpoint}.{slot}.{attempt}"
+        records = 0
+        with open(os.path.join(self.staged, name), "xb") as file:
+            for batch in batches:
+                file.writelines(value + b"\n" for value in batch.column("value").to_pylist())
+                records += batch.num_rows
+            size = file.tell()
+            file.flush()
+            os.fsync(file.fileno())
+        return Vote(slot=slot, attempt=attempt, records=records, bytes=size, body={"file": name} if records else {})
+
+
+class DirectoryCommitter(Committer):
+    """Ends what any process has staged. It keeps no state but its generation: a restarted driver has nothing else."""
+
+    def __init__(self, directory: Path) -> None:
+        self._visible, self._staged = directory, directory / ".staged"
+        self.generation = Generation(0)
+        """The newest generation whose leftovers it may delete."""
+
+    def commit(
+        self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+    ) -> Sequence[Settlement]:
+        for name in map(_file, committables):
+            with suppress(FileNotFoundError):  # it was renamed before
+                os.rename(self._staged / name, self._visible / name)
+        _flush(self._visible)
+        return [self.outcome(committable) for committable in committables]
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        for name in map(_file, committables):
+            (self._staged / name).unlink(missing_ok=True)
+
+    def outcome(self, committable: Committable) -> Settlement:
+        name = _file(committable)
+        # in this order: between the two looks, a commit may rename it
+        for place, outcome in ((self._staged, Outcome.IN_DOUBT), (self._visible, Outcome.COMMITTED)):
+            if (place / name).exists():
+                return Settlement(slot=committable.slot, outcome=outcome, evidence=f"{place / name} exists")
+        return Settlement(slot=committable.slot, outcome=Outcome.LOST, evidence=f"{name} is neither staged nor visible")
+
+    def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        kept = set(map(_file, keep))
+        # a name of a job has no dot; a newer generation's files are not ours to delete
+        staged = (path.name for path in self._staged.glob(f"{job}.[0-9]*"))
+        return sorted(name for name in staged if name not in kept and int(name.split(".")[1]) <= self.generation)
+
+    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        swept = self.leftovers(job, keep=keep)
+        for name in swept:
+            (self._staged / name).unlink(missing_ok=True)
+        return swept
+
+    def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
+        return ()  # readers wait for nothing here
+
+    def close(self) -> None:
+        pass
+
+
+class DirectorySink(Sink):
+    """Writes the column ``value`` of each record as a line. All executors must share the directory's filesystem."""
+
+    def __init__(self, directory: str) -> None:
+        self.participant = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="directory")
+        self._directory = Path(directory).absolute()
+        self._staged = self._directory / ".staged"
+        self._committer = DirectoryCommitter(self._directory)
+
+    def open(self, context: JobContext) -> None:
+        self._job = context.job
+        self._staged.mkdir(parents=True, exist_ok=True)
+
+    def preflight(self) -> Sequence[Finding]:
+        return ()
+
+    def writes(self) -> Collection[Resource]:
+        return [Resource(kind="directory", cluster=socket.gethostname(), name=str(self._directory))]
+
+    def begin_generation(self, generation: Generation) -> None:
+        self._committer.generation = generation
+
+    def prepare(self, df: "DataFrame") -> "DataFrame":
+        return df.selectExpr("cast(value as binary) as value")
+
+    def write(self) -> SlotWriter:
+        return FileWriter(str(self._staged))
+
+    def hides_until_decided(self) -> bool:
+        return True
+
+    def pre_commit(
+        self,
+        checkpoint: CheckpointId,
+        votes: Sequence[Vote],
+        origins: Sequence[Origin],
+        *,
+        unsettled: Collection[Committable],
+    ) -> tuple[Committable, ...]:
+        committables = tuple(
+            Committable(slot=vote.slot, document=Document(kind="staged-file", version=1, body=dict(vote.body)))
+            for vote in votes
+            if vote.body
+        )
+        _flush(self._staged)
+        for name in map(_file, committables):
+            if not (self._staged / name).exists():
+                raise CheckpointFailedError(f"{name} is gone. Nothing is visible; its records are read again.")
+        self._committer.sweep(self._job, keep=[*committables, *unsettled])  # files of attempts that lost
+        return committables
+
+    def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
+        pass
+
+    def committer(self) -> Committer:
+        return self._committer
+
+    # The claim says which store and generation own the job. It stops a second driver that knows nothing of the first,
+    # and a store that was restored from an old copy.
+
+    def read_claim(self) -> Claim | None:
+        with suppress(FileNotFoundError):
+            return Claim(**json.loads(self._claim.read_text()))
+        return None
+
+    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+        with self._locked():
+            found = self.read_claim()
+            if found not in (seen, claim):
+                raise ClaimChangedError(f"Job {self._job} was claimed by {found}. Nothing was changed.")
+            self._write_claim(claim)
+
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+        with self._locked():
+            found = self.read_claim()
+            if found is None or (found.store_id, found.holder) != (claim.store_id, claim.holder):
+                raise FencedError(f"Job {self._job} was claimed by {found}. Nothing further is committed.")
+            self._write_claim(claim)
+        return True
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def _claim(self) -> Path:
+        return self._staged / f"{self._job}.claim"
+
+    def _write_claim(self, claim: Claim) -> None:
+        new = self._claim.with_suffix(".new")
+        with new.open("w") as file:
+            json.dump(asdict(claim), file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(self._claim)
+        _flush(self._staged)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._staged / f"{self._job}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _file(committable: Committable) -> str:
+    return str(committable.document.body["file"])
+
+
+def _flush(directory: Path) -> None:
+    """Make the names in the directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    Pipeline(
+        job="orders-to-files",
+        source=KafkaSource("localhost:9092", topics=["new-orders"], start="earliest"),
+        transform=lambda df: df.where("value is not null"),
+        sink=DirectorySink("orders"),
+    ).run()
