@@ -20,6 +20,7 @@ import onceward.coordinator.pipeline.generation
 import onceward.coordinator.pipeline.pipeline
 import onceward.coordinator.pipeline.progress
 import onceward.coordinator.pipeline.recovery
+import onceward.coordinator.pipeline.replaying
 import onceward.coordinator.pipeline.settler
 import onceward.coordinator.service.engine
 import onceward.coordinator.service.orphan
@@ -83,6 +84,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     for module in (
         pipeline.generation,
         pipeline.recovery,
+        pipeline.replaying,
         pipeline.checkpoint_runner,
         pipeline.checkpoint_writer,
         pipeline.settler,
