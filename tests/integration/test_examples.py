@@ -5,22 +5,26 @@ Only the broker's address differs from the file. No two examples have a topic in
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.topics import make_topics
 from onceward.coordinator.killpoints import KILL_POINT_VARIABLE, KillPoint
-from tests.support.processes import Process
+from tests.support.processes import Process, free_address
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ONCEWARD = str(Path(sys.executable).with_name("onceward"))
 ADDRESS_OF_THE_EXAMPLES = "localhost:9092"
 LIMIT_S = 600.0
 """Limit for any step: the machine may be busy."""
@@ -125,3 +129,76 @@ def test_custom_sink_adds_every_order_once_when_killed_before_between_and_after_
         wait_until(lambda: "late" in lines(tmp_path / "orders") or not process.running, "the last order", LIMIT_S)
     assert lines(tmp_path / "orders") == sorted([*orders, "late"])
     assert not list((tmp_path / "orders" / ".staged").glob("*.*.*.*.*")), "staged files are left"
+
+
+PASSWORD = "of this test"
+ASKS_FOR_THE_PASSWORD = {
+    "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.client.plain.sasl.jaas.config": (
+        f'org.apache.kafka.common.security.plain.PlainLoginModule required user_onceward="{PASSWORD}";'
+    ),
+}
+ADDRESS_OF_THE_COORDINATOR = "localhost:7878"
+
+
+class Cluster:
+    """The directory ``examples/cluster``, moved to other addresses, and its processes."""
+
+    def __init__(self, servers: str, directory: Path, cleanup: ExitStack) -> None:
+        self._directory, self._cleanup = directory, cleanup
+        self.coordinator = free_address()
+        for name in ("clusters.toml", "copy_topic.py"):
+            text = (EXAMPLES / "cluster" / name).read_text().replace(ADDRESS_OF_THE_EXAMPLES, servers)
+            (directory / name).write_text(text.replace(ADDRESS_OF_THE_COORDINATOR, self.coordinator))
+
+    def serve(self) -> Process:
+        here = self._directory
+        places = [f"--store=sqlite:///{here / 'coordinator.db'}", f"--clusters={here / 'clusters.toml'}"]
+        return self._start("coordinator.log", ONCEWARD, "serve", "--listen", self.coordinator, *places)
+
+    def copy(self, topic: str, *, kill_at: KillPoint | None = None) -> Process:
+        armed = {} if kill_at is None else {KILL_POINT_VARIABLE: kill_at.value}
+        return self._start(f"{topic}.log", sys.executable, str(self._directory / "copy_topic.py"), topic, **armed)
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        command = [ONCEWARD, "jobs", "--json", "--coordinator", self.coordinator]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False)
+        return {job["job"]: job for job in json.loads(listed.stdout)} if listed.returncode == 0 else {}
+
+    def _start(self, log: str, *command: str, **environment: str) -> Process:
+        given = {"KAFKA_PASSWORD": PASSWORD, **scratch(self._directory), **environment}
+        process = Process(command, self._directory / log, given)
+        self._cleanup.callback(process.kill)
+        return process
+
+
+def test_a_coordinator_serves_two_jobs_and_ends_the_transactions_of_one_that_died(tmp_path: Path) -> None:
+    with ExitStack() as cleanup:
+        kafka = cleanup.enter_context(LocalKafka(properties=ASKS_FOR_THE_PASSWORD))
+        topics = Topics(kafka.internal_servers, "reader")
+        make_topics(topics.servers, ["clicks", "clicks-copy", "views", "views-copy"], partitions=2, replicas=1)
+        given = sorted(b"%d" % number for number in range(500))
+        for name in ("clicks", "views"):
+            topics.fill(name, given)
+        cluster = Cluster(kafka.bootstrap_servers, tmp_path, cleanup)
+        coordinator = cluster.serve()
+
+        dying = cluster.copy("clicks", kill_at=KillPoint.DRIVER_AFTER_DECISION)
+        wait_until(lambda: not dying.running, "the job dies between decision and commit", LIMIT_S)
+        assert values(topics, "clicks-copy") == [], dying.tail()
+        wait_until(lambda: values(topics, "clicks-copy") == given, "the coordinator commits for the job", LIMIT_S)
+
+        jobs = [cluster.copy("clicks"), cluster.copy("views")]
+        wait_for_output(topics, ["views-copy"], 500, jobs[1])
+        topics.fill("clicks", given)
+        wait_for_output(topics, ["clicks-copy"], 1000, jobs[0])
+        assert {name: job["status"] for name, job in cluster.jobs().items()} == {
+            "copy-clicks": "running",
+            "copy-views": "running",
+        }
+        for process in [*jobs, coordinator]:
+            process.send(signal.SIGINT)
+            assert process.wait(LIMIT_S) == 0, process.tail()
+        assert values(topics, "views-copy") == given
+        assert values(topics, "clicks-copy") == sorted(given * 2)

@@ -40,7 +40,7 @@ README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS = (
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),
-        *(page for folder in ("benchmarks", "docs", "tests") for page in (ROOT / folder).rglob("*.md")),
+        *(page for folder in ("benchmarks", "docs", "examples", "tests") for page in (ROOT / folder).rglob("*.md")),
     ]
 )
 
