@@ -19,7 +19,7 @@ from onceward.coordinator.listings import (
 from onceward.coordinator.protocol.answers import Answer
 from onceward.coordinator.protocol.requests import Request, Ruling
 from onceward.coordinator.protocol.settings import Duration, as_duration
-from onceward.coordinator.protocol.values import CheckpointKind, JobName, ParticipantName, RequestId, Settlement
+from onceward.coordinator.protocol.values import CheckpointKind, Claim, JobName, ParticipantName, RequestId, Settlement
 from onceward.coordinator.v1 import operators_pb2 as pb
 from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
 from onceward.coordinator.wire.answers import answer_from_wire
@@ -34,7 +34,7 @@ from onceward.coordinator.wire.listings import (
     job_summary_from_wire,
     loss_report_from_wire,
 )
-from onceward.coordinator.wire.values import request_from_wire, settlement_to_wire
+from onceward.coordinator.wire.values import claim_to_wire, request_from_wire, settlement_to_wire
 
 __all__ = ["MAX_LISTED", "InputSkip", "OperatorClient"]
 
@@ -171,6 +171,30 @@ class OperatorClient:
             doing=f"restoring job {job} to checkpoint {checkpoint}",
         )
 
+    def permit_takeover(self, job: JobName, generation: int, reason: str) -> Answer:
+        """Let the next driver replace the live driver of this generation.
+
+        :param reason: who permits it, and why; stored.
+        """
+        return self._caller.call(
+            self._stub.PermitTakeover,
+            pb.PermitTakeoverRequest(job=job, generation=generation, reason=reason),
+            _answered,
+            doing=f"permitting a takeover of job {job}",
+        )
+
+    def permit_adoption(self, job: JobName, claim: Claim, reason: str) -> Answer:
+        """Let a driver open the job although it finds this claim on the sink's cluster.
+
+        :param reason: who permits it, and why; stored.
+        """
+        return self._caller.call(
+            self._stub.PermitAdoption,
+            pb.PermitAdoptionRequest(job=job, claim=claim_to_wire(claim), reason=reason),
+            _answered,
+            doing=f"permitting job {job} to adopt a claim",
+        )
+
     def delete_savepoint(self, job: JobName, checkpoint: int) -> Answer:
         """Let retention remove a savepoint."""
         return self._caller.call(
@@ -283,6 +307,8 @@ def _answered(
     response: pb.StopJobResponse
     | pb.CancelJobResponse
     | pb.RestoreJobResponse
+    | pb.PermitTakeoverResponse
+    | pb.PermitAdoptionResponse
     | pb.DeleteSavepointResponse
     | pb.AcknowledgeLossResponse
     | pb.ForgetJobResponse

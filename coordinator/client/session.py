@@ -94,7 +94,6 @@ class CoordinatorClient:
         *,
         driver: str,
         takeover: bool = False,
-        adopt: bool = False,
         wait: Duration | None = None,
         on_error: Callable[[OncewardError], None] = lambda _error: None,
         on_wait: Callable[[str], None] | None = None,
@@ -103,7 +102,8 @@ class CoordinatorClient:
         """Request the next generation; wait while another driver is alive or has just vanished.
 
         :param driver: a random token of this attempt.
-        :param takeover: replace a live driver. The call names that driver's generation, so a late call fences no other.
+        :param takeover: replace a driver that seems alive: the caller knows that it is gone. The call names that
+            driver's generation, so a late call fences no other.
         :param wait: how long to wait for another driver; its lease and a bit more by default.
         :param on_error: called from a background thread when the session is over (see :class:`Session`).
         :param on_wait: called once with the reason for waiting; logged by default.
@@ -118,7 +118,6 @@ class CoordinatorClient:
             participants=[participant_to_wire(participant) for participant in participants],
             settings=settings_to_wire(settings),
             claim=claim_to_wire(claim) if claim is not None else None,
-            adopt=adopt,
         )
         begun, waits = time.monotonic(), False
         longest = as_duration(wait).total_seconds() if wait is not None else settings.seconds("lease") + 1.0
@@ -139,8 +138,9 @@ class CoordinatorClient:
                     raise RefusedError(f"The coordinator refused to open job {job}: {_sentence(answer.detail)}")
             if time.monotonic() - begun >= longest or stopping():
                 raise RefusedError(
-                    f"Job {job} was not opened: {answer.detail}. Nothing was read or written. Stop the other driver, "
-                    "or take the job over explicitly: correctness is kept, the other driver is fenced."
+                    f"Job {job} was not opened: {answer.detail}. Nothing was read or written. Stop the other driver "
+                    f"(onceward stop {job}), or permit the next start to replace it, which fences it and keeps every "
+                    f"record exactly once: onceward takeover {job} --reason WHY"
                 )
             if not waits:
                 waits = True

@@ -27,6 +27,11 @@ class Place:
     coordinator: str | None
     state_dir: Path | None
 
+    @property
+    def embedded(self) -> bool:
+        """True for the coordinator inside a job's driver, found through its directory."""
+        return self.coordinator is None or self.state_dir is not None
+
 
 @contextmanager
 def operators(place: Place, *, patience: Duration = "2s") -> Iterator[tuple[OperatorClient, bool]]:
@@ -38,10 +43,8 @@ def operators(place: Place, *, patience: Duration = "2s") -> Iterator[tuple[Oper
     :param patience: how long to retry an unreachable coordinator.
     """
     with ExitStack() as stack:
-        served = None
-        if place.coordinator is not None and place.state_dir is None:
-            address = place.coordinator
-        else:
+        served, address = None, place.coordinator
+        if address is None or place.embedded:
             directory = StateDirectory(state_directory(place.state_dir))
             served = _served_for_the_moment(directory, stack)
             address = served or directory.published()

@@ -138,6 +138,34 @@ def restore(
     restore_job(job, source, reason, place_of(coordinator, state_dir), yes=yes)
 
 
+def takeover(
+    job: JobArgument,
+    reason: Annotated[str, typer.Option(help="Who wants it, and why; kept in the history.")],
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Let the next driver replace the live one, once, instead of waiting for its lease. The old one is fenced."""
+    from onceward.coordinator.ops.permissions import permit_takeover
+
+    permit_takeover(job, reason, place_of(coordinator, state_dir))
+
+
+def adopt(
+    job: JobArgument,
+    claim: Annotated[
+        str, typer.Option(metavar="STORE:GENERATION:CHECKPOINT", help="The claim, as the refused start named it.")
+    ],
+    reason: Annotated[str, typer.Option(help="Who wants it, and why; kept in the history.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Let a job start from this store although the sink's cluster says that another one, or a newer copy, owns it."""
+    from onceward.coordinator.ops.permissions import permit_adoption
+
+    permit_adoption(job, claim, reason, place_of(coordinator, state_dir), yes=yes)
+
+
 def transactions(
     job: MaybeJobArgument = None,
     clusters: ClustersOption = None,
@@ -240,6 +268,8 @@ COMMANDS = (
     stop,
     cancel,
     restore,
+    takeover,
+    adopt,
     transactions,
     losses,
     resolve,

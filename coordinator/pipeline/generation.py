@@ -42,15 +42,17 @@ class GenerationRun:
         restarts: Restarts,
         *,
         takeover: bool,
-        adopt: bool,
         last: bool = False,
     ) -> None:
-        """``last``: no generation follows this one, however it ends: the job was stopped before it began."""
+        """Start nothing yet.
+
+        :param takeover: a former driver that seems alive is gone.
+        :param last: no generation follows this one, however it ends: the job was stopped before it began.
+        """
         self._m = members
         self._client = client
         self._restarts = restarts
         self._takeover = takeover
-        self._adopt = adopt
         self._last = last
         self._began = members.runtime.monotonic()
         self._mailbox = Mailbox(
@@ -63,8 +65,6 @@ class GenerationRun:
         self._settler: Settler
         self._runner: CheckpointRunner | None = None
         """Set after recovery."""
-        self.opened = False
-        """True once the coordinator has granted this generation."""
         self.claimed = False
         """True once this generation has claimed the job; it touches nothing of the job before."""
         self.settled_records: int | None = None
@@ -108,11 +108,9 @@ class GenerationRun:
             seen,
             driver=m.runtime.token(),
             takeover=self._takeover,
-            adopt=self._adopt,
             on_error=self._mailbox.fail,
             stopping=lambda: self._mailbox.stopping,
         )
-        self.opened = True
         m.journal.generation = self._session.generation
         kill_point(KillPoint.DRIVER_AFTER_OPEN)
         self._settler = Settler(

@@ -58,8 +58,6 @@ class Pipeline:
         per_checkpoint_operations: bool = False,
         restart: Restart | None = None,
         state_dir: str | os.PathLike[str] | None = None,
-        takeover: bool = False,
-        adopt: bool = False,
     ) -> None:
         """Describe a job. Starts nothing and uses no network before :meth:`run`.
 
@@ -73,8 +71,6 @@ class Pipeline:
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.
         :param restart: delays between generations after failures; None = Flink's exponential delay.
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
-        :param takeover: replace a live driver of this job instead of waiting for its lease.
-        :param adopt: continue even if the sink's cluster says that the job belongs to another or a newer store.
         :raises ConfigurationError: when an argument cannot be used.
         """
         try:
@@ -103,8 +99,6 @@ class Pipeline:
         self._per_checkpoint_operations = per_checkpoint_operations
         self._restart = restart or Restart()
         self._state_dir = state_dir
-        self._takeover = takeover
-        self._adopt = adopt
         self._stopping = StopFlag()
         self._running: GenerationRun | None = None
 
@@ -193,15 +187,13 @@ class Pipeline:
 
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
         restarts = Restarts(self._restart, random.Random())
-        failed, takeover, adopt = False, self._takeover, self._adopt
+        failed = False
         while True:
             run = GenerationRun(
                 members,
                 client,
                 restarts,
-                # the lock on the embedded coordinator's directory replaces the lease
-                takeover=takeover or self._address is None,
-                adopt=adopt,
+                takeover=self._address is None,  # the lock on the embedded coordinator's directory replaces the lease
                 last=self._stopping.is_set(),
             )
             self._running = run
@@ -215,8 +207,6 @@ class Pipeline:
                 raise
             except Exception as error:
                 failed = True
-                adopt = adopt and not run.claimed  # the permission does not cover a claim that appears later
-                takeover = takeover and not run.opened  # only once: another driver may open the job meanwhile
                 following = run.next_start(error)
                 if following.delay is None:
                     if isinstance(error, GenerationFailedError):

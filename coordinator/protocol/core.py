@@ -42,6 +42,8 @@ from onceward.coordinator.protocol.events import (
     Event,
     ForgetJob,
     OpenJob,
+    PermitAdoption,
+    PermitTakeover,
     ReleaseSavepoint,
     Renew,
     RequestCheckpoint,
@@ -120,6 +122,10 @@ def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
             return operator_requests.cancel(state, event)
         case RequestRestore():
             return operator_requests.restore(state, event)
+        case PermitTakeover():
+            return operator_requests.permit_takeover(state, event)
+        case PermitAdoption():
+            return operator_requests.permit_adoption(state, event)
         case ReleaseSavepoint():
             return operator_requests.release(state, event)
         case Resolve():

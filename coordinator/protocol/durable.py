@@ -13,6 +13,7 @@ from onceward.coordinator.protocol.values import (
     NO_GENERATION,
     CheckpointId,
     CheckpointKind,
+    Claim,
     CompletedCheckpoint,
     Generation,
     JobName,
@@ -114,6 +115,12 @@ class Durable:
     """True when a committable of the newest completed checkpoint is proved lost and the job needs a person to
     continue."""
     restore: RestoreOrder | None = None
+    takeover: Generation = NO_GENERATION
+    """A person permits the next driver to replace the live driver of this generation. The grant that uses it ends this
+    generation, so a permission cannot be used twice."""
+    adoption: Claim | None = None
+    """The claim, without its holder, that a person permits to adopt. It is kept after the grant until the driver has
+    replaced that claim by its own: a driver that dies before can be started again."""
     outcomes: Mapping[ParticipantName, Mapping[int, Outcome]] = field(default_factory=dict)
     """What was known of slots of the newest completed checkpoint when the job halted. Contains no empty mappings."""
     resolution: Resolution | None = None

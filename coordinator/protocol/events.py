@@ -53,10 +53,8 @@ class OpenJob:
     claim: Claim | None
     """The claim found on the sink's cluster."""
     instead_of: Generation = NO_GENERATION
-    """Replace the driver of this generation even if it is alive. A call that arrives late names a generation that has
-    already ended, and so replaces no newer driver."""
-    adopt: bool = False
-    """Continue although the claim names another store or is ahead of this one."""
+    """Do not wait for the driver of this generation: the caller knows that it is gone. A call that arrives late names a
+    generation that has already ended, and so replaces no newer driver."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +184,28 @@ class RequestRestore:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PermitTakeover:
+    """A person permits the next driver to replace a live one."""
+
+    now: float
+    generation: Generation
+    """The generation of the live driver, as the person saw it."""
+    reason: str
+    """Who permits it and why, for the audit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PermitAdoption:
+    """A person permits the job to continue from this store although ``claim`` rules it out."""
+
+    now: float
+    claim: Claim
+    """The claim as the refusal named it; its holder does not count."""
+    reason: str
+    """Who permits it and why, for the audit."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReleaseSavepoint:
     """A person no longer needs a savepoint."""
 
@@ -280,6 +300,8 @@ Event: TypeAlias = (
     | StopJob
     | CancelJob
     | RequestRestore
+    | PermitTakeover
+    | PermitAdoption
     | ReleaseSavepoint
     | AcknowledgeLoss
     | ForgetJob

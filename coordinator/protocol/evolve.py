@@ -14,6 +14,7 @@ from onceward.coordinator.protocol.durable import (
     UndecidedCheckpoint,
 )
 from onceward.coordinator.protocol.facts import (
+    AdoptionPermitted,
     CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
@@ -38,11 +39,13 @@ from onceward.coordinator.protocol.facts import (
     SavepointReleased,
     SlotsResolved,
     StatusChanged,
+    TakeoverPermitted,
 )
 from onceward.coordinator.protocol.requests import MAX_KEPT, Request, RequestState
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
     COORDINATOR,
+    NO_GENERATION,
     CheckpointKind,
     CompletedCheckpoint,
     Generation,
@@ -70,6 +73,8 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 last_id=fact.first_id,
                 failures=0,
                 outcomes=durable.outcomes if fact.driver == COORDINATOR else {},  # outcomes in doubt are checked again
+                takeover=NO_GENERATION,
+                adoption=durable.adoption if fact.driver == COORDINATOR else fact.adopted,
             )
         case GenerationFailed():
             return durable  # the resulting status change is a separate fact
@@ -88,7 +93,8 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 else request
                 for request in durable.requests
             )
-            return replace(durable, last_id=fact.checkpoint, pending=pending, requests=requests)
+            # The driver claimed the job before it connected its stream, and without a stream nothing is triggered.
+            return replace(durable, last_id=fact.checkpoint, pending=pending, requests=requests, adoption=None)
         case CheckpointCompleted():
             return _complete(durable, fact)
         case CheckpointAborted():
@@ -122,6 +128,10 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
             return replace(durable, ending=fact.ending)
         case RestoreRequested():
             return replace(durable, restore=RestoreOrder(source=fact.source, reason=fact.reason))
+        case TakeoverPermitted():
+            return replace(durable, takeover=fact.generation)
+        case AdoptionPermitted():
+            return replace(durable, adoption=fact.claim)
         case CheckpointRestored():
             completed = CompletedCheckpoint(
                 id=fact.checkpoint,

@@ -15,6 +15,7 @@ from onceward.coordinator.protocol.status import JobStatus, Transition
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
+    Claim,
     Committable,
     CompletedCheckpoint,
     Generation,
@@ -54,6 +55,8 @@ class GenerationGranted:
     settings: CheckpointSettings
     first_id: CheckpointId
     """Ids up to and including this one are used. Higher than the last one burnt only when a claim was adopted."""
+    adopted: Claim | None = None
+    """The claim that a person permitted to adopt, if the driver found that one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +251,24 @@ class RestoreRequested:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TakeoverPermitted:
+    """The next driver may replace the live driver of ``generation``."""
+
+    generation: Generation
+    reason: str
+    """Who permitted it and why, for the audit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptionPermitted:
+    """A driver that finds ``claim`` may open the job."""
+
+    claim: Claim
+    reason: str
+    """Who permitted it and why, for the audit."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointRestored:
     """A new completed checkpoint with the positions of an older one, which is its base: the history forks."""
 
@@ -300,6 +321,8 @@ Fact: TypeAlias = (
     | RequestEnded
     | EndingRequested
     | RestoreRequested
+    | TakeoverPermitted
+    | AdoptionPermitted
     | CheckpointRestored
     | SavepointReleased
     | SlotsResolved

@@ -116,7 +116,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     refusal = _refusal(durable, event)
     if refusal:
         return state, Ready(answer=Answer(verdict=Verdict.REFUSED, detail=refusal))
-    wait = 0.0 if event.instead_of == durable.generation else _wait(state, event.now)
+    wait = 0.0 if durable.generation in (event.instead_of, durable.takeover) else _wait(state, event.now)
     if wait > 0:
         detail = f"generation {durable.generation} of {durable.job} has a living driver"
         busy = Answer(verdict=Verdict.BUSY, detail=detail, retry_after_s=wait, generation=durable.generation)
@@ -138,6 +138,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
             participants=event.participants,
             settings=event.settings,
             first_id=last_id,
+            adopted=durable.adoption if _adopts(durable, claim) else None,
         )
     )
     if durable.restore is not None:
@@ -255,24 +256,31 @@ def _refusal(durable: Durable, event: OpenJob) -> str | None:
                 f"checkpoint {durable.completed.id} is completed but not settled, and this driver lacks the "
                 f"participant {', '.join(gone)} that has to commit it; start the job once with its former participants"
             )
-    if event.claim is not None and not event.adopt:
+    if event.claim is not None and not _adopts(durable, event.claim):
         return claim_refusal(durable, event.claim)
     return None
 
 
+def _adopts(durable: Durable, claim: Claim | None) -> bool:
+    """True when a person permitted the job to continue from this store although ``claim`` rules it out."""
+    return claim is not None and durable.adoption == replace(claim, holder="")
+
+
 def claim_refusal(durable: Durable, claim: Claim) -> str | None:
     """Why ``claim`` rules out running the job from this store; None if it does not."""
+    named = f"{claim.store_id}:{claim.generation}:{claim.completed}"
+    adopt = f"or, if that one is gone for good: onceward adopt {durable.job} --claim {named} --reason WHY"
     if claim.store_id != durable.store_id:
         return (
             f"the sink's cluster says that job {durable.job} belongs to store {claim.store_id} (generation "
             f"{claim.generation}, through checkpoint {claim.completed}), this is store {durable.store_id}; "
-            "two stores for one job write everything twice. Use the former store, or adopt the job explicitly"
+            f"two stores for one job write everything twice. Use the former store; {adopt}"
         )
     if claim.holder and durable.holders.get(claim.generation, claim.holder) != claim.holder:
         return (
             f"the sink's cluster says that generation {claim.generation} of job {durable.job} belongs to a driver to "
             "which this store never granted it: another copy of this store has run the job. Going on from this one "
-            "could write records twice. Use the copy that ran the job last, or adopt the job explicitly"
+            f"could write records twice. Use the copy that ran the job last; {adopt}"
         )
     # Burnt ids do not count: a copy from before a decision knows the id but not the decision. If the newest completed
     # checkpoint cannot be read, its id is unknown, and a person has ordered to repeat output.
@@ -281,8 +289,7 @@ def claim_refusal(durable: Durable, claim: Claim) -> str | None:
         return (
             f"the sink's cluster has seen generation {claim.generation} and checkpoint {claim.completed} of job "
             f"{durable.job}, this store only generation {durable.generation} and checkpoint {newest}: it is "
-            "an old copy. Going on from it would write records twice. Restore the newest store, or adopt the job "
-            "explicitly"
+            f"an old copy. Going on from it would write records twice. Restore the newest store; {adopt}"
         )
     return None
 

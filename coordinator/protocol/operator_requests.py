@@ -1,4 +1,4 @@
-"""Operators' requests: checkpoints on demand, savepoints, an ending, a return to an older checkpoint."""
+"""Operators' requests: checkpoints on demand, savepoints, an ending, a return to an older checkpoint, permissions."""
 
 from dataclasses import replace
 
@@ -8,6 +8,8 @@ from onceward.coordinator.protocol.events import (
     AcknowledgeLoss,
     CancelJob,
     ForgetJob,
+    PermitAdoption,
+    PermitTakeover,
     ReleaseSavepoint,
     RequestCheckpoint,
     RequestRestore,
@@ -15,6 +17,7 @@ from onceward.coordinator.protocol.events import (
 )
 from onceward.coordinator.protocol.facts import (
     AbortReason,
+    AdoptionPermitted,
     EndingRequested,
     Fact,
     GenerationEnded,
@@ -23,6 +26,7 @@ from onceward.coordinator.protocol.facts import (
     RequestQueued,
     RestoreRequested,
     SavepointReleased,
+    TakeoverPermitted,
 )
 from onceward.coordinator.protocol.generations import fail_requests, moved
 from onceward.coordinator.protocol.requests import MAX_QUEUED, Ending, Request
@@ -108,6 +112,30 @@ def restore(state: JobState, event: RequestRestore) -> tuple[JobState, Ready]:
     if durable.completed is not None and durable.completed.id == event.source.id:
         return state, _refused(f"checkpoint {event.source.id} is the newest one: the job continues from it anyway")
     facts = (RestoreRequested(source=event.source, reason=event.reason),)
+    return record(state, facts), Ready(answer=_ACCEPTED, facts=facts)
+
+
+def permit_takeover(state: JobState, event: PermitTakeover) -> tuple[JobState, Ready]:
+    """Let the next driver replace the live driver of one generation."""
+    durable = state.durable
+    if not durable.driven:
+        detail = f"job {durable.job} has no live driver: the next one that starts gets the job"
+        return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail))
+    if event.generation != durable.generation:
+        detail = f"generation {event.generation} has ended, and generation {durable.generation} has a live driver"
+        return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail))
+    if durable.takeover == event.generation:
+        return state, Ready(answer=_DUPLICATE)
+    facts = (TakeoverPermitted(generation=event.generation, reason=event.reason),)
+    return record(state, facts), Ready(answer=_ACCEPTED, facts=facts)
+
+
+def permit_adoption(state: JobState, event: PermitAdoption) -> tuple[JobState, Ready]:
+    """Let a driver open the job although it finds this claim. Valid for a job that is new to this store."""
+    claim = replace(event.claim, holder="")
+    if state.durable.adoption == claim:
+        return state, Ready(answer=_DUPLICATE)
+    facts = (AdoptionPermitted(claim=claim, reason=event.reason),)
     return record(state, facts), Ready(answer=_ACCEPTED, facts=facts)
 
 

@@ -13,7 +13,7 @@ from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Answer, Instruction, Note, Verdict
 from onceward.coordinator.protocol.core import next_deadline, note_of, step, wanted
 from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import Event, OpenJob, Tick
+from onceward.coordinator.protocol.events import Event, OpenJob, PermitAdoption, Tick
 from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointCompleted,
@@ -128,7 +128,7 @@ class Engine:
         state = self._latest.get(job) or self._states.get(job)
         known = state is not None
         if state is None:
-            if not isinstance(event, OpenJob):
+            if not isinstance(event, OpenJob | PermitAdoption):  # a wiped store does not know the job
                 raise self._unknown(job)
             state = JobState(durable=Durable(job=job, store_id=self.store_id))
         problem = self._checkers.problem(state, event) or self._budget.problem(state, event, size)

@@ -54,6 +54,8 @@ def operator_service(
         "stop_job": operator_requests.stop_job,
         "cancel_job": operator_requests.cancel_job,
         "restore_job": operator_requests.restore_job,
+        "permit_takeover": operator_requests.permit_takeover,
+        "permit_adoption": operator_requests.permit_adoption,
         "delete_savepoint": operator_requests.delete_savepoint,
         "acknowledge_loss": operator_requests.acknowledge_loss,
         "forget_job": operator_requests.forget_job,
@@ -183,6 +185,14 @@ class _Requests:
             return pb.RestoreJobResponse(answer=_refused(source))
         event = RequestRestore(now=self._engine.clock(), source=source, reason=reason)
         return pb.RestoreJobResponse(answer=await self._handle(job, event))
+
+    async def permit_takeover(self, request: pb.PermitTakeoverRequest) -> pb.PermitTakeoverResponse:
+        answer = await self._handle(request.job, requests.permit_takeover(request, self._engine.clock()))
+        return pb.PermitTakeoverResponse(answer=answer)
+
+    async def permit_adoption(self, request: pb.PermitAdoptionRequest) -> pb.PermitAdoptionResponse:
+        answer = await self._handle(request.job, requests.permit_adoption(request, self._engine.clock()))
+        return pb.PermitAdoptionResponse(answer=answer)
 
     async def delete_savepoint(self, request: pb.DeleteSavepointRequest) -> pb.DeleteSavepointResponse:
         job, event = as_job(request.job), requests.delete_savepoint(request, self._engine.clock())

@@ -5,6 +5,7 @@ from typing import assert_never
 
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.facts import (
+    AdoptionPermitted,
     CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
@@ -29,6 +30,7 @@ from onceward.coordinator.protocol.facts import (
     SavepointReleased,
     SlotsResolved,
     StatusChanged,
+    TakeoverPermitted,
 )
 from onceward.coordinator.protocol.values import CheckpointKind, Generation, JobName
 
@@ -90,6 +92,13 @@ def _fields(fact: Fact) -> tuple[int, dict[str, object]]:
             return logging.INFO, {"event": "ending_requested", "ending": fact.ending.value}
         case RestoreRequested():
             said = {"event": "restore_requested", "source": fact.source.id}
+            return logging.WARNING, {**said, "reason": fact.reason}
+        case TakeoverPermitted():
+            said = {"event": "takeover_permitted", "from": fact.generation}
+            return logging.WARNING, {**said, "reason": fact.reason}
+        case AdoptionPermitted():
+            claim = fact.claim
+            said = {"event": "adoption_permitted", "claim": f"{claim.store_id}:{claim.generation}:{claim.completed}"}
             return logging.WARNING, {**said, "reason": fact.reason}
         case (
             CheckpointTriggered()

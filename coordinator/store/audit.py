@@ -4,6 +4,7 @@ from typing import Any, assert_never
 
 from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.facts import (
+    AdoptionPermitted,
     CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
@@ -28,9 +29,10 @@ from onceward.coordinator.protocol.facts import (
     SavepointReleased,
     SlotsResolved,
     StatusChanged,
+    TakeoverPermitted,
 )
 from onceward.coordinator.protocol.requests import Request
-from onceward.coordinator.protocol.values import Generation
+from onceward.coordinator.protocol.values import Claim, Generation
 
 __all__ = ["MAX_DETAIL", "entry_of_fact", "entry_of_note"]
 
@@ -68,7 +70,10 @@ def _said(fact: Fact) -> dict[str, Any] | None:
         case CheckpointTriggered() | CheckpointUnchanged():
             return None
         case GenerationGranted():
-            return {"detail": f"to driver {fact.driver} with {', '.join(one.name for one in fact.participants)}"}
+            adopting = f", adopting {_claim(fact.adopted)}" if fact.adopted is not None else ""
+            return {
+                "detail": f"to driver {fact.driver} with {', '.join(one.name for one in fact.participants)}{adopting}"
+            }
         case GenerationFailed():
             return {"detail": fact.reason}
         case GenerationEnded():
@@ -104,6 +109,10 @@ def _said(fact: Fact) -> dict[str, Any] | None:
             return {"detail": f"asked to {fact.ending.value}"}
         case RestoreRequested():
             return {"checkpoint": fact.source.id, "detail": fact.reason}
+        case TakeoverPermitted():
+            return {"detail": f"the next driver may replace the one of generation {fact.generation}: {fact.reason}"}
+        case AdoptionPermitted():
+            return {"detail": f"the next driver may adopt {_claim(fact.claim)}: {fact.reason}"}
         case CheckpointRestored():
             left = f"checkpoint {fact.former}" if fact.former else "one that could not be read"
             detail = f"begins again after checkpoint {fact.source} instead of {left}: {fact.reason}"
@@ -119,6 +128,10 @@ def _said(fact: Fact) -> dict[str, Any] | None:
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": detail}
         case _:
             assert_never(fact)
+
+
+def _claim(claim: Claim) -> str:
+    return f"the claim of store {claim.store_id} (generation {claim.generation}, through checkpoint {claim.completed})"
 
 
 def _resolved(fact: SlotsResolved) -> str:

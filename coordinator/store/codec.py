@@ -13,6 +13,7 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
+    Claim,
     Committable,
     Document,
     Generation,
@@ -37,7 +38,7 @@ __all__ = [
 
 def document_of(durable: Durable) -> str:
     """The part of a job's durable state that its row stores outside its columns."""
-    pending, aborted, ruled = durable.pending, durable.aborted, durable.resolution
+    pending, aborted, ruled, adoption = durable.pending, durable.aborted, durable.resolution, durable.adoption
     return _text(
         {
             "participants": [[p.name, p.role.value, p.kind, p.on_lost.value] for p in durable.participants],
@@ -55,6 +56,8 @@ def document_of(durable: Durable) -> str:
             "losses": [[loss.checkpoint, loss.participant, sorted(loss.slots)] for loss in durable.losses],
             "replaying": {name: sorted(slots) for name, slots in durable.replaying.items()},
             "lost": durable.lost,
+            "takeover": durable.takeover,
+            "adoption": [adoption.store_id, adoption.generation, adoption.completed] if adoption else None,
             "outcomes": {
                 name: [[slot, outcome.value] for slot, outcome in sorted(slots.items())]
                 for name, slots in durable.outcomes.items()
@@ -86,6 +89,8 @@ def durable_parts(text: str) -> dict[str, Any]:
         "losses": tuple(_loss(*loss) for loss in raw["losses"]),
         "replaying": {ParticipantName(name): frozenset(slots) for name, slots in raw["replaying"].items()},
         "lost": raw["lost"],
+        "takeover": Generation(raw["takeover"]),
+        "adoption": _claim(*raw["adoption"]) if raw["adoption"] is not None else None,
         "outcomes": {
             ParticipantName(name): {slot: Outcome(outcome) for slot, outcome in slots}
             for name, slots in raw["outcomes"].items()
@@ -128,6 +133,10 @@ def _request(request: str, kind: str, name: str, stop: bool, state: str, checkpo
         checkpoint=CheckpointId(checkpoint),
         detail=detail,
     )
+
+
+def _claim(store_id: str, generation: int, completed: int) -> Claim:
+    return Claim(store_id=store_id, generation=Generation(generation), completed=CheckpointId(completed))
 
 
 def _loss(checkpoint: int, participant: str, slots: list[int]) -> Loss:

@@ -27,7 +27,7 @@ __all__ = [
     "unsealed",
 ]
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 metadata = MetaData()
 

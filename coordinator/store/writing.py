@@ -13,6 +13,7 @@ from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.facts import (
+    AdoptionPermitted,
     CheckpointAborted,
     CheckpointAmended,
     CheckpointCompleted,
@@ -37,6 +38,7 @@ from onceward.coordinator.protocol.facts import (
     SavepointReleased,
     SlotsResolved,
     StatusChanged,
+    TakeoverPermitted,
 )
 from onceward.coordinator.protocol.values import (
     CheckpointId,
@@ -245,6 +247,8 @@ class FactWriter:
                 | RequestEnded()
                 | EndingRequested()
                 | RestoreRequested()
+                | TakeoverPermitted()
+                | AdoptionPermitted()
             ):
                 pass  # changes of the job only: its row and the history have them
             case _:

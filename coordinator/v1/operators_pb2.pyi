@@ -1217,6 +1217,108 @@ class RestoreJobResponse(_message.Message):
 Global___RestoreJobResponse: _TypeAlias = RestoreJobResponse  # noqa: Y015
 
 @_typing.final
+class PermitTakeoverRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    generation: _builtins.int
+    """The generation of the live driver, from 1."""
+    reason: _builtins.str
+    """Who permits it and why, for the audit; 1 to 8,192 characters."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "job", b"job", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PermitTakeoverRequest: _TypeAlias = PermitTakeoverRequest  # noqa: Y015
+
+@_typing.final
+class PermitTakeoverResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _participants_pb2.Answer:
+        """ACCEPTED, DUPLICATE or TOO_LATE."""
+
+    def __init__(
+        self,
+        *,
+        answer: _participants_pb2.Answer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PermitTakeoverResponse: _TypeAlias = PermitTakeoverResponse  # noqa: Y015
+
+@_typing.final
+class PermitAdoptionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    reason: _builtins.str
+    """Who permits it and why, for the audit; 1 to 8,192 characters."""
+    @_builtins.property
+    def claim(self) -> _participants_pb2.Claim:
+        """The claim, as the refusal to open the job named it. Its holder does not count."""
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        claim: _participants_pb2.Claim | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "job", b"job", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PermitAdoptionRequest: _TypeAlias = PermitAdoptionRequest  # noqa: Y015
+
+@_typing.final
+class PermitAdoptionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _participants_pb2.Answer:
+        """ACCEPTED or DUPLICATE."""
+
+    def __init__(
+        self,
+        *,
+        answer: _participants_pb2.Answer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PermitAdoptionResponse: _TypeAlias = PermitAdoptionResponse  # noqa: Y015
+
+@_typing.final
 class DeleteSavepointRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -90,6 +90,16 @@ class OperatorServiceStub:
                 request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.RestoreJobRequest.SerializeToString,
                 response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.RestoreJobResponse.FromString,
                 _registered_method=True)
+        self.PermitTakeover = channel.unary_unary(
+                '/onceward.coordinator.v1.OperatorService/PermitTakeover',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.PermitTakeoverRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.PermitTakeoverResponse.FromString,
+                _registered_method=True)
+        self.PermitAdoption = channel.unary_unary(
+                '/onceward.coordinator.v1.OperatorService/PermitAdoption',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.PermitAdoptionRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.PermitAdoptionResponse.FromString,
+                _registered_method=True)
         self.DeleteSavepoint = channel.unary_unary(
                 '/onceward.coordinator.v1.OperatorService/DeleteSavepoint',
                 request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DeleteSavepointRequest.SerializeToString,
@@ -206,6 +216,22 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PermitTakeover(self, request, context):
+        """Permits the next driver to replace the live driver of one generation. TOO_LATE when that generation has no driver any
+        more. The grant that uses the permission ends the generation, and the permission with it. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PermitAdoption(self, request, context):
+        """Permits a driver that finds this claim on the sink's cluster to open the job, although the claim names another store
+        or is ahead of this one. The permission ends when the job has a claim of its own. The job may be unknown. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteSavepoint(self, request, context):
         """Releases a savepoint to retention, which removes it like an ordinary checkpoint. A repeated call is REFUSED and
         changes nothing.
@@ -309,6 +335,16 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.RestoreJob,
                     request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.RestoreJobRequest.FromString,
                     response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.RestoreJobResponse.SerializeToString,
+            ),
+            'PermitTakeover': grpc.unary_unary_rpc_method_handler(
+                    servicer.PermitTakeover,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.PermitTakeoverRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.PermitTakeoverResponse.SerializeToString,
+            ),
+            'PermitAdoption': grpc.unary_unary_rpc_method_handler(
+                    servicer.PermitAdoption,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.PermitAdoptionRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.PermitAdoptionResponse.SerializeToString,
             ),
             'DeleteSavepoint': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteSavepoint,
@@ -639,6 +675,60 @@ class OperatorService:
             '/onceward.coordinator.v1.OperatorService/RestoreJob',
             onceward_dot_coordinator_dot_v1_dot_operators__pb2.RestoreJobRequest.SerializeToString,
             onceward_dot_coordinator_dot_v1_dot_operators__pb2.RestoreJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PermitTakeover(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onceward.coordinator.v1.OperatorService/PermitTakeover',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.PermitTakeoverRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.PermitTakeoverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PermitAdoption(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onceward.coordinator.v1.OperatorService/PermitAdoption',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.PermitAdoptionRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.PermitAdoptionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,6 +61,14 @@ class OperatorServiceStub:
     """Makes the next generation begin with the positions of an older checkpoint. Output after that checkpoint repeats.
     Idempotent.
     """
+    PermitTakeover: _grpc.UnaryUnaryMultiCallable[_operators_pb2.PermitTakeoverRequest, _operators_pb2.PermitTakeoverResponse]
+    """Permits the next driver to replace the live driver of one generation. TOO_LATE when that generation has no driver any
+    more. The grant that uses the permission ends the generation, and the permission with it. Idempotent.
+    """
+    PermitAdoption: _grpc.UnaryUnaryMultiCallable[_operators_pb2.PermitAdoptionRequest, _operators_pb2.PermitAdoptionResponse]
+    """Permits a driver that finds this claim on the sink's cluster to open the job, although the claim names another store
+    or is ahead of this one. The permission ends when the job has a claim of its own. The job may be unknown. Idempotent.
+    """
     DeleteSavepoint: _grpc.UnaryUnaryMultiCallable[_operators_pb2.DeleteSavepointRequest, _operators_pb2.DeleteSavepointResponse]
     """Releases a savepoint to retention, which removes it like an ordinary checkpoint. A repeated call is REFUSED and
     changes nothing.
@@ -114,6 +122,14 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     RestoreJob: _aio.UnaryUnaryMultiCallable[_operators_pb2.RestoreJobRequest, _operators_pb2.RestoreJobResponse]  # type: ignore[assignment]
     """Makes the next generation begin with the positions of an older checkpoint. Output after that checkpoint repeats.
     Idempotent.
+    """
+    PermitTakeover: _aio.UnaryUnaryMultiCallable[_operators_pb2.PermitTakeoverRequest, _operators_pb2.PermitTakeoverResponse]  # type: ignore[assignment]
+    """Permits the next driver to replace the live driver of one generation. TOO_LATE when that generation has no driver any
+    more. The grant that uses the permission ends the generation, and the permission with it. Idempotent.
+    """
+    PermitAdoption: _aio.UnaryUnaryMultiCallable[_operators_pb2.PermitAdoptionRequest, _operators_pb2.PermitAdoptionResponse]  # type: ignore[assignment]
+    """Permits a driver that finds this claim on the sink's cluster to open the job, although the claim names another store
+    or is ahead of this one. The permission ends when the job has a claim of its own. The job may be unknown. Idempotent.
     """
     DeleteSavepoint: _aio.UnaryUnaryMultiCallable[_operators_pb2.DeleteSavepointRequest, _operators_pb2.DeleteSavepointResponse]  # type: ignore[assignment]
     """Releases a savepoint to retention, which removes it like an ordinary checkpoint. A repeated call is REFUSED and
@@ -231,6 +247,26 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_operators_pb2.RestoreJobResponse, _abc.Awaitable[_operators_pb2.RestoreJobResponse]]:
         """Makes the next generation begin with the positions of an older checkpoint. Output after that checkpoint repeats.
         Idempotent.
+        """
+
+    @_abc_1.abstractmethod
+    def PermitTakeover(
+        self,
+        request: _operators_pb2.PermitTakeoverRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.PermitTakeoverResponse, _abc.Awaitable[_operators_pb2.PermitTakeoverResponse]]:
+        """Permits the next driver to replace the live driver of one generation. TOO_LATE when that generation has no driver any
+        more. The grant that uses the permission ends the generation, and the permission with it. Idempotent.
+        """
+
+    @_abc_1.abstractmethod
+    def PermitAdoption(
+        self,
+        request: _operators_pb2.PermitAdoptionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.PermitAdoptionResponse, _abc.Awaitable[_operators_pb2.PermitAdoptionResponse]]:
+        """Permits a driver that finds this claim on the sink's cluster to open the job, although the claim names another store
+        or is ahead of this one. The permission ends when the job has a claim of its own. The job may be unknown. Idempotent.
         """
 
     @_abc_1.abstractmethod

@@ -724,17 +724,14 @@ class OpenJobRequest(_message.Message):
     PARTICIPANTS_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     CLAIM_FIELD_NUMBER: _builtins.int
-    ADOPT_FIELD_NUMBER: _builtins.int
     INSTEAD_OF_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job; 1 to 63 characters of a-z, 0-9, _ and -, beginning with a letter or digit."""
     driver: _builtins.str
     """Random token of this attempt to open, 1 to 128 characters; identifies a repeated call."""
-    adopt: _builtins.bool
-    """Continue although the claim names another store or is ahead of this one."""
     instead_of: _builtins.int
-    """Replace the driver of this generation even if it is alive. A call that arrives late names a generation that has
-    already ended, and so replaces no newer driver. 0 for none.
+    """Do not wait for the driver of this generation: the caller knows that it is gone. A call that arrives late names a
+    generation that has already ended, and so replaces no newer driver. 0 for none.
     """
     @_builtins.property
     def participants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Participant]:
@@ -756,12 +753,11 @@ class OpenJobRequest(_message.Message):
         participants: _abc.Iterable[Global___Participant] | None = ...,
         settings: Global___CheckpointSettings | None = ...,
         claim: Global___Claim | None = ...,
-        adopt: _builtins.bool = ...,
         instead_of: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopt", b"adopt", "claim", b"claim", "driver", b"driver", "instead_of", b"instead_of", "job", b"job", "participants", b"participants", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "driver", b"driver", "instead_of", b"instead_of", "job", b"job", "participants", b"participants", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

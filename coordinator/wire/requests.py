@@ -11,6 +11,8 @@ from onceward.coordinator.protocol.events import (
     Decline,
     ForgetJob,
     OpenJob,
+    PermitAdoption,
+    PermitTakeover,
     ReleaseSavepoint,
     Renew,
     RequestCheckpoint,
@@ -57,6 +59,8 @@ __all__ = [
     "forget_job",
     "limit",
     "open_job",
+    "permit_adoption",
+    "permit_takeover",
     "renew",
     "request_checkpoint",
     "resolve_slots",
@@ -80,7 +84,6 @@ def open_job(request: pb.OpenJobRequest, now: float) -> OpenJob:
         settings=settings_from_wire(request.settings),
         claim=claim_from_wire(request.claim) if request.HasField("claim") else None,
         instead_of=as_owner(request.instead_of),
-        adopt=request.adopt,
     )
 
 
@@ -183,6 +186,16 @@ def stop_job(_request: operators.StopJobRequest, now: float) -> StopJob:
 
 def cancel_job(_request: operators.CancelJobRequest, now: float) -> CancelJob:
     return CancelJob(now=now)
+
+
+def permit_takeover(request: operators.PermitTakeoverRequest, now: float) -> PermitTakeover:
+    return PermitTakeover(now=now, generation=as_generation(request.generation), reason=as_reason(request.reason))
+
+
+def permit_adoption(request: operators.PermitAdoptionRequest, now: float) -> PermitAdoption:
+    if not request.HasField("claim"):
+        raise MalformedError("claim: missing")
+    return PermitAdoption(now=now, claim=claim_from_wire(request.claim), reason=as_reason(request.reason))
 
 
 def delete_savepoint(request: operators.DeleteSavepointRequest, now: float) -> ReleaseSavepoint:

@@ -1,5 +1,6 @@
 """One job, one store: whatever happens to the store, a second one writes nothing unless a person allows it."""
 
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -80,9 +81,14 @@ def test_a_wiped_store_with_open_transactions_is_refused_and_they_are_named_and_
         open_before = committer.transactions(JobName(job))
         # perhaps also one of the next checkpoint, which does not wait for the commits
         assert [each.details["receipt"] for each in open_before].count("written") >= PARTITIONS
-        assert "belongs to store" in refused(here, topics)
+        refusal = refused(here, topics)
+        assert "belongs to store" in refusal
         assert [each.handle for each in committer.transactions(JobName(job))] == [each.handle for each in open_before]
-        here.spec["adopt"] = True
+        named = re.search(rf"onceward (adopt {job} --claim \S+) --reason WHY", refusal)
+        assert named is not None, refusal
+        here.command(*named[1].split(), "--reason", "a test", "--yes", "--state-dir", here.spec["state_dir"])
+        killed = here.driver(kill_at=[f"{KillPoint.DRIVER_BEFORE_CLAIM}:1"])
+        here.wait_for_kill(KillPoint.DRIVER_BEFORE_CLAIM, 1, killed)
         here.finish()
         assert list(committer.transactions(JobName(job))) == []
     finally:

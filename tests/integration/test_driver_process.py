@@ -100,13 +100,13 @@ def test_a_second_driver_waits_and_is_refused_while_the_first_is_alive(running: 
 
 
 def test_a_driver_that_is_taken_over_changes_nothing_more_and_ends_with_5(
-    running: JobProcesses, topics: Topics
+    running: JobProcesses, topics: Topics, job: str
 ) -> None:
     running.coordinator(running.spec["coordinator"])
     fill(topics, running.spec["source"], 0, 100)
     first = running.driver()
     wait_for_output(topics, running.spec["sink"], 100, first)
-    running.spec["takeover"] = True
+    running.command("takeover", job, "--reason", "a test", "--coordinator", running.spec["coordinator"])
     second = running.driver()
     assert first.wait() == 5, first.tail()
     fill(topics, running.spec["source"], 100, 100)

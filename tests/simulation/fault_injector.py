@@ -149,12 +149,13 @@ class FaultInjector:
             self._world.brokers.clean_up()
 
     def _take_over(self) -> None:
-        """Let a person start a second driver, sometimes because the first does not respond."""
+        """Let a person start a second driver that may replace the first, sometimes because that does not respond."""
         driver = self._a_driver()
         if driver is not None and self._world.random.random() < 0.5:
             self._pause(driver)
         if self.raging:
-            self._world.start_driver(takeover=True)
+            self._world.permit_takeover()
+            self._world.start_driver()
 
     def _stop(self) -> None:
         """Let a person stop the job, through the coordinator or by a signal to the driver."""

@@ -11,6 +11,7 @@ from typing import Any
 from onceward.coordinator.errors import HaltedError, OncewardError
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import PermitTakeover
 from onceward.coordinator.protocol.facts import Fact, GenerationGranted, LossRecorded
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
@@ -189,20 +190,26 @@ class SimulatedWorld:
         process = self._adopt(self.host.start())
         self.tell(process.name, "started")
 
-    def start_driver(self, takeover: bool = False) -> None:
+    def permit_takeover(self) -> None:
+        """Let a person permit the next driver to replace the live one."""
+        if (durable := self.store.jobs.get(JOB)) is not None and (process := self.host.process) is not None:
+            self.tell(process.name, f"is asked to permit a takeover from generation {durable.generation}")
+            self.host.ask(PermitTakeover(now=self.clock.now, generation=durable.generation, reason="Ada"))
+
+    def start_driver(self) -> None:
         if self._missing:
             return
         self._driver_starts += 1
         process = self._adopt(Process(f"driver-{self._driver_starts}", "driver", self._driver_died))
         self.drivers.append(process)
-        self.tell(process.name, "started" + (", to take over" if takeover else ""))
+        self.tell(process.name, "started")
         executors = Executors(self.clock, process.name, self._worker_died, self._adopt)
         process.local[Executors] = executors
         self.clock.running = process
-        self.clock.spawn(process, "main", lambda: self._drive(process, executors, takeover))
+        self.clock.spawn(process, "main", lambda: self._drive(process, executors))
         self.clock.running = None
 
-    def _drive(self, process: Process, executors: Executors, takeover: bool) -> None:
+    def _drive(self, process: Process, executors: Executors) -> None:
         faults, clock = self.faults, self.clock
         sink = process.local[SimulatedSink] = self.brokers.sink(process)
         channel = Channel(clock, process, self.host, self.rpc, self.wires)
@@ -229,7 +236,6 @@ class SimulatedWorld:
             sink=sink,
             settings=self.settings,
             restart=Restart(initial="200ms", maximum="2s"),
-            takeover=takeover,
         )
         try:
             reason = pipeline.run()

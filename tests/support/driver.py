@@ -52,8 +52,6 @@ def main() -> int:
         coordinator=spec.get("coordinator"),
         settings=CheckpointSettings(**{"interval": "200ms", **spec.get("settings", {})}),
         state_dir=spec.get("state_dir"),
-        takeover=spec.get("takeover", False),
-        adopt=spec.get("adopt", False),
         restart=Restart(initial="100ms", maximum="1s"),
     )
     print("ended:", pipeline.run().value)

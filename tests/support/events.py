@@ -1,8 +1,9 @@
 """Builds the core's events from commands, the words of scenarios.
 
-Events: ``open DRIVER [takeover [gN]] [adopt] [without sink] [replaying|skipping] [claim STORE GENERATION CHECKPOINT [by
-HOLDER]]``, ``watch``, ``lost``, ``renew [aborted N]``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged]
-[more] [good SECONDS]``, ``decline N WHO``, ``close REASON [back SECONDS]``, ``settle N WHO [amendment K]
+Events: ``open DRIVER [takeover [gN]] [without sink] [replaying|skipping] [claim STORE GENERATION CHECKPOINT [by
+HOLDER]]`` (``takeover``: the driver knows that the former one is gone), ``permit takeover``, ``permit claim STORE
+GENERATION CHECKPOINT``, ``watch``, ``lost``, ``renew [aborted N]``, ``ack N WHO on BASE [at POSITION] [slots A,B]
+[unchanged] [more] [good SECONDS]``, ``decline N WHO``, ``close REASON [back SECONDS]``, ``settle N WHO [amendment K]
 SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``acknowledge loss N WHO SLOT..``, ``request ID
 checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``forget``, ``restore N``, ``release N``, ``resolve N WHO
 SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim STORE GENERATION
@@ -26,6 +27,8 @@ from onceward.coordinator.protocol.events import (
     Event,
     ForgetJob,
     OpenJob,
+    PermitAdoption,
+    PermitTakeover,
     ReleaseSavepoint,
     Renew,
     RequestCheckpoint,
@@ -92,7 +95,6 @@ def event(
                 settings=settings,
                 claim=_claim(options),
                 instead_of=_instead_of(options, newest),
-                adopt="adopt" in options,
             )
         case ["watch"]:
             return Watch(now=now, generation=generation)
@@ -166,6 +168,10 @@ def event(
             return ForgetJob(now=now, reason="somebody wants it")
         case ["restore", checkpoint]:
             return RequestRestore(now=now, source=completed[int(checkpoint)], reason="a person's reason")
+        case ["permit", "takeover"]:
+            return PermitTakeover(now=now, generation=generation, reason="a person's reason")
+        case ["permit", "claim", *_] if (claim := _claim(words)) is not None:
+            return PermitAdoption(now=now, claim=claim, reason="a person's reason")
         case ["release", checkpoint]:
             return ReleaseSavepoint(now=now, checkpoint=CheckpointId(int(checkpoint)))
         case ["resolve", checkpoint, who, slots_resolved, ruling, *options]:

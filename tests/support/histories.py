@@ -13,6 +13,8 @@ from onceward.coordinator.protocol.events import (
     Decline,
     Event,
     OpenJob,
+    PermitAdoption,
+    PermitTakeover,
     ReleaseSavepoint,
     Renew,
     RequestCheckpoint,
@@ -77,7 +79,7 @@ class Move:
 _KINDS = (
     "go go go go go go go go go go go go go go go go "
     "open watch ack settle decline renew lost close tick restart request request stop cancel restore release amend "
-    "resolve resolve skip orphan orphan"
+    "resolve resolve skip orphan orphan takeover adopt"
 ).split()
 
 a_move = st.builds(
@@ -101,7 +103,7 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
             return _sensible(now, state, choice)
         case "open":
             claim = Claim(
-                store_id="other" if choice == 5 else durable.store_id, generation=Generation(3), completed=pending
+                store_id="other" if choice == 10 else durable.store_id, generation=Generation(3), completed=pending
             )
             return OpenJob(
                 now=now,
@@ -110,8 +112,13 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
                 settings=SETTINGS,
                 claim=claim if choice > 8 else None,
                 instead_of=Generation(max(0, durable.generation - choice // 4)) if choice % 4 == 0 else NO_GENERATION,
-                adopt=choice == 9,
             )
+        case "takeover":
+            return PermitTakeover(now=now, generation=generation, reason="Ada")
+        case "adopt":
+            store_id = "other" if choice % 2 else durable.store_id
+            claim = Claim(store_id=store_id, generation=Generation(3), completed=pending)
+            return PermitAdoption(now=now, claim=claim, reason="Ada")
         case "watch":
             return Watch(now=now, generation=generation)
         case "ack":

@@ -18,12 +18,14 @@ from onceward.coordinator.protocol.events import (
     CloseJob,
     Event,
     OpenJob,
+    PermitTakeover,
     Settle,
     StopJob,
     StreamLost,
 )
 from onceward.coordinator.protocol.evolve import evolve
 from onceward.coordinator.protocol.facts import (
+    AdoptionPermitted,
     CheckpointAmended,
     CheckpointCompleted,
     CheckpointRestored,
@@ -45,7 +47,7 @@ from onceward.coordinator.protocol.facts import (
 from onceward.coordinator.protocol.requests import RequestState
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointKind, Committable, Outcome, ParticipantName, Snapshot
+from onceward.coordinator.protocol.values import CheckpointKind, Claim, Committable, Outcome, ParticipantName, Snapshot
 from tests.support.oracle import History, Invariant, Violation
 
 __all__ = ["Life", "OperatorInvariant"]
@@ -75,6 +77,8 @@ class Life:
         """Whether something is lost without a replay."""
         self._ordered: dict[ParticipantName, object] = {}
         """Positions that an operator ordered the job to start from."""
+        self._adoptable: Claim | None = None
+        """The claim that an operator permitted to adopt, until a driver has replaced it."""
         self._found: Violation | None = None
 
     def restarted(self, state: JobState) -> Violation | None:
@@ -105,7 +109,7 @@ class Life:
     def _answered(self, event: Event, answer: Answer) -> None:
         accepted = answer.verdict is Verdict.ACCEPTED
         generation = getattr(event, "generation", None)
-        if generation is not None and not isinstance(event, StreamLost):
+        if generation is not None and not isinstance(event, StreamLost | PermitTakeover):
             closed = isinstance(event, CloseJob) and generation == self.history.generation and not self._driven
             stale = generation != self.history.generation or not self._driven
             if stale and not closed and answer.verdict is not Verdict.FENCED:
@@ -133,7 +137,10 @@ class Life:
         if self._gone:
             self._fail(Invariant.TILES, "a job goes on although records of it are lost")
         claim = event.claim
-        if claim is None or event.adopt:
+        if claim is not None and replace(claim, holder="") == self._adoptable:
+            return
+        self._adoptable = None
+        if claim is None:
             return
         # The output's view: it already holds everything through the claimed checkpoint of the claiming store.
         base = self.history.last if claim.store_id == "this" else 0
@@ -166,8 +173,10 @@ class Life:
                 self._driven = True
             case GenerationEnded():
                 self._driven = False
+            case AdoptionPermitted():
+                self._adoptable = fact.claim
             case CheckpointTriggered():
-                self._answers = {}
+                self._answers, self._adoptable = {}, None
             case CheckpointCompleted():
                 if not self._everybody or fact.snapshots != self._answers:
                     text = f"checkpoint {fact.checkpoint} is completed with something else than all answers"

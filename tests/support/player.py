@@ -25,6 +25,7 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.state import JobState, restart
 from onceward.coordinator.protocol.values import (
     CheckpointKind,
+    Claim,
     CompletedCheckpoint,
     JobName,
 )
@@ -129,7 +130,8 @@ def _slots(slots: frozenset[int]) -> str:
 def _fact(fact: facts.Fact) -> str:
     match fact:
         case facts.GenerationGranted():
-            return f"granted g{fact.generation} to {fact.driver}, ids through {fact.first_id} are taken"
+            adopting = f", adopting {_named(fact.adopted)}" if fact.adopted is not None else ""
+            return f"granted g{fact.generation} to {fact.driver}, ids through {fact.first_id} are taken{adopting}"
         case facts.GenerationFailed():
             return f"failed g{fact.generation}: {fact.reason}"
         case facts.GenerationEnded():
@@ -170,6 +172,10 @@ def _fact(fact: facts.Fact) -> str:
             return f"asked to {fact.ending.value}"
         case facts.RestoreRequested():
             return f"to be restored from {fact.source.id}"
+        case facts.TakeoverPermitted():
+            return f"permitted to take over from g{fact.generation}"
+        case facts.AdoptionPermitted():
+            return f"permitted to adopt {_named(fact.claim)}"
         case facts.CheckpointRestored():
             return f"restored {fact.checkpoint} from {fact.source}, instead of {fact.former}"
         case facts.SavepointReleased():
@@ -208,3 +214,7 @@ def _instruction(instruction: answers.Instruction) -> str:
             return "halt"
         case _:
             assert_never(instruction)
+
+
+def _named(claim: Claim) -> str:
+    return f"{claim.store_id} {claim.generation} {claim.completed}"

@@ -10,9 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from typer.testing import CliRunner
+
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.supervisor import die_with_parent
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from tests.support.waiting import wait_until
 
@@ -95,6 +98,11 @@ class JobProcesses:
         driver = self.driver()
         code = driver.wait()
         assert code == 0, f"the driver ended with {code}:\n{driver.tail(8000)}"
+
+    def command(self, *words: str) -> None:
+        """Run a command of ``onceward``; it must end with exit code 0."""
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, (result.output, result.exception)
 
     def coordinator(self, address: str, *, kill_at: Sequence[str] = (), clusters: Path | None = None) -> Process:
         store = f"sqlite:///{self.directory / 'coordinator.db'}"

@@ -165,13 +165,13 @@ class Coordinator:
     driver = ""
 
     asked_to_open: dict[str, Any] = field(default_factory=dict)
-    """The claim, ``takeover`` and ``adopt`` of the last call to open the job."""
+    """The claim and ``takeover`` of the last call to open the job."""
 
     def open_job(
         self, _job: JobName, _members: object, _settings: object, claim: Claim | None, *, driver: str, **options: Any
     ) -> "Coordinator":
         self.driver = driver
-        self.asked_to_open = {"claim": claim, "takeover": options["takeover"], "adopt": options["adopt"]}
+        self.asked_to_open = {"claim": claim, "takeover": options["takeover"]}
         event = OpenJob(
             now=self.now,
             driver=driver,
@@ -349,7 +349,6 @@ class Job:
             same.coordinator,
             Restarts(restart, random.Random(1)),
             takeover=True,
-            adopt=False,
             last=last,
         )
 

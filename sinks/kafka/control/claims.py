@@ -157,8 +157,8 @@ class ClaimHolder:
                 raise ClaimChangedError(
                     f"Job {self._job} was claimed by store {found.store_id} for generation {found.generation}, while "
                     f"this process runs generation {claim.generation} from store {claim.store_id}: it was taken over. "
-                    "What is settled stays; nothing further is written. Stop this process, or stop the other one and "
-                    "start this one with adopt."
+                    "What is settled stays; nothing further is written. Stop this process; or stop the other one and "
+                    f"start this one again: the refusal names the claim, and onceward adopt {self._job} permits it."
                 )
         kill_point(KillPoint.DRIVER_BEFORE_CLAIM)
         return self._write(claim)

@@ -18,6 +18,8 @@ from onceward.coordinator.protocol.events import (
     Decline,
     ForgetJob,
     OpenJob,
+    PermitAdoption,
+    PermitTakeover,
     ReleaseSavepoint,
     Renew,
     RequestCheckpoint,
@@ -93,7 +95,6 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             settings=settings_to_wire(SETTINGS),
             claim=claim_to_wire(CLAIM),
             instead_of=2,
-            adopt=True,
         ),
         OpenJob(
             now=NOW,
@@ -102,7 +103,6 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             settings=SETTINGS,
             claim=CLAIM,
             instead_of=Generation(2),
-            adopt=True,
         ),
     ),
     requests.watch: (pb.WatchRequest(generation=3), Watch(now=NOW, generation=GENERATION)),
@@ -184,6 +184,14 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
     ),
     requests.stop_job: (people.StopJobRequest(), StopJob(now=NOW)),
     requests.cancel_job: (people.CancelJobRequest(), CancelJob(now=NOW)),
+    requests.permit_takeover: (
+        people.PermitTakeoverRequest(generation=3, reason="it hangs"),
+        PermitTakeover(now=NOW, generation=GENERATION, reason="it hangs"),
+    ),
+    requests.permit_adoption: (
+        people.PermitAdoptionRequest(claim=claim_to_wire(CLAIM), reason="it is gone"),
+        PermitAdoption(now=NOW, claim=CLAIM, reason="it is gone"),
+    ),
     requests.delete_savepoint: (
         people.DeleteSavepointRequest(checkpoint=7),
         ReleaseSavepoint(now=NOW, checkpoint=CHECKPOINT),
@@ -315,6 +323,10 @@ WRONG: list[tuple[Decode, dict[str, Any], str]] = [
     (requests.resolve_slots, {"reason": "x" * (MAX_TEXT + 1)}, "reason: "),
     (requests.acknowledge_loss, {"reason": ""}, "reason: give your name and why"),
     (requests.forget_job, {"reason": ""}, "reason: give your name and why"),
+    (requests.permit_takeover, {"reason": ""}, "reason: give your name and why"),
+    (requests.permit_adoption, {"reason": ""}, "reason: give your name and why"),
+    (requests.permit_adoption, {"claim": None}, "claim: missing"),
+    (requests.permit_adoption, {"claim": pb.Claim(store_id="s")}, "generation: 0 is not within 1"),
 ]
 
 

@@ -196,7 +196,7 @@ def test_the_coordinator_judges_the_claim_of_the_sinks_cluster_and_no_other_is_r
     coordinator = Coordinator()
     job = Owned(coordinator, until=2)
     job.generation.run()
-    assert coordinator.asked_to_open == {"claim": Owned.owner, "takeover": True, "adopt": False}
+    assert coordinator.asked_to_open == {"claim": Owned.owner, "takeover": True}
     claim = Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(0), holder=coordinator.driver)
     assert job.taken == [(claim, Owned.owner)]
 

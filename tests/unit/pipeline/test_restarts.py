@@ -109,15 +109,14 @@ def test_checkpoints_settled_before_the_failing_record_count_as_progress() -> No
     assert outcomes((None, 1000), (600, 100), (300, 50), (99, 10)) == [True, True, True, False]
 
 
-def pipeline_of_runs(monkeypatch: pytest.MonkeyPatch, run: type) -> Pipeline:
+def pipeline_of_runs(monkeypatch: pytest.MonkeyPatch, run: type, coordinator: str | None = "localhost:1") -> Pipeline:
     """Return a pipeline whose generations are instances of ``run``."""
     monkeypatch.setattr(pipeline, "GenerationRun", run)
     return Pipeline(
         job="orders",
         source=KafkaSource("localhost:1", topics=["in"]),
         sink=KafkaSink("localhost:1", topic="out"),
-        coordinator="localhost:1",
-        takeover=True,
+        coordinator=coordinator,
     )
 
 
@@ -139,18 +138,20 @@ def test_a_stop_just_before_a_generation_begins_reaches_it(monkeypatch: pytest.M
     assert job._generations(cast(Any, None), cast(Any, None)) is CloseReason.STOPPED
 
 
-def test_a_driver_takes_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("coordinator", "takes_over"), [("localhost:1", False), (None, True)])
+def test_only_the_lock_of_an_embedded_coordinator_replaces_the_lease(
+    coordinator: str | None, takes_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[bool] = []
 
     class Run:
-        """Fail before the grant, then after it, then finish."""
+        """Fail once, then finish."""
 
         def __init__(self, *_: Any, takeover: bool, **__: Any) -> None:
             asked.append(takeover)
-            self.opened, self.claimed = len(asked) > 1, False
 
         def run(self) -> CloseReason:
-            if len(asked) < 4:
+            if len(asked) < 2:
                 raise RuntimeError("a test wants it")
             return CloseReason.FINISHED
 
@@ -160,6 +161,6 @@ def test_a_driver_takes_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
         def describe_end(self, error: BaseException, _following: NextStart) -> str:
             return str(error)
 
-    job = pipeline_of_runs(monkeypatch, Run)
+    job = pipeline_of_runs(monkeypatch, Run, coordinator)
     assert job._generations(cast(Any, None), cast(Any, None)) is CloseReason.FINISHED
-    assert asked == [True, True, False, False]
+    assert asked == [takes_over, takes_over]

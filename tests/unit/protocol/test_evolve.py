@@ -16,6 +16,7 @@ from onceward.coordinator.protocol.durable import (
 from onceward.coordinator.protocol.evolve import MAX_HOLDERS, evolve
 from onceward.coordinator.protocol.facts import (
     AbortReason,
+    AdoptionPermitted,
     CheckpointAmended,
     CheckpointCompleted,
     CheckpointRestored,
@@ -33,6 +34,7 @@ from onceward.coordinator.protocol.facts import (
     SavepointReleased,
     SlotsResolved,
     StatusChanged,
+    TakeoverPermitted,
 )
 from onceward.coordinator.protocol.requests import MAX_KEPT, Ending, Request, RequestState, Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
@@ -41,6 +43,7 @@ from onceward.coordinator.protocol.values import (
     COORDINATOR,
     CheckpointId,
     CheckpointKind,
+    Claim,
     Committable,
     CompletedCheckpoint,
     Document,
@@ -62,6 +65,8 @@ MEMBERS = tuple(
 )
 LOST, DOUBT, COMMITTED = Outcome.LOST, Outcome.IN_DOUBT, Outcome.COMMITTED
 NINE, TEN = CheckpointId(9), CheckpointId(10)
+CLAIM = Claim(store_id="store-b", generation=Generation(3), completed=TEN)
+NEWER = replace(CLAIM, completed=CheckpointId(11))
 
 
 def document(text: str) -> Document:
@@ -112,6 +117,8 @@ FULL = Durable(
     requests=ASKED,
     replaying={SINK: frozenset({0, 1}), OTHER: frozenset({1})},
     lost=True,
+    takeover=Generation(3),
+    adoption=CLAIM,
     restore=RestoreOrder(source=COMPLETED, reason="somebody wants it"),
     outcomes={SINK: {0: LOST, 1: DOUBT, 2: COMMITTED}, OTHER: {0: LOST, 1: DOUBT}},
     resolution=Resolution(checkpoint=NINE, participant=OTHER, slots=frozenset({2}), ruling=Ruling.GIVEN_UP),
@@ -155,12 +162,16 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
             "settings": CheckpointSettings(),
             "failures": 0,
             "outcomes": {},
+            "takeover": 0,
+            "adoption": None,
         },
     ),
     (
         replace(GRANTED, driver=COORDINATOR, participants=MEMBERS, settings=FULL.settings),
-        {"generation": 4, "driver": COORDINATOR, "failures": 0},
+        {"generation": 4, "driver": COORDINATOR, "failures": 0, "takeover": 0},
     ),
+    (TakeoverPermitted(generation=Generation(4), reason="so"), {"takeover": 4}),
+    (AdoptionPermitted(claim=NEWER, reason="so"), {"adoption": NEWER}),
     (
         StatusChanged(transition=Transition.FINISHED, status=JobStatus.FINISHED, detail=""),
         {"status": JobStatus.FINISHED, "status_detail": "", "ending": None, "finished": NINE},
@@ -180,6 +191,7 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
         ),
         {
             "last_id": 11,
+            "adoption": None,
             "pending": UndecidedCheckpoint(id=CheckpointId(11), base=NINE, request=RequestId("r2")),
             "requests": (ASKED[0], replace(ASKED[1], state=RequestState.RUNNING, checkpoint=CheckpointId(11))),
         },
@@ -343,6 +355,10 @@ def test_a_restore_makes_a_job_readable_and_a_run_that_had_finished_stays_finish
     assert evolve(replace(FULL, completed=None, unreadable="damaged"), restored).unreadable == ""
     skipped = next(fact for fact, _ in CHANGES if isinstance(fact, InputSkipped))
     assert evolve(replace(FULL, finished=NINE), skipped).finished == 11
+
+
+def test_a_driver_that_adopts_a_claim_keeps_the_permission_until_it_has_replaced_the_claim() -> None:
+    assert evolve(FULL, replace(GRANTED, adopted=CLAIM)).adoption == CLAIM
 
 
 def test_the_last_slot_that_is_decided_about_makes_the_job_free() -> None:

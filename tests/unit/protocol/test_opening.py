@@ -110,7 +110,7 @@ def test_a_job_with_a_damaged_record_is_left_alone_and_every_caller_gets_the_rea
     durable = Durable(job=JobName("orders"), store_id="store-a", unreadable=why, record_damaged=True)
     state = JobState(durable=durable)
     members = (participant("in", Role.SOURCE), participant("out", Role.SINK))
-    opening = OpenJob(now=1.0, driver="d", participants=members, settings=CheckpointSettings(), claim=None, adopt=True)
+    opening = OpenJob(now=1.0, driver="d", participants=members, settings=CheckpointSettings(), claim=None)
     expected = [(event, Verdict.FENCED) for event in calls(3)]
     expected += [(opening, Verdict.HALTED), (CancelJob(now=1.0), Verdict.REFUSED), (Tick(now=1.0), Verdict.REFUSED)]
     for event, verdict in expected:

@@ -6,12 +6,14 @@ import pytest
 
 from onceward.coordinator.protocol.facts import (
     AbortReason,
+    AdoptionPermitted,
     CheckpointAborted,
     CheckpointAmended,
     CheckpointRestored,
     CheckpointSettled,
     Fact,
     GenerationFailed,
+    GenerationGranted,
     InputSkipped,
     JobForgotten,
     JobHalted,
@@ -23,12 +25,15 @@ from onceward.coordinator.protocol.facts import (
     SavepointReleased,
     SlotsResolved,
     StatusChanged,
+    TakeoverPermitted,
 )
 from onceward.coordinator.protocol.requests import Request, RequestState, Ruling
+from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus, Transition
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
+    Claim,
     Generation,
     Outcome,
     RequestId,
@@ -39,6 +44,7 @@ from tests.support.events import SINK, SOURCE
 
 CURRENT = Generation(9)
 FIVE = CheckpointId(5)
+FORMER = Claim(store_id="former", generation=Generation(4), completed=CheckpointId(17))
 LOST = (
     Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort"),
     Settlement(slot=3, outcome=Outcome.IN_DOUBT, evidence="no answer"),
@@ -62,6 +68,17 @@ def resolved(*, evidence: tuple[Settlement, ...] = LOST, forced: bool = False) -
         reason="ann: test data",
         evidence=evidence,
         forced=forced,
+    )
+
+
+def granted(adopted: Claim | None) -> GenerationGranted:
+    return GenerationGranted(
+        generation=Generation(7),
+        driver="d1",
+        participants=(SOURCE, SINK),
+        settings=CheckpointSettings(),
+        first_id=FIVE,
+        adopted=adopted,
     )
 
 
@@ -138,6 +155,23 @@ def test_slot_facts_name_checkpoint_participant_slots_and_reason(fact: Fact, det
     ("fact", "checkpoint", "detail"),
     [
         (GenerationFailed(generation=Generation(7), reason="too many failures"), 0, "too many failures"),
+        (
+            TakeoverPermitted(generation=Generation(7), reason="ann: it hangs"),
+            0,
+            "the next driver may replace the one of generation 7: ann: it hangs",
+        ),
+        (
+            AdoptionPermitted(claim=FORMER, reason="ann: its disk is gone"),
+            0,
+            "the next driver may adopt the claim of store former (generation 4, through checkpoint 17): "
+            "ann: its disk is gone",
+        ),
+        (granted(None), 0, "to driver d1 with source, sink"),
+        (
+            granted(FORMER),
+            0,
+            "to driver d1 with source, sink, adopting the claim of store former (generation 4, through checkpoint 17)",
+        ),
         (JobForgotten(reason="ann: over"), 0, "ann: over"),
         (
             StatusChanged(transition=Transition.HALTED, status=JobStatus.HALTED, detail="it is lost"),

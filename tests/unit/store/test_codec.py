@@ -13,6 +13,7 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
+    Claim,
     Committable,
     Document,
     Generation,
@@ -69,6 +70,8 @@ FULL = replace(
     ),
     replaying={SINK.name: frozenset({1, 4})},
     lost=True,
+    takeover=Generation(4),
+    adoption=Claim(store_id="former", generation=Generation(9), completed=CheckpointId(41)),
     outcomes={SINK.name: {1: Outcome.LOST, 4: Outcome.COMMITTED}},
     resolution=Resolution(
         checkpoint=CheckpointId(7), participant=SINK.name, slots=frozenset({2, 3}), ruling=Ruling.GIVEN_UP
