@@ -326,14 +326,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
         self.store = Store.open(self.url)
         jobs = self.store.load_jobs()
-        before = self.state.durable if self.state.durable.generation else None
-        assert jobs == ([before] if before is not None else [])
+        assert jobs == ([self.state.durable] if self.chronicle.told else [])
         self.state = restart(jobs[0], self.now) if jobs else JobState(durable=self.state.durable)
 
     def _look(self) -> None:
         """Compare what the store says with what was decided."""
         chronicle, durable = self.chronicle, self.state.durable
-        assert self.store.load_jobs() == ([durable] if durable.generation else [])
+        assert self.store.load_jobs() == ([durable] if chronicle.told else [])
         assert (durable.last_id, durable.base) == (chronicle.history.burnt, chronicle.history.last)
         if durable.base:
             assert self.store.completed(JOB, durable.base) == durable.completed
