@@ -85,7 +85,7 @@ def test_adopt_permits_the_refused_start_of_a_program_that_has_ended_and_no_othe
     command = (*named[1].split(), "--reason", REASON, *place)
 
     unconfirmed = onceward(*command)
-    assert (unconfirmed.returncode, "Say --yes" in unconfirmed.stderr) == (ExitCode.USAGE, True)
+    assert (unconfirmed.returncode, "--yes" in unconfirmed.stderr) == (ExitCode.USAGE, True)
     permitted, again = onceward(*command, "--yes"), onceward(*command, "--yes")
     for said in (permitted, again):
         assert (said.returncode, "store f0:re (generation 4, through checkpoint 17)" in said.stdout) == (0, True)
